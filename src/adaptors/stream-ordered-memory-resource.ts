@@ -648,15 +648,18 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (address === none) address = this.mergeOthers(bytes, stream, alignment);
     // Merging comes to lanes that were known to be idle once, and have to be asked again.
     if (address === none && this.ordering.queryHeld(stream)) {
-      address = this.takeFromOthers(bytes, stream, alignment);
-      if (address === none) address = this.mergeOthers(bytes, stream, alignment);
+      address = this.#takeOrMerge(bytes, stream, alignment);
     }
     if (address === none && this.grow(bytes, stream, alignment)) {
       address = this.allocateIn(this.lane.number, bytes, alignment);
-      if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
-      if (address === none) address = this.mergeOthers(bytes, stream, alignment);
+      if (address === none) address = this.#takeOrMerge(bytes, stream, alignment);
     }
     return address;
+  }
+
+  #takeOrMerge(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.takeFromOthers(bytes, stream, alignment);
+    return address === none ? this.mergeOthers(bytes, stream, alignment) : address;
   }
 
   /** Takes one block from another lane, if one fits, and makes the stream wait for it. */

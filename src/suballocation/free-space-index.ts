@@ -82,7 +82,7 @@ import { indexModule } from './index-module.js';
 
 export { maximumUnits, unitBits };
 
-/** Bytes of one unit: the alignment of every block. */
+/** Bytes of one unit, 2^unitBits: the alignment of every block. As a literal, it is put in place of the name. */
 export const unitBytes = 256;
 
 const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBlockOf } = indexModule;
