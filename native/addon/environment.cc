@@ -113,7 +113,8 @@ void Environment::LeaveToOrphans() {
     if (entry.shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, entry.device, AsAddress(entry.event)});
   });
   for (const WatchedEvent* watched : watched_events) {
-    if (watched->owner == 0 && watched->shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, watched->device, AsAddress(watched->event)});
+    if (watched->owner == 0 && watched->shared.hand_over == 0)
+      orphans.push_back({OrphanKind::kEvent, watched->device, AsAddress(watched->event)});
   }
   for (const DeviceEvent& internal : internal_events.all()) {
     orphans.push_back({OrphanKind::kEvent, internal.device, AsAddress(internal.event)});

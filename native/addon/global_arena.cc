@@ -51,7 +51,7 @@ struct Tenant {
   std::uint64_t taken = 0;
   std::uint64_t answered = 0;
   Clock::time_point unanswered_since;  // when it was first asked without having answered since
-  bool is_asking = false;  // waits for others, after it gave back what it could
+  bool is_asking = false;              // waits for others, after it gave back what it could
 };
 
 struct GlobalArena {
@@ -280,8 +280,8 @@ Status CheckArenaFree(const Environment& environment, GlobalArena& arena, std::u
   auto last = first;
   while (last->second.asked_end < end) {
     const auto next = std::next(last);
-    const bool is_adjacent = last->second.asked_end == last->second.end && next != arena.ranges.end() &&
-                             next->second.owner == environment.id();
+    const bool is_adjacent =
+        last->second.asked_end == last->second.end && next != arena.ranges.end() && next->second.owner == environment.id();
     if (!is_adjacent) return kWrongSize;
     last = next;
   }
@@ -354,9 +354,9 @@ bool FreeEndedSuperblocks(Environment& environment) {
   if (ended.empty()) return false;
   // Before the wait, which then covers whatever used memory that has just come home.
   const HandedOverMemory handed_over(environment.backend);
-  ended.erase(std::remove_if(ended.begin(), ended.end(),
-                             [&](const Ended& each) { return handed_over.Overlaps(each.superblock, each.bytes); }),
-              ended.end());
+  ended.erase(
+      std::remove_if(ended.begin(), ended.end(), [&](const Ended& each) { return handed_over.Overlaps(each.superblock, each.bytes); }),
+      ended.end());
   if (ended.empty() || !AwaitDevices(environment)) return false;
   bool freed = false;
   const std::lock_guard<std::mutex> lock(arenas.mutex);
@@ -609,9 +609,7 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
       loop.PostWake();
     }
   }
-  const auto is_awaited = [&](const Tenant& tenant) {
-    return tenant.asked >= request && tenant.answered < request && !tenant.is_asking;
-  };
+  const auto is_awaited = [&](const Tenant& tenant) { return tenant.asked >= request && tenant.answered < request && !tenant.is_asking; };
   const auto after = [](Clock::time_point begin, double milliseconds) {
     const std::chrono::duration<double, std::milli> duration(std::min(milliseconds, 60'000.0));
     return begin + std::chrono::duration_cast<Clock::duration>(duration);

@@ -63,9 +63,7 @@ struct HandOver {
   bool is_taken = false;
 };
 
-Orphan EventOrphan(const DeviceEvent& event) {
-  return {OrphanKind::kEvent, event.device, reinterpret_cast<std::uintptr_t>(event.event)};
-}
+Orphan EventOrphan(const DeviceEvent& event) { return {OrphanKind::kEvent, event.device, reinterpret_cast<std::uintptr_t>(event.event)}; }
 
 Orphan StreamOrphan(const HandOver& hand_over) {
   return {OrphanKind::kStream, hand_over.device, reinterpret_cast<std::uintptr_t>(hand_over.stream)};

@@ -296,8 +296,8 @@ Status OpenPoolDescriptor(Environment& environment, Pool pool, int* descriptor) 
     }
   }
   int opened = -1;
-  const Status status = environment.Counted<Call::kMemPoolExportToShareableHandle>(static_cast<void*>(&opened), pool,
-                                                                                   int{kHandleTypePosixDescriptor}, 0ull);
+  const Status status =
+      environment.Counted<Call::kMemPoolExportToShareableHandle>(static_cast<void*>(&opened), pool, int{kHandleTypePosixDescriptor}, 0ull);
   if (status != kSuccess) return status == kErrorInvalidValue ? kErrorNotSupported : status;
   const std::lock_guard<std::mutex> lock(all.mutex);
   // Another environment may have opened one meanwhile, which then is kept.
@@ -343,7 +343,8 @@ Status FindLedger(ImportTable& all, const Handle& handle, std::shared_ptr<Foreig
   if (result != OpenResult::kOpened) return kStaleMessage;
   fresh->ledger = static_cast<Ledger*>(fresh->file.Map(0, sizeof(Ledger)));
   if (fresh->ledger == nullptr) return kHostOutOfMemory;
-  if (std::memcmp(fresh->ledger->magic, kLedgerMagic, sizeof kLedgerMagic) != 0 || fresh->ledger->nonce != handle.nonce) return kStaleMessage;
+  if (std::memcmp(fresh->ledger->magic, kLedgerMagic, sizeof kLedgerMagic) != 0 || fresh->ledger->nonce != handle.nonce)
+    return kStaleMessage;
   const std::optional<std::uint64_t> start = StartOfProcess(CurrentProcessId());
   if (!start) return kHostOutOfMemory;
   for (std::uint32_t place = 0; place < kImporters; ++place) {

@@ -146,7 +146,8 @@ bool FreeAddressSpace(Environment& environment, bool is_counted, AddressSpace& s
   bool is_free = true;
   space.FreeAll([&](std::uint64_t address) { is_free = CompleteFree(environment, is_counted, space, address) && is_free; });
   if (!is_free) return false;
-  return environment.CountedIf<Call::kMemAddressFree>(is_counted, DevicePointer{space.base}, static_cast<std::size_t>(space.bytes)) == kSuccess;
+  return environment.CountedIf<Call::kMemAddressFree>(is_counted, DevicePointer{space.base}, static_cast<std::size_t>(space.bytes)) ==
+         kSuccess;
 }
 
 Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info) {

@@ -201,7 +201,7 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(CtxGetCurrent, "cuCtxGetCurrent", 4000, (Context * context))                                                                     \
   X(CtxSetCurrent, "cuCtxSetCurrent", 4000, (Context context))                                                                       \
   X(CtxSynchronize, "cuCtxSynchronize", 2000, ())                                                                                    \
-  X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, (int* can_access, DeviceOrdinal device, DeviceOrdinal peer))                  \
+  X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, (int* can_access, DeviceOrdinal device, DeviceOrdinal peer))                 \
   X(CtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, (Context peer, unsigned flags))                                              \
   X(CtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, (Context peer))                                                            \
   X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, (int* least, int* greatest))                                     \
@@ -272,7 +272,7 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020,                                                   \
     (Pool * pool, void* handle, int type, unsigned long long flags))                                                                 \
   X(MemPoolExportPointer, "cuMemPoolExportPointer", 11020, (PoolPointerData * data, DevicePointer pointer))                          \
-  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData* data))
+  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData * data))
 
 struct DriverTable {
 #define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;

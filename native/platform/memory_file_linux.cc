@@ -22,9 +22,9 @@ namespace cistern {
 namespace {
 
 // Of newer kernels and C libraries than cistern needs.
-constexpr unsigned kNoExecution = 8;    // MFD_NOEXEC_SEAL
-constexpr long kPidfdOpenCall = 434;    // pidfd_open
-constexpr long kPidfdGetFdCall = 438;   // pidfd_getfd
+constexpr unsigned kNoExecution = 8;   // MFD_NOEXEC_SEAL
+constexpr long kPidfdOpenCall = 434;   // pidfd_open
+constexpr long kPidfdGetFdCall = 438;  // pidfd_getfd
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 std::string PathOf(std::int32_t process, std::int32_t descriptor) {

@@ -95,7 +95,7 @@ bool StartThread(void* (*function)(void*), void* argument, [[maybe_unused]] cons
   const bool is_started = pthread_create(&thread, nullptr, function, argument) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!is_started) return false;
-  // macOS lets a thread name only itself.
+    // macOS lets a thread name only itself.
 #ifdef __linux__
   pthread_setname_np(thread, name);
 #endif

@@ -4,10 +4,9 @@
 #define NOMINMAX
 #endif
 #define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-
 #include <delayimp.h>
 #include <malloc.h>
+#include <windows.h>
 
 #include <algorithm>
 #include <cstring>

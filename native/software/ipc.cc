@@ -29,7 +29,7 @@ struct Contents {
   std::int32_t descriptor;
   std::int32_t device;
   unsigned char nonce[16];
-  std::uint64_t place;  // of memory: the offset; of an event: its slot
+  std::uint64_t place;   // of memory: the offset; of an event: its slot
   std::uint64_t extent;  // of memory: the bytes; of an event: its generation
 };
 static_assert(sizeof(Contents) <= 64, "handles have 64 bytes");
@@ -100,7 +100,8 @@ Status KnowFile(Imports& all, MemoryFile file, const Nonce* nonce, std::shared_p
 }
 
 void ForgetFiles(Imports& all) {
-  for (auto entry = all.files.begin(); entry != all.files.end();) entry = entry->second.expired() ? all.files.erase(entry) : std::next(entry);
+  for (auto entry = all.files.begin(); entry != all.files.end();)
+    entry = entry->second.expired() ? all.files.erase(entry) : std::next(entry);
 }
 
 bool IsOwnFile(const unsigned char* nonce) {

@@ -62,7 +62,7 @@ struct PendingBlocks {
 struct alignas(64) MemoryPool : HandleSlot {
   SpinLock lock;  // guards all below
   Device* device = nullptr;
-  bool is_managed = false;  // its segments are managed memory
+  bool is_managed = false;     // its segments are managed memory
   bool is_exportable = false;  // its segments are shared pages
   bool follows_events = true;
   bool is_opportunistic = true;

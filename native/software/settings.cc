@@ -30,9 +30,7 @@ std::uint64_t ParseBytes(const char* text) {
   return shift < 0 || value > kMaxTotalBytes >> shift ? 0 : value << shift;
 }
 
-bool IsSetTo(const char* variable, const char* value) {
-  return EnvironmentVariable(variable) == value;
-}
+bool IsSetTo(const char* variable, const char* value) { return EnvironmentVariable(variable) == value; }
 
 // 0 unless the variable is a whole number of at most 18 digits.
 std::uint64_t NumberFromEnvironment(const char* variable) {

@@ -105,8 +105,8 @@ struct FreeWork {
   Device* device;
   std::uint32_t block;
 };
-using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, SignalWork, ForeignWaitWork,
-                          FreeWork>;
+using Work =
+    std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, SignalWork, ForeignWaitWork, FreeWork>;
 
 enum class StreamRole { kCreated, kLegacy, kPerThread };
 

@@ -40,7 +40,8 @@ bool HasAccess(DeviceOrdinal device, const Allocation& allocation) {
   if (allocation.kind == Kind::kPinned || allocation.kind == Kind::kManaged) return true;
   if (allocation.kind == Kind::kVirtual) return allocation.accessors.count(device) != 0;
   if (allocation.device == device) return true;
-  return (allocation.pool != nullptr ? allocation.pool->accessors.count(device) : driver.ContextOf(device)->peers.count(allocation.device)) != 0;
+  return (allocation.pool != nullptr ? allocation.pool->accessors.count(device)
+                                     : driver.ContextOf(device)->peers.count(allocation.device)) != 0;
 }
 
 char* HostView(const Allocation& allocation, std::uintptr_t address) {
@@ -91,7 +92,8 @@ void Release(const AllocationRef& allocation) {
   allocation->is_freed = true;
   if (allocation->slot != 0) {
     EndSlot(allocation->slot);
-    if (IsOpenElsewhere(allocation->slot)) Report("MISUSE", "the memory %#lx is freed while another process has it open", allocation->start);
+    if (IsOpenElsewhere(allocation->slot))
+      Report("MISUSE", "the memory %#lx is freed while another process has it open", allocation->start);
   }
   if (allocation->kind == Kind::kDevice) {
     DeviceMemory& memory = driver.MemoryOf(allocation->device);

@@ -29,7 +29,8 @@ void EndAtExit() {
   driver.has_ended = true;
   std::size_t left[6] = {};
   for (const auto& [start, allocation] : driver.allocations) left[static_cast<int>(allocation->kind)] += 1;
-  Report("EXIT", "left: %zu device, %zu pool, %zu pinned, %zu managed allocations, %zu mappings, %zu imports, %zu streams, %zu events, %zu pools",
+  Report("EXIT",
+         "left: %zu device, %zu pool, %zu pinned, %zu managed allocations, %zu mappings, %zu imports, %zu streams, %zu events, %zu pools",
          left[0], left[1], left[2], left[3], left[4], left[5], driver.streams.size(), driver.events.size(), driver.pools.size());
 }
 

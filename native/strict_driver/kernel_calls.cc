@@ -42,8 +42,8 @@ Words FindWords(std::uint64_t address, std::uint64_t count) {
                                     : words.allocation != nullptr && words.allocation->Contains(address, count * 4);
   const bool has_access = is_within && HasAccess(thread.current->device, *words.allocation);
   if (!has_access || address % 4 != 0) {
-    Report("MISUSE", "%s: %llu words at %#llx are not in an allocation that the device has access to", thread.function, static_cast<unsigned long long>(count),
-           static_cast<unsigned long long>(address));
+    Report("MISUSE", "%s: %llu words at %#llx are not in an allocation that the device has access to", thread.function,
+           static_cast<unsigned long long>(count), static_cast<unsigned long long>(address));
     thread.pending_fault = kErrorIllegalAddress;
     return words;
   }

@@ -117,7 +117,8 @@ Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::s
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
   for (std::size_t i = 0; i < count; ++i) {
     const auto [location, flags] = descriptions[i];
-    if (state->IsManaged() || location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessReadWrite)) return kErrorInvalidValue;
+    if (state->IsManaged() || location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessReadWrite))
+      return kErrorInvalidValue;
     if (location.id < 0 || location.id >= settings().devices) return kErrorInvalidDevice;
     if (location.id == state->device && flags == kAccessNone) return kErrorInvalidValue;
     if (location.id == state->device || flags == kAccessNone || CanReach(location.id, state->device)) continue;

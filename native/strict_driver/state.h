@@ -106,7 +106,7 @@ struct Allocation {
   std::size_t reserved = 0;
   Kind kind = Kind::kDevice;  // kPool: device memory of a pool
   DeviceOrdinal device = 0;
-  PoolRef pool;  // null: none
+  PoolRef pool;                          // null: none
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
   std::set<DeviceOrdinal> accessors;     // of virtual memory
@@ -144,7 +144,7 @@ struct PoolState {
   std::uint64_t reserved = 0;
   std::uint64_t reserved_high = 0;
   bool is_destroyed = false;
-  std::set<DeviceOrdinal> accessors;  // besides its own device
+  std::set<DeviceOrdinal> accessors;        // besides its own device
   std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if managed
   std::size_t live = 0;
   bool IsManaged() const { return device == kNoLocation; }

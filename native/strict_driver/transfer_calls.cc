@@ -82,7 +82,8 @@ bool CanUse(const StreamRef& stream, const Side& side) {
 bool IsMemoryOf(Context context, const Side& side) {
   const auto* state = reinterpret_cast<const ContextState*>(context);
   const bool is_known = std::find(driver.contexts.begin(), driver.contexts.end(), state) != driver.contexts.end();
-  if (is_known && state->retained > 0 && side.allocation != nullptr && !side.IsHost() && side.allocation->device == state->device) return true;
+  if (is_known && state->retained > 0 && side.allocation != nullptr && !side.IsHost() && side.allocation->device == state->device)
+    return true;
   Report("MISUSE", "%s: %p is not the context of memory that is copied", thread.function, static_cast<void*>(context));
   return false;
 }

@@ -177,7 +177,8 @@ TEST("neighbours of an exported allocation keep their contents, and its pages ch
   bool is_of_file = false;
   bool has_pages = false;
   while (std::fgets(line, sizeof line, maps) != nullptr) {
-    if (std::strchr(line, '-') != nullptr && std::strstr(line, " kB") == nullptr) is_of_file = std::strstr(line, "cistern-device") != nullptr;
+    if (std::strchr(line, '-') != nullptr && std::strstr(line, " kB") == nullptr)
+      is_of_file = std::strstr(line, "cistern-device") != nullptr;
     long kib = 0;
     if (is_of_file && std::sscanf(line, "Size: %ld kB", &kib) == 1 && kib < 1024) has_pages = true;
   }
