@@ -1,5 +1,7 @@
 // Functions for tests, in addition to the driver's. No real driver has these: a test looks for them
 // with dlsym.
+#include <cstdint>
+
 #include "strict_driver/injection.h"
 #include "strict_driver/stream.h"
 
@@ -31,6 +33,12 @@ STRICT_DRIVER_EXPORT bool strict_driver_set_total_memory(unsigned long long byte
   }
   for (DeviceMemory& memory : driver.memory) memory.Resize(bytes);
   return true;
+}
+
+// Whether a stream of this handle exists, which no call of the driver may be asked.
+STRICT_DRIVER_EXPORT bool strict_driver_has_stream(unsigned long long handle) {
+  const Lock lock(big_lock);
+  return driver.streams.Find(reinterpret_cast<cistern::Stream>(static_cast<std::uintptr_t>(handle))) != nullptr;
 }
 
 STRICT_DRIVER_EXPORT bool strict_driver_set_sticky_error(int device, Status status) {

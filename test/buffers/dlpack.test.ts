@@ -208,7 +208,8 @@ describe('toDLPack', () => {
     for (const isBufferFirst of [true, false]) {
       const buffer = new DeviceBuffer(ramp(96), { resource, stream });
       const tensor = library.consume(buffer.toDLPack({ ...bytes, stream: consumer }));
-      const hold = consumer.hold();
+      stream.synchronizeSync();
+      using hold = consumer.hold();
       if (isBufferFirst) buffer.dispose();
       expect(stream.query()).toBe(true);
       library.release(tensor);

@@ -160,7 +160,6 @@ describe('a stream that is given away', () => {
     copy.dispose();
     resource.deallocate(pointer, 4096, attached);
     expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
-    expect(caught(() => Stream.fromHandle(nativeHandle))).toEqual(code('ERR_CISTERN_DRIVER'));
   });
 
   test.each(policies)(
@@ -219,7 +218,7 @@ describe('a stream that is given away', () => {
     event.record(foreign);
     event.record(attached);
     expect(destroyedBy('Stream', () => foreign.dispose())).toBe(0);
-    expect(attached.query()).toBe(true);
+    attached.synchronizeSync();
     const again = Stream.fromHandle(nativeHandle);
     expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
     expect(again.isDisposed).toBe(true);

@@ -29,7 +29,7 @@ describe('inputs of the fuzzers', () => {
     const { status, signal, stdout, stderr } = spawnSync(process.execPath, [script, '--replay', 'native-boundary', ...files], {
       encoding: 'utf8',
       env: { ...process.env, CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '16MiB', CISTERN_SOFTWARE_DEVICES: '2' },
-      timeout: 25_000,
+      timeout: 100_000,
       killSignal: 'SIGKILL',
     });
     expect({ status, signal, stderr }).toEqual({ status: 0, signal: null, stderr: '' });

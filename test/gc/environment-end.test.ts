@@ -23,7 +23,7 @@ const makeBuffers = `
 function run(script: string) {
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, ['--expose-gc', '--input-type=module', '-e', script], {
     encoding: 'utf8',
-    timeout: 20_000,
+    timeout: 100_000,
     env: { ...process.env, NODE_OPTIONS: '' },
   });
   return { status, signal, stdout, stderr };

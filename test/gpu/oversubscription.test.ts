@@ -23,4 +23,4 @@ test("managed memory beyond the device's size keeps its contents", ({ skip }) =>
     expect([first[0], last[0]]).toEqual([(i % 250) + 1, (i % 250) + 1]);
   }
   managed.deallocate(pointer, bytes, stream);
-}, 600_000);
+}, 240_000);

@@ -21,7 +21,7 @@ test('every program in examples/ is run here', () => {
 
 test.each(Object.entries(findings))('%s prints its finding', async (name, finding) => {
   const { stdout, stderr } = await promisify(execFile)(process.execPath, [`examples/${name}`], {
-    timeout: 25_000,
+    timeout: 100_000,
     env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software' },
   });
   expect(stdout).toMatch(finding);

@@ -21,6 +21,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { settledFreeBytes } from '../support/device-memory.js';
 
 describe('CudaAsyncMemoryResource', () => {
   test('is equal only to itself, since each has its own pool', () => {
@@ -54,7 +55,7 @@ describe('CudaAsyncMemoryResource', () => {
     const calls = (name: string) => driverCallCounts().byFunction[name] as number;
     const names = ['cuMemPoolCreate', 'cuMemAllocFromPoolAsync', 'cuMemFreeAsync', 'cuMemPoolDestroy'];
     const before = names.map(calls);
-    const { freeBytes } = Device.get().memoryInfo();
+    const freeBytes = settledFreeBytes();
     const resource = new CudaAsyncMemoryResource();
     using stream = new Stream();
     resource.allocate(4096, stream);
@@ -62,9 +63,8 @@ describe('CudaAsyncMemoryResource', () => {
     resource.dispose();
     const refused = names.map((name, i) => calls(name) - (before[i] as number));
     expect(refused).toEqual([1, 1, 1, 1]);
-    Device.get().synchronizeSync();
+    expect(settledFreeBytes()).toBe(freeBytes);
     expect(names.map((name, i) => calls(name) - (before[i] as number))).toEqual([1, 1, 1, 2]);
-    expect(Device.get().memoryInfo().freeBytes).toBe(freeBytes);
   });
 
   test('is on the given device', () => {
@@ -74,9 +74,9 @@ describe('CudaAsyncMemoryResource', () => {
   });
 
   test('leaves nothing behind if its initial size cannot be allocated', () => {
-    const { freeBytes } = Device.get().memoryInfo();
+    const freeBytes = settledFreeBytes();
     expect(() => new CudaAsyncMemoryResource({ initialBytes: 2 ** 50 })).toThrow(OutOfMemoryError);
-    expect(Device.get().memoryInfo().freeBytes).toBe(freeBytes);
+    expect(settledFreeBytes()).toBe(freeBytes);
   });
 
   test('names the request, what is free, and who failed', () => {
@@ -119,15 +119,12 @@ describe('CudaAsyncMemoryResource', () => {
   });
 
   test('can be disposed again if the driver refuses', () => {
-    const device = Device.get();
-    device.synchronizeSync();
-    const { freeBytes } = device.memoryInfo();
+    const freeBytes = settledFreeBytes();
     const resource = new CudaAsyncMemoryResource({ initialBytes: 1 * MiB });
     failCall('cuMemPoolDestroy', 1, 999);
     expect(() => resource.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
     resource.dispose();
-    device.synchronizeSync();
-    expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+    expect(settledFreeBytes()).toBe(freeBytes);
   });
 
   test('can be disposed while its dispose frees a buffer', () => {
@@ -153,8 +150,7 @@ describe('CudaAsyncMemoryResource', () => {
 
   describe('that is disposed with live memory', () => {
     test('frees nothing on a stream that may be gone', () => {
-      const device = Device.get();
-      const { freeBytes } = device.memoryInfo();
+      const freeBytes = settledFreeBytes();
       native().createStream(0, true, 0);
       const owner = mailbox[1] as number;
       native().streamAddress(owner);
@@ -163,8 +159,7 @@ describe('CudaAsyncMemoryResource', () => {
       resource.allocate(1 * MiB, stream);
       native().releaseStream(owner);
       resource.dispose();
-      device.synchronizeSync();
-      expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+      expect(settledFreeBytes()).toBe(freeBytes);
     });
 
     test.each(['the resource', 'a pool above it'])('lets every stream finish with it first: %s', (which) => {
@@ -185,23 +180,26 @@ describe('CudaAsyncMemoryResource', () => {
     });
 
     test('does not wait for a held stream, and frees it later', () => {
-      const device = Device.get();
-      const { freeBytes } = device.memoryInfo();
+      const freeBytes = settledFreeBytes();
       using stream = new Stream({ nonBlocking: true });
       const resource = new CudaAsyncMemoryResource();
       resource.allocate(1 * MiB, stream);
       using hold = stream.hold();
       resource.dispose();
-      expect(device.memoryInfo().freeBytes).toBeLessThan(freeBytes);
+      expect(Device.get().memoryInfo().freeBytes).toBeLessThan(freeBytes);
       hold.release();
-      device.synchronizeSync();
-      expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+      expect(settledFreeBytes()).toBe(freeBytes);
     });
   });
 });
 
 describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
   const calls = (name: string) => driverCallCounts().byFunction[name] as number;
+  // A pool is made with memory for a moment, to see of what kind it is; the driver counts a free once a synchronization has seen it.
+  const settledUsedBytes = (resource: CudaAsyncMemoryResource) => {
+    Device.get().synchronizeSync();
+    return resource.usage().usedBytes;
+  };
 
   test('uses the default pool of the device, which other resources use too, and does not destroy it', () => {
     using stream = new Stream();
@@ -211,7 +209,7 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     expect(first.nativeHandle).toBe(second.nativeHandle);
     expect(first.isEqual(second)).toBe(false);
     const pointer = first.allocate(4096, stream);
-    expect(second.usage().usedBytes).toBe(first.usage().usedBytes);
+    expect(settledUsedBytes(second)).toBe(settledUsedBytes(first));
     expect(() => second.deallocate(pointer, 4096, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
     first.deallocate(pointer, 4096, stream);
     first.dispose();
@@ -228,12 +226,11 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     const kept = owner.allocate(4096, stream);
     const left = guest.allocate(4096, stream);
     const buffer = new DeviceBuffer(4096, { resource: guest, stream });
-    expect(owner.usage().usedBytes).toBe(3 * 4096);
+    expect(settledUsedBytes(owner)).toBe(3 * 4096);
     guest.dispose();
     expect(buffer.isDisposed).toBe(true);
     expect(pointerInfo(left).memoryKind).toBe('unknown');
-    Device.get().synchronizeSync();
-    expect(owner.usage().usedBytes).toBe(4096);
+    expect(settledUsedBytes(owner)).toBe(4096);
     owner.deallocate(kept, 4096, stream);
   });
 
@@ -266,8 +263,7 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     expect(() => new CudaAsyncMemoryResource({ pool: nativeHandle })).toThrow(
       `pool must be a pool of device memory of device 0, got ${formatPointer(nativeHandle)}, a pool of managed memory of device 0`,
     );
-    Device.get().synchronizeSync();
-    expect(owner.usage().usedBytes).toBe(0);
+    expect(settledUsedBytes(owner)).toBe(0);
   });
 
   test.runIf(Device.count() > 1)('refuses a pool of another device', () => {
@@ -299,11 +295,10 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
       { eval: true, workerData: owner.nativeHandle },
     );
     await new Promise((resolve) => worker.once('exit', resolve));
-    expect(owner.usage().usedBytes).toBe(2 * 4096);
+    expect(owner.usage().usedBytes).toBeGreaterThanOrEqual(2 * 4096);
     // What the worker left is freed at a call that is slow anyway.
     new CudaAsyncMemoryResource().dispose();
-    Device.get().synchronizeSync();
-    expect(owner.usage().usedBytes).toBe(4096);
+    expect(settledUsedBytes(owner)).toBe(4096);
     owner.deallocate(pointer, 4096, stream);
   });
 });

@@ -15,7 +15,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
-import { needSmallDevice } from '../support/device-memory.js';
+import { needSmallDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
@@ -33,7 +33,7 @@ describe('VirtualMemoryResource', () => {
   beforeEach(() => {
     if (Device.get().attribute('virtualMemoryManagementSupported') !== 1) skipTest('the device has no virtual memory management');
     stream = new Stream({ nonBlocking: true });
-    freeBefore = freeBytes();
+    freeBefore = settledFreeBytes();
     resource = new VirtualMemoryResource({ reservationBytes: 4 * GiB });
     page = resource.granularityBytes;
   });
@@ -42,7 +42,7 @@ describe('VirtualMemoryResource', () => {
     expect(resource.reservedBytes).toBe(0);
     resource.dispose();
     stream.dispose();
-    expect(freeBytes()).toBe(freeBefore);
+    expect(settledFreeBytes()).toBe(freeBefore);
   });
 
   test('reserves whole pages of addresses, and no memory', () => {

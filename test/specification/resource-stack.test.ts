@@ -29,6 +29,7 @@ import {
   Stream,
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { settledFreeBytes } from '../support/device-memory.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
@@ -144,11 +145,9 @@ describe('a stack created from a specification', () => {
   });
 
   test('leaves nothing behind if a layer cannot be created', () => {
-    Device.get().synchronizeSync();
-    const before = Device.get().memoryInfo().freeBytes;
+    const before = settledFreeBytes();
     expect(() => createResourceStack('pool(pool(cuda, initialBytes=16MiB), initialBytes=1TiB)')).toThrow(OutOfMemoryError);
-    Device.get().synchronizeSync();
-    expect(Device.get().memoryInfo().freeBytes).toBe(before);
+    expect(settledFreeBytes()).toBe(before);
   });
 
   test('points at the layer that refuses its values', () => {

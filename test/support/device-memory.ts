@@ -12,6 +12,15 @@ export function needSecondDevice(): void {
   if (Device.count() < 2) skipTest('there is no second device');
 }
 
+/**
+ * The free bytes of the first device once all its work has run and every free of a pool counts: the
+ * driver counts one only when a synchronization has seen it.
+ */
+export function settledFreeBytes(): number {
+  Device.get().synchronizeSync();
+  return Device.get().memoryInfo().freeBytes;
+}
+
 /** Skips the test if the driver has no memory pools. */
 export function needMemoryPools(): void {
   if (Device.get().attribute('memoryPoolsSupported') !== 1) skipTest('the device has no pools');

@@ -38,7 +38,7 @@ const prelude = `
   const until = async (condition) => { for (let i = 0; i < 2000 && !condition(); i++) await sleep(2); return condition(); };
   /** The files in memory that this process has open, and has mapped. */
   const filesOf = () => readdirSync('/proc/self/fd').filter((fd) => {
-    try { return readlinkSync('/proc/self/fd/' + fd).includes('cistern-'); } catch { return false; }
+    try { return readlinkSync('/proc/self/fd/' + fd).includes('memfd:cistern-'); } catch { return false; }
   }).length;
   const mappingsOf = () => readFileSync('/proc/self/maps', 'utf8').split('\\n').filter((line) => line.includes('memfd:cistern-')).length;
 `;

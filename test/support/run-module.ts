@@ -19,12 +19,12 @@ export interface ProcessEnd {
  * Runs the text of a module in its own process, where `cistern` is the built package (from
  * `npm run build`).
  * @param environment variables that differ from this process's; `undefined` removes one
- * @param timeoutMilliseconds after which it is killed
+ * @param timeoutMilliseconds after which it is killed: less than a test may take, and far more than a busy machine needs
  */
 export function runModule(
   text: string,
   environment: Readonly<Record<string, string | undefined>> = {},
-  timeoutMilliseconds = 20_000,
+  timeoutMilliseconds = 100_000,
 ): ProcessEnd {
   const env = { ...process.env, ...environment };
   const isCuda = env['CISTERN_DEVICE'] === 'cuda';

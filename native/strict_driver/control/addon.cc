@@ -79,6 +79,13 @@ napi_value SetTotalMemory(napi_env env, napi_callback_info info) {
   return Boolean(env, function(arguments.Number(0)));
 }
 
+napi_value HasStream(napi_env env, napi_callback_info info) {
+  const Arguments arguments(env, info);
+  const auto function = Find<bool (*)(unsigned long long)>("strict_driver_has_stream");
+  if (function == nullptr) return Missing(env);
+  return Boolean(env, function(arguments.Number(0)));
+}
+
 napi_value SetStickyError(napi_env env, napi_callback_info info) {
   const Arguments arguments(env, info);
   const auto function = Find<bool (*)(int, int)>("strict_driver_set_sticky_error");
@@ -94,6 +101,7 @@ NAPI_MODULE_INIT() {
       {"failCallAfter", nullptr, FailCallAfter, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setLatency", nullptr, SetLatency, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setTotalMemory", nullptr, SetTotalMemory, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"hasStream", nullptr, HasStream, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setStickyError", nullptr, SetStickyError, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof functions[0], functions);
