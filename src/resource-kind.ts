@@ -24,6 +24,8 @@ export interface OptionDefinition {
   readonly required?: boolean;
   /** The allowed values, for the type `word`. */
   readonly words?: readonly string[];
+  /** What the resource does with the file that a text names, if it names one. */
+  readonly file?: 'read' | 'appended' | 'overwritten';
 }
 
 /**

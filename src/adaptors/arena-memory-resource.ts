@@ -328,7 +328,7 @@ export const arenaKind = defineAdaptor({
   summary: 'gives every stream an arena of its own, fed from one block of the upstream',
   options: {
     arenaBytes: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
-    dumpFile: { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none' },
+    dumpFile: { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none', file: 'appended' },
   },
   maximum: 'arenaBytes',
   example: 'arena(cuda, arenaBytes=64MiB)',

@@ -147,7 +147,7 @@ export const loggingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'writes every allocation and free to a file that replay reads',
   options: {
-    file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true },
+    file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true, file: 'overwritten' },
     autoFlush: { type: 'boolean', summary: 'whether each row is written at once', default: 'false' },
   },
   example: 'logging(cuda, file=allocations.csv)',

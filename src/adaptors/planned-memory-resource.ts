@@ -1010,7 +1010,7 @@ export const plannedKind = defineAdaptor({
   role: 'pooling',
   summary: 'serves each pass from a plan made by `cistern plan`, without a search',
   options: {
-    plan: { type: 'text', summary: 'the file with the plan, made by `cistern plan LOG -o FILE`', required: true },
+    plan: { type: 'text', summary: 'the file with the plan, made by `cistern plan LOG -o FILE`', required: true, file: 'read' },
     fallback: { type: 'resource', summary: 'serves what is not in the plan', default: 'the upstream' },
     deviations: {
       type: 'word',

@@ -241,7 +241,12 @@ export const recordingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'records allocations, frees, growth, events and phases in a file that report and replay read',
   options: {
-    file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'the value of CISTERN_LOG_FILE' },
+    file: {
+      type: 'text',
+      summary: 'the path of the recording, which is overwritten',
+      default: 'the value of CISTERN_LOG_FILE',
+      file: 'overwritten',
+    },
     layer: { type: 'text', summary: 'the name of the layer in reports', default: 'the kind of the upstream' },
     stackSampleBytes: { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
   },

@@ -2,7 +2,8 @@ import { Command, Option } from 'commander';
 import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
 import type { LogFormat } from '../formats/log-source.js';
 import { formatBytes } from '../units.js';
-import { logArgument, logArgumentHelp } from './log-argument.js';
+import { FileArgument, forceOption } from './command-files.js';
+import { logArgument, logNamed } from './log-argument.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
@@ -23,14 +24,16 @@ interface ConvertCommandOptions {
   readonly from?: LogFormat;
   readonly to?: ConvertedFormat;
   readonly layer?: string;
+  /** Was obeyed before the command began. */
+  readonly force?: boolean;
 }
 
 /** `cistern convert`: writes a log in another format. */
 export function convertCommand(terminal: Terminal): Command {
   return new Command('convert')
     .description("Write a log in another format: RMM's CSV, a recording, a snapshot for PyTorch's viewer, or a trace for Perfetto.")
-    .argument('<input>', logArgumentHelp)
-    .argument('<output>', 'the path of the file to write')
+    .addArgument(logArgument('<input>'))
+    .addArgument(new FileArgument('<output>', 'the path of the file to write', 'overwritten'))
     .addOption(
       new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices([
         'rmm-csv',
@@ -40,6 +43,7 @@ export function convertCommand(terminal: Terminal): Command {
     )
     .addOption(new Option('--to <format>', "the format to write (default: from the output's name)").choices(convertedFormats))
     .addOption(new Option('--layer <name>', 'the layer to write, if the format holds only one (default: the one nearest to the program)'))
+    .addOption(forceOption())
     .addHelpText('after', examples)
     .action((input: string, output: string, options: ConvertCommandOptions) => convert(input, output, options, terminal));
 }
@@ -47,9 +51,10 @@ export function convertCommand(terminal: Terminal): Command {
 async function convert(input: string, output: string, options: ConvertCommandOptions, terminal: Terminal): Promise<void> {
   let step: string | undefined;
   let bar: ProgressBar | undefined;
-  const { source, name } = logArgument(input);
+  const { source, name } = logNamed(input);
+  const { force: _, ...conversionOptions } = options;
   const conversion = await convertLog(source, output, {
-    ...options,
+    ...conversionOptions,
     onProgress: (progress) => {
       if (progress.step !== step) {
         bar?.stop();

@@ -7,7 +7,7 @@ import { parseSpecification } from '../specification/parse-specification.js';
 import { formatBytes } from '../units.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
-import { logArgumentHelp } from './log-argument.js';
+import { logArgument } from './log-argument.js';
 import {
   type DeviceOptions,
   describeStreams,
@@ -65,7 +65,7 @@ interface FitCommandOptions extends DeviceOptions, FormatOptions {
 export function fitCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('fit')
     .description('Find the smallest maximum with which stacks of resources complete a log, and the time it costs.')
-    .argument('<log>', logArgumentHelp)
+    .addArgument(logArgument())
     .addOption(resourceOption('a stack without a maximum', defaultSpecifications))
     .addOption(streamsOption())
     .addOption(layerOption())

@@ -4,6 +4,7 @@ import { writeWhole } from '../files/write-whole.js';
 import { nearestWord } from '../nearest-word.js';
 import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
+import { FileOption, forceOption } from './command-files.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile } from './terminal.js';
 
@@ -32,7 +33,10 @@ export function generateCommand(terminal: Terminal): Command {
     .addArgument(new Argument('<workload>', 'the kind of log').choices(workloadNames).argParser(parseWorkload))
     .addOption(new Option('--seed <n>', 'a different seed gives a different log of the same kind').argParser(parseInteger(0)).default(1))
     .addOption(new Option('--events <n>', 'the approximate number of events (default: see below)').argParser(parseInteger(2)))
-    .addOption(new Option('-o, --output <file>', 'the file to write, as gzip if its name ends in .gz (default: standard output)'))
+    .addOption(
+      new FileOption('-o, --output <file>', 'the file to write, as gzip if its name ends in .gz (default: standard output)', 'overwritten'),
+    )
+    .addOption(forceOption())
     .addHelpText('after', examples)
     .action((workload: WorkloadName, options: GenerateCommandOptions) => generate(workload, options, terminal));
 }

@@ -3,6 +3,7 @@ import { type Backend, currentBackend, selectBackend } from '../driver/backend.j
 import { configureSoftwareDevice } from '../driver/software-device.js';
 import type { ReplayStreams } from '../replay/replay-result.js';
 import { parseBytes } from '../units.js';
+import { SpecificationOption } from './command-files.js';
 import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
 
@@ -50,7 +51,7 @@ export function formatOf({ format, json }: FormatOptions): OutputFormat {
 
 /** `--resource`. */
 export function resourceOption(description: string, defaults: readonly string[]): Option {
-  const option = new Option('--resource <specification>', `${description}; repeatable (default: ${defaults.join('; ')})`);
+  const option = new SpecificationOption('--resource <specification>', `${description}; repeatable (default: ${defaults.join('; ')})`);
   return option.argParser((text, previous: readonly string[] | undefined) => [...(previous ?? []), text]);
 }
 

@@ -6,7 +6,8 @@ import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.
 import { formatPlan, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { formatBytes } from '../units.js';
-import { logArgument } from './log-argument.js';
+import { FileOption, forceOption } from './command-files.js';
+import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';
 import { readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
@@ -41,8 +42,9 @@ interface PlanCommandOptions {
 export function planCommand(terminal: Terminal): Command {
   return new Command('plan')
     .description('Compute where each allocation of a log lies, so that nothing is searched at run time.')
-    .argument('<logs...>', 'the paths of the logs; - is standard input')
-    .addOption(new Option('-o, --output <file>', 'the file to write the plan to'))
+    .addArgument(logArgument('<logs...>', 'the paths of the logs; - is standard input'))
+    .addOption(new FileOption('-o, --output <file>', 'the file to write the plan to', 'overwritten'))
+    .addOption(forceOption())
     .addOption(new Option('--time-limit <time>', 'how long to search, such as 60s or 500ms').argParser(parseTime).default(5000, '5s'))
     .addOption(new Option('--max <size>', 'the most bytes that the plan may need').argParser(parseSize))
     .addOption(new Option('--alignment <size>', 'every offset is a multiple of it').argParser(parseSize))
@@ -78,7 +80,7 @@ async function makePlan(paths: readonly string[], options: PlanCommandOptions, t
     return;
   }
   terminal.stdout.write(
-    `${paths.map((path) => logArgument(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
+    `${paths.map((path) => logNamed(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
   );
   if (output !== undefined) await tellOfFile(terminal, output, `${output}: ${formatCount(plan.sizes.length)} allocations\n`);
 }

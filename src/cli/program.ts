@@ -3,6 +3,7 @@ import { CisternError } from '../errors.js';
 import { packageVersion } from '../package/version.js';
 import { adviceFor } from './advice.js';
 import { buildCommand } from './build.js';
+import { checkFiles } from './command-files.js';
 import { completionCommand } from './completion.js';
 import { convertCommand } from './convert.js';
 import { doctorCommand } from './doctor.js';
@@ -13,7 +14,7 @@ import { planCommand } from './plan.js';
 import { replayCommand } from './replay.js';
 import { reportCommand } from './report.js';
 import { resourcesCommand } from './resources.js';
-import { hint, type Terminal } from './terminal.js';
+import { hint, note, type Terminal } from './terminal.js';
 import { watchCommand } from './watch.js';
 
 const examples = `
@@ -28,12 +29,37 @@ Examples:
 /** Runs the `cistern` command with its arguments. Returns the exit status. */
 export async function runCommand(args: readonly string[], terminal: Terminal): Promise<number> {
   let exitCode: number = ExitCode.success;
+  const program = createProgram(terminal, (code) => {
+    exitCode = code;
+  });
+  try {
+    await program.parseAsync(args, { from: 'user' });
+    return exitCode;
+  } catch (error) {
+    // Commander has already printed the error.
+    if (error instanceof CommanderError) return exitCodeOf(error);
+    terminal.stderr.write(`error: ${describe(error)}\n`);
+    const advice = adviceFor(error);
+    if (advice !== undefined) hint(terminal, advice);
+    return exitCodeOf(error);
+  }
+}
+
+/** The `cistern` command with all of its commands, whose files are checked before one begins. */
+export function createProgram(terminal: Terminal, exitWith: (code: number) => void): Command {
+  let replaced: readonly string[] = [];
   const program = new Command('cistern')
     .description('Composable GPU memory resources: see what the machine has, and replay allocation logs through stacks of resources.')
     .version(packageVersion())
     .addHelpText('after', examples)
     // Options after the program of `watch` belong to that program.
-    .enablePositionalOptions();
+    .enablePositionalOptions()
+    .hook('preAction', async (_, command) => {
+      replaced = await checkFiles(command);
+    })
+    .hook('postAction', () => {
+      for (const path of replaced) note(terminal, `${path} took the place of an older file`);
+    });
   for (const create of [
     doctorCommand,
     replayCommand,
@@ -47,11 +73,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     buildCommand,
     completionCommand,
   ]) {
-    program.addCommand(
-      create(terminal, (code) => {
-        exitCode = code;
-      }),
-    );
+    program.addCommand(create(terminal, exitWith));
   }
   for (const command of [program, ...program.commands]) {
     command
@@ -62,17 +84,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
         writeErr: (text) => terminal.stderr.write(text),
       });
   }
-  try {
-    await program.parseAsync(args, { from: 'user' });
-    return exitCode;
-  } catch (error) {
-    // Commander has already printed the error.
-    if (error instanceof CommanderError) return exitCodeOf(error);
-    terminal.stderr.write(`error: ${describe(error)}\n`);
-    const advice = adviceFor(error);
-    if (advice !== undefined) hint(terminal, advice);
-    return exitCodeOf(error);
-  }
+  return program;
 }
 
 function describe(error: unknown): string {

@@ -1,7 +1,7 @@
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
 import { formatBytes } from '../units.js';
-import { logArgument } from './log-argument.js';
+import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, warn } from './terminal.js';
 
@@ -11,7 +11,7 @@ import { formatCount, type Terminal, warn } from './terminal.js';
  * @param layer the layer of a recording
  */
 export async function readLog(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
-  const { source, name } = logArgument(argument);
+  const { source, name } = logNamed(argument);
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
     const log = await readAllocationLog(source, {

@@ -9,10 +9,11 @@ import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import { formatBytes } from '../units.js';
+import { FileOption, forceOption } from './command-files.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
 import { failureText } from './failure-text.js';
-import { logArgumentHelp } from './log-argument.js';
+import { logArgument } from './log-argument.js';
 import {
   type DeviceOptions,
   describeStreams,
@@ -81,7 +82,7 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
     .description(
       'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
     )
-    .argument('<log>', logArgumentHelp)
+    .addArgument(logArgument())
     .addOption(resourceOption('a stack to replay through', defaultSpecifications))
     .addOption(streamsOption())
     .addOption(layerOption())
@@ -93,11 +94,14 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
       ).conflicts('repeat'),
     )
     .addOption(
-      new Option(
+      new FileOption(
         '--timeline <file>',
         'replay once and record what each stack does, for "cistern report"; with several stacks, the name gets a number',
+        'overwritten',
+        timelinesOf,
       ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
     )
+    .addOption(forceOption())
     .addOption(deviceOption())
     .addOption(deviceMemoryOption());
   for (const option of formatOptions()) command.addOption(option);
@@ -112,14 +116,14 @@ async function replay(path: string, options: ReplayCommandOptions, terminal: Ter
   for (const specification of specifications) parseSpecification(specification);
   openDevice(options, terminal);
   const log = await readLog(path, terminal, options.layer);
-  if (options.timeline !== undefined) return record(log, specifications, options.timeline, options, terminal);
+  if (options.timeline !== undefined) return record(log, specifications, timelinesOf(options.timeline, options), options, terminal);
   return options.untilFailure === true ? explain(log, specifications, options, terminal) : compare(log, specifications, options, terminal);
 }
 
 async function record(
   log: AllocationLog,
   specifications: readonly string[],
-  timeline: string,
+  timelines: readonly string[],
   { streams }: ReplayCommandOptions,
   terminal: Terminal,
 ): Promise<number> {
@@ -128,7 +132,7 @@ async function record(
   try {
     for (const [i, specification] of specifications.entries()) {
       bar.update(i, specification);
-      const path = specifications.length === 1 ? timeline : numbered(timeline, i + 1);
+      const path = timelines[i] as string;
       const recorded = await recordReplay(log, specification, path, { streams });
       failures += recorded.failures;
       const failed = recorded.failures === 0 ? '' : `, ${formatCount(recorded.failures)} allocations failed`;
@@ -138,6 +142,11 @@ async function record(
     bar.stop();
   }
   return failures === 0 ? ExitCode.success : ExitCode.failure;
+}
+
+/** The file of each stack. */
+function timelinesOf(timeline: string, { resource = defaultSpecifications }: Pick<ReplayCommandOptions, 'resource'>): readonly string[] {
+  return resource.length === 1 ? [timeline] : resource.map((_, i) => numbered(timeline, i + 1));
 }
 
 /** Numbers a path: `pool.cistern.gz` with 2 is `pool-2.cistern.gz`. */

@@ -15,8 +15,9 @@ import { readReportRunAnd } from '../report/read-report-run.js';
 import { writeReport } from '../report/write-report.js';
 import { formatBytes } from '../units.js';
 import { emptyLogAdvice } from './advice.js';
+import { FileOption, forceOption } from './command-files.js';
 import { fitForReport, ReplayedEvents } from './fit-for-report.js';
-import { logArgument } from './log-argument.js';
+import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
@@ -48,18 +49,23 @@ interface ReportCommandOptions {
 export function reportCommand(terminal: Terminal): Command {
   return new Command('report')
     .description('Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.')
-    .argument(
-      '<logs...>',
-      'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip), - is standard input; several are shown side by side',
+    .addArgument(
+      logArgument(
+        '<logs...>',
+        'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip), - is standard input; several are shown side by side',
+      ),
     )
-    .addOption(new Option('-o, --output <file>', 'the page to write').default('report.html'))
+    .addOption(new FileOption('-o, --output <file>', 'the page to write', 'overwritten').default('report.html'))
+    .addOption(forceOption())
     .addOption(new Option('--title <text>', "the page's title (default: the names of the logs)"))
     .addOption(
       new Option('--time-limit <time>', 'how long to search for the least memory that other stacks need; 0s: do not')
         .argParser(parseTime)
         .default(5000, '5s'),
     )
-    .addOption(new Option('--plan [file]', 'show a plan of the log beside it: one that cistern plan wrote, or one that is computed now'))
+    .addOption(
+      new FileOption('--plan [file]', 'show a plan of the log beside it: one that cistern plan wrote, or one that is computed now', 'read'),
+    )
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
 }
@@ -109,7 +115,7 @@ interface ReadLog {
 }
 
 async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
-  const { source, name } = logArgument(path);
+  const { source, name } = logNamed(path);
   let events: ReplayedEvents | undefined;
   const run = await withProgress(terminal, (onProgress) =>
     readReportRunAnd(source, { name, onProgress }, (names) => {
@@ -121,7 +127,7 @@ async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
 }
 
 async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
-  const { source, name } = logArgument(path);
+  const { source, name } = logNamed(path);
   const run = await withProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
   const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
   appendEvents(run, events);

@@ -24,6 +24,11 @@ export function warn(terminal: Terminal, message: string): void {
   terminal.stderr.write(`warning: ${message}\n`);
 }
 
+/** Prints what a command did besides what it was asked for. */
+export function note(terminal: Terminal, message: string): void {
+  terminal.stderr.write(`note: ${message}\n`);
+}
+
 /** Prints what a user can do about the error or warning just printed. */
 export function hint(terminal: Terminal, message: string): void {
   terminal.stderr.write(`hint: ${message}\n`);

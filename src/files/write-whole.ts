@@ -62,14 +62,11 @@ const unfinished = new Set<string>();
 export async function writeWhole<T>(path: string, write: (sink: FileSink) => Promise<T>, options: WriteWholeOptions = {}): Promise<T> {
   assertOptions(options, knownOptions);
   const { gzip = path.endsWith('.gz') } = options;
-  const before = await existing(path);
-  if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
+  const before = await assertWritable(path);
   const isDirect = before !== undefined && !before.isFile();
   // A symbolic link stays; its target is replaced. /dev/stdout may lead to a pipe, which has no
   // path.
   const target = before?.isFile() ? await realpath(path) : path;
-  if (before !== undefined) await access(target, constants.W_OK);
-  else await access(dirname(path), constants.W_OK);
   const neighbour = join(dirname(target), `.${basename(target)}.${process.pid}-${nextNumber++}.partial`);
   const written = new FileWriter(() => (isDirect ? createWriteStream(target) : createUnfinished(neighbour, before?.mode)), gzip);
   try {
@@ -84,6 +81,19 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
   } finally {
     unprotect(neighbour);
   }
+}
+
+/**
+ * Checks that a file can be written, before there is anything to write.
+ * @internal
+ * @returns what is there already
+ * @throws a system error of Node if it is a folder, or permissions or a missing folder forbid it.
+ */
+export async function assertWritable(path: string): Promise<Stats | undefined> {
+  const before = await existing(path);
+  if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
+  await access(before === undefined ? dirname(path) : path, constants.W_OK);
+  return before;
 }
 
 let nextNumber = 0;

@@ -6,6 +6,7 @@ import { createGunzip } from 'node:zlib';
 import { InvalidLogError } from '../errors.js';
 import { KiB } from '../units.js';
 import { recordingMagic } from './recording/recording-format.js';
+import { logHeader } from './rmm-csv/csv-rows.js';
 
 /** The progress of reading a log. */
 export interface LogProgress {
@@ -41,6 +42,8 @@ export type LogSource = string | URL | AsyncIterable<Uint8Array>;
 
 const pieceBytes = 256 * KiB;
 const magic = Buffer.from(recordingMagic);
+/** Where the header of a CSV log ends: bytes that say how text is encoded may come first. */
+const maximumHeader = logHeader.length + 3;
 
 /** A log whose first bytes have been examined. */
 export class OpenLog {
@@ -150,11 +153,34 @@ class Beginning {
   }
 }
 
+/** The format that the first bytes of a log show; RMM's CSV shows nothing in the first few. */
 function formatOf(head: Uint8Array): LogFormat {
   const length = Math.min(head.length, magic.length);
   if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
   const [first, protocol] = head;
   return first === 0x80 && protocol !== undefined && protocol >= 2 && protocol <= 5 ? 'pytorch-snapshot' : 'rmm-csv';
+}
+
+/**
+ * The format of the log that a file holds, by its first bytes, or `undefined` if they are not those
+ * of a log.
+ */
+export async function detectLog(path: string): Promise<LogFormat | undefined> {
+  try {
+    const log = await OpenLog.open(path, {});
+    if (log.format !== 'rmm-csv') return log.format;
+    let head = '';
+    await log.read(
+      (piece) => {
+        head += Buffer.from(piece).toString('latin1');
+        return head.length < maximumHeader;
+      },
+      () => 0,
+    );
+    return head.slice(0, maximumHeader).includes(logHeader) ? 'rmm-csv' : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** The length of a file, or `undefined` for a pipe. */

@@ -43,7 +43,7 @@ describe.skipIf(!isThere('bash'))('in bash (skipped if it is not installed)', ()
 
   test('options of the command are completed', () => {
     expect(offered('replay', '--')).toEqual(expect.arrayContaining(['--resource', '--streams', '--until-failure', '--json']));
-    expect(offered('generate', '--')).toEqual(['--seed', '--events', '--output', '--help']);
+    expect(offered('generate', '--')).toEqual(['--seed', '--events', '--output', '--force', '--help']);
   });
 
   test('choices of options and arguments are completed', () => {
