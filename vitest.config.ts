@@ -40,7 +40,7 @@ export default defineConfig({
           exclude: [...exclude],
           execArgv: [...execArgv],
           env: { CISTERN_DEVICE: 'cuda' },
-          setupFiles,
+          setupFiles: ['test/gpu/report-progress.ts', ...setupFiles],
           fileParallelism: false,
         },
       })),

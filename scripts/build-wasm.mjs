@@ -4,8 +4,6 @@ import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import asc from 'assemblyscript/asc';
-import binaryen from 'assemblyscript/binaryen';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const output = join(root, 'src/suballocation/index-binary.ts');
@@ -26,6 +24,8 @@ async function compile() {
  * @param level the compiler's option for optimizations
  */
 export async function compileWith(textOf, level) {
+  // Only if something is compiled: vitest.config.ts imports this file for every run.
+  const { default: asc } = await import('assemblyscript/asc');
   let bytes;
   const { error, stderr } = await asc.main(
     ['assembly/free-space-index.ts', level, '--runtime', 'stub', '--debug', '--noAssert', '--use', 'abort=', '--outFile', 'index.wasm'],
@@ -66,7 +66,8 @@ const separate = [
 ];
 
 /** The functions are small and call each other in chains, whose calls would cost as much as their work. */
-function inlined(bytes) {
+async function inlined(bytes) {
+  const { default: binaryen } = await import('assemblyscript/binaryen');
   const module = binaryen.readBinary(bytes);
   const { BulkMemory, BulkMemoryOpt, MutableGlobals, NontrappingFPToInt, SignExt } = binaryen.Features;
   module.setFeatures(BulkMemory | BulkMemoryOpt | MutableGlobals | NontrappingFPToInt | SignExt);

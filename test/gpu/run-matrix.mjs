@@ -1,7 +1,8 @@
 /**
- * Runs the suites over the strict driver in each of its settings:
- * `npm run test:strict -- [--settings a,b] [--suites c,d]`. Prints a table of what passed, and the
- * failures below it. Exits with 0 only if nothing failed and the driver's log reports no misuse.
+ * Runs the suites over the strict driver in each of its settings: `npm run test:strict`, or with
+ * `-- [--settings a,b] [--suites c,d]` in some. `-- SUITE …` runs these in the usual settings. Prints
+ * what passed and what failed after each suite, and a table at the end. Exits with 0 only if nothing
+ * failed and the driver's log reports no misuse.
  */
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,7 +10,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { buildKernels, buildStrictDriver } from '../../scripts/build-for-tests.mjs';
 import { faultsIn, strictDriverEnvironment } from '../../scripts/over-strict-driver.mjs';
-import { failureLines, isGood, runSuite, skippedOf } from './run-suite.mjs';
+import { failureLines, runSuite, skippedOf } from './run-suite.mjs';
 import { gpuSuites } from './suites.mjs';
 
 /**
@@ -46,17 +47,21 @@ const allSettings = {
 /** Suites in which tests use memory out of order on purpose, to see whether that is found. */
 const misusesMemory = new Set(['driver', 'adaptors', 'buffers']);
 
-const { values } = parseArgs({ options: { settings: { type: 'string' }, suites: { type: 'string' } } });
-const settings = chosen('settings', Object.keys(allSettings));
-const suites = chosen('suites', Object.keys(gpuSuites));
+const { values, positionals } = parseArgs({
+  options: { settings: { type: 'string' }, suites: { type: 'string' } },
+  allowPositionals: true,
+});
+const suites = chosen('suite', values.suites?.split(',') ?? positionals, Object.keys(gpuSuites));
+const settings = chosen('setting', values.settings?.split(',') ?? (positionals.length > 0 ? ['usual'] : []), Object.keys(allSettings));
 
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-strict-'));
 const folder = buildStrictDriver();
 const kernels = buildKernels();
-const problems = [];
-console.log(`| settings | ${suites.join(' | ')} |\n|${' --- |'.repeat(suites.length + 1)}`);
+const rows = [`| settings | ${suites.join(' | ')} | seconds |`, `|${' --- |'.repeat(suites.length + 2)}`];
+let isGoodSoFar = true;
 for (const name of settings) {
-  process.stdout.write(`| ${name} |`);
+  const row = [];
+  const started = performance.now();
   for (const suite of suites) {
     const log = join(scratch, `${name}-${suite}`.replaceAll(' ', '-'));
     const driverLog = `${log}.driver`;
@@ -65,23 +70,21 @@ for (const name of settings) {
     const misuses = faultsIn(driverLog, misusesMemory.has(suite) ? ['MISUSE'] : undefined);
     const skipped = skippedOf(result);
     const failed = result.failures.length;
-    process.stdout.write(
-      ` ${result.passed}${skipped > 0 ? `, ${skipped} skipped` : ''}${isGood(result) ? '' : `, **${failed} failed**`} |`,
-    );
-    const lines = [...failureLines(result), ...misuses.slice(0, 5).map((line) => `  ${line}`)];
-    if (lines.length > 0) problems.push(`${name}, ${suite}:`, ...lines);
+    row.push(`${result.passed}${skipped > 0 ? `, ${skipped} skipped` : ''}${failed > 0 ? `, **${failed} failed**` : ''}`);
+    // Printed at once, so that a run that is cut off still has its counts.
+    console.log(`${name}, ${suite}: ${row.at(-1)}, ${result.seconds.toFixed(0)} s`);
+    for (const line of [...failureLines(result), ...misuses.slice(0, 5).map((line) => `  ${line}`)]) console.log(line);
+    isGoodSoFar &&= failed === 0 && misuses.length === 0;
   }
-  process.stdout.write('\n');
+  rows.push(`| ${name} | ${row.join(' | ')} | ${((performance.now() - started) / 1000).toFixed(0)} |`);
 }
-if (problems.length > 0) console.log(`\n${problems.join('\n')}`);
-console.log(`\nwhat the tests printed: ${scratch}`);
-process.exit(problems.length === 0 ? 0 : 1);
+console.log(`\n${rows.join('\n')}\n\nwhat the tests printed: ${scratch}`);
+process.exit(isGoodSoFar ? 0 : 1);
 
-function chosen(option, all) {
-  if (values[option] === undefined) return all;
-  const names = values[option].split(',');
+/** @returns {string[]} the names, or all if there are none */
+function chosen(what, names, all) {
   const unknown = names.filter((name) => !all.includes(name));
-  if (unknown.length === 0) return names;
-  console.error(`--${option}: there is no ${unknown.join(', ')}; there are ${all.join(', ')}`);
+  if (unknown.length === 0) return names.length === 0 ? all : names;
+  console.error(`there is no ${what} ${unknown.join(', ')}; there are ${all.join(', ')}`);
   process.exit(2);
 }

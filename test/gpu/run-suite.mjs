@@ -1,6 +1,7 @@
 /** Runs one of the suites for a CUDA device, and counts results. */
 import { spawn } from 'node:child_process';
-import { createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { once } from 'node:events';
+import { createWriteStream, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,15 +9,19 @@ import { fileURLToPath } from 'node:url';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
 const reporter = fileURLToPath(new URL('result-reporter.mjs', import.meta.url));
-/** Longer than any suite takes, unless something hangs. */
-const longestMilliseconds = 20 * 60_000;
+/** Longer than any test takes, unless something hangs. */
+const longestTestMilliseconds = 5 * 60_000;
+const longestStartMilliseconds = 10 * 60_000;
+const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'];
+/** The name in lines about a file, which report-progress.ts writes. */
+const fileItself = 'the file itself';
 
 /**
  * @typedef {object} SuiteResult
  * @property {number} passed
- * @property {{ file: string, name: string, message: string }[]} failures
+ * @property {{ file: string, name: string, message: string }[]} failures also the tests that began and
+ * did not end, and a suite that did not end
  * @property {Map<string, number>} skips how many tests were skipped, by the reason
- * @property {string} end how vitest ended, if not by itself with a result
  * @property {number} seconds
  */
 
@@ -26,42 +31,102 @@ const longestMilliseconds = 20 * 60_000;
  * @param {string} log the file for vitest's output
  * @returns {Promise<SuiteResult>}
  */
-export async function runSuite(name, environment, log) {
+export function runSuite(name, environment, log) {
+  return runTests(['--project', `gpu-${name}`], environment, log, longestTestMilliseconds);
+}
+
+/**
+ * Runs vitest. If no test begins or ends for some time, it is ended with all processes that it, or
+ * a test, has started.
+ * @param {readonly string[]} which arguments of vitest
+ * @param {Record<string, string>} environment
+ * @param {string} log the file for vitest's output
+ * @param {number} longestMilliseconds
+ * @returns {Promise<SuiteResult>}
+ */
+export async function runTests(which, environment, log, longestMilliseconds) {
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-suite-'));
   const results = join(scratch, 'results');
+  writeFileSync(results, '');
   const started = performance.now();
+  const command = [vitest, 'run', ...which, '--reporter=default', `--reporter=${reporter}`];
   const env = { ...process.env, ...environment, CISTERN_TEST_RESULTS: results, NO_COLOR: '1' };
-  const child = spawn(process.execPath, [vitest, 'run', '--project', `gpu-${name}`, '--reporter=default', `--reporter=${reporter}`], {
-    cwd: root,
-    env,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  const output = createWriteStream(log, { flags: 'a' });
-  for (const stream of [child.stdout, child.stderr]) stream.pipe(output, { end: false });
-  const timer = setTimeout(() => child.kill('SIGKILL'), longestMilliseconds);
-  const status = await new Promise((resolve) => {
-    child.once('close', (code, signal) => resolve(signal ?? code));
-  });
-  clearTimeout(timer);
-  output.end();
-  const lines = existsSync(results)
-    ? readFileSync(results, 'utf8')
-        .split('\n')
-        .filter(Boolean)
-        .map((line) => JSON.parse(line))
-    : [];
+  const { status, isHung } = await runWatched(command, env, log, results, longestMilliseconds);
+  const lines = readFileSync(results, 'utf8')
+    .split('\n')
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
   rmSync(scratch, { recursive: true });
+  const failures = lines.filter(({ state }) => state === 'failed').map(({ file, name, message }) => ({ file, name, message }));
+  const hasEnded = !isHung && lines.some(({ end }) => end !== undefined) && (status === 0 || failures.length > 0);
+  const end = isHung ? `no test began or ended for ${longestMilliseconds / 1000} s` : `vitest ended with ${status}`;
+  failures.push(...unfinished(lines, hasEnded ? undefined : `${end}; see ${log}`));
   const skips = new Map();
   for (const { state, note = 'not said why' } of lines) if (state === 'skipped') skips.set(note, (skips.get(note) ?? 0) + 1);
-  const failures = lines.filter(({ state }) => state === 'failed').map(({ file, name, message }) => ({ file, name, message }));
-  const hasEnded = lines.some(({ end }) => end !== undefined) && (status === 0 || failures.length > 0);
   return {
     passed: lines.filter(({ state }) => state === 'passed').length,
     failures,
     skips,
-    end: hasEnded ? '' : `vitest ended with ${status}; see ${log}`,
     seconds: (performance.now() - started) / 1000,
   };
+}
+
+/**
+ * Runs Node in a process group of its own, and in the end kills what is left of the group: a process
+ * that lives on would hold memory of the device.
+ */
+async function runWatched(command, env, log, results, longestMilliseconds) {
+  const child = spawn(process.execPath, command, { cwd: root, env, detached: true, stdio: ['ignore', 'pipe', 'pipe'] });
+  const output = createWriteStream(log, { flags: 'a' });
+  for (const stream of [child.stdout, child.stderr]) stream.pipe(output, { end: false });
+  const endGroup = () => {
+    try {
+      process.kill(-child.pid, 'SIGKILL');
+    } catch {} // All of it has ended.
+  };
+  const stop = () => process.exit(1);
+  process.on('exit', endGroup);
+  for (const signal of signals) process.on(signal, stop);
+  let size = 0;
+  let progressed = performance.now();
+  let isHung = false;
+  const watch = setInterval(() => {
+    const now = performance.now();
+    const before = size;
+    size = statSync(results).size;
+    if (size !== before) progressed = now;
+    // Before the first test, vitest itself starts.
+    isHung = now - progressed > (size > 0 ? longestMilliseconds : longestStartMilliseconds);
+    if (isHung) endGroup();
+  }, 200);
+  const closed = once(child, 'close');
+  const [code, signal] = await once(child, 'exit');
+  clearInterval(watch);
+  endGroup();
+  await closed;
+  output.end();
+  process.off('exit', endGroup);
+  for (const each of signals) process.off(each, stop);
+  return { status: signal ?? code, isHung };
+}
+
+/**
+ * What is no failure of a test, but one of the suite: tests that began and did not end, or, without
+ * one, that the suite did not.
+ * @param {string | undefined} end how the suite ended, if not with a result
+ */
+function unfinished(lines, end) {
+  const idOf = ({ file, name }) => `${file} > ${name}`;
+  const begun = lines.filter(({ progress }) => progress === 'began');
+  const over = new Set(lines.filter(({ state, progress }) => state !== undefined || progress === 'ended').map(idOf));
+  const failures = begun
+    .filter((line) => line.name !== fileItself && !over.has(idOf(line)))
+    .map(({ file, name }) => ({ file, name, message: `began and did not end${end === undefined ? '' : `: ${end}`}` }));
+  if (failures.length > 0 || end === undefined) return failures;
+  const last = begun.at(-1);
+  return [
+    { file: '', name: 'the suite', message: `${end}; ${last === undefined ? 'no test began' : `the last that began was ${idOf(last)}`}` },
+  ];
 }
 
 /** The number of skipped tests. */
@@ -69,13 +134,7 @@ export function skippedOf({ skips }) {
   return [...skips.values()].reduce((sum, count) => sum + count, 0);
 }
 
-/** Whether nothing failed, and the suite ran to its end. */
-export function isGood({ failures, end }) {
-  return failures.length === 0 && end === '';
-}
-
 /** Lines about the failures, for people. */
-export function failureLines({ failures, end }) {
-  const lines = failures.map(({ file, name, message }) => `  ${file} > ${name}\n      ${(message ?? '').split('\n', 3).join('\n      ')}`);
-  return end === '' ? lines : [...lines, `  ${end}`];
+export function failureLines({ failures }) {
+  return failures.map(({ file, name, message }) => `  ${file} > ${name}\n      ${(message ?? '').split('\n', 3).join('\n      ')}`);
 }
