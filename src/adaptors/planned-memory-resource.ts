@@ -765,7 +765,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (place === none || this.#block.askedBytes(place) !== bytes) this.refuseFree(pointer, bytes, place);
     if (fence !== undefined) assertFence(fence, stream);
     const { lane } = this;
-    if (lane.mustRecord) lane.freeRecorded();
+    // Its owner may destroy the stream before the next pass waits for it, whatever the policy.
+    if (!lane.identity.announcesEnd) lane.freeRecorded();
     this.#touch(lane.number);
     this.#block.free(place);
     // It was of an earlier plan.

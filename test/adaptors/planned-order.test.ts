@@ -5,6 +5,7 @@ import {
   CudaMemoryResource,
   checkOrder,
   Event,
+  failCall,
   formatOrderReport,
   type MemoryResource,
   type Plan,
@@ -15,7 +16,9 @@ import {
   set,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
+import { code } from '../support/errors.js';
 import { page, planOf } from '../support/plans.js';
+import { eventRecords, madeElsewhere } from '../support/stream-order.js';
 
 /** Allocates, and uses the memory. */
 function take(resource: MemoryResource, pages: number, stream: Stream): number {
@@ -29,6 +32,13 @@ function inOrder(run: () => void): void {
   using checker = checkOrder();
   run();
   expect(checker.reports.map((report) => formatOrderReport(report))).toEqual([]);
+}
+
+/** Makes a stream wait for another. */
+function follow(stream: Stream, other: Stream): void {
+  using event = new Event();
+  event.record(other);
+  stream.wait(event);
 }
 
 const newStream = () => new Stream({ nonBlocking: true });
@@ -132,6 +142,45 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  describe.each(['eager', 'deferred', 'off'] as const)('under %s', (deallocationEvents) => {
+    test('for the next pass, if a stream freed it that its owner destroys without notice', () => {
+      const foreign = madeElsewhere();
+      const unannounced = Stream.fromHandle(foreign.address);
+      using a = newStream();
+      using b = newStream();
+      using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+4@0:0 -0@0'), { deallocationEvents });
+      inOrder(() => {
+        resource.begin();
+        const pointer = take(resource, 4, a);
+        follow(unannounced, a);
+        set(pointer, 1, 1, 4 * page, unannounced);
+        resource.deallocate(pointer, 4 * page, unannounced);
+        foreign.destroy();
+        resource.begin();
+        expect(take(resource, 4, b)).toBe(pointer);
+      });
+      unannounced.dispose();
+    });
+  });
+
+  test('by an event at each free on a stream that was made elsewhere, without which nothing is freed', () => {
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    using stream = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+1@0:0 +1@0:1 -0@1 -1@0'));
+    resource.begin();
+    const [first, second] = [take(resource, 1, stream), take(resource, 1, stream)];
+    follow(unannounced, stream);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => resource.deallocate(first, page, unannounced)).toThrow(code('ERR_CISTERN_DRIVER'));
+    expect(resource.statistics().plannedAllocations).toBe(2);
+    expect(eventRecords(() => resource.deallocate(first, page, unannounced))).toBe(1);
+    expect(eventRecords(() => resource.deallocate(second, page, stream))).toBe(0);
+    expect(resource.statistics().plannedAllocations).toBe(0);
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
   /** The sizes and streams that programs request in each pass, unless they deviate. */
   const scripts = [
     '+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2',
@@ -157,11 +206,7 @@ describe('planned memory is ordered', () => {
     using fallback = new CudaAsyncMemoryResource();
     const streams = Array.from({ length: 4 }, newStream);
     const live: { pointer: number; bytes: number; stream: number }[] = [];
-    const wait = (from: number, to: number) => {
-      using event = new Event();
-      event.record(streams[from] as Stream);
-      (streams[to] as Stream).wait(event);
-    };
+    const wait = (from: number, to: number) => follow(streams[to] as Stream, streams[from] as Stream);
     const statistics: PlannedStatistics[] = [];
     inOrder(() => {
       using resource = make(fallback);

@@ -14,7 +14,7 @@ export function sequenceOf(text: string): OrderedSequence {
   const streams: number[] = [];
   const freeStreams: number[] = [];
   const waits: Required<OrderedSequence>['waits'][number][] = [];
-  for (const word of text.split(' ')) {
+  for (const word of text.match(/\S+/g) ?? []) {
     const [, kind, first, second] = /^([+\-w])(\d+)(?:[@<](\d))?(?::\d+)?$/.exec(word) as unknown as string[];
     const value = Number(first);
     const stream = Number(second ?? 0);

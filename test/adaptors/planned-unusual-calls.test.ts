@@ -1,0 +1,198 @@
+import { describe, expect, test } from 'vitest';
+import {
+  CallbackMemoryResource,
+  CudaMemoryResource,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  PoolMemoryResource,
+  Stream,
+} from '../../src/index.js';
+import { caught, code } from '../support/errors.js';
+import { page, planOf } from '../support/plans.js';
+import { SpyResource } from '../support/spy-resource.js';
+
+function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {
+  return new PlannedMemoryResource(new CudaMemoryResource(), planOf(text), options);
+}
+
+/** Plans whose second request is at page 1: with one stream it takes the fast path, after a wait between streams the slow one. */
+const plans = {
+  'with one stream': '+1@0:0 +2@0:1 -0@0 -1@0',
+  'with several streams': '+1@0:0 +2@0:1 -0@0 -1@0 +1@1:0 -2@1 +1@0:0 -3@0',
+};
+
+describe.each(Object.entries(plans))('a pass of a plan %s', (_, text) => {
+  /** A resource whose next request is the second of the plan, and the address that it is to get. */
+  function begun(stream: Stream) {
+    const resource = planned(text, { fallback: new PoolMemoryResource(new CudaMemoryResource()) });
+    resource.begin();
+    const first = resource.allocate(page, stream);
+    return { resource, first, second: first + page, unchanged: { ...resource.statistics() } };
+  }
+
+  test.each([
+    ['-1 bytes', -1, 'ERR_OUT_OF_RANGE'],
+    ['half a byte', 0.5, 'ERR_OUT_OF_RANGE'],
+    ['half a byte too many', page + 0.5, 'ERR_OUT_OF_RANGE'],
+    ['NaN', Number.NaN, 'ERR_OUT_OF_RANGE'],
+    ['a text', '256' as never, 'ERR_INVALID_ARG_TYPE'],
+  ])('refuses a request for %s, and goes on', (_, bytes, expected) => {
+    using stream = new Stream();
+    const { resource, second, unchanged } = begun(stream);
+    expect(() => resource.allocate(bytes, stream)).toThrow(code(expected));
+    expect(resource.statistics()).toEqual(unchanged);
+    expect(resource.allocate(2 * page, stream)).toBe(second);
+  });
+
+  test('refuses an alignment that is none', () => {
+    using stream = new Stream();
+    const { resource, second } = begun(stream);
+    expect(() => resource.allocate(page, stream, 3)).toThrow(code('ERR_OUT_OF_RANGE'));
+    expect(resource.allocate(2 * page, stream, 1)).toBe(second);
+  });
+
+  test('has no place of a greater alignment than planned', () => {
+    using stream = new Stream();
+    const { resource } = begun(stream);
+    expect(resource.allocate(page, stream, 4096) % 4096).toBe(0);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, deviations: { alignment: 1 } });
+  });
+
+  test('does not count a request for nothing', () => {
+    using stream = new Stream();
+    const { resource, second } = begun(stream);
+    expect(resource.allocate(0, stream)).toBe(0);
+    expect(resource.allocate(1, stream)).toBe(second);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 0, plannedAllocations: 2 });
+  });
+
+  test('refuses a stream that is disposed', () => {
+    const stream = new Stream();
+    using other = new Stream();
+    const { resource, first, unchanged } = begun(stream);
+    stream.dispose();
+    expect(() => resource.allocate(2 * page, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    expect(() => resource.deallocate(first, page, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    expect(resource.statistics()).toEqual(unchanged);
+    resource.deallocate(first, page, other);
+  });
+
+  test('refuses a free that is wrong in its size, its fence or its pointer', () => {
+    using stream = new Stream();
+    const { resource, first, second } = begun(stream);
+    resource.allocate(2 * page, stream);
+    expect(() => resource.deallocate(first, 2 * page, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+    expect(() => resource.deallocate(first, page, stream, 'never' as never)).toThrow(code('ERR_INVALID_ARG_VALUE'));
+    expect(() => resource.deallocate(second + page, page, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+    expect(resource.statistics().plannedAllocations).toBe(2);
+    resource.deallocate(first, page, stream);
+    expect(() => resource.deallocate(first, page, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
+  });
+});
+
+describe('a stream of a program', () => {
+  test('stands for one stream of the plan, on the fast path too', () => {
+    using stream = new Stream();
+    using resource = planned('+1@0:0 +1@1:1 +1@1:2');
+    resource.begin();
+    for (let i = 0; i < 3; i++) resource.allocate(page, stream);
+    expect(resource.statistics()).toMatchObject({ plannedAllocations: 1, deviations: { stream: 2 } });
+  });
+
+  test('stands for that of the plan after a request that deviated in its size', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    using resource = planned('+1@0:0 +1@0:1');
+    resource.begin();
+    resource.allocate(2 * page, stream);
+    resource.allocate(page, other);
+    expect(resource.statistics().deviations).toMatchObject({ larger: 1, stream: 1 });
+  });
+});
+
+describe('a free', () => {
+  test('of memory of an earlier pass is late within a pass only', () => {
+    using stream = new Stream();
+    using resource = planned('+1@0:0 +1@0:1 -0@0 -1@0');
+    resource.begin();
+    const [first, second] = [resource.allocate(page, stream), resource.allocate(page, stream)];
+    resource.begin();
+    resource.deallocate(first, page, stream);
+    resource.end();
+    resource.deallocate(second, page, stream);
+    expect(resource.statistics()).toMatchObject({ plannedAllocations: 0, deviations: { 'late-free': 1, 'free-stream': 0 } });
+  });
+
+  test('that the plan does not have may come on the stream of the allocation', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    using resource = planned('+1@0:0 +1@0:1');
+    resource.begin();
+    const [first, second] = [resource.allocate(page, stream), resource.allocate(page, stream)];
+    resource.deallocate(first, page, stream);
+    expect(resource.statistics().deviations['free-stream']).toBe(0);
+    resource.deallocate(second, page, other);
+    expect(resource.statistics().deviations['free-stream']).toBe(1);
+  });
+});
+
+describe('a plan that repeats', () => {
+  test.each([
+    ['one request', '+1@0:0', 1],
+    ['two requests', '+1@0:0 -0@0 +1@0:0 -1@0', 2],
+  ])('begins with the first request, and again after the last, with %s', (_, text, requests) => {
+    using stream = new Stream();
+    using resource = planned(text, { repeats: true });
+    expect(resource.statistics().passes).toBe(0);
+    for (let pass = 1; pass <= 3; pass++) {
+      for (let i = 0; i < requests; i++) resource.deallocate(resource.allocate(page, stream), page, stream);
+      expect(resource.statistics()).toMatchObject({ passes: pass, fallbackAllocations: 0 });
+    }
+  });
+
+  test('begins once if it plans nothing', () => {
+    using stream = new Stream();
+    using resource = planned('', { repeats: true });
+    for (let i = 0; i < 3; i++) resource.deallocate(resource.allocate(page, stream), page, stream);
+    expect(resource.statistics()).toMatchObject({ passes: 1, fallbackAllocations: 3, deviations: { extra: 3 } });
+  });
+});
+
+describe('the fallback of a plan', () => {
+  test('frees its memory with the events that the resource was given', () => {
+    using stream = new Stream();
+    const fallback = new SpyResource();
+    using resource = planned('+1@0:0', { fallback, deallocationEvents: 'off' });
+    resource.deallocate(resource.allocate(page, stream), page, stream);
+    resource.deallocate(resource.allocate(page, stream), page, stream, 'eager');
+    expect(fallback.fences).toEqual(['off', 'eager']);
+  });
+
+  test('serves what comes while the block is taken again, and then the request that took it', () => {
+    using stream = new Stream();
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using fallback = new PoolMemoryResource(new CudaMemoryResource());
+    let inner: number | undefined;
+    let meanwhile = () => {};
+    using upstream = new CallbackMemoryResource(
+      (bytes, on) => {
+        meanwhile();
+        return pool.allocate(bytes, on);
+      },
+      (pointer, bytes, on) => pool.deallocate(pointer, bytes, on),
+    );
+    using resource = new PlannedMemoryResource(upstream, planOf('+1@0:0 +1@0:1 -0@0 -1@0'), { fallback });
+    resource.begin();
+    resource.trim(stream);
+    meanwhile = () => {
+      meanwhile = () => {};
+      inner = resource.allocate(page, stream);
+    };
+    const outer = resource.allocate(page, stream);
+    expect([fallback.statistics().allocatedBytes, resource.statistics().fallbackAllocations]).toEqual([2 * page, 2]);
+    expect(Math.abs(outer - (inner as number))).toBeGreaterThanOrEqual(page);
+    for (const pointer of [outer, inner as number]) resource.deallocate(pointer, page, stream);
+    expect(fallback.statistics().allocatedBytes).toBe(0);
+    expect(caught(() => resource.deallocate(outer, page, stream))).toMatchObject({ code: 'ERR_CISTERN_DOUBLE_FREE' });
+  });
+});
