@@ -51,7 +51,6 @@ struct Tenant {
   std::uint64_t taken = 0;
   std::uint64_t answered = 0;
   Clock::time_point unanswered_since;  // when it was first asked without having answered since
-  bool is_asking = false;              // waits for others, after it gave back what it could
 };
 
 struct GlobalArena {
@@ -151,8 +150,9 @@ void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeE
   if (freed != nullptr) freed->users += 1;
   const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;
   const auto join = [&](Ranges::iterator first, Ranges::iterator second) {
-    if (first->second.owner != kNobody || second->second.owner != kNobody || first->second.freed != second->second.freed) return;
-    ReleaseEvent(second->second.freed);
+    for (const Superblocks& each : {first->second, second->second}) {
+      if (each.owner != kNobody || each.freed != nullptr) return;
+    }
     first->second.end = first->second.asked_end = second->second.end;
     arena.ranges.erase(second);
   };
@@ -609,7 +609,7 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
       loop.PostWake();
     }
   }
-  const auto is_awaited = [&](const Tenant& tenant) { return tenant.asked >= request && tenant.answered < request && !tenant.is_asking; };
+  const auto is_awaited = [&](const Tenant& tenant) { return tenant.asked >= request && tenant.answered < request; };
   const auto after = [](Clock::time_point begin, double milliseconds) {
     const std::chrono::duration<double, std::milli> duration(std::min(milliseconds, 60'000.0));
     return begin + std::chrono::duration_cast<Clock::duration>(duration);
@@ -624,19 +624,21 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
   };
   const std::uint64_t rounded = arena->RoundUp(std::min(bytes, arena->bytes));
   const Clock::time_point end = start + kLongestWait;
-  arena->tenants.at(id).is_asking = true;
-  arenas.changed.notify_all();
+  Tenant& self = arena->tenants.at(id);
   bool has_room, is_waiting;
   for (;;) {
+    // It gave back what it could before it asked, and has nothing more until this call returns. Two
+    // that ask each other would wait in vain.
+    if (self.answered < self.asked) {
+      self.answered = self.asked;
+      arenas.changed.notify_all();
+    }
     has_room = HasRoom(*arena, rounded);
     const Clock::time_point now = Clock::now(), latest = deadline();
     is_waiting = !has_room && now < latest;
     if (!is_waiting || now >= end) break;
     arenas.changed.wait_until(lock, std::min(latest, end));
   }
-  // It gave back what it could before it asked, which counts as an answer.
-  arena->tenants.at(id).is_asking = false;
-  arena->tenants.at(id).unanswered_since = Clock::now();
   std::vector<double> silent;
   for (const auto& [tenant_id, tenant] : arena->tenants) {
     if (tenant_id != id && is_awaited(tenant)) silent.push_back(tenant.thread);

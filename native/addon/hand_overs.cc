@@ -86,8 +86,7 @@ using Clock = std::chrono::steady_clock;
 struct Member {
   std::shared_ptr<EventLoop> loop;
   std::deque<std::uint64_t> returned;
-  bool is_asked = false;   // to collect garbage; it has not answered
-  bool is_asking = false;  // and waits for the others
+  bool is_asked = false;  // to collect garbage; it has not answered
   Clock::time_point asked_at{};
 };
 
@@ -96,7 +95,7 @@ class HandOvers {
   using Entry = std::map<std::uint64_t, HandOver>::iterator;
 
   std::mutex mutex;
-  std::condition_variable answered;  // an environment has collected garbage, waits itself, or has ended
+  std::condition_variable answered;  // an environment has collected garbage, or has ended
 
   // The mutex guards the rest.
   std::map<std::uint64_t, HandOver> by_number;
@@ -423,15 +422,16 @@ Status AwaitCollections(Environment& environment, const Napi::CallbackInfo& info
   std::unique_lock<std::mutex> lock(all.mutex);
   const auto self = all.members.find(environment.id());
   if (self == all.members.end()) return kSuccess;
-  // Two that wait for each other would wait in vain.
-  self->second.is_asking = true;
-  all.answered.notify_all();
   all.answered.wait_until(lock, deadline, [&] {
-    bool is_any_awaited = false;
-    all.VisitTakers(environment.id(), [&](const Member& taker) { is_any_awaited |= taker.is_asked && !taker.is_asking; });
-    return !is_any_awaited;
+    // It has collected garbage before this call. Two that ask each other would wait in vain.
+    if (self->second.is_asked) {
+      self->second.is_asked = false;
+      all.answered.notify_all();
+    }
+    bool is_any_asked = false;
+    all.VisitTakers(environment.id(), [&](const Member& taker) { is_any_asked |= taker.is_asked; });
+    return !is_any_asked;
   });
-  self->second.is_asking = false;
   return kSuccess;
 }
 

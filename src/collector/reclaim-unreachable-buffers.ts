@@ -42,8 +42,11 @@ export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   // The others collect at the same time.
   const isAnyAsked = kind === 'major' && isAnyAway() && askToCollect();
   collectGarbage(kind);
-  if (isAnyAsked) awaitCollections(patienceMilliseconds);
-  return freeUnreachableBuffers();
+  const freedBytes = freeUnreachableBuffers();
+  if (!isAnyAsked) return freedBytes;
+  // One that waits has given back already what others may wait for.
+  awaitCollections(patienceMilliseconds);
+  return freedBytes + freeUnreachableBuffers();
 }
 
 /** From now on, collects garbage whenever a worker is short of memory of which this one has attached some. */

@@ -455,7 +455,10 @@ export interface NativeBinding {
    * were asked less than 100 ms ago. `[1]`: 1 if any has not answered yet.
    */
   askToCollect(): void;
-  /** Waits until they have, at most so long. One that waits itself is not waited for. */
+  /**
+   * Waits until they have, at most so long. It counts as this environment's own answer, before and during
+   * the wait: it must have collected its garbage, and freed what was attached.
+   */
   awaitCollections(milliseconds: number): void;
   /**
    * Hands memory over to other environments, ordered after what is queued on the stream. Its message

@@ -7,9 +7,9 @@ function run(body: string, timeoutMilliseconds?: number): ProcessEnd {
   const everywhere = `
     const open = (options) => new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB, superblockBytes: 256 * KiB, ...options });
     const stream = new Stream({ nonBlocking: true });
+    const messageOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.message; } };
   `;
-  const messageOf = "const messageOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.message; } };";
-  return runWithWorkers(`${messageOf}${body}`, { everywhere, deviceMebibytes: 64, timeoutMilliseconds });
+  return runWithWorkers(body, { everywhere, deviceMebibytes: 64, timeoutMilliseconds });
 }
 
 /** A worker whose pool has 6 MiB free, and then runs a text. */
@@ -198,6 +198,106 @@ describe('one arena for all workers', () => {
       show(before - free());
     `);
     expect(end).toEqual(printed('6', '6 1', '0'));
+  });
+
+  /** A worker that has the whole arena, uses it on a stream that it did not make, and leaves nothing else. */
+  const busyWorker = `
+    const [worker] = start(\`
+      stream.dispose();
+      const legacy = Stream.legacyDefault();
+      const pointer = open().allocate(8 * MiB, legacy);
+      for (let i = 0; i < 200; i++) set(pointer, i, 1, 8 * MiB, legacy);
+      const event = new cistern.Event();
+      event.record(legacy);
+      post(event.detach());
+      await received();
+    \`);
+    const event = cistern.Event.attach(await received(worker));
+    await worker.terminate();
+  `;
+
+  test('gives what an ended worker had once its work has run', () => {
+    const end = run(`
+      const arena = open({ waitMilliseconds: 0 });
+      ${busyWorker}
+      const pointer = arena.allocate(8 * MiB, stream);
+      show(event.query());
+      arena.deallocate(pointer, 8 * MiB, stream);
+    `);
+    expect(end).toEqual(printed('true'));
+  });
+
+  test('frees what an ended worker had once, if several workers find it', () => {
+    const end = run(`
+      const arena = open({ waitMilliseconds: 0 });
+      const [other] = start(\`
+        const arena = open({ waitMilliseconds: 0 });
+        post('open');
+        await received();
+        Atomics.store(cells, 0, 1);
+        post(arena.allocate(4 * MiB, stream));
+        await received();
+      \`);
+      await received(other);
+      ${busyWorker}
+      // Each has found the superblocks before the first that waits for the device frees them.
+      cistern.setCallLatency('cuCtxSynchronize', 500e6);
+      other.postMessage('go on');
+      while (Atomics.load(cells, 0) === 0);
+      const pointer = arena.allocate(4 * MiB, stream);
+      show(Math.abs((await received(other)) - pointer) / MiB, arena.statistics().usedBytes / MiB);
+      await other.terminate();
+    `);
+    expect(end).toEqual(printed('4 8'));
+  });
+
+  test('refuses a free that goes on into what another worker has', () => {
+    const end = run(`
+      const arena = open();
+      const pointer = arena.allocate(256 * KiB, stream);
+      const [worker] = start(\`
+        post(open().allocate(256 * KiB, stream));
+        await received();
+      \`);
+      const next = await received(worker);
+      show((next - pointer) / KiB);
+      for (const [address, bytes] of [[pointer, 512 * KiB], [next, 256 * KiB]]) {
+        try { arena.deallocate(address, bytes, stream); } catch (error) { show(error.code); }
+      }
+      arena.deallocate(pointer, 256 * KiB, stream);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('256', 'ERR_CISTERN_WRONG_SIZE', 'ERR_CISTERN_FOREIGN_POINTER'));
+  });
+
+  test('takes a request of a worker for its answer: it gave back before what it could', () => {
+    const end = run(`
+      const [worker] = start(\`
+        const arena = open({ waitMilliseconds: 10_000 });
+        arena.allocate(2 * MiB, stream);
+        post('allocated');
+        await received();
+        Atomics.store(cells, 0, 1);
+        const message = messageOf(() => arena.allocate(8 * MiB, stream));
+        Atomics.store(cells, 1, 1);
+        Atomics.notify(cells, 1);
+        post(message);
+        await received();
+      \`);
+      await received(worker);
+      const arena = open({ waitMilliseconds: 10_000 });
+      arena.allocate(2 * MiB, stream);
+      const message = received(worker);
+      worker.postMessage('ask');
+      while (Atomics.load(cells, 0) === 0);
+      const own = messageOf(() => arena.allocate(8 * MiB, stream));
+      // Answers by nothing else.
+      Atomics.wait(cells, 1, 0, 15_000);
+      for (const each of [own, await message]) show(each.match(/[0-9]+ other .* ms[^,]*/)[0]);
+      await worker.terminate();
+    `);
+    const answer = '1 other worker was asked to give back what is free, 1 answered within 10000 ms';
+    expect(end).toEqual(printed(answer, answer));
   });
 
   test('keeps superblocks of an ended worker while another has a buffer in them', () => {

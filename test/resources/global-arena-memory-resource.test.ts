@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import {
@@ -13,7 +14,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { caught } from '../support/errors.js';
+import { caught, code } from '../support/errors.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -133,6 +134,11 @@ describe('a global arena', () => {
     using arena = open();
     const first = arena.allocate(4 * superblockBytes, stream);
     const second = arena.allocate(superblockBytes + 1, stream);
+    const third = arena.allocate(superblockBytes, stream);
+    expect(third).toBe(second + 2 * superblockBytes);
+    // The second ends within a superblock.
+    expect(() => arena.deallocate(second, 3 * superblockBytes, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+    arena.deallocate(third, superblockBytes, stream);
     expect(second).toBe(first + 4 * superblockBytes);
     expect(first % superblockBytes).toBe(0);
     expect(arena.reservedBytes).toBe(6 * superblockBytes);
@@ -149,7 +155,7 @@ describe('a global arena', () => {
     }
     arena.deallocate(second + superblockBytes, 1, stream);
     arena.deallocate(first, superblockBytes, stream);
-    expect(arena.statistics()).toMatchObject({ usedBytes: 0, largestFreeBytes: arenaBytes, peakUsedBytes: 6 * superblockBytes });
+    expect(arena.statistics()).toMatchObject({ usedBytes: 0, largestFreeBytes: arenaBytes, peakUsedBytes: 7 * superblockBytes });
   });
 
   test('takes the smallest free range that has room', () => {
@@ -168,7 +174,7 @@ describe('a global arena', () => {
     for (const each of pieces.slice(4)) arena.deallocate(each, each === e ? 1 : superblockBytes, stream);
   });
 
-  test('makes a stream wait for every stream that freed what it takes', () => {
+  test('makes a stream wait for every stream that freed what it takes', async () => {
     using arena = open();
     using checker = checkOrder();
     using other = new Stream({ nonBlocking: true });
@@ -184,6 +190,8 @@ describe('a global arena', () => {
     const both = arena.allocate(2 * superblockBytes, stream);
     set(both, 2, 1, 2 * superblockBytes, stream);
     for (const hold of holds) {
+      // Without a wait it would have run by then.
+      await setTimeout(50);
       expect(stream.query()).toBe(false);
       hold.release();
     }
@@ -193,8 +201,25 @@ describe('a global arena', () => {
     arena.deallocate(rest, arenaBytes - 2 * superblockBytes, stream);
   });
 
-  test('is unchanged, peaks included, if the driver refuses a wait', () => {
+  test('uses events again', () => {
     using arena = open();
+    using other = new Stream({ nonBlocking: true });
+    const created = () => driverCallCounts().byFunction['cuEventCreate'] ?? 0;
+    const before = created();
+    for (let i = 0; i < 50; i++) {
+      const pair = [arena.allocate(superblockBytes, other), arena.allocate(2 * superblockBytes, other)] as const;
+      arena.deallocate(pair[0], superblockBytes, other);
+      arena.deallocate(pair[1], 2 * superblockBytes, stream);
+      // A part of what was freed with the second event, then the rest.
+      const parts = [arena.allocate(2 * superblockBytes, stream), arena.allocate(arenaBytes - 2 * superblockBytes, other)] as const;
+      arena.deallocate(parts[0], 2 * superblockBytes, stream);
+      arena.deallocate(parts[1], arenaBytes - 2 * superblockBytes, stream);
+    }
+    expect(created() - before).toBeLessThanOrEqual(3);
+  });
+
+  test('is unchanged, peaks included, if the driver refuses a wait', () => {
+    const arena = open();
     using other = new Stream({ nonBlocking: true });
     arena.deallocate(arena.allocate(superblockBytes, other), superblockBytes, other);
     failCall('cuStreamWaitEvent', 1, 999);
@@ -206,6 +231,9 @@ describe('a global arena', () => {
       workers: 1,
     });
     arena.deallocate(arena.allocate(arenaBytes, stream), arenaBytes, stream);
+    const { frees } = driverCallCounts();
+    arena.dispose();
+    expect(driverCallCounts().frees - frees).toBe(1);
   });
 
   test('serves memory whose stream has ended', () => {
