@@ -9,28 +9,11 @@
 
 #include "addon/bindings.h"
 #include "addon/orphans.h"
+#include "addon/tally.h"
 
 namespace cistern {
 
 struct SharedCounts {
-  // What a number is, and has been.
-  struct Tally {
-    std::atomic<std::int64_t> current{0};
-    std::atomic<std::int64_t> peak{0};
-    std::atomic<std::int64_t> total{0};
-
-    // `now` was the current value at some moment.
-    void Note(std::int64_t now) {
-      std::int64_t highest = peak;
-      while (now > highest && !peak.compare_exchange_weak(highest, now)) {
-      }
-    }
-    void Add(std::int64_t amount) {
-      Note(current += amount);
-      total += amount;
-    }
-  };
-
   struct EndedShare {
     std::uint64_t environment;
     std::int64_t bytes;
@@ -177,15 +160,10 @@ Status CountAllocation(Environment& environment) {
   const Status status = ReadAmount(environment, &share, &bytes);
   if (status != kSuccess) return status;
   SharedCounts& counts = *share->counts;
-  std::int64_t now = counts.bytes.current;
-  do {
-    if (bytes > counts.limit - now) {
-      environment.Out(1, 0);
-      return kSuccess;
-    }
-  } while (!counts.bytes.current.compare_exchange_weak(now, now + bytes));
-  counts.bytes.Note(now + bytes);
-  counts.bytes.total += bytes;
+  if (!counts.bytes.AddWithin(counts.limit, bytes)) {
+    environment.Out(1, 0);
+    return kSuccess;
+  }
   counts.allocations.Add(1);
   share->bytes += bytes;
   share->allocations += 1;
@@ -226,7 +204,7 @@ Status ReadShare(Environment& environment, const Napi::CallbackInfo& info) {
   const std::lock_guard<std::mutex> lock(AllCounts().mutex);
   Settle(counts);
   int cell = 1;
-  for (const SharedCounts::Tally* tally : {&counts.bytes, &counts.allocations}) {
+  for (const Tally* tally : {&counts.bytes, &counts.allocations}) {
     environment.Out(cell++, static_cast<double>(tally->current));
     environment.Out(cell++, static_cast<double>(tally->peak));
     environment.Out(cell++, static_cast<double>(tally->total));

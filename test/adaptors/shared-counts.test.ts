@@ -405,41 +405,4 @@ describe('counters that adaptors share', () => {
     `);
     expect(end).toEqual(printed('0 4000 42000 200 4000'));
   });
-
-  test('know the exact peak after two workers have counted at the same moment', () => {
-    const end = run(`
-      const everywhere = \`
-        let address = 0;
-        const made = new CallbackMemoryResource(() => (address += 256), () => {});
-        const resource = new StatisticsResourceAdaptor(made, { shared: 'training' });
-        const meet = (own, other, round) => {
-          Atomics.store(cells, own, round);
-          while (Atomics.load(cells, other) < round);
-          // Now one is a little earlier, now the other.
-          for (let i = 0; i < (round * (own + 1)) % 41; i++) Atomics.load(cells, own);
-        };
-        const rounds = 6000;
-      \`;
-      const { resource, meet, rounds } = eval(everywhere + '({ resource, meet, rounds })');
-      const [worker] = start(everywhere + \`
-        for (let round = 1; round <= rounds; round++) {
-          meet(1, 0, round);
-          resource.allocate(256, stream);
-          Atomics.store(cells, 2, round);
-        }
-        await received();
-      \`);
-      let wrong = 0;
-      for (let round = 1; round <= rounds; round++) {
-        meet(0, 1, round);
-        resource.allocate(256, stream);
-        while (Atomics.load(cells, 2) < round);
-        const { bytes } = resource.sharedStatistics();
-        if (bytes.current !== 2 * round * 256 || bytes.peak !== bytes.current) wrong++;
-      }
-      show(wrong);
-      await worker.terminate();
-    `);
-    expect(end).toEqual(printed('0'));
-  });
 });

@@ -1,8 +1,22 @@
-/**
- * Faults of native code, each with a case of native/test that must find it: `node
- * test/mutants/run-native-mutants.mjs`. Each text occurs once in its file.
- */
+// Faults of native code, each with the test that must find it: `node test/mutants/run-native-mutants.mjs`. Each text occurs once in
+// its file.
+
+/** Faults of the software device, and of what else has no need of Node, each with a case of native/test. */
 export const nativeFaults = {
+  'native/addon/tally.h': [
+    {
+      fault: 'a peak is lost while another is noted',
+      from: '    while (now > highest && !peak.compare_exchange_weak(highest, now)) {\n    }\n',
+      to: '    if (now > highest) peak.compare_exchange_weak(highest, now);\n',
+      test: 'a peak is noted although',
+    },
+    {
+      fault: 'what another thread is quicker to add is counted for both',
+      from: '    } while (!current.compare_exchange_weak(now, now + amount));\n',
+      to: '    } while (false);\n    current.compare_exchange_weak(now, now + amount);\n',
+      test: 'what fits within a limit',
+    },
+  ],
   'native/software/managed_memory.cc': [
     {
       fault: 'rule 1: a write leaves copies at other places',
@@ -60,20 +74,20 @@ export const nativeFaults = {
     },
     {
       fault: 'rule 4: a processor maps memory that is preferred at itself',
-      from: '(advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;',
-      to: '(advice.accessed_by & BitOf(processor)) != 0;',
+      from: 'BitOf(processor)) != 0) && advice.preferred != processor;',
+      to: 'BitOf(processor)) != 0);',
       test: 'the preferred location and other advice',
     },
     {
       fault: 'rule 4: the advice accessed-by maps nothing',
-      from: '(advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;',
-      to: 'false;',
+      from: '(maps_all || (advice.accessed_by & BitOf(processor)) != 0) &&',
+      to: 'maps_all &&',
       test: 'memory advised as accessed',
     },
     {
       fault: 'rule 4: each use of mapped memory is a fault',
-      from: 'is_mapped || (page.mapped_by & BitOf(processor)) != 0 ? 0 : 1',
-      to: 'is_mapped ? 0 : 1',
+      from: 'if (!is_mapped && (page.mapped_by & BitOf(processor)) == 0) mover',
+      to: 'if (!is_mapped) mover',
       test: 'memory at its preferred location',
     },
     {
@@ -90,8 +104,8 @@ export const nativeFaults = {
     },
     {
       fault: "the host maps a device's memory",
-      from: 'return processor != kHostPlace || place == kHostPlace;',
-      to: 'return processor == processor || place == kHostPlace;',
+      from: 'return processor != kHostPlace || place == kHostPlace || IsCoherent();',
+      to: 'return processor == processor || place == kHostPlace || IsCoherent();',
       test: 'memory at its preferred location',
     },
     {
@@ -102,8 +116,8 @@ export const nativeFaults = {
     },
     {
       fault: 'rule 5: memory without room is not counted as used remotely',
-      from: '  } else {\n    activity.remote_bytes += bytes;\n  }',
-      to: '  }',
+      from: 'SourceOf(page), activity);\n    activity.remote_bytes += bytes;\n',
+      to: 'SourceOf(page), activity);\n',
       test: 'a full device gives up',
     },
     {
@@ -203,6 +217,85 @@ export const nativeFaults = {
       from: '  if (shared_pages_.Any()) shared_pages_.Unshare(first, last);\n',
       to: '',
       test: 'neighbours of an exported allocation',
+    },
+  ],
+};
+
+const arena = 'test/resources/global-arena-memory-resource.test.ts';
+const arenaOfWorkers = 'test/resources/global-arena-between-workers.test.ts';
+
+/** Faults of the addon, each with a file of test/ and the name of a test in it. */
+export const addonFaults = {
+  'native/addon/global_arena.cc': [
+    {
+      fault: 'a stream waits for one of the streams that freed what it takes',
+      from: '    if (status != kSuccess) return status;\n  }\n  return kSuccess;\n}\n\nStatus CheckArenaFree(',
+      to: '    return status;\n  }\n  return kSuccess;\n}\n\nStatus CheckArenaFree(',
+      file: arena,
+      test: 'makes a stream wait for every stream that freed',
+    },
+    {
+      fault: 'superblocks of an ended worker are free while its work runs',
+      from: 'if (ended.empty() || !AwaitDevices(environment)) return false;',
+      to: 'if (ended.empty()) return false;',
+      file: arenaOfWorkers,
+      test: 'once its work has run',
+    },
+    {
+      fault: 'superblocks of an ended worker are freed again after another has taken them',
+      from: '    if (RangeAt(*found->second, each.superblock)->second.owner != each.owner) continue;\n',
+      to: '',
+      file: arenaOfWorkers,
+      test: 'frees what an ended worker had once',
+    },
+    {
+      fault: 'a free goes on beyond the end of an allocation that ends within a superblock',
+      from: 'last->second.asked_end == last->second.end && next',
+      to: 'next',
+      file: arena,
+      test: 'in pieces',
+    },
+    {
+      fault: 'a free goes on into what another worker has',
+      from: 'next != arena.ranges.end() && next->second.owner == environment.id();',
+      to: 'next != arena.ranges.end();',
+      file: arenaOfWorkers,
+      test: 'refuses a free that goes on into',
+    },
+    {
+      fault: 'events stay in use after the wait for them',
+      from: '  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);\n',
+      to: '',
+      file: arena,
+      test: 'uses events again',
+    },
+    {
+      fault: 'the event of a free stays in use',
+      from: '    ReleaseEvent(freed);\n    LeaveIfUnneeded',
+      to: '    LeaveIfUnneeded',
+      file: arena,
+      test: 'uses events again',
+    },
+    {
+      fault: "a worker's bytes are not counted down at a free",
+      from: '      arena->tenants.at(environment.id()).bytes -= end - address;\n',
+      to: '',
+      file: arena,
+      test: 'ends with the last',
+    },
+    {
+      fault: "a worker's bytes are not counted down if a wait is refused",
+      from: '  arena.tenants.at(environment.id()).bytes -= bytes;\n',
+      to: '',
+      file: arena,
+      test: 'if the driver refuses a wait',
+    },
+    {
+      fault: 'two workers that ask each other for superblocks wait for each other',
+      from: '    if (self.answered < self.asked) {\n',
+      to: '    if (false) {\n',
+      file: arenaOfWorkers,
+      test: 'takes a request of a worker for its answer',
     },
   ],
 };

@@ -1,53 +1,83 @@
-// Builds native/test with each fault of native-faults.mjs in turn, in a copy, and runs the case that must find it.
+// Builds native code with each fault of native-faults.mjs in turn, in a copy, and runs the tests that must find it: a case of
+// native/test; or a test of test/ over the copy's addon, and over dist/, so `npm run build` comes first.
 //   --name TEXT    only faults that contain this (may be repeated)
 // Exits with 0 only if every fault was found.
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { nativeFaults } from './native-faults.mjs';
+import { addonFaults, nativeFaults } from './native-faults.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const folder = join(root, 'build-tests', 'native-mutants');
 const { values } = parseArgs({ options: { name: { type: 'string', multiple: true } } });
 
-function run(command, args) {
-  const { status, error, stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', timeout: 300_000, maxBuffer: 2 ** 26 });
+function run(command, args, env = {}) {
+  const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', timeout: 300_000, maxBuffer: 2 ** 26 };
+  const { status, error, stdout, stderr } = spawnSync(command, args, options);
   return { isOk: error === undefined && status === 0, output: `${stdout}${stderr}` };
 }
 
-function build() {
-  const { isOk, output } = run('cmake', ['--build', join(folder, 'build'), '--parallel', '2']);
-  if (!isOk) throw new Error(`the native tests do not compile:\n${output}`);
+function compile(command, args, env) {
+  const { isOk, output } = run(command, args, env);
+  if (!isOk) throw new Error(`the native code does not compile:\n${output}`);
 }
 
-const findsNothing = (test) => run(join(folder, 'build', 'software_device_test'), ['--only', test]).isOk;
+/** How faults are built and looked for: in the software device by native/test, in the addon by test/. */
+const ofNativeTests = {
+  faults: nativeFaults,
+  prepare: () => compile('cmake', ['-S', join(folder, 'native/test'), '-B', join(folder, 'build-tests')]),
+  build: () => compile('cmake', ['--build', join(folder, 'build-tests'), '--parallel', '2']),
+  passes: ({ test }) => run(join(folder, 'build-tests/software_device_test'), ['--only', test]).isOk,
+};
+const ofAddon = {
+  faults: addonFaults,
+  prepare() {
+    for (const name of ['include', 'package.json', 'scripts']) cpSync(join(root, name), join(folder, name), { recursive: true });
+    if (!existsSync(join(folder, 'node_modules'))) symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction');
+  },
+  // Better code takes the compiler longer than it saves the tests.
+  build: () => compile(process.execPath, [join(folder, 'scripts/build-addon.mjs')], { CXXFLAGS: '-O1' }),
+  passes({ file, test }) {
+    const vitest = join(root, 'node_modules/vitest/vitest.mjs');
+    const args = ['run', '--project', 'unit', '--project', 'gc', '--reporter', 'json', file, '-t', test];
+    const { isOk, output } = run(process.execPath, [vitest, ...args], { CISTERN_ADDON: join(folder, 'build/Release/cistern.node') });
+    return isOk && !output.includes('"numPassedTests":0,');
+  },
+};
 
 mkdirSync(folder, { recursive: true });
 cpSync(join(root, 'native'), join(folder, 'native'), { recursive: true, preserveTimestamps: true });
-run('cmake', ['-S', join(folder, 'native/test'), '-B', join(folder, 'build')]);
-build();
-let survivors = 0;
-for (const [file, all] of Object.entries(nativeFaults)) {
+const isChosen = ({ fault }) => values.name === undefined || values.name.some((name) => fault.includes(name));
+for (const [file, all] of [ofNativeTests, ofAddon].flatMap(({ faults }) => Object.entries(faults))) {
   const source = readFileSync(join(root, file), 'utf8');
-  const faults = all.filter(({ fault }) => values.name === undefined || values.name.some((name) => fault.includes(name)));
-  for (const { from, test } of faults) {
+  for (const { from } of all)
     if (source.split(from).length !== 2) throw new Error(`${file} does not have exactly one ${JSON.stringify(from)}`);
-    if (!findsNothing(test)) throw new Error(`without a fault, the case “${test}” fails or does not exist`);
+}
+let survivors = 0;
+for (const { faults, prepare, build, passes } of [ofNativeTests, ofAddon]) {
+  if (!Object.values(faults).flat().some(isChosen)) continue;
+  prepare();
+  build();
+  for (const [file, all] of Object.entries(faults)) {
+    const source = readFileSync(join(root, file), 'utf8');
+    const chosen = all.filter(isChosen);
+    for (const each of chosen) if (!passes(each)) throw new Error(`without a fault, “${each.test}” fails or does not exist`);
+    for (const each of chosen) {
+      writeFileSync(
+        join(folder, file),
+        source.replace(each.from, () => each.to),
+      );
+      build();
+      const hasSurvived = passes(each);
+      survivors += hasSurvived ? 1 : 0;
+      console.log(`${hasSurvived ? 'SURVIVED' : '  killed'} ${file}: ${each.fault}`);
+    }
+    writeFileSync(join(folder, file), source);
+    if (chosen.length > 0) build();
   }
-  for (const { fault, from, to, test } of faults) {
-    writeFileSync(
-      join(folder, file),
-      source.replace(from, () => to),
-    );
-    build();
-    const hasSurvived = findsNothing(test);
-    survivors += hasSurvived ? 1 : 0;
-    console.log(`${hasSurvived ? 'SURVIVED' : '  killed'} ${file}: ${fault}`);
-  }
-  writeFileSync(join(folder, file), source);
 }
 console.log(`${survivors} survived`);
 process.exit(survivors === 0 ? 0 : 1);
