@@ -2,6 +2,7 @@
 #include <array>
 
 #include "addon/bindings.h"
+#include "addon/orphans.h"
 #include "cuda/loader.h"
 #include "platform/thread.h"
 #include "software/software_device.h"
@@ -42,7 +43,7 @@ Status CudaUnavailableReason(Environment&, const Napi::CallbackInfo& info, Napi:
 Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   std::uint64_t total_bytes;
   int device_count;
-  bool is_strict, has_access, is_coherent;
+  bool is_strict, has_access, is_coherent, frees_wait;
   std::uint64_t nanoseconds;
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
   std::string peers;
@@ -53,6 +54,7 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   if (ReadBoolean(info[3], &has_access)) software::SetConcurrentManagedAccess(has_access);
   if (ReadInteger(info[4], &nanoseconds)) software::SetMigrationCost(nanoseconds);
   if (ReadBoolean(info[5], &is_coherent)) software::SetCoherent(is_coherent);
+  if (ReadBoolean(info[7], &frees_wait)) software::SetFreesWait(frees_wait);
   if (has_peers && !software::SetPeers(peers.c_str())) return kErrorInvalidValue;
   return kSuccess;
 }
@@ -164,6 +166,19 @@ Status DriverVersion(Environment& environment, const Napi::CallbackInfo&) {
   const Status status = environment.Counted<Call::kDriverGetVersion>(&version);
   if (status == kSuccess) environment.Out(1, version);
   return status;
+}
+
+Status OnKeptOrphans(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) return kInvalidArgument;
+  environment.on_kept_orphans = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status ReadKeptOrphans(Environment& environment, const Napi::CallbackInfo&) {
+  if (environment.driver == nullptr) return kNoBackend;
+  environment.Out(1, environment.wait_to_free);
+  environment.Out(2, static_cast<double>(OrphanedBytes(environment)));
+  return kSuccess;
 }
 
 Status ThreadId(Environment& environment, const Napi::CallbackInfo&) {

@@ -55,6 +55,8 @@ Status FailCall(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);
 Status DriverVersion(Environment& environment, const Napi::CallbackInfo& info);
 Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
+Status OnKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
+Status ReadKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
 
 // status.cc
 Status StatusName(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);

@@ -55,6 +55,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   DeliverCollectionRequest(*environment);
   DeliverArenaRequests(*environment);
   DeliverReleasedTensors(*environment);
+  DeliverKeptOrphans(*environment);
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
@@ -215,6 +216,15 @@ void Environment::KeepAlive() {
 
 void Environment::LetGo() {
   if (--pending_ == 0) loop->wake.Unref(env);
+}
+
+void Environment::NoteWaitToFree(Status status) {
+  if (status == wait_to_free) return;
+  wait_to_free = status;
+  tells_of_orphans = status != kSuccess;
+  if (!tells_of_orphans) return;
+  const std::lock_guard<std::mutex> lock(loop->mutex);
+  loop->PostWake();
 }
 
 bool Environment::ReapOrphans() {

@@ -181,6 +181,10 @@ class Environment {
 
   // Frees what finished environments left behind. True if anything was freed.
   bool ReapOrphans();
+  // Says how a wait ended that comes before memory is freed which ended environments left, or which
+  // could not be freed at once. JavaScript is told of a failure, once until a wait succeeds or fails
+  // in another way.
+  void NoteWaitToFree(Status status);
 
   // Makes `call`, and repeats it if it ran out of memory and orphans could be freed.
   template <typename Callable>
@@ -212,6 +216,7 @@ class Environment {
   Napi::FunctionReference array_buffer_constructor;
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
   Napi::FunctionReference on_arena_request;
+  Napi::FunctionReference on_kept_orphans;
   Napi::FunctionReference on_collection_request;  // empty: nothing was attached
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
@@ -227,6 +232,9 @@ class Environment {
   std::uint64_t calls = 0;  // from JavaScript to the addon
   StoppedCall stopped_call;
   StoppedAllocation stopped_allocation;
+  // Of the last wait before orphans are freed, and whether JavaScript is to be told of it.
+  Status wait_to_free = kSuccess;
+  bool tells_of_orphans = false;
   std::uint64_t launched_host_functions = 0;
   int outstanding_host_functions = 0;
   int running_host_functions = 0;

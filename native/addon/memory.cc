@@ -41,6 +41,15 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 
 }  // namespace
 
+Status WaitBeforeFree(Environment& environment, double stream_handle) {
+  StreamEntry* stream;
+  if (environment.streams.Find(stream_handle, &stream) != kSuccess) return SynchronizeDevices(environment);
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  const Status status = environment.Counted<Call::kStreamQuery>(stream->stream);
+  return status == kErrorNotReady ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
+}
+
 Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
   const Status ready = BeforeAllocating(environment);
   if (ready != kSuccess) return ready;
@@ -116,6 +125,7 @@ Status Deallocate(Environment& environment) {
   int device;
   if (!ToInt(environment.In(3), &device) || !environment.HasDevice(device)) return kInvalidArgument;
   const MemoryKind kind = static_cast<MemoryKind>(kind_number);
+  const double stream = environment.In(4);
   Allocation* allocation;
   Status status = FindAllocation(environment, address, bytes, PlainOwner(kind, device), &allocation);
   if (status != kSuccess) return status;
@@ -128,7 +138,10 @@ Status Deallocate(Environment& environment) {
   // The free may wait for the device, and meanwhile keep every other thread out of the driver,
   // including one that is to end a stall.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-  if (no_stalls.owns_lock()) return FreeLive(environment, kind, device, allocation);
+  if (no_stalls.owns_lock()) {
+    status = WaitBeforeFree(environment, stream);
+    return status == kSuccess ? FreeLive(environment, kind, device, allocation) : status;
+  }
   LeaveOrphans(environment, {OrphanOf(environment, *allocation)});
   environment.allocations.Erase(allocation);
   return kSuccess;

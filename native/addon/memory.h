@@ -36,6 +36,12 @@ inline Status FindAllocation(Environment& environment, std::uint64_t address, st
 // Allocates memory of a kind other than host. May stop with kHostFunctionReady.
 Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address);
 
+// Before memory is freed or unmapped in the order of a stream: waits for what is queued there. A
+// driver need not wait itself: cuMemFree "may perform implicit synchronization". Waits for all
+// devices if the stream has ended, as a host function may have ended it meanwhile. While a stream is
+// stalled, the wait might last forever.
+Status WaitBeforeFree(Environment& environment, double stream_handle);
+
 Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes);
 Orphan OrphanOf(Environment& environment, const Allocation& allocation);
 

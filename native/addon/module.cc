@@ -72,6 +72,8 @@ constexpr Function kFunctions[] = {
     {"statusName", Cold<StatusName>},
     {"statusDescription", Cold<StatusDescription>},
     {"threadId", Cold<ThreadId>},
+    {"onKeptOrphans", Cold<OnKeptOrphans>},
+    {"readKeptOrphans", Cold<ReadKeptOrphans>},
     {"deviceCount", Cold<DeviceCount>},
     {"deviceName", Cold<DeviceName>},
     {"deviceUuid", Cold<DeviceUuid>},

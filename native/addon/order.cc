@@ -56,13 +56,12 @@ void AdoptAllocations(Environment& environment) {
       const bool is_plain = (allocation.owner & kPlainOwnerFlag) != 0;
       const MemoryKind kind = is_plain ? static_cast<MemoryKind>(allocation.owner >> 32 & 0x7fffffff) : MemoryKind::kDevice;
       if (kind == MemoryKind::kHost) return;  // the driver does not know it
-      checker->Adopt(allocation.address, allocation.bytes,
-                     kind == MemoryKind::kDevice ? order::AllocationKind::kDevice : order::AllocationKind::kHostVisible);
+      checker->Adopt(allocation.address, allocation.bytes);
     });
     environment.address_spaces.ForEach([checker](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
       space->ForEachMapped([&](std::uint64_t begin, std::uint64_t end) {
         for (std::uint64_t page = begin; page < end; page += space->page_bytes) {
-          checker->Adopt(page, space->page_bytes, order::AllocationKind::kDevice);
+          checker->Adopt(page, space->page_bytes);
         }
       });
     });

@@ -76,20 +76,56 @@ bool Free(Environment& environment, const Orphan& orphan) {
   return true;
 }
 
-// Waits for all work queued on the devices that this process uses: on any of them the finished
-// environment may have queued work that uses memory filed under another. False if one of them
-// cannot be reached.
-bool SynchronizeDevices(Environment& environment) {
-  for (int device = 0; environment.HasDevice(device); ++device) {
-    if (!environment.IsInUse(device)) continue;
-    const ContextScope context(environment, device);
-    if (context.status() != kSuccess) return false;
-    environment.driver->CtxSynchronize();
+// What is to be freed stays if the devices cannot be waited for, since their work may still use it.
+bool WaitToFree(Environment& environment) {
+  const Status status = SynchronizeDevices(environment);
+  environment.NoteWaitToFree(status);
+  return status == kSuccess;
+}
+
+// Frees orphans of one device, in order. Leaves those that the driver refuses to free, and all that
+// are left if it fails to wait. True if anything was freed.
+bool FreeOnDevice(Environment& environment, int device, const std::vector<Orphan>& orphans) {
+  const ContextScope context(environment, device);
+  Status status = context.status();
+  std::size_t count = 0;
+  bool frees_pending = false;
+  const auto wait_for_frees = [&] {
+    if (frees_pending) status = environment.driver->CtxSynchronize();
+    frees_pending = false;
+  };
+  for (; status == kSuccess && count < orphans.size(); ++count) {
+    const Orphan& orphan = orphans[count];
+    // A pool gives its memory back once the frees have run, and the caller may be waiting for that
+    // memory.
+    if (orphan.kind != OrphanKind::kPoolMemory) wait_for_frees();
+    if (status != kSuccess) break;
+    frees_pending = orphan.kind == OrphanKind::kPoolMemory;
+    if (Free(environment, orphan)) {
+      SubtractBytes(AllOrphans(), orphan);
+    } else {
+      LeaveOrphans(environment, {orphan});
+    }
   }
-  return true;
+  wait_for_frees();
+  if (status != kSuccess) {
+    LeaveOrphans(environment, {orphans.begin() + static_cast<std::vector<Orphan>::difference_type>(count), orphans.end()});
+    environment.NoteWaitToFree(status);
+  }
+  return count > 0;
 }
 
 }  // namespace
+
+Status SynchronizeDevices(Environment& environment) {
+  for (int device = 0; environment.HasDevice(device); ++device) {
+    if (!environment.IsInUse(device)) continue;
+    const ContextScope context(environment, device);
+    const Status status = context.status() == kSuccess ? environment.driver->CtxSynchronize() : context.status();
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   if (orphans.empty()) return;
@@ -132,7 +168,7 @@ bool FreeOrphans(Environment& environment) {
   LeaveOrphans(environment, {used, orphans.end()});
   orphans.erase(used, orphans.end());
   if (orphans.empty()) return false;
-  if (!SynchronizeDevices(environment)) {
+  if (!WaitToFree(environment)) {
     LeaveOrphans(environment, std::move(orphans));
     return false;
   }
@@ -140,35 +176,26 @@ bool FreeOrphans(Environment& environment) {
   bool freed = false;
   std::stable_sort(orphans.begin(), orphans.end(),
                    [](const Orphan& a, const Orphan& b) { return a.device != b.device ? a.device < b.device : a.kind < b.kind; });
-  for (std::size_t begin = 0, end; begin < orphans.size(); begin = end) {
-    const int device = orphans[begin].device;
-    for (end = begin; end < orphans.size() && orphans[end].device == device;) ++end;
-    const ContextScope context(environment, device);
-    if (context.status() != kSuccess) {
-      using Index = std::vector<Orphan>::difference_type;
-      LeaveOrphans(environment, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
-      continue;
-    }
-    freed = true;
-    bool frees_pending = false;
-    for (std::size_t index = begin; index < end; ++index) {
-      const OrphanKind kind = orphans[index].kind;
-      if (frees_pending && kind != OrphanKind::kPoolMemory) {
-        // A pool gives its memory back once the frees have run, and the caller may be waiting for
-        // that memory.
-        environment.driver->CtxSynchronize();
-        frees_pending = false;
-      }
-      if (Free(environment, orphans[index])) {
-        SubtractBytes(list, orphans[index]);
-      } else {
-        LeaveOrphans(environment, {orphans[index]});
-      }
-      frees_pending = frees_pending || kind == OrphanKind::kPoolMemory;
-    }
-    if (frees_pending) environment.driver->CtxSynchronize();
+  for (auto begin = orphans.begin(), end = begin; begin != orphans.end(); begin = end) {
+    const int device = begin->device;
+    end = std::find_if(begin, orphans.end(), [&](const Orphan& orphan) { return orphan.device != device; });
+    freed = FreeOnDevice(environment, device, {begin, end}) || freed;
   }
   return freed;
+}
+
+std::uint64_t OrphanedBytes(const Environment& environment) {
+  OrphanList& list = AllOrphans();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  std::uint64_t bytes = 0;
+  for (const Orphan& orphan : list.by_driver[environment.backend]) bytes += orphan.bytes;
+  return bytes;
+}
+
+void DeliverKeptOrphans(Environment& environment) {
+  if (!environment.tells_of_orphans || environment.on_kept_orphans.IsEmpty()) return;
+  environment.tells_of_orphans = false;
+  environment.CallBack(environment.on_kept_orphans);
 }
 
 void AwaitFrees() {
@@ -178,7 +205,7 @@ void AwaitFrees() {
 
 bool AwaitDevices(Environment& environment) {
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-  return no_stalls.owns_lock() && SynchronizeDevices(environment);
+  return no_stalls.owns_lock() && WaitToFree(environment);
 }
 
 }  // namespace cistern

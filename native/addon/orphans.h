@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "addon/address_space.h"
+#include "cuda/driver_table.h"
 
 namespace cistern {
 
@@ -46,15 +47,27 @@ struct Orphan {
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 
-// Frees the orphans of the environment's driver, and counts the calls for those that it left
-// itself. What the driver refuses to free is tried again at the next call. Waits for the work queued on the devices of the
-// process. While JavaScript stalls a stream that wait could last forever, so it then does nothing.
-// Memory of which a part is handed over, or exported as a tensor, stays. True if anything was freed.
+// Frees the orphans of the environment's driver, and counts the calls for those that it left itself.
+// Waits for the work queued on the devices of the process. While JavaScript stalls a stream that wait
+// could last forever, so it then does nothing. If the wait fails, everything stays, and JavaScript is
+// told (Environment::NoteWaitToFree). What stays, and what the driver refuses to free, is tried again
+// at the next call. Memory of which a part is handed over, or exported as a tensor, stays. True if
+// anything was freed.
 bool FreeOrphans(Environment& environment);
 
 // How many bytes an ended environment left that are not freed yet, in superblocks of global arenas
 // too.
 std::uint64_t BytesLeftBy(std::uint64_t environment);
+
+// The bytes of memory and addresses among the orphans of the environment's driver.
+std::uint64_t OrphanedBytes(const Environment& environment);
+
+// Tells JavaScript if a wait before orphans are freed has failed. Called on the JavaScript thread.
+void DeliverKeptOrphans(Environment& environment);
+
+// Waits for all work queued on the devices that this process uses: on any of them there may be work
+// that uses memory filed under another. Returns the first failure.
+Status SynchronizeDevices(Environment& environment);
 
 // Waits for other environments that are freeing orphans.
 void AwaitFrees();

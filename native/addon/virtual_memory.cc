@@ -5,6 +5,7 @@
 
 #include "addon/bindings.h"
 #include "addon/host_functions.h"
+#include "addon/memory.h"
 #include "addon/orphans.h"
 
 namespace cistern {
@@ -227,14 +228,15 @@ Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info)
 Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& info) {
   SpaceRef space;
   std::uint64_t handle, address, bytes;
-  if (!ReadInteger(info[1], &address) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
+  double stream;
+  if (!ReadInteger(info[1], &address) || !ReadInteger(info[2], &bytes) || !ReadNumber(info[3], &stream)) return kInvalidArgument;
   Status status = FindSpace(environment, info, &space, &handle);
   if (status != kSuccess) return status;
   std::uint64_t right_bytes = 0;
   status = space->CheckFree(address, bytes, &right_bytes);
   if (status == kWrongSize) environment.Out(1, static_cast<double>(right_bytes));
   if (status != kSuccess) return status;
-  // As in Deallocate of plain memory: the free waits for the device, unless that might never end.
+  // As in Deallocate of plain memory: an unmapping may wait for the device.
   if (environment.running_host_functions > 0 || environment.unreleased_holds == 0) {
     status = BeforeWaitingForDevice(environment);
     if (status != kSuccess) return status;
@@ -246,9 +248,10 @@ Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& inf
     LeaveRange(environment, space, address);
     return kSuccess;
   }
+  status = WaitBeforeFree(environment, stream);
+  if (status != kSuccess) return status;
   const ContextScope context(environment, space->device);
-  if (context.status() != kSuccess) return context.status();
-  status = environment.Counted<Call::kCtxSynchronize>();
+  status = context.status();
   return status == kSuccess ? FreeIdle(environment, space, address, bytes) : status;
 }
 

@@ -52,8 +52,7 @@ struct Functions {
   static Status Free(std::uint64_t address, Call&& call, Note&& note) {
     FreeInProgress freed;
     Keep([&] { freed = Checker().BeginFree(address); });
-    const bool waits_for_all = freed.kind == AllocationKind::kHostVisible;
-    const Status status = call(waits_for_all);
+    const Status status = call();
     Keep([&] {
       if (status == kSuccess) {
         note(std::move(freed));
@@ -119,33 +118,24 @@ struct Functions {
   }
 
   static Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
-    return Noted(Next().MemAlloc(pointer, bytes), [=] { Checker().Allocated(*pointer, bytes, AllocationKind::kDevice); });
+    return Noted(Next().MemAlloc(pointer, bytes), [=] { Checker().Allocated(*pointer, bytes); });
   }
 
   static Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
     return Noted(Next().MemAllocManaged(pointer, bytes, flags),
-                 [=] { Checker().Allocated(*pointer, bytes, AllocationKind::kHostVisible); });
+                 [=] { Checker().Allocated(*pointer, bytes); });
   }
 
   static Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
     return Noted(Next().MemHostAlloc(pointer, bytes, flags),
-                 [=] { Checker().Allocated(AddressOf(*pointer), bytes, AllocationKind::kHostVisible); });
+                 [=] { Checker().Allocated(AddressOf(*pointer), bytes); });
   }
 
-  // A plain free waits for the device or, if every device can reach the memory, for all of them.
+  // Neither a plain free nor an unmap is sure to wait for the work that uses the memory, so it tells
+  // the host nothing.
   template <typename Call>
   static Status PlainFree(std::uint64_t address, Call&& free) {
-    Position position;
-    return Free(
-        address,
-        [&](bool waits_for_all) {
-          Keep([&] { position = waits_for_all ? Checker().PositionOfAll() : Checker().PositionOfContext(); });
-          return free();
-        },
-        [&](FreeInProgress freed) {
-          Checker().HostReached(position);
-          Checker().Freed(std::move(freed));
-        });
+    return Free(address, free, [](FreeInProgress freed) { Checker().Freed(std::move(freed)); });
   }
 
   static Status MemFree(DevicePointer pointer) {
@@ -162,20 +152,18 @@ struct Functions {
 
   static Status MemFreeAsync(DevicePointer pointer, Stream stream) {
     return Free(
-        pointer, [=](bool) { return Next().MemFreeAsync(pointer, stream); },
+        pointer, [=] { return Next().MemFreeAsync(pointer, stream); },
         [=](FreeInProgress freed) { Checker().FreedOn(stream, std::move(freed)); });
   }
 
-  // Memory counts as allocated when it is mapped. Whether an unmap waits for the work that uses the
-  // memory is not documented, so it tells the host nothing.
+  // Memory counts as allocated when it is mapped.
   static Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
     return Noted(Next().MemMap(address, bytes, offset, memory, flags),
-                 [=] { Checker().Allocated(address, bytes, AllocationKind::kDevice); });
+                 [=] { Checker().Allocated(address, bytes); });
   }
 
   static Status MemUnmap(DevicePointer address, std::size_t bytes) {
-    return Free(
-        address, [=](bool) { return Next().MemUnmap(address, bytes); }, [](FreeInProgress freed) { Checker().Freed(std::move(freed)); });
+    return PlainFree(address, [=] { return Next().MemUnmap(address, bytes); });
   }
 
   static Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {

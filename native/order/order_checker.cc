@@ -244,24 +244,15 @@ Position OrderChecker::PositionOf(Event event) {
   return found != events_.end() ? found->second : Position();
 }
 
-Position OrderChecker::PositionOfStreams(const Context* context) const {
-  Position position;
-  for (const auto& [process, stream] : streams_) {
-    if (context == nullptr || stream.context == *context) Join(position, stream.clock);
-  }
-  return position;
-}
-
 Position OrderChecker::PositionOfContext() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Context context = nullptr;
   if (!is_running_ || next_->CtxGetCurrent(&context) != kSuccess) return {};
-  return PositionOfStreams(&context);
-}
-
-Position OrderChecker::PositionOfAll() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return PositionOfStreams(nullptr);
+  Position position;
+  for (const auto& [process, stream] : streams_) {
+    if (stream.context == context) Join(position, stream.clock);
+  }
+  return position;
 }
 
 void OrderChecker::HostReached(const Position& position) {
@@ -339,16 +330,16 @@ OperationPointer OrderChecker::Submit(StreamBooks* stream, Action action, Access
   return Describe(stream, action, access, begin, bytes);
 }
 
-void OrderChecker::Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKind kind, OperationPointer allocated) {
+void OrderChecker::Watch(std::uint64_t begin, std::uint64_t bytes, OperationPointer allocated) {
   const std::uint64_t end = begin + bytes;
   // Somebody else freed whatever is still noted there.
   auto stale = allocations_.lower_bound(begin);
-  if (stale != allocations_.begin() && std::prev(stale)->second.end > begin) --stale;
+  if (stale != allocations_.begin() && std::prev(stale)->second > begin) --stale;
   while (stale != allocations_.end() && stale->first < end) {
-    shadow_.Erase(stale->first, stale->second.end);
+    shadow_.Erase(stale->first, stale->second);
     stale = allocations_.erase(stale);
   }
-  allocations_[begin] = {end, kind};
+  allocations_[begin] = end;
   Cell cell;
   if (allocated != nullptr) cell.before_allocation.push_back(allocated);
   cell.allocated = std::move(allocated);
@@ -356,9 +347,9 @@ void OrderChecker::Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKin
   Tidy();
 }
 
-void OrderChecker::Allocated(std::uint64_t address, std::uint64_t bytes, AllocationKind kind) {
+void OrderChecker::Allocated(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_running_) Watch(address, bytes, kind, nullptr);
+  if (is_running_) Watch(address, bytes, nullptr);
 }
 
 void OrderChecker::AllocatedOn(Stream stream, std::uint64_t address, std::uint64_t bytes) {
@@ -367,12 +358,12 @@ void OrderChecker::AllocatedOn(Stream stream, std::uint64_t address, std::uint64
   if (!is_running_) return;
   OperationPointer allocated;
   if (books != nullptr) allocated = Submit(books, Action::kAllocate, Access::kNone, address, bytes);
-  Watch(address, bytes, AllocationKind::kDevice, std::move(allocated));
+  Watch(address, bytes, std::move(allocated));
 }
 
-void OrderChecker::Adopt(std::uint64_t address, std::uint64_t bytes, AllocationKind kind) {
+void OrderChecker::Adopt(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_running_ && allocations_.find(address) == allocations_.end()) Watch(address, bytes, kind, nullptr);
+  if (is_running_ && allocations_.find(address) == allocations_.end()) Watch(address, bytes, nullptr);
 }
 
 FreeInProgress OrderChecker::BeginFree(std::uint64_t address) {
@@ -381,8 +372,7 @@ FreeInProgress OrderChecker::BeginFree(std::uint64_t address) {
   const auto found = allocations_.find(address);
   if (found == allocations_.end()) return freed;
   freed.begin = address;
-  freed.end = found->second.end;
-  freed.kind = found->second.kind;
+  freed.end = found->second;
   freed.cells = shadow_.Take(freed.begin, freed.end);
   allocations_.erase(found);
   return freed;
@@ -391,7 +381,7 @@ FreeInProgress OrderChecker::BeginFree(std::uint64_t address) {
 void OrderChecker::PutBack(FreeInProgress freed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!is_running_ || freed.end == 0) return;
-  allocations_[freed.begin] = {freed.end, freed.kind};
+  allocations_[freed.begin] = freed.end;
   shadow_.PutBack(std::move(freed.cells));
 }
 
@@ -447,7 +437,7 @@ void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, con
 void OrderChecker::Bury(std::uint64_t begin, std::uint64_t end, const OperationPointer& freed) {
   // Another thread may have got the memory since.
   auto next = allocations_.lower_bound(begin);
-  if (next != allocations_.begin() && std::prev(next)->second.end > begin) --next;
+  if (next != allocations_.begin() && std::prev(next)->second > begin) --next;
   if (next != allocations_.end() && next->first < end) return;
   Cell grave;
   grave.is_grave = true;

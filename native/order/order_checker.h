@@ -42,13 +42,10 @@ namespace cistern::order {
 // A place in the order of streams, which the host may learn of.
 using Position = VectorClock;
 
-enum class AllocationKind { kDevice, kHostVisible };
-
 // What is removed from the books while the driver frees it.
 struct FreeInProgress {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;  // zero: not a watched allocation
-  AllocationKind kind = AllocationKind::kDevice;
   Shadow::Cells cells;
 };
 
@@ -67,11 +64,10 @@ class OrderChecker {
   void Stop();
 
   // The position at which everything has run that a wait for this would wait for: for a stream, an
-  // event, the current context, everything.
+  // event, the current context.
   Position PositionOf(Stream stream);
   Position PositionOf(Event event);
   Position PositionOfContext();
-  Position PositionOfAll();
   // The position at which everything has run that comes before the stream's next submission.
   Position PositionBeforeNext(Stream stream);
   void HostReached(const Position& position);
@@ -90,10 +86,10 @@ class OrderChecker {
   VectorClock TakeEvent(Event event);
   void PutEventBack(Event event, VectorClock clock);
 
-  void Allocated(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
+  void Allocated(std::uint64_t address, std::uint64_t bytes);
   void AllocatedOn(Stream stream, std::uint64_t address, std::uint64_t bytes);
   // Existing memory: watched from here on, unless it is already.
-  void Adopt(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
+  void Adopt(std::uint64_t address, std::uint64_t bytes);
   // Call before memory is freed, since another thread may get it immediately. Ends with Freed or,
   // if the driver refuses, with PutBack.
   FreeInProgress BeginFree(std::uint64_t address);
@@ -138,10 +134,6 @@ class OrderChecker {
     std::uint64_t known_count = 0;  // of these, the number that the host knows to have run
     VectorClock clock;              // without what the host knows
   };
-  struct Allocation {
-    std::uint64_t end;
-    AllocationKind kind;
-  };
   class Findings;
 
   StreamBooks* Find(Stream stream);
@@ -157,12 +149,11 @@ class OrderChecker {
   void JoinLegacy(const StreamBooks& stream, VectorClock& clock) const;
   bool IsSpent(StreamBooks& stream) const;
   void Reach(const Position& position);
-  Position PositionOfStreams(const Context* context) const;
 
   OperationPointer Submit(StreamBooks* stream, Action action, Access access, std::uint64_t begin, std::uint64_t bytes);
   OperationPointer Describe(const StreamBooks* stream, Action action, Access access, std::uint64_t begin, std::uint64_t bytes) const;
   void Use(const StreamBooks& stream, const OperationPointer& use);
-  void Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKind kind, OperationPointer allocated);
+  void Watch(std::uint64_t begin, std::uint64_t bytes, OperationPointer allocated);
   void FinishFree(StreamBooks* stream, const FreeInProgress& freed);
   void CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, const OperationPointer& free, bool is_declared,
                  Findings& findings) const;
@@ -178,7 +169,7 @@ class OrderChecker {
   std::map<Identity, Process> by_id_;
   std::deque<Process> ended_;  // oldest first; forgotten ones may be among them
   std::unordered_map<std::uint64_t, VectorClock> events_;
-  std::map<std::uint64_t, Allocation> allocations_;
+  std::map<std::uint64_t, std::uint64_t> allocations_;  // beginning and end
   Shadow shadow_;
   std::deque<std::pair<std::uint64_t, std::uint64_t>> graves_;  // oldest first; reused ones may be among them
   std::size_t tidy_at_ = 0;

@@ -84,6 +84,8 @@ Status Configure(std::uint64_t total_bytes, int count) {
 }
 
 void SetStrict(bool strict) { is_strict = strict; }
+
+void SetFreesWait(bool waits) { frees_wait = waits; }
 void SetConcurrentManagedAccess(bool has_access) { has_concurrent_managed_access = has_access; }
 void SetCoherent(bool now_coherent) { is_coherent = now_coherent; }
 bool SetPeers(const char* text) { return SetReachablePeers(text); }
@@ -120,6 +122,10 @@ Status Device::EnablePeer(const Device& peer) {
 Status Device::DisablePeer(const Device& peer) {
   const std::uint32_t bit = 1U << peer.ordinal;
   return (peers_.fetch_and(~bit) & bit) != 0 ? kSuccess : Status{kErrorPeerAccessNotEnabled};
+}
+
+void WaitToFree() {
+  for (int i = 0; FreesWait() && i < DeviceCount(); ++i) FindDevice(i)->Synchronize();
 }
 
 void Device::Synchronize() {

@@ -83,6 +83,9 @@ Device* FindDevice(int ordinal);                     // null if there is none
 Device* FindDeviceOf(Context context);               // null if it is not a context
 Device* FindDeviceByAddress(std::uint64_t address);  // the device whose reserved range contains it
 
+// Before memory is freed that the work of any device may use: waits for all of them, if frees wait.
+void WaitToFree();
+
 struct ThreadState {
   Device* current;
   bool is_in_host_function;

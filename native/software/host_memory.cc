@@ -66,7 +66,7 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address) {
     std::lock_guard<std::mutex> guard(registry.mutex);
     if (find() == registry.ranges.end()) return kErrorInvalidValue;
   }
-  for (int i = 0; i < DeviceCount(); ++i) FindDevice(i)->Synchronize();
+  WaitToFree();
   std::lock_guard<std::mutex> guard(registry.mutex);
   auto found = find();
   if (found == registry.ranges.end()) return kErrorInvalidValue;

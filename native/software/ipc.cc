@@ -212,8 +212,7 @@ Status EndImport(std::uint64_t address) {
       return kSuccess;
     }
   }
-  // Work in a queue may refer to the memory.
-  for (int i = 0; i < DeviceCount(); ++i) FindDevice(i)->Synchronize();
+  WaitToFree();
   std::shared_ptr<ForeignFile> file;
   const std::lock_guard<std::mutex> guard(all.mutex);
   const auto found = all.ranges.find(address);

@@ -114,12 +114,12 @@ Status MemFree(DevicePointer pointer) {
   if (device == nullptr) return FreeHostMemory(HostMemoryKind::kManaged, pointer);
   std::uint32_t block;
   if (device->memory.BeginFree(pointer, &block) == kSuccess) {
-    device->Synchronize();
+    if (FreesWait()) device->Synchronize();
     device->memory.FinishFree(block);
     return kSuccess;
   }
   if (!StartsPoolAllocation(*device, pointer)) return kErrorInvalidValue;
-  device->Synchronize();
+  if (FreesWait()) device->Synchronize();
   return FreeToPool(*device, pointer, nullptr);
 }
 

@@ -77,6 +77,7 @@ bool SetReachablePeers(const char* text) {
 }
 
 std::atomic<bool> is_strict{IsSetTo("CISTERN_SOFTWARE_STRICT", "1")};
+std::atomic<bool> frees_wait{!IsSetTo("CISTERN_SOFTWARE_FREES_WAIT", "0")};
 std::atomic<bool> has_concurrent_managed_access{!IsSetTo("CISTERN_SOFTWARE_CONCURRENT_MANAGED", "0")};
 std::atomic<bool> is_coherent{IsSetTo("CISTERN_SOFTWARE_COHERENT", "1")};
 std::atomic<std::uint64_t> migration_nanoseconds{NumberFromEnvironment("CISTERN_SOFTWARE_MIGRATION_NS")};

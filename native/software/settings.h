@@ -23,6 +23,11 @@ struct Settings {
 extern std::atomic<bool> is_strict;
 inline bool IsStrict() { return is_strict.load(std::memory_order_relaxed); }
 
+// Whether a plain free, and an unmapping, waits for the devices that can use the memory. The driver's
+// documentation promises it of neither.
+extern std::atomic<bool> frees_wait;
+inline bool FreesWait() { return frees_wait.load(std::memory_order_relaxed); }
+
 extern std::atomic<bool> has_concurrent_managed_access;
 inline bool HasConcurrentManagedAccess() { return has_concurrent_managed_access.load(std::memory_order_relaxed); }
 

@@ -24,6 +24,10 @@ Status Configure(std::uint64_t total_bytes, int device_count);
 // CISTERN_SOFTWARE_STRICT is 1.
 void SetStrict(bool strict);
 
+// Whether plain frees and unmappings wait for the work that may use the memory. May change at any
+// time; initially true unless CISTERN_SOFTWARE_FREES_WAIT is 0.
+void SetFreesWait(bool waits);
+
 // Every later call of this function takes at least this long on the calling thread. Zero removes
 // the latency.
 void SetLatency(Call call, std::uint64_t nanoseconds);

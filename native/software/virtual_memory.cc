@@ -171,7 +171,7 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
     const std::lock_guard<std::mutex> guard(registry.mutex);
     if (FindTiled(registry, address, bytes) == nullptr) return kErrorInvalidValue;
   }
-  for (int i = 0; i < DeviceCount(); ++i) FindDevice(i)->Synchronize();
+  WaitToFree();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
   if (mappings == nullptr) return kErrorInvalidValue;

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
+import { formatBytes } from '../units.js';
 import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
 import { check, invalidValueStatus } from './status.js';
@@ -78,5 +79,17 @@ function open(backend: Backend): Backend {
   }
   check(`open the ${backend} device`);
   opened = backend;
+  native().onKeptOrphans(warnOfKeptMemory);
   return backend;
+}
+
+function warnOfKeptMemory(): void {
+  native().readKeptOrphans();
+  const [, status, bytes] = mailbox as unknown as [number, number, number];
+  const name = native().statusName(status) || `status ${status}`;
+  process.emitWarning(
+    `${formatBytes(bytes)} that could not be freed when they were given up stay allocated, since waiting for the device fails with ` +
+      `${name} (${status}); cistern tries again`,
+    { code: 'CISTERN_KEPT_MEMORY' },
+  );
 }

@@ -120,6 +120,7 @@ export interface NativeBinding {
     migrationNanoseconds?: number,
     isCoherent?: boolean,
     peers?: string,
+    freesWait?: boolean,
   ): void;
   /**
    * What happened to managed memory on the software device at a place: a device, or -1 for the
@@ -166,6 +167,15 @@ export interface NativeBinding {
   statusDescription(status: number): string;
   /** `[1]`: the operating system's id of this thread. */
   threadId(): void;
+  /**
+   * Calls the function from the event loop when something that could not be freed before (what an
+   * ended environment left, or what was freed while a stream was stalled) stays because the devices
+   * could not be waited for. Once, until such a wait succeeds or fails in another way. The function
+   * must not throw.
+   */
+  onKeptOrphans(callback: () => void): void;
+  /** `[1]`: the status of the last such wait, `[2]`: the bytes that stay. */
+  readKeptOrphans(): void;
 
   /** `[1]`: the number of devices. */
   deviceCount(): void;
@@ -275,9 +285,10 @@ export interface NativeBinding {
    */
   allocate(): void;
   /**
-   * Hot. In: address, bytes, kind, device. May stop with `hostFunctionReady`, except for kind host.
-   * Memory that cannot be freed now, because a hold or another thread stalls a stream, is freed
-   * later.
+   * Hot. In: address, bytes, kind, device, stream. May stop with `hostFunctionReady`, except for kind
+   * host, which needs no stream. Waits for what is queued on the stream, or on all devices if it has
+   * been disposed. Memory that cannot be freed now, because a hold or another thread stalls a stream,
+   * is freed later.
    */
   deallocate(): void;
   /** Hot. In: bytes, pool, stream. `[1]`: address. */
@@ -358,7 +369,7 @@ export interface NativeBinding {
    * Frees an allocation, or whole pages of adjacent ones. On `wrongSize`, `[1]` is the size from
    * this address to the end of the allocation. May stop, or free later, like `deallocate`.
    */
-  deallocateVirtual(reservation: number, address: number, bytes: number): void;
+  deallocateVirtual(reservation: number, address: number, bytes: number, stream: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
   poolAttribute(pool: number, attribute: number): void;
   /** Infinity is written as 2^64 - 1. */

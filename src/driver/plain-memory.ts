@@ -1,16 +1,17 @@
 import type { Device } from './device.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from './status.js';
+import type { Stream } from './stream.js';
 
 /** Where memory is and who can access it. */
 export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /**
  * Memory of one kind on one device, straight from the driver and without stream order: every stream
- * may use an allocation at once, and a free waits for the device. There is one object per kind and
- * device, which counts the memory.
+ * may use an allocation at once, and a free waits for its stream, except one of host memory, whose
+ * resource waits. There is one object per kind and device, which counts the memory.
  *
- * The driver may wait for the device in an allocation too. Outstanding host functions therefore run
+ * The driver may wait for the whole device, in a free and in an allocation. Outstanding host functions therefore run
  * first, in allocations and frees; inside a host function neither is permitted, except for memory
  * of kind `host`. Memory that cannot be freed because a hold, or another thread, stalls a stream is
  * freed later.
@@ -70,12 +71,13 @@ export class PlainMemory {
   /**
    * @throws LifetimeError for memory that is not live here with this size; nothing is then freed.
    */
-  deallocate(address: number, bytes: number): void {
+  deallocate(address: number, bytes: number, stream: Stream): void {
     for (;;) {
       mailbox[0] = address;
       mailbox[1] = bytes;
       mailbox[2] = this.#number;
       mailbox[3] = this.device.index;
+      mailbox[4] = stream.handle;
       native().deallocate();
       const status = mailbox[0] as number;
       if (status === NativeStatus.success) break;

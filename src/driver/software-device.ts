@@ -24,6 +24,13 @@ export interface SoftwareDeviceSettings {
    */
   readonly strict?: boolean;
   /**
+   * Whether plain frees, and the unmapping of virtual memory, wait for the work of the devices that
+   * can use the memory. CUDA's documentation says that a free may wait, not that it does. May change
+   * at any time.
+   * @defaultValue whether `CISTERN_SOFTWARE_FREES_WAIT` is not 0
+   */
+  readonly freesWait?: boolean;
+  /**
    * Whether the host and the devices can use managed memory at the same time. Without that, as on
    * GPUs before Pascal and under Windows, managed memory cannot be prefetched or be viewed by the
    * host. May change at any time.
@@ -56,6 +63,7 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({
   coherent: true,
   concurrentManagedAccess: true,
   devices: true,
+  freesWait: true,
   migrationNanoseconds: true,
   peers: true,
   strict: true,
@@ -70,7 +78,7 @@ const longestMigration = 1e15;
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
-  const { totalBytes, devices, strict, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
+  const { totalBytes, devices, strict, freesWait, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
   }
@@ -80,10 +88,10 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
     throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
   }
-  for (const [name, value] of Object.entries({ strict, concurrentManagedAccess, coherent }))
+  for (const [name, value] of Object.entries({ strict, freesWait, concurrentManagedAccess, coherent }))
     if (value !== undefined) assertBoolean(value, name);
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs);
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, freesWait);
   check('configure the software device');
 }
 

@@ -3,10 +3,11 @@ import { alignUp, formatBytes } from '../units.js';
 import type { Device } from './device.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { allocationError, check, deallocationError, outOfMemoryStatus, runHostFunctionsIfReady } from './status.js';
+import type { Stream } from './stream.js';
 
 /**
  * Device memory that is mapped, page by page, to a reserved range of addresses. Without stream
- * order: every stream may use an allocation at once, and a free waits for the device. What is said
+ * order: every stream may use an allocation at once, and a free waits for its stream. What is said
  * of host functions and stalled streams in `PlainMemory` holds here too.
  */
 export class VirtualMemory {
@@ -66,9 +67,9 @@ export class VirtualMemory {
    * @throws LifetimeError for memory that is not live here, or not with this size; nothing is then
    * freed.
    */
-  deallocate(address: number, bytes: number): void {
+  deallocate(address: number, bytes: number, stream: Stream): void {
     if (this.#handle < 0) throw deallocationError(this.#name, address, bytes, NativeStatus.foreignPointer);
-    do native().deallocateVirtual(this.#handle, address, bytes);
+    do native().deallocateVirtual(this.#handle, address, bytes, stream.handle);
     while (runHostFunctionsIfReady());
     const status = mailbox[0] as number;
     if (status !== NativeStatus.success) throw deallocationError(this.#name, address, bytes, status);

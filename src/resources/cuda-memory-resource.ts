@@ -7,9 +7,10 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 
 /**
  * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver
- * call, and every free waits for the whole device: put a pool on it.
+ * call, and a free makes the host wait: put a pool on it.
  *
- * Stream order: every stream may use an allocation at once. Alignment: 256 bytes, no more.
+ * Stream order: every stream may use an allocation at once; a free waits for its stream, and the
+ * driver may make it wait for the whole device. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_memory_resource`.
  * @example

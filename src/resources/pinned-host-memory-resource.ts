@@ -1,6 +1,5 @@
 import { deviceOption } from '../driver/device.js';
 import { PlainMemory } from '../driver/plain-memory.js';
-import type { Stream } from '../driver/stream.js';
 import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
@@ -10,8 +9,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Page-locked host memory (`cuMemHostAlloc`), which devices access directly, and from which copies
  * run at full speed.
  *
- * Stream order: every stream may use an allocation at once; a free waits for its stream. Alignment:
- * 256 bytes, no more.
+ * Stream order: every stream may use an allocation at once; a free waits for its stream, and the
+ * driver may make it wait for all devices. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::pinned_host_memory_resource`.
  */
@@ -19,10 +18,6 @@ export class PinnedHostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
     super(PlainMemory.of('pinned-host', deviceOption(options.device)), ALLOCATION_ALIGNMENT);
-  }
-
-  protected override beforeFree(stream: Stream): void {
-    if (!stream.query()) stream.synchronizeSync();
   }
 }
 

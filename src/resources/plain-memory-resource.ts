@@ -31,7 +31,7 @@ export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOpt
 
 /**
  * The common part of the resources without stream order. Every call goes to the driver, every
- * stream may use an allocation at once, and a free waits for everything that still uses the memory.
+ * stream may use an allocation at once, and a free waits for what is queued on its stream.
  * A free of memory that the driver owns (any kind but `host`) also runs this thread's host
  * functions until none is outstanding, so it never returns if each of them queues the next. Two
  * resources are equal, and each may free what the other allocated, if they share their memory.
@@ -94,7 +94,7 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     assertStream(stream, 'deallocate');
     if (pointer === 0) return;
     this.beforeFree(stream);
-    this.#memory.deallocate(pointer, bytes);
+    this.#memory.deallocate(pointer, bytes, stream);
   }
 
   isEqual(other: MemoryResource): boolean {
@@ -114,13 +114,8 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this[Symbol.dispose]();
   }
 
-  /**
-   * Waits for work that may still use memory freed on a stream, if the driver's free does not: that
-   * waits only for its own device.
-   */
-  protected beforeFree(stream: Stream): void {
-    if (stream.device !== this.device && !stream.query()) stream.synchronizeSync();
-  }
+  /** Waits for work that may still use memory freed on a stream, if the memory is not the driver's. */
+  protected beforeFree(_stream: Stream): void {}
 
   #assertLive(operation: string): void {
     if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);

@@ -35,9 +35,8 @@ const reservationPerTotal = 4;
  * where an allocation ends. Its memory goes back to the device, and its addresses serve later
  * allocations.
  *
- * Stream order: every stream of the device may use an allocation at once; a free waits for the whole
- * device, as `cuMemFree` does, because `cuMemUnmap` need not. Alignment: up to `granularityBytes`.
- * Every page is several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
+ * Stream order: every stream of the device may use an allocation at once; a free waits for its
+ * stream, because `cuMemUnmap` need not. Alignment: up to `granularityBytes`. Every page is several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
  *
  * RMM has no counterpart. PyTorch's allocator has the same as an option, `expandable_segments`.
  * @example

@@ -145,6 +145,46 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true\n'.repeat(7), stderr: '' });
   });
 
+  test('keeps what was not freed at once if the wait for the device fails, says so once, and frees it later', () => {
+    const end = runModule(
+      `
+      import { CudaAsyncMemoryResource, CudaMemoryResource, driverCallCounts, failCall, MiB, set, Stream } from 'cistern';
+      process.on('warning', ({ code, message }) => console.log(code, message));
+      const stream = new Stream({ nonBlocking: true });
+      const [plain, pool] = [new CudaMemoryResource(), new CudaAsyncMemoryResource()];
+      const pointer = plain.allocate(3 * MiB, stream);
+      set(pool.allocate(MiB, stream), 1, 1, MiB, stream);
+      const hold = stream.hold();
+      set(pointer, 1, 1, 3 * MiB, stream);
+      plain.deallocate(pointer, 3 * MiB, stream);
+      pool.dispose();
+      hold.release();
+      const { cuMemFree, cuMemFreeAsync, cuMemPoolDestroy } = driverCallCounts().byFunction;
+      const reap = async (nthWait, status) => {
+        if (nthWait > 0) failCall('cuCtxSynchronize', nthWait, status);
+        new Stream().dispose();
+        for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
+        const now = driverCallCounts().byFunction;
+        console.log(now.cuMemFreeAsync - cuMemFreeAsync, now.cuMemPoolDestroy - cuMemPoolDestroy, now.cuMemFree - cuMemFree);
+      };
+      await reap(1, 700);
+      await reap(1, 700);
+      await reap(2, 999);
+      await reap(0);
+    `,
+      device,
+    );
+    const warning = (size: string, name: string) =>
+      `CISTERN_KEPT_MEMORY ${size} that could not be freed when they were given up stay allocated, since waiting for the device fails with ${name}; cistern tries again\n`;
+    expect(end.stdout).toBe(
+      [
+        `${warning('4 MiB', 'CUDA_ERROR_ILLEGAL_ADDRESS (700)')}0 0 0\n0 0 0\n`,
+        `${warning('3 MiB', 'CUDA_ERROR_UNKNOWN (999)')}1 0 0\n1 1 1\n`,
+      ].join(''),
+    );
+    expect([end.status, end.signal]).toEqual([0, null]);
+  });
+
   test('keeps what a worker left behind until its device can be used', () => {
     const end = runModule(
       `

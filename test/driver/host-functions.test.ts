@@ -10,7 +10,13 @@ import { allocationsMayWait, hasStreamMemoryOperations } from '../support/direct
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
-const strict = { ...deviceUnderTest, CISTERN_SOFTWARE_STRICT: '1', STRICT_DRIVER_ALLOC_SYNCS: '1' };
+const strict = {
+  ...deviceUnderTest,
+  CISTERN_SOFTWARE_STRICT: '1',
+  CISTERN_SOFTWARE_FREES_WAIT: '1',
+  STRICT_DRIVER_ALLOC_SYNCS: '1',
+  STRICT_DRIVER_FREE_SYNCS: '1',
+};
 
 /** A program that prints `lines`, with streams `a`, `b` and `c`. */
 function expectLines(program: string, lines: readonly string[], environment: Record<string, string> = strict): void {

@@ -370,6 +370,7 @@ describe('uses are checked against each other', () => {
     a.touch(address, 64, 'write');
     b.touch(address, 64, 'read');
     expect(kinds()).toEqual(['unordered']);
+    wait(a, b);
     managed.deallocate(address, 64, a);
     const other = resource.allocate(64, a);
     for (let i = 0; i < 8; i++) {
@@ -423,11 +424,18 @@ describe('memory has a lifetime', () => {
   test('on every stream at once if it is plain, until it is freed on the host', () => {
     const plain = resource.allocate(64, a);
     b.touch(plain, 64, 'write');
-    resource.deallocate(plain, 64, a);
+    resource.deallocate(plain, 64, b);
     expect(kinds()).toEqual([]);
     a.touch(plain, 64, 'write');
     expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'free', streamId: undefined } });
     expect(kinds()).toEqual(['use-after-free']);
+  });
+
+  test('that ends too early if plain memory is freed on a stream that does not wait for its use', () => {
+    const plain = resource.allocate(64, a);
+    b.touch(plain, 64, 'write');
+    resource.deallocate(plain, 64, a);
+    expect(kinds()).toEqual(['freed-while-in-use']);
   });
 
   test('of its own if it is declared as part of other memory', () => {

@@ -129,7 +129,8 @@ const callArguments: {
   eventCompletion: (run) => [run.handle('event')],
   elapsedMilliseconds: (run) => [run.handle('event'), run.handle('event')],
   allocate: (run) => [run.size(), run.reader.byte() % 4, run.device(), 256 << (run.reader.byte() % 6)],
-  deallocate: (run) => run.plainAllocation(),
+  // On no stream: a free then waits for all of them.
+  deallocate: (run) => [...run.plainAllocation(), 0],
   allocateAsync: (run) => [run.size(), run.handle('pool'), run.handle('stream')],
   deallocateAsync: (run) => [...run.poolAllocation(), run.handle('stream')],
   createPool: (run) => [run.device(), run.boolean() ? Infinity : run.size(), run.boolean(), run.boolean()],
@@ -160,7 +161,7 @@ const callArguments: {
   reserveAddresses: (run) => [run.device(), run.size()],
   freeAddresses: (run) => [run.handle('reservation')],
   allocateVirtual: (run) => [run.handle('reservation'), run.size()],
-  deallocateVirtual: (run) => run.virtualAllocation(),
+  deallocateVirtual: (run) => [...run.virtualAllocation(), 0],
   managedActivity: (run) => [run.reader.byte() - 2],
   resetManagedActivity: () => [],
   residentBytes: (run) => [run.address(), run.size(), run.reader.byte() - 2],
@@ -226,6 +227,8 @@ const callArguments: {
   attachEvent: (run) => run.message().slice(0, 2),
   reopenExport: (run) => [run.reader.byte()],
   endExport: (run) => [run.reader.byte()],
+  onKeptOrphans: (run) => [run.callback()],
+  readKeptOrphans: () => [],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

@@ -12,7 +12,7 @@
  *
  * Two rules are checked. An operation that uses memory comes after every earlier operation that it
  * conflicts with, whoever owned the bytes then; memory that goes back to the driver's pool does so
- * after every use of it; pinned memory goes back after the host knows of every use. And no call
+ * after every use of it; plain memory goes back after the host knows of every use. And no call
  * names a stream that its owner has destroyed. The records also show what was allocated, created
  * and held, and has not been given back.
  *
@@ -619,16 +619,18 @@ export class DriverModel implements Disposable {
       deallocate: () => {
         const address = mailbox[0] as number;
         const bytes = mailbox[1] as number;
-        const kind = mailbox[2] as number;
-        const device = mailbox[3] as number;
-        if (kind !== NativeMemoryKind.host) this.#releaseHolds();
+        const isDriverMemory = (mailbox[2] as number) !== NativeMemoryKind.host;
+        const handle = mailbox[4] as number;
+        if (isDriverMemory) this.#releaseHolds();
+        // The resource waits before a free of host memory.
+        const position = isDriverMemory ? this.#awaited(this.#named(handle, 'a free')) : [];
         const freesBefore = driverCallCounts().frees;
         own.deallocate();
         if (!isDone()) return;
         // While another thread stalls a stream, the driver is not called: the memory is an orphan.
         if (driverCallCounts().frees > freesBefore) {
-          // The driver's free of device memory waits for the device.
-          if (kind === NativeMemoryKind.device || kind === NativeMemoryKind.managed) this.#deviceIsIdle(device);
+          // Whatever else the driver may wait for is not promised.
+          join(this.#host, position);
           this.#check(undefined, address, address + bytes, true, 'free');
         }
         this.#forget(address, bytes);

@@ -2,11 +2,15 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
   Device,
+  driverCallCounts,
+  failCall,
   HostMemoryResource,
+  LifetimeError,
   ManagedMemoryResource,
   MiB,
   PinnedHostMemoryResource,
   Stream,
+  set,
 } from '../../src/index.js';
 
 const types = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource] as const;
@@ -64,9 +68,58 @@ describe.each(types)('%o', (type) => {
     expect(hasRun).toBe(true);
   });
 
+  test.each([0, 1])('waits for the work of the stream that it is freed on, of device %d', (device) => {
+    using resource = new type();
+    using other = new Stream({ device: Device.get(device), nonBlocking: true });
+    using elsewhere = new CudaMemoryResource({ device: Device.get(device) });
+    const pointer = resource.allocate(4096, stream);
+    const busy = elsewhere.allocate(64 * MiB, other);
+    for (let i = 0; i < 4; i++) set(busy, i, 1, 64 * MiB, other);
+    resource.deallocate(pointer, 4096, other);
+    expect(other.query()).toBe(true);
+    elsewhere.deallocate(busy, 64 * MiB, other);
+  });
+
+  test('frees nothing if it cannot wait', () => {
+    using resource = new type();
+    const pointer = resource.allocate(4096, stream);
+    failCall('cuStreamQuery', 1, 700);
+    expect(() => resource.deallocate(pointer, 4096, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(failCall('cuStreamQuery', 0)).toBe(false);
+    resource.deallocate(pointer, 4096, stream);
+    expect(() => resource.deallocate(pointer, 4096, stream)).toThrow(LifetimeError);
+  });
+
+  test('is freed after all work if a host function disposes its stream during the wait', () => {
+    using resource = new type();
+    using busy = new Stream({ nonBlocking: true });
+    const pointer = resource.allocate(64 * MiB, stream);
+    stream.launchHostFunction(() => {
+      stream.dispose();
+      if (resource.memoryKind !== 'host') for (let i = 0; i < 4; i++) set(pointer, i, 1, 64 * MiB, busy);
+    });
+    resource.deallocate(pointer, 64 * MiB, stream);
+    expect(busy.query()).toBe(true);
+  });
+
   test('refuses an invalid device', () => {
     expect(() => new type({ device: 'cuda:0' as unknown as Device })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
   });
+});
+
+test.each([CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource])('%o frees later if its stream is held', (type) => {
+  using resource = new type();
+  using stream = new Stream({ nonBlocking: true });
+  const frees = () => driverCallCounts().frees;
+  const pointer = resource.allocate(4096, stream);
+  const before = frees();
+  const hold = stream.hold();
+  set(pointer, 1, 1, 4096, stream);
+  resource.deallocate(pointer, 4096, stream);
+  expect([frees(), resource.reservedBytes]).toEqual([before, 0]);
+  hold.release();
+  new Stream().dispose();
+  expect(frees()).toBe(before + 1);
 });
 
 describe('HostMemoryResource', () => {
