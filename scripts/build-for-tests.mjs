@@ -2,12 +2,15 @@
 // the addon that launches kernels, one that speaks DLPack, and the example addons. `node
 // scripts/build-for-tests.mjs` builds them and prints their paths.
 import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { argv } from 'node:process';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
+/** What scripts/bundle.mjs makes says so in this file: everything in it is built, and nothing can be. */
+const isBundle = existsSync(join(root, 'bundle.json'));
 
 /** @returns {string} the folder with libcuda.so.1 and strict_driver.node */
 export function buildStrictDriver() {
@@ -34,9 +37,15 @@ export function buildExampleAddons() {
   return build('addons', join(root, 'examples', 'addons'), folders);
 }
 
+/** Whether an error of these functions says that something is not installed with which they build. */
+export function isMissingTool({ code }) {
+  return code === 'ENOENT' || code === 'MODULE_NOT_FOUND';
+}
+
 /** @throws {Error} with the output of CMake if that fails */
 function build(name, source = join(root, 'native', name), definitions = []) {
   const folder = join(root, 'build-tests', name);
+  if (isBundle) return folder;
   const headers = join(dirname(createRequire(import.meta.url).resolve('node-api-headers')), 'include');
   cmake('-S', source, '-B', folder, `-DNODE_API_HEADERS=${headers}`, ...definitions);
   cmake('--build', folder, '--parallel', '2');

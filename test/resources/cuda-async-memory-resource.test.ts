@@ -278,6 +278,7 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     using stream = new Stream();
     using owner = new CudaAsyncMemoryResource();
     using guest = new CudaAsyncMemoryResource({ pool: owner.nativeHandle });
+    expect(settledUsedBytes(guest)).toBe(0);
     expect(guest.trim(stream)).toBeGreaterThanOrEqual(0);
     expect(guest.trim(stream)).toBe(0);
   });
