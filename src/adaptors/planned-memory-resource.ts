@@ -878,9 +878,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#recorded.clear();
   }
 
-  /** Another stream may get the number of a lane. */
+  /** Another stream may get the number of a lane, and then seems to have waited: an irregular pass does not ask. */
   #laneEnded(lane: number, ended: number): void {
-    this.#hasWaited.delete(lane);
     if (!this.#touched.delete(lane)) return;
     this.#touched.add(ended);
     this.#becomeIrregular();

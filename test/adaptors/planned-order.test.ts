@@ -142,6 +142,124 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('in an irregular pass by new events, not by those of its beginning', () => {
+    using a = newStream();
+    using b = newStream();
+    using c = newStream();
+    using fallback = new CudaAsyncMemoryResource();
+    const plan = planOf('+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback });
+    inOrder(() => {
+      for (const second of [b, a]) {
+        resource.begin();
+        const kept = take(resource, 1, c);
+        const pointers: number[] = [];
+        // The second time, the request in the middle comes on another stream than planned.
+        for (const stream of [a, second, c]) {
+          const pointer = take(resource, 4, stream);
+          resource.deallocate(pointer, 4 * page, stream);
+          pointers.push(pointer);
+        }
+        expect(pointers[2]).toBe(pointers[0]);
+        resource.deallocate(kept, page, c);
+      }
+    });
+  });
+
+  test('if it was kept into a pass, and freed there on a stream that the pass has used', () => {
+    using a = newStream();
+    using b = newStream();
+    using fallback = new CudaAsyncMemoryResource();
+    const plan = planOf('+1@1:8 +4@0:0 -1@0 +4@1:0 -2@1 -0@1');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback });
+    inOrder(() => {
+      resource.begin();
+      resource.deallocate(take(resource, 1, b), page, b);
+      resource.deallocate(take(resource, 4, a), 4 * page, a);
+      const kept = take(resource, 4, b);
+      resource.begin();
+      take(resource, 1, b);
+      set(kept, 1, 1, 4 * page, b);
+      resource.deallocate(kept, 4 * page, b);
+      take(resource, 4, a);
+    });
+  });
+
+  test('if another stream freed it, although the stream of the plan goes on meanwhile', () => {
+    using a = newStream();
+    using other = newStream();
+    using fallback = new CudaAsyncMemoryResource();
+    const plan = planOf('+4@0:0 +1@0:4 -0@0 +1@0:5 +4@0:0');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback });
+    inOrder(() => {
+      resource.begin();
+      const first = take(resource, 4, a);
+      take(resource, 1, a);
+      follow(other, a);
+      set(first, 1, 1, 4 * page, other);
+      resource.deallocate(first, 4 * page, other);
+      take(resource, 1, a);
+      expect(take(resource, 4, a)).not.toBe(first);
+    });
+  });
+
+  test('if a stream takes over memory of another after some of its own, in every pass', () => {
+    using a = newStream();
+    using b = newStream();
+    const plan = planOf('+1@0:4 +4@1:0 -1@1 +1@0:5 +4@0:0 -0@0 -2@0 -3@0');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan);
+    inOrder(() => {
+      for (let pass = 0; pass < 2; pass++) {
+        resource.begin();
+        const kept = take(resource, 1, a);
+        const pointer = take(resource, 4, b);
+        resource.deallocate(pointer, 4 * page, b);
+        const next = take(resource, 1, a);
+        expect(take(resource, 4, a)).toBe(pointer);
+        for (const each of [kept, next]) resource.deallocate(each, page, a);
+        resource.deallocate(pointer, 4 * page, a);
+      }
+    });
+  });
+
+  test('for the next pass, after a trim on a stream that uses none of it', () => {
+    using a = newStream();
+    using b = newStream();
+    using trimming = newStream();
+    using fallback = new CudaAsyncMemoryResource();
+    const plan = planOf('+1@0:4 +4@0:0 -1@0 -0@0');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback });
+    inOrder(() => {
+      resource.begin();
+      take(resource, 1, a);
+      const pointer = take(resource, 4, a);
+      resource.deallocate(pointer, 4 * page, a);
+      expect(resource.trim(trimming)).toBe(0);
+      resource.begin();
+      take(resource, 1, b);
+      expect(take(resource, 4, b)).toBe(pointer);
+    });
+  });
+
+  test('for every stream, if the block is taken again by the stream that gave it back', () => {
+    using a = newStream();
+    using b = newStream();
+    using other = newStream();
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using resource = new PlannedMemoryResource(pool, planOf('+4@0:0 +4@1:4 -0@0 -1@1'));
+    inOrder(() => {
+      resource.begin();
+      const [first, second] = [take(resource, 4, a), take(resource, 4, b)];
+      resource.deallocate(first, 4 * page, a);
+      resource.deallocate(second, 4 * page, b);
+      expect(resource.trim(a)).toBe(8 * page);
+      const between = take(pool, 8, other);
+      pool.deallocate(between, 8 * page, other);
+      resource.begin();
+      expect([take(resource, 4, a), take(resource, 4, b)]).toEqual([between, between + 4 * page]);
+    });
+  });
+
   describe.each(['eager', 'deferred', 'off'] as const)('under %s', (deallocationEvents) => {
     test('for the next pass, if a stream freed it that its owner destroys without notice', () => {
       const foreign = madeElsewhere();

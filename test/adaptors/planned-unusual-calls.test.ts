@@ -2,11 +2,13 @@ import { describe, expect, test } from 'vitest';
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
+  Device,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
+import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 import { page, planOf } from '../support/plans.js';
 import { SpyResource } from '../support/spy-resource.js';
@@ -136,6 +138,96 @@ describe('a free', () => {
   });
 });
 
+describe('memory that another stream than planned has freed', () => {
+  /** A pass of one stream, of which another has freed the allocations with two pages, and it itself the others. */
+  function pass(text: string) {
+    const [stream, other] = [new Stream(), new Stream()];
+    const resource = planned(text);
+    resource.begin();
+    const sizes = Array.from(planOf(text).sizes).slice(0, 3);
+    const pointers = sizes.map((bytes) => resource.allocate(bytes, stream));
+    for (const [i, pointer] of pointers.entries()) {
+      resource.deallocate(pointer, sizes[i] as number, sizes[i] === 2 * page ? other : stream);
+    }
+    return { resource, stream, other, pointers };
+  }
+
+  test('leaves what lies before and after it to the stream', () => {
+    const { resource, stream, pointers } = pass('+1@0:0 +2@0:1 +1@0:3 -0@0 -1@0 -2@0 +1@0:0 +1@0:3 +2@0:1');
+    expect(resource.allocate(page, stream)).toBe(pointers[0]);
+    expect(resource.allocate(page, stream)).toBe(pointers[2]);
+    expect(resource.allocate(2 * page, stream)).not.toBe(pointers[1]);
+    expect(resource.statistics().deviations).toMatchObject({ 'free-stream': 1, 'in-use': 1 });
+  });
+
+  test('is not free in several places', () => {
+    const { resource, stream } = pass('+1@0:0 +2@0:1 +2@0:3 -0@0 -1@0 -2@0 +2@0:3 +2@0:1');
+    for (let i = 0; i < 2; i++) resource.allocate(2 * page, stream);
+    expect(resource.statistics().deviations).toMatchObject({ 'free-stream': 2, 'in-use': 2 });
+  });
+
+  test('serves the stream that freed it', () => {
+    using first = new Stream();
+    using second = new Stream();
+    using resource = planned('+1@1:4 +4@0:0 -1@0 +4@1:0');
+    resource.begin();
+    resource.allocate(page, second);
+    const pointer = resource.allocate(4 * page, first);
+    resource.deallocate(pointer, 4 * page, second);
+    expect(resource.allocate(4 * page, second)).toBe(pointer);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 0, deviations: { 'free-stream': 1 } });
+  });
+});
+
+test('memory that is kept longer than planned leaves what lies after it to the plan', () => {
+  using stream = new Stream();
+  using resource = planned('+1@0:0 -0@0 +1@0:0 +1@0:1');
+  resource.begin();
+  const kept = resource.allocate(page, stream);
+  resource.allocate(page, stream);
+  expect(resource.allocate(page, stream)).toBe(kept + page);
+  expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, deviations: { 'in-use': 1 } });
+});
+
+describe('a stream that frees first', () => {
+  const text = '+4@0:0 -0@1 +1@1:4';
+
+  test('stands for the stream that the plan frees on', () => {
+    using first = new Stream();
+    using second = new Stream();
+    using third = new Stream();
+    using resource = planned(text);
+    resource.begin();
+    resource.deallocate(resource.allocate(4 * page, first), 4 * page, second);
+    resource.allocate(page, third);
+    expect(resource.statistics().deviations).toMatchObject({ 'free-stream': 0, stream: 1 });
+  });
+
+  test('does not stand for it if it stands for another', () => {
+    using first = new Stream();
+    using second = new Stream();
+    using resource = planned(text);
+    resource.begin();
+    resource.deallocate(resource.allocate(4 * page, first), 4 * page, first);
+    resource.allocate(page, second);
+    expect(resource.statistics().deviations).toMatchObject({ 'free-stream': 1, stream: 0 });
+  });
+
+  test('does not stand for it if the memory is of an earlier pass', () => {
+    using first = new Stream();
+    using second = new Stream();
+    using third = new Stream();
+    using resource = planned('+4@0:0 +1@1:4 -0@0 -1@1');
+    resource.begin();
+    const kept = resource.allocate(4 * page, first);
+    resource.deallocate(resource.allocate(page, second), page, second);
+    resource.begin();
+    resource.deallocate(kept, 4 * page, first);
+    resource.allocate(4 * page, third);
+    expect(resource.statistics().deviations).toMatchObject({ stream: 0, 'late-free': 1, 'free-stream': 0 });
+  });
+});
+
 describe('a plan that repeats', () => {
   test.each([
     ['one request', '+1@0:0', 1],
@@ -158,7 +250,28 @@ describe('a plan that repeats', () => {
   });
 });
 
+test.each([
+  [{ deviations: 'sometimes' }, "deviations must be 'fallback', 'refuse'"],
+  [{ fallback: {} }, 'fallback must be'],
+  [{ fallbacks: undefined }, 'fallbacks'],
+])('a plan is not served with the options %o', (options, message) => {
+  expect(() => planned('+1@0:0', options as never)).toThrow(message);
+});
+
 describe('the fallback of a plan', () => {
+  test('is the upstream, or another resource of its device', () => {
+    needSecondDevice();
+    const fallback = new CudaMemoryResource();
+    using own = planned('+1@0:0');
+    using other = planned('+1@0:0', { fallback });
+    expect([own.fallback, own.alternates, other.fallback, other.alternates]).toEqual([own.upstream, [], fallback, [fallback]]);
+    const ofSecond = new CudaMemoryResource({ device: Device.get(1) });
+    expect(caught(() => planned('+1@0:0', { fallback: ofSecond }))).toMatchObject({
+      code: 'ERR_INVALID_ARG_VALUE',
+      message: 'fallback must be of device 0, got one of device 1',
+    });
+  });
+
   test('frees its memory with the events that the resource was given', () => {
     using stream = new Stream();
     const fallback = new SpyResource();

@@ -30,6 +30,8 @@ const streamHandles = "a live stream's handle is at least 2 ** 20, a disposed on
 const longWay = 'the way for unusual calls gives the same answer';
 const atZero = 'what is at address 0 counts as waiting in a quick list';
 const alignment = 'WebAssembly reads words at any address';
+const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
+const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
 export const equivalent = {
   'assembly/areas.ts': {
@@ -262,6 +264,31 @@ export const equivalent = {
     'PoolMemoryResource.#open: without else this.#onlyLane = this.#initialLane = undefined;': staysClosed,
     'PoolMemoryResource.#open: removed this.#onlyLane = this.#initialLane = undefined;': staysClosed,
     "pageBytesOf: typeof granularityBytes === 'number' -> true": 'an upstream that does not grow in place has nothing there',
+  },
+  'src/adaptors/planned-memory-resource.ts': {
+    'PlannedMemoryResource.#limits: 1 -> 2': beforePlan,
+    'PlannedMemoryResource.#limits: 1 -> 0': beforePlan,
+    'PlannedMemoryResource.#requested: 1 -> 2': beforePlan,
+    'PlannedMemoryResource.#requested: 1 -> 0': beforePlan,
+    'PlannedMemoryResource.#freed: 1 -> 2': beforePlan,
+    'PlannedMemoryResource.#freed: 1 -> 0': beforePlan,
+    'PlannedMemoryResource.#places: 1 -> 2': beforePlan,
+    'PlannedMemoryResource.#places: 1 -> 0': beforePlan,
+    'PlannedMemoryResource.#operationStreams: 1 -> 2': beforePlan,
+    'PlannedMemoryResource.#operationStreams: 1 -> 0': beforePlan,
+    'PlannedMemoryResource.#isSingleStream: true -> false': beforePlan,
+    'PlannedMemoryResource.#asked: 0 -> 1': beforePlan,
+    'PlannedMemoryResource.#owners: 0 -> 1': beforePlan,
+    'PlannedMemoryResource.#isLearning: false -> true': beforePass,
+    'PlannedMemoryResource.#deviated: 0 -> 1': beforePass,
+    'PlannedMemoryResource.#deallocateSlowly: this.isDisposed -> true': 'what it then asserts does not throw',
+    'PlannedMemoryResource.#deallocateSlowly: place === none -> false': 'nothing has a size at no place',
+    'PlannedMemoryResource.allocate: 0 -> 1': streamHandles,
+    'PlannedMemoryResource.allocate: >= -> >': streamHandles,
+    'PlannedMemoryResource.#allocateSlowly: 0 -> 1': streamHandles,
+    'PlannedMemoryResource.#deallocateSlowly: 0 -> 1': streamHandles,
+    "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
+    'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
   },
   'src/buffers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',

@@ -4,6 +4,7 @@ import { mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/drive
 import {
   CudaMemoryResource,
   checkOrder,
+  Device,
   DeviceBuffer,
   driverCallCounts,
   failCall,
@@ -14,6 +15,8 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { alignUp } from '../../src/units.js';
+import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 
 let stream: Stream;
@@ -103,8 +106,70 @@ describe('a global arena', () => {
     [{ memoryKind: 'host' }, "memoryKind must be 'device', 'managed', 'pinned-host'"],
     [{ waitMilliseconds: -1 }, 'waitMilliseconds must be a number from 0 to 60000, got -1'],
     [{ waitMilliseconds: Number.NaN }, 'waitMilliseconds must be a number'],
+    [{ waitMilliseconds: Number.POSITIVE_INFINITY }, 'waitMilliseconds must be a number'],
+    [{ waitMilliseconds: 60_001 }, 'waitMilliseconds must be a number from 0 to 60000, got 60001'],
+    [{ arenabytes: 1 }, 'arenabytes'],
   ])('refuses the options %o', (options, message) => {
     expect(() => new GlobalArenaMemoryResource(options as never)).toThrow(message);
+  });
+
+  test('has at first half of the free memory of its device, in superblocks of 1 MiB', () => {
+    const { freeBytes } = Device.get().memoryInfo();
+    using arena = new GlobalArenaMemoryResource({ name: 'by default', waitMilliseconds: 60_000 });
+    expect(arena).toMatchObject({ granularityBytes: 1 * MiB, arenaBytes: alignUp(freeBytes / 2, 1 * MiB) });
+    using least = new GlobalArenaMemoryResource({ name: 'least', arenaBytes: 1, superblockBytes: 256, waitMilliseconds: 0 });
+    expect(least.arenaBytes).toBe(256);
+    expect(new GlobalArenaMemoryResource({ name: 'least' }).waitMilliseconds).toBe(20);
+  });
+
+  test('refuses wrong calls, and is unchanged', () => {
+    const arena = open();
+    const gone = new Stream();
+    gone.dispose();
+    const pointer = arena.allocate(1, stream, superblockBytes);
+    for (const [expected, call] of [
+      ['ERR_OUT_OF_RANGE', () => arena.allocate(-1, stream)],
+      ['ERR_OUT_OF_RANGE', () => arena.allocate(0.5, stream)],
+      ['ERR_OUT_OF_RANGE', () => arena.allocate(1, stream, 2 * superblockBytes)],
+      ['ERR_OUT_OF_RANGE', () => arena.allocate(0, stream, 3)],
+      ['ERR_INVALID_ARG_TYPE', () => arena.allocate(1, undefined as never)],
+      ['ERR_CISTERN_DISPOSED', () => arena.allocate(0, gone)],
+      ['ERR_OUT_OF_RANGE', () => arena.deallocate(-1, 1, stream)],
+      ['ERR_OUT_OF_RANGE', () => arena.deallocate(0, -1, stream)],
+      ['ERR_INVALID_ARG_TYPE', () => arena.deallocate(0, 0, undefined as never)],
+      ['ERR_CISTERN_DISPOSED', () => arena.deallocate(pointer, 1, gone)],
+    ] as const) {
+      expect(call).toThrow(code(expected));
+    }
+    expect(arena.allocate(0, stream)).toBe(0);
+    arena.deallocate(0, 0, stream);
+    expect(arena.statistics()).toMatchObject({ usedBytes: superblockBytes, workers: 1 });
+    arena.dispose();
+    arena.dispose();
+    expect(() => arena.statistics()).toThrow(code('ERR_CISTERN_DISPOSED'));
+    arena.deallocate(pointer, 1, stream);
+    using again = open();
+    expect(again.statistics().usedBytes).toBe(0);
+  });
+
+  test('of device memory serves streams of its device only', () => {
+    needSecondDevice();
+    using other = new Stream({ device: Device.get(1) });
+    using arena = open();
+    using pinned = new GlobalArenaMemoryResource({ name: 'pinned', arenaBytes, memoryKind: 'pinned-host' });
+    expect(() => arena.allocate(1, other)).toThrow(code('ERR_INVALID_ARG_VALUE'));
+    pinned.deallocate(pinned.allocate(1, other), 1, other);
+  });
+
+  test('counts the most that this worker had, until it is told to begin again', () => {
+    using arena = open();
+    expect(arena.peakReservedBytes).toBe(0);
+    const pointers = [arena.allocate(1, stream), arena.allocate(1, stream)];
+    for (const pointer of pointers) arena.deallocate(pointer, 1, stream);
+    arena.deallocate(arena.allocate(1, stream), 1, stream);
+    expect([arena.reservedBytes, arena.peakReservedBytes]).toEqual([0, 2 * superblockBytes]);
+    arena.resetPeakReservedBytes();
+    expect(arena.peakReservedBytes).toBe(0);
   });
 
   test('of a size that the device does not have is not opened', () => {
