@@ -11,7 +11,7 @@ const root = new URL('..', import.meta.url);
 const written = new URL('biome.levels.json', root);
 const basics = ['package', 'errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
-const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
+const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'served-memory', 'stream-ordering', 'collector'];
 const resources = [...ordered, 'files', 'formats', 'plans', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
 const everything = [...resources, 'specification', 'buffers', 'replay', 'planning', 'report', 'watch'];
 
@@ -34,13 +34,14 @@ const parts = [
   { name: 'resource-kind', imports: [...basics, 'driver', 'memory-resource'], node: [] },
   { name: 'bulk-frees', imports: [...interfaces, 'suballocation'], node: [] },
   { name: 'resource-scope', imports: [...interfaces, 'bulk-frees'], node: ['node:async_hooks'] },
+  { name: 'served-memory', imports: [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope'], node: [] },
   { name: 'files', imports: basics },
   { name: 'plans', imports: basics, node: [] },
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
   // A resource that calls the driver does not suballocate; it lists segments.
-  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'collector', 'resource-kind'] },
+  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'served-memory', 'collector', 'resource-kind'] },
   // An adaptor names no driver resource.
   { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },

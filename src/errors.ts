@@ -23,6 +23,7 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_NO_PEER_ACCESS'
   | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
   | 'ERR_CISTERN_ADDON_MISSING'
+  | 'ERR_CISTERN_FAULTY_RESOURCE'
   | 'ERR_CISTERN_INVALID_STATE'
   | 'ERR_CISTERN_NOT_SUPPORTED'
   | 'ERR_CISTERN_INVALID_SPECIFICATION'
@@ -188,6 +189,25 @@ export class LifetimeError extends CisternError {
     message: string,
   ) {
     super(code, message);
+  }
+}
+
+/**
+ * A resource returned something from `allocate` that cannot be the memory that was asked for: no
+ * address, an address that is not aligned, or memory that it has handed out already. The state of
+ * the caller is unchanged.
+ */
+export class FaultyResourceError extends CisternError {
+  /** The name of the resource's class. */
+  readonly resource: string;
+  /** What the resource returned. */
+  readonly returned: unknown;
+
+  /** @param fault the end of a sentence that begins with the resource, one clause */
+  constructor(resource: string, returned: unknown, fault: string, options?: ErrorOptions) {
+    super('ERR_CISTERN_FAULTY_RESOURCE', `the ${resource} ${fault}`, options);
+    this.resource = resource;
+    this.returned = returned;
   }
 }
 

@@ -78,7 +78,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     if (bytes >= this.#leastPaddedBytes) return this.#allocatePadded(bytes, stream, this.alignment);
     if (bytes >= this.#leastAlignedBytes) return this.#allocateAligned(bytes, stream, this.alignment);
     try {
-      return this.upstream.allocate(bytes, stream);
+      return this.served(this.upstream.allocate(bytes, stream), bytes, stream);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -94,13 +94,14 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
         return;
       }
     }
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
   }
 
   #allocatePadded(bytes: number, stream: Stream, alignment: number): DevicePointer {
     let base: DevicePointer;
     try {
-      base = this.upstream.allocate(paddedBytes(bytes, alignment), stream);
+      const padded = paddedBytes(bytes, alignment);
+      base = this.served(this.upstream.allocate(padded, stream), padded, stream);
     } catch (error) {
       throw this.passOn(error, bytes);
     }
@@ -112,7 +113,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
 
   #deallocatePadded(pointer: DevicePointer, placement: number, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     try {
-      this.upstream.deallocate(pointer - offsetOf(placement), paddedBytes(bytes, alignmentOf(placement)), stream, fence);
+      this.freed(this.upstream.deallocate(pointer - offsetOf(placement), paddedBytes(bytes, alignmentOf(placement)), stream, fence));
     } catch (error) {
       this.#placements.insert(pointer, placement);
       throw error;
@@ -126,7 +127,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
       return wanted < this.#refusedAlignment ? this.#allocateAligned(bytes, stream, wanted) : this.#allocatePadded(bytes, stream, wanted);
     }
     try {
-      return this.upstream.allocate(bytes, stream, alignment);
+      return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -135,9 +136,9 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
   /** Asks the upstream for the alignment. If it is not supported, records that and pads instead. */
   #allocateAligned(bytes: number, stream: Stream, alignment: number): DevicePointer {
     try {
-      const pointer = this.upstream.allocate(bytes, stream, alignment);
+      const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       if (pointer % alignment === 0) return pointer;
-      this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
     } catch (error) {
       if (!(error instanceof RangeError)) throw this.passOn(error);
     }

@@ -190,7 +190,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     // Counted before the call: host functions may run during it, and add a bin.
     server.liveCount++;
     try {
-      const pointer = server.resource.allocate(bytes, stream, alignment);
+      const { resource } = server;
+      const pointer = this.served(resource.allocate(bytes, stream, alignment), bytes, stream, resource);
       if (pointer === 0) server.liveCount--;
       return pointer;
     } catch (error) {
@@ -204,7 +205,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     const server = this.#servers[bin] as Server;
     if (bin === this.#bins.length) this.#refuseBlockOfBin(pointer, bytes);
     try {
-      server.resource.deallocate(pointer, bytes, stream, fence ?? server.policy);
+      this.freed(server.resource.deallocate(pointer, bytes, stream, fence ?? server.policy), server.resource);
     } catch (error) {
       throw this.#wrongBin(error, pointer, bytes);
     }

@@ -44,6 +44,7 @@ import {
   type ScopeFrame,
   withResource,
 } from '../resource-scope.js';
+import { noteFree } from '../served-memory.js';
 import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { BlockGroups } from '../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../suballocation/block-lists.js';
@@ -174,10 +175,12 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   readonly #blocks: BlockLists;
   readonly #groups = new BlockGroups();
   /** By group: its run, and the stream of its blocks. */
-  readonly #groupRuns: Run[] = [];
+  readonly #groupRuns: (Run | undefined)[] = [];
   readonly #groupStreams: Stream[] = [];
   /** By block / blockFields. */
   readonly #owners: (ScopedMemory | undefined)[] = [];
+  /** Not made in `run`: a run that has this closure would keep alive what is in scope there. */
+  readonly #adoptFor = (run: Run, pointer: DevicePointer, owner: ScopedMemory) => this.#adopt(run, pointer, owner);
   /** The policy that calls which pass through give to the resources below. */
   readonly #passedEvents: DeallocationEvents | undefined;
   /** The innermost scope at the last allocation in a run, and the run that it leads to. */
@@ -235,7 +238,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   run<T>(fn: () => T): T {
     this.assertLive('run');
     assertFunction(fn, 'fn');
-    const run = new Run(this, (of, pointer, owner) => this.#adopt(of, pointer, owner));
+    const run = new Run(this, this.#adoptFor);
     this.#runs++;
     this.#activeRuns++;
     let result: T;
@@ -367,7 +370,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       const block = this.#blocks.usedBlock(address);
       const group = this.#groups.groupOf(block);
       if (group !== none) grouped++;
-      const run = group === none ? undefined : (this.#groupRuns[group] as Run);
+      const run = group === none ? undefined : this.#groupRuns[group];
       if (run?.hasEnded && !this.#lateRuns.includes(run)) throw new Error(`block ${block} belongs to a run that has ended`);
       if (group === none && this.#owners[block / blockFields] !== undefined) throw new Error(`block ${block} has an owner, but no run`);
     }
@@ -419,12 +422,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (this.isDisposed) this.assertLive('allocate');
     if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
     try {
-      return this.upstream.allocate(bytes, stream);
+      return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       try {
         // Free blocks in the cache may be the missing memory.
-        if (this.reservedBytes > 0 && this.trim(stream) > 0) return this.upstream.allocate(bytes, stream);
+        if (this.reservedBytes > 0 && this.trim(stream) > 0) {
+          return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
+        }
       } catch (second) {
         if (!(second instanceof OutOfMemoryError)) throw second;
       }
@@ -480,7 +485,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       );
     }
     if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents);
+    noteFree(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents), this.upstream);
   }
 
   /** The run that the current code is in. */
@@ -626,6 +631,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       }
       run.groups.delete(stream);
       this.#groups.removeGroup(group);
+      this.#groupRuns[group] = undefined;
       this.#groupStreams[group] = noStream;
     }
     run.stream = noStream;

@@ -46,7 +46,8 @@ const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallo
  * ```
  */
 export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryError> extends PassThroughAdaptor {
-  readonly #callback: FailureCallback<Failure>;
+  /** Not set once this is disposed. */
+  #callback: FailureCallback<Failure> | undefined;
   readonly #errorClass: abstract new (
     ...args: never[]
   ) => Error;
@@ -71,7 +72,7 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
     for (;;) {
       if (this.isDisposed) this.assertLive('allocate');
       try {
-        return this.upstream.allocate(bytes, stream, alignment);
+        return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       } catch (error) {
         if (!(error instanceof this.#errorClass) || !this.#shallRetry(bytes, error as Failure)) throw this.passOn(error);
       }
@@ -79,10 +80,20 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+  }
+
+  /**
+   * Ends allocation through this object, which then lets go of the callback. Memory allocated through
+   * it can still be freed through it. The upstream is left to its owner. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#callback = undefined;
   }
 
   #shallRetry(bytes: number, error: Failure): boolean {
+    if (this.#callback === undefined) return false;
     let answer: boolean;
     try {
       answer = this.#callback(bytes, error);

@@ -66,7 +66,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     try {
-      return this.upstream.allocate(bytes, stream, alignment);
+      return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       return this.#allocateFromFallback(bytes, stream, alignment, error);
@@ -79,7 +79,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     if (this.#pointers.count > 0 && typeof pointer === 'number' && this.#pointers.take(pointer) !== none) {
       this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.deallocationEvents);
     } else {
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     }
   }
 
@@ -92,6 +92,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       throw this.#bothFailed(refusal, error);
     }
+    this.served(pointer, bytes, stream, this.fallback);
     if (pointer === 0) return 0;
     this.#pointers.insert(pointer, 0);
     this.#fallbackAllocations++;
@@ -101,7 +102,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
 
   #deallocateToFallback(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     try {
-      this.fallback.deallocate(pointer, bytes, stream, fence);
+      this.freed(this.fallback.deallocate(pointer, bytes, stream, fence), this.fallback);
     } catch (error) {
       this.#pointers.insert(pointer, 0);
       throw error;

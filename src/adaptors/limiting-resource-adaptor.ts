@@ -99,7 +99,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     // allocate through this adaptor.
     if (!this.#count(accountedBytes)) throw this.#limitError(bytes);
     try {
-      return this.upstream.allocate(bytes, stream, alignment);
+      return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       this.#uncount(accountedBytes);
       throw this.passOn(error);
@@ -107,7 +107,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     if (pointer !== 0) this.#uncount(alignUp(bytes, this.#alignment));
   }
 

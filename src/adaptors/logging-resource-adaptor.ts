@@ -89,7 +89,7 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     const suffix = this.#suffix as RowText;
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       if (isAllocationFailure(error)) writer.append(LogAction.allocateFailure, 0, bytes, suffix);
       if (this.#writesEveryRow) writer.tryFlush();
@@ -102,12 +102,12 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (this.isDisposed) {
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
       return;
     }
     if (stream !== this.#stream) this.#enter(stream, 'deallocate');
     const suffix = this.#suffix as RowText;
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     this.#writer.append(pointer === 0 ? LogAction.freeNothing : LogAction.free, pointer, bytes, suffix);
     this.#writer.tryFlush();
   }

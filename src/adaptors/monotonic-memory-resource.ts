@@ -39,6 +39,7 @@ import type {
 } from '../memory-resource.js';
 import { defineAdaptor } from '../resource-kind.js';
 import { withoutCaching } from '../resource-scope.js';
+import { noteFree, servedTwice } from '../served-memory.js';
 import { StreamLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { none, type Segment, segmentAround } from '../suballocation/blocks.js';
@@ -497,7 +498,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     let pointer: DevicePointer;
     try {
       // A cache must not take it back when a scope ends.
-      pointer = withoutCaching(() => fallback.allocate(bytes, stream, alignment));
+      const returned = withoutCaching(() => fallback.allocate(bytes, stream, alignment));
+      pointer = this.held.servedOutside(returned, bytes, stream, fallback);
+      const held = this.#fallbackBlocks.get(pointer);
+      if (held !== undefined) throw servedTwice(pointer, fallback, bytes, { address: pointer, bytes: held.bytes });
     } catch (error) {
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
@@ -554,7 +558,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     // Removed before the call: host functions that run during it may rewind.
     this.#dropFallback(pointer);
     try {
-      this.fallback?.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
+      const fallback = this.fallback as MemoryResource;
+      noteFree(fallback.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents), fallback);
     } catch (error) {
       this.#keepFallback(pointer, block);
       throw error;
@@ -673,7 +678,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
           hasWaited = true;
           stream = Stream.legacyDefault(this.device);
         }
-        this.fallback?.deallocate(pointer, block.bytes, stream, this.#fallbackEvents);
+        const fallback = this.fallback as MemoryResource;
+        noteFree(fallback.deallocate(pointer, block.bytes, stream, this.#fallbackEvents), fallback);
       } catch (error) {
         this.#keepFallback(pointer, block);
         throw error;

@@ -14,6 +14,7 @@ import {
   type MemoryResource,
   type MemoryResourceAdaptor,
 } from '../memory-resource.js';
+import { noteFree, servedPointer } from '../served-memory.js';
 import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { assertOneOf, assertOptions, type OptionNames } from '../validation.js';
 import { layersOf } from './layers.js';
@@ -109,6 +110,25 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     if (this.isDisposed) {
       throw alreadyDisposed(operation, `the ${this.constructor.name}`);
     }
+  }
+
+  /**
+   * Returns what the upstream returned from `allocate`, if it can be the address of the memory. Adaptors
+   * change their state only after that, or take the change back.
+   * @param by the resource, if it is not the upstream
+   * @throws FaultyResourceError otherwise.
+   */
+  protected served(pointer: DevicePointer, bytes: number, stream: Stream, by: MemoryResource = this.upstream): DevicePointer {
+    return servedPointer(pointer, by, bytes, stream);
+  }
+
+  /**
+   * Takes note of what the upstream returned from `deallocate`. If that is a promise, its rejection
+   * becomes a process warning (`CISTERN_FAULTY_RESOURCE`).
+   * @param by the resource, if it is not the upstream
+   */
+  protected freed(result: unknown, by: MemoryResource = this.upstream): void {
+    noteFree(result, by);
   }
 
   /** Also called by adaptors that take memory from a second resource, which may take it back. */

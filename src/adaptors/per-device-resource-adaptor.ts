@@ -88,7 +88,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     const resource = stream?.device === undefined ? this.upstream : this.forDevice(stream.device);
     let pointer: DevicePointer;
     try {
-      pointer = resource.allocate(bytes, stream, alignment);
+      pointer = this.served(resource.allocate(bytes, stream, alignment), bytes, stream, resource);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -102,11 +102,12 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     // again.
     const device = this.#pointers.count > 0 && typeof pointer === 'number' ? this.#pointers.take(pointer) : none;
     if (device === none) {
-      this.upstream.deallocate(pointer, bytes, stream, events);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, events));
       return;
     }
     try {
-      (this.#resources[device] as MemoryResource).deallocate(pointer, bytes, stream, events);
+      const resource = this.#resources[device] as MemoryResource;
+      this.freed(resource.deallocate(pointer, bytes, stream, events), resource);
     } catch (error) {
       this.#pointers.insert(pointer, device);
       throw error;

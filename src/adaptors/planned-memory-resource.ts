@@ -45,6 +45,7 @@ import { checkedPlan, type Plan, parsePlan } from '../plans/plan.js';
 import { differenceOf, type OrderedSequence } from '../plans/sequence.js';
 import { defineAdaptor } from '../resource-kind.js';
 import { isThenable, withResource } from '../resource-scope.js';
+import { noteFree } from '../served-memory.js';
 import { StreamLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../suballocation/blocks.js';
@@ -249,7 +250,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** The fallback, if it is not the upstream. */
   readonly alternates: readonly MemoryResource[];
   readonly #block: PlannedBlock;
-  readonly #planner: Planner | undefined;
+  #planner: Planner | undefined;
   readonly #recordedPasses: number;
   readonly #planningMilliseconds: number;
   readonly #replanAfter: number;
@@ -569,6 +570,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   protected override beforeEnd(): void {
     this.#ended = [...this.#block.segments].sort((a, b) => a.address - b.address);
     this.#leavePass();
+    this.#planner = undefined;
   }
 
   /** Nothing is searched: what is not planned comes from the fallback. */
@@ -792,10 +794,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #deallocateToFallback(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const recorder = this.#recorder;
     if (recorder === undefined) {
-      this.fallback.deallocate(pointer, bytes, stream, fence);
+      noteFree(this.fallback.deallocate(pointer, bytes, stream, fence), this.fallback);
       return;
     }
-    recorder.passOn(() => this.fallback.deallocate(pointer, bytes, stream, fence));
+    recorder.passOn(() => noteFree(this.fallback.deallocate(pointer, bytes, stream, fence), this.fallback));
     recorder.freed(pointer, stream.identity);
   }
 
@@ -973,7 +975,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #allocateFromFallback(bytes: number, stream: Stream, alignment: number): DevicePointer {
     try {
-      const pointer = this.fallback.allocate(bytes, stream, alignment);
+      const pointer = this.held.servedElsewhere(this.fallback.allocate(bytes, stream, alignment), bytes, stream, this.fallback);
       this.#fallbackAllocations++;
       return pointer;
     } catch (error) {

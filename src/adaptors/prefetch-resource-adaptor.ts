@@ -50,7 +50,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) this.assertLive('allocate');
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -65,7 +65,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
   }
 
   #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
@@ -76,7 +76,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
       this.device.synchronizeSync();
       owner = Stream.legacyDefault(this.device);
     }
-    this.upstream.deallocate(pointer, bytes, owner, this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, owner, this.deallocationEvents));
   }
 }
 

@@ -131,7 +131,8 @@ type Steps<Result> = Generator<Pause, Result, boolean>;
 export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   /** Bytes that may be live before garbage is collected; Infinity without a soft limit. */
   readonly softLimitBytes: number;
-  readonly #onOutOfMemory: ((bytes: number, stream: Stream) => number | boolean) | undefined;
+  /** Not set once this is disposed. */
+  #onOutOfMemory: ((bytes: number, stream: Stream) => number | boolean) | undefined;
   #sums: readonly StageSums[];
   /** If the live bytes exceed this, a collection is due. */
   #collectAtBytes: number;
@@ -207,8 +208,17 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     if (pointer !== 0) this.#liveBytes -= bytes;
+  }
+
+  /**
+   * Ends allocation through this object, which then lets go of the callback. Memory allocated through
+   * it can still be freed through it. The upstream is left to its owner. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#onOutOfMemory = undefined;
   }
 
   /** The time that the stages took, and the bytes that they recovered. */
@@ -244,7 +254,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     // allocate through this adaptor.
     this.#liveBytes += bytes;
     try {
-      const pointer = this.upstream.allocate(bytes, stream, alignment);
+      const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       this.#served++;
       return pointer;
     } catch (error) {
@@ -401,7 +411,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   #callBack({ bytes, stream }: Request): number | boolean {
-    const answer: unknown = this.#onOutOfMemory?.(bytes, stream);
+    if (this.#onOutOfMemory === undefined) return false;
+    const answer: unknown = this.#onOutOfMemory(bytes, stream);
     if (typeof answer === 'boolean') return answer;
     if (typeof answer !== 'number') {
       throw new ArgumentTypeError(`onOutOfMemory must return a number or a boolean, got ${formatValue(answer)}`);

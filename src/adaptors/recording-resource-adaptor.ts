@@ -126,7 +126,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     const head = this.#head;
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       if (isAllocationFailure(error)) this.#recordFailure(head, bytes);
       throw this.passOn(error);
@@ -139,7 +139,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (this.isDisposed) {
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
       return;
     }
     if (stream !== this.#stream) this.#enter(stream, 'deallocate');
@@ -148,7 +148,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     const isRecorded = typeof pointer === 'number' && typeof bytes === 'number';
     const position = isRecorded ? recording.append(this.#head | RecordKind.free, pointer, bytes) : 0;
     try {
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     } catch (error) {
       if (isRecorded) recording.retract(position);
       throw error;

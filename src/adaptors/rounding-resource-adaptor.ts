@@ -108,7 +108,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     const rounded = this.round(bytes);
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(rounded, stream, alignment);
+      pointer = this.served(this.upstream.allocate(rounded, stream, alignment), rounded, stream);
     } catch (error) {
       throw this.passOn(error, bytes);
     }
@@ -119,7 +119,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const rounded = this.round(bytes);
-    this.upstream.deallocate(pointer, rounded, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, rounded, stream, fence ?? this.deallocationEvents));
     if (pointer === 0) return;
     this.#askedBytes -= bytes;
     this.#roundedBytes -= rounded;

@@ -166,7 +166,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) this.assertLive('allocate');
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -176,7 +176,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
       // A host function that ran in the upstream may have disposed the stream.
       if (!stream.isDisposed) declareAllocation(pointer, bytes, stream);
     } catch (error) {
-      this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
       throw error;
     }
     const record = this.#allocations.add(pointer, bytes, stream.id);
@@ -195,7 +195,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     const record = allocations.find(pointer);
     if (record === none || allocations.bytesOf(record) !== bytes) {
       this.#refuse(pointer, bytes, stream, record);
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
       return;
     }
     assertStream(stream, 'deallocate');
@@ -216,7 +216,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
         number,
         isDeclared || !this.#wantsStacks ? stackOf(number) : captureStack(undefined),
       );
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     } catch (error) {
       allocations.undoFree(pointer, record);
       if (isDeclared && !stream.isDisposed) declareAllocation(pointer, bytes, stream);

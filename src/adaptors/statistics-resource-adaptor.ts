@@ -97,7 +97,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     if (this.#shared !== undefined) assertBytes(bytes);
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       if (isAllocationFailure(error)) {
         this.#counters.failedAllocations++;
@@ -113,7 +113,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     if (pointer === 0) return;
     this.#counters.subtract(bytes);
     if (this.#shared !== undefined) this.#shared.subtract(bytes);
@@ -125,7 +125,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
       this.assertLive('allocate');
       shared.add(bytes);
     } catch (error) {
-      this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
       throw error;
     }
   }

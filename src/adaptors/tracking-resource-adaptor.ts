@@ -87,7 +87,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) this.assertLive('allocate');
     let pointer: DevicePointer;
     try {
-      pointer = this.upstream.allocate(bytes, stream, alignment);
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
       throw this.passOn(error);
     }
@@ -112,7 +112,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
       allocations.beginFree(pointer, record);
     }
     try {
-      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     } catch (error) {
       if (record !== none) allocations.undoFree(pointer, record);
       throw error;

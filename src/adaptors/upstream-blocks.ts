@@ -19,7 +19,9 @@ import { StreamIdentity } from '../driver/stream-identity.js';
 import type { OutOfMemoryError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { withoutCaching } from '../resource-scope.js';
-import { type Segment, segmentAround } from '../suballocation/blocks.js';
+import { noteFree, servedPointer, servedTwice } from '../served-memory.js';
+import type { Segment } from '../suballocation/blocks.js';
+import { SegmentMap } from '../suballocation/segment-map.js';
 
 /** A block of the upstream. */
 interface UpstreamBlock extends Segment {
@@ -43,9 +45,9 @@ export class UpstreamBlocks {
   readonly #upstream: MemoryResource;
   /** Allocations remembered since this was made have higher numbers. */
   readonly remembered = rememberedSoFar();
-  /** By address; and sorted by address, if that was asked for since the last change. */
+  /** By address, and by every address in them. */
   readonly #blocks = new Map<DevicePointer, UpstreamBlock>();
-  #sorted: readonly UpstreamBlock[] | undefined;
+  readonly #segments = new SegmentMap<UpstreamBlock>();
   #late: readonly Segment[] = [];
   #left: readonly Segment[] = [];
   /** Whether any stream may be using some of the blocks that are left. */
@@ -91,13 +93,17 @@ export class UpstreamBlocks {
     return this.#growths;
   }
 
-  /** Takes a block from the upstream. The caller keeps it, or passes it to `addLate`. */
+  /**
+   * Takes a block from the upstream. The caller keeps it, or passes it to `addLate`.
+   * @throws FaultyResourceError if the upstream returns anything but memory that is not yet held here.
+   */
   allocate(bytes: number, stream: Stream): DevicePointer {
     this.#arrivingBytes += bytes;
     let address: number;
     try {
       // A cache below must not take it back when a scope ends.
-      address = withoutCaching(() => this.#upstream.allocate(bytes, stream));
+      const pointer = withoutCaching(() => this.#upstream.allocate(bytes, stream));
+      address = this.servedOutside(pointer, bytes, stream);
     } finally {
       this.#arrivingBytes -= bytes;
     }
@@ -112,6 +118,29 @@ export class UpstreamBlocks {
   }
 
   /**
+   * Returns what a resource, by default the upstream, returned from `allocate`, if it is memory outside
+   * of every block.
+   * @throws FaultyResourceError otherwise.
+   */
+  servedOutside(pointer: DevicePointer, bytes: number, stream: Stream, by = this.#upstream): DevicePointer {
+    const address = servedPointer(pointer, by, bytes, stream);
+    const held = bytes === 0 ? undefined : this.#segments.overlapping(address, bytes);
+    if (held !== undefined) throw servedTwice(address, by, bytes, held);
+    return address;
+  }
+
+  /**
+   * The same for memory that passes through, at less cost: notices an overlap only if it begins where a
+   * block does.
+   */
+  servedElsewhere(pointer: DevicePointer, bytes: number, stream: Stream, by = this.#upstream): DevicePointer {
+    const address = servedPointer(pointer, by, bytes, stream);
+    const held = this.#blocks.size === 0 ? undefined : this.#blocks.get(address);
+    if (held !== undefined) throw servedTwice(address, by, bytes, held);
+    return address;
+  }
+
+  /**
    * Gives a block back to the upstream; or a range of adjacent ones, if the upstream is one that
    * grows. If that is refused, the caller still has the range.
    */
@@ -119,12 +148,11 @@ export class UpstreamBlocks {
     if (this.#blocks.get(address)?.bytes !== bytes) this.#makeBlock({ address, bytes }, stream);
     for (const observer of this.#observers) observer.releases(address, bytes, stream);
     const block = this.#blocks.get(address);
-    this.#blocks.delete(address);
-    this.#sorted = undefined;
+    if (block !== undefined) this.#remove(block);
     this.#reservedBytes -= bytes;
     this.#leavingBytes += bytes;
     try {
-      this.#upstream.deallocate(address, bytes, stream);
+      noteFree(this.#upstream.deallocate(address, bytes, stream), this.#upstream);
     } catch (error) {
       this.#reservedBytes += bytes;
       if (block !== undefined) this.#add(block);
@@ -164,8 +192,7 @@ export class UpstreamBlocks {
    * Whether an address lies in a block that came before the allocation remembered with a number.
    */
   hadBefore(pointer: DevicePointer, number: number): boolean {
-    this.#sorted ??= [...this.#blocks.values()].sort((a, b) => a.address - b.address);
-    const block = segmentAround(this.#sorted, pointer);
+    const block = this.#segments.find(pointer);
     return block !== undefined && block.remembered < number;
   }
 
@@ -262,7 +289,7 @@ export class UpstreamBlocks {
       if (address >= end || blockEnd <= range.address) continue;
       remembered = Math.max(remembered, block.remembered);
       for (const observer of this.#observers) observer.releases(address, bytes, stream);
-      this.#blocks.delete(address);
+      this.#remove(block);
       if (address < range.address) this.#addPiece({ ...block, bytes: range.address - address }, stream);
       if (blockEnd > end) this.#addPiece({ ...block, address: end, bytes: blockEnd - end }, stream);
     }
@@ -276,7 +303,12 @@ export class UpstreamBlocks {
 
   #add(block: UpstreamBlock): void {
     this.#blocks.set(block.address, block);
-    this.#sorted = undefined;
+    this.#segments.add(block);
+  }
+
+  #remove(block: UpstreamBlock): void {
+    this.#blocks.delete(block.address);
+    this.#segments.remove(block);
   }
 }
 

@@ -9,6 +9,7 @@ import { Device } from '../driver/device.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { noteFree, servedPointer } from '../served-memory.js';
 import { kindOfMemory } from './buffer-transfer.js';
 import { DeviceBuffer } from './device-buffer.js';
 
@@ -59,10 +60,11 @@ export const addonInterface: AddonInterface = Object.freeze({
     return Float64Array.of(resource.device.index, kinds.indexOf(resource.memoryKind));
   },
   allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer {
-    return resource.allocate(bytes, streamOf(stream, resource.device));
+    const on = streamOf(stream, resource.device);
+    return servedPointer(resource.allocate(bytes, on), resource, bytes, on);
   },
   deallocate(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): void {
-    resource.deallocate(pointer, bytes, streamOf(stream, resource.device));
+    noteFree(resource.deallocate(pointer, bytes, streamOf(stream, resource.device)), resource);
   },
   adopt(resource: MemoryResource, ptr: DevicePointer, byteLength: number, stream: number): DeviceBuffer {
     return DeviceBuffer.adopt({ ptr, byteLength, resource, stream: streamOf(stream, resource.device) });

@@ -13,6 +13,7 @@ import { CisternError, formatPointer, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
+import { noteFree, servedPointer } from '../served-memory.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 import { AttachedMemory } from './attached-memory.js';
 import { ExportedMemory } from './exported-memory.js';
@@ -315,7 +316,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   #take(bytes: number): DevicePointer {
     const held = this.#held;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
-    return allocateReclaiming(this.resource, bytes, this.stream, this.alignment);
+    const { resource, stream, alignment } = this;
+    return servedPointer(allocateReclaiming(resource, bytes, stream, alignment), resource, bytes, stream, alignment);
   }
 
   /** @throws CisternError if another worker uses the memory. */
@@ -396,10 +398,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   #deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const wasLive = !stream.isDisposed;
     try {
-      this.resource.deallocate(pointer, bytes, stream, fence);
+      noteFree(this.resource.deallocate(pointer, bytes, stream, fence), this.resource);
     } catch (error) {
       if (!wasLive || !stream.isDisposed || !isOfDisposed(error)) throw error;
-      this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence);
+      noteFree(this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence), this.resource);
     }
   }
 

@@ -212,7 +212,8 @@ export class OrderChecker implements Disposable {
   readonly wantsStacks: boolean;
   /** @internal */
   readonly throwsOnReport: boolean;
-  readonly #onReport: ((report: OrderReport) => void) | undefined;
+  /** Not set once this is disposed. */
+  #onReport: ((report: OrderReport) => void) | undefined;
   #reports: OrderReport[] = [];
   #droppedReports = 0;
 
@@ -262,6 +263,7 @@ export class OrderChecker implements Disposable {
     if (!checkers.has(this)) return;
     collect();
     checkers.delete(this);
+    this.#onReport = undefined;
     if (checkers.size === 0) {
       isChecking = false;
       native().endOrderCheck();

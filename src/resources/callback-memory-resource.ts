@@ -12,6 +12,7 @@ import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import { announceConstruction, type DeallocationFence, type DevicePointer, type MemoryResource } from '../memory-resource.js';
+import { giveBack, noteFree, servedPointer } from '../served-memory.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
@@ -68,9 +69,9 @@ const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, 
 export class CallbackMemoryResource implements MemoryResource {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  readonly #allocate: AllocateCallback;
+  /** Not set once this is disposed. */
+  #allocate: AllocateCallback | undefined;
   readonly #deallocate: DeallocateCallback;
-  #isDisposed = false;
 
   /**
    * @throws ArgumentTypeError, ArgumentRangeError if an argument is not a function, or for an
@@ -94,7 +95,7 @@ export class CallbackMemoryResource implements MemoryResource {
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,
-      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#isDisposed) },
+      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#allocate === undefined) },
       depth,
       options,
       inspect,
@@ -103,55 +104,59 @@ export class CallbackMemoryResource implements MemoryResource {
 
   /**
    * @throws OutOfMemoryError if the function returns 0; or whatever the function throws.
-   * @throws ArgumentTypeError, ArgumentRangeError if the function returns an invalid pointer, or
-   * one that is not a multiple of the alignment. The pointer is not freed: it may not point to
-   * memory at all.
+   * @throws FaultyResourceError if the function returns anything but the address of memory; one that
+   * is not a multiple of 256 is freed again.
+   * @throws ArgumentRangeError if the address is not a multiple of a greater alignment; it is freed
+   * again.
    */
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);
-    this.#enter(stream, 'allocate');
+    // Not called as a method, so that the functions do not get this object as `this`.
+    const allocate = this.#allocate;
+    if (allocate === undefined) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    this.#assertUsable(stream, 'allocate');
     if (bytes === 0) return 0;
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
     let pointer: DevicePointer;
     try {
-      // Not called as a method, so that the functions do not get this object as `this`.
-      const allocate = this.#allocate;
       pointer = allocate(bytes, stream, aligned);
     } catch (error) {
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
-    assertPointer(pointer, 'what the allocate function returns');
     if (pointer === 0) {
       throw new OutOfMemoryError(`the allocate function has no memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for`, {
         requestedBytes: bytes,
         path: [this.constructor.name],
       });
     }
-    if (pointer % aligned !== 0) {
-      throw new ArgumentRangeError(
-        `what the allocate function returns must be a multiple of ${aligned}, got ${formatPointer(pointer)}, which is not freed`,
-      );
-    }
-    return pointer;
+    servedPointer(pointer, this, bytes, stream);
+    if (pointer % aligned === 0) return pointer;
+    giveBack(pointer, this, bytes, stream);
+    throw new ArgumentRangeError(
+      `alignment must be one that the allocate function serves, got ${alignment}; it returned ${formatPointer(pointer)}, which goes back to the deallocate function`,
+    );
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     assertPointer(pointer);
     assertBytes(bytes);
-    this.#enter(stream, 'deallocate');
+    this.#assertUsable(stream, 'deallocate');
     if (pointer === 0) return;
     const deallocate = this.#deallocate;
-    deallocate(pointer, bytes, stream, fence);
+    noteFree(deallocate(pointer, bytes, stream, fence), this);
   }
 
   isEqual(other: MemoryResource): boolean {
     return other === this;
   }
 
-  /** Ends the use of this object. Memory that the functions allocated is left as it is. */
+  /**
+   * Ends allocation through this object, which then lets go of the allocate function. Memory that the functions allocated is left as it is, and can
+   * still be freed through this.
+   */
   [Symbol.dispose](): void {
-    this.#isDisposed = true;
+    this.#allocate = undefined;
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -159,10 +164,7 @@ export class CallbackMemoryResource implements MemoryResource {
     this[Symbol.dispose]();
   }
 
-  #enter(stream: Stream, operation: string): void {
-    if (this.#isDisposed) {
-      throw alreadyDisposed(operation, `the ${this.constructor.name}`);
-    }
+  #assertUsable(stream: Stream, operation: string): void {
     assertStream(stream, operation);
     if (this.memoryKind === 'device') assertStreamOf(stream, this.device, operation);
   }

@@ -17,8 +17,9 @@
  * current one of its lane, and awaits nothing.
  */
 import { BlockLists } from './block-lists.js';
-import { type AddressRange, BumpBlocks } from './bump-blocks.js';
+import type { Segment } from './blocks.js';
 import { BumpCursor } from './bump-cursor.js';
+import { SegmentMap } from './segment-map.js';
 
 /** The used blocks of one lane. */
 export class BumpChain {
@@ -34,7 +35,7 @@ export class BumpChain {
 }
 
 /** A used block. */
-export interface BumpBlock extends AddressRange {
+export interface BumpBlock extends Segment {
   readonly chain: BumpChain;
   /** The block's index in the chain, from 0. */
   readonly number: number;
@@ -51,7 +52,7 @@ export class BumpChains extends BlockLists {
   /** By lane: the chain that allocations of the lane come from. */
   readonly #current: (BumpChain | undefined)[] = [];
   readonly #chains = new Set<BumpChain>();
-  readonly #blocks = new BumpBlocks<BumpBlock>();
+  readonly #blocks = new SegmentMap<BumpBlock>();
 
   /** The chain that allocations of a lane come from. */
   chainOf(lane: number): BumpChain {
@@ -69,10 +70,10 @@ export class BumpChains extends BlockLists {
   }
 
   /** Adds a used block to a chain. */
-  extend(chain: BumpChain, start: number): void {
-    const bytes = this.blockBytes(this.usedBlock(start));
-    this.#blocks.add({ start, bytes, chain, number: chain.cursor.blockCount });
-    chain.cursor.addBlock(start, bytes);
+  extend(chain: BumpChain, address: number): void {
+    const bytes = this.blockBytes(this.usedBlock(address));
+    this.#blocks.add({ address, bytes, chain, number: chain.cursor.blockCount });
+    chain.cursor.addBlock(address, bytes);
   }
 
   /** The bytes handed out from all chains. */
@@ -127,7 +128,7 @@ export class BumpChains extends BlockLists {
   stepBack({ chain, blockCount, top }: BumpPosition): void {
     for (const start of chain.cursor.rewind(blockCount, top)) {
       const block = this.usedBlock(start);
-      this.#blocks.remove({ start, bytes: this.blockBytes(block) });
+      this.#blocks.remove({ address: start, bytes: this.blockBytes(block) });
       this.free(block, chain.lane);
     }
     if (chain.awaited.size > 0) chain.awaited.clear();

@@ -71,8 +71,11 @@ export class TestBed implements Disposable {
   }
 
   free(block: Block, stream = this.stream, fence?: DeallocationFence): void {
-    this.resource.deallocate(block.pointer, block.bytes, stream, fence);
+    const returned: unknown = this.resource.deallocate(block.pointer, block.bytes, stream, fence);
     this.#live.delete(block.pointer);
+    if (!(returned instanceof Promise)) return;
+    returned.catch(() => {});
+    assert.fail('deallocate must be synchronous, but returned a promise');
   }
 
   /** Fills a block with one byte, in stream order. */

@@ -6,11 +6,14 @@ import { eventCalls, expectWaiting, inHostFunction, madeElsewhere } from '../sup
 /** Memory that is never accessed, with a count of live allocations. */
 class Upstream extends SpyResource {
   liveBytes = 0;
+  #end = 2 ** 44;
 
   override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    const pointer = super.allocate(bytes, stream, alignment);
+    super.allocate(bytes, stream, alignment);
     this.liveBytes += bytes;
-    return pointer * 2 ** 12;
+    const pointer = this.#end;
+    this.#end += Math.ceil(bytes / MiB) * MiB + MiB;
+    return pointer;
   }
 
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {

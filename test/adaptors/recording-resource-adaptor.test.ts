@@ -84,17 +84,19 @@ describe('RecordingResourceAdaptor', () => {
   });
 
   test('holds what is about numbers up to 2^53 - 1', async () => {
-    const numbers = [1, 2 ** 31, 2 ** 32 + 7, 2 ** 48, Number.MAX_SAFE_INTEGER];
+    const sizes = [1, 2 ** 31, 2 ** 32 + 7, 2 ** 48, Number.MAX_SAFE_INTEGER - 256];
+    const fits = (bytes: number) => (address: number) => address <= Number.MAX_SAFE_INTEGER - bytes;
+    const pointersFor = (bytes: number) => [256, 2 ** 31, 2 ** 32 + 256, 2 ** 48, 2 ** 53 - 256].filter(fits(bytes));
     const run = await recorded((recording) => {
       const upstream = new SpyResource();
       let pointer = 0;
       upstream.allocate = () => pointer;
       using resource = new RecordingResourceAdaptor(upstream, { recording });
-      for (const bytes of numbers) {
-        for (pointer of numbers) resource.allocate(bytes, stream);
+      for (const bytes of sizes) {
+        for (pointer of pointersFor(bytes)) resource.allocate(bytes, stream);
       }
     });
-    expect(rowsOf(run)).toEqual(numbers.flatMap((bytes) => numbers.map((pointer) => `allocate spy ${pointer} ${bytes}`)));
+    expect(rowsOf(run)).toEqual(sizes.flatMap((bytes) => pointersFor(bytes).map((pointer) => `allocate spy ${pointer} ${bytes}`)));
   });
 
   test('records nothing for invalid arguments and refused frees', async () => {

@@ -66,20 +66,40 @@ describe('CallbackMemoryResource', () => {
   });
 
   test.each([
-    [undefined, 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got undefined'],
-    [Promise.resolve(256), 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got an instance of Promise'],
-    [256n, 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got 256n'],
-    [-256, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be an integer from 0 to 2^53 - 1, got -256'],
-    [2 ** 53, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be an integer from 0 to 2^53 - 1, got 9007199254740992'],
-    [257, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be a multiple of 256, got 0x101, which is not freed'],
-  ])('refuses the pointer %s', (answer, code, message) => {
-    const { deallocate, resource } = make(answer);
-    expect(() => resource.allocate(5, stream)).toThrow(expect.objectContaining({ code, message }));
+    [undefined, 'returned undefined for 5 bytes, which cannot be the address of that many bytes'],
+    [Promise.resolve(undefined), 'returned an instance of Promise for 5 bytes, but allocate must return the address itself'],
+    [256n, 'returned 256n for 5 bytes, which'],
+    [-256, 'returned -256 for 5 bytes, which'],
+    [2 ** 53, 'returned 9007199254740992 for 5 bytes, which'],
+  ])('refuses the pointer %s', (returned, fault) => {
+    const { deallocate, resource } = make(returned);
+    const message = expect.stringMatching(`^the CallbackMemoryResource ${fault}`);
+    expect(() => resource.allocate(5, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FAULTY_RESOURCE', message, returned }));
     expect(deallocate).not.toHaveBeenCalled();
   });
 
-  test('refuses a pointer with less than the requested alignment', () => {
-    expect(() => make(4096).resource.allocate(5, stream, 8192)).toThrow('must be a multiple of 8192, got 0x1000');
+  test('refuses a pointer with less than the usual alignment, and frees it', () => {
+    const { deallocate, resource } = make(257);
+    const message = 'the CallbackMemoryResource returned 0x101 for 5 bytes, which is not a multiple of 256; it was given back';
+    expect(() => resource.allocate(5, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FAULTY_RESOURCE', message }));
+    expect(deallocate.mock.calls).toEqual([[257, 5, stream, undefined]]);
+  });
+
+  test('refuses a pointer with less than the requested alignment, and frees it', () => {
+    const { deallocate, resource } = make(4096);
+    expect(() => resource.allocate(5, stream, 8192)).toThrow(
+      'alignment must be one that the allocate function serves, got 8192; it returned 0x1000, which goes back to the deallocate function',
+    );
+    expect(deallocate.mock.calls).toEqual([[4096, 5, stream, undefined]]);
+  });
+
+  test('frees after its disposal, and allocates no more', () => {
+    const { deallocate, resource } = make(4096);
+    resource.allocate(5, stream);
+    resource.dispose();
+    expect(() => resource.allocate(5, stream)).toThrow('cannot allocate: the CallbackMemoryResource is already disposed');
+    resource.deallocate(4096, 5, stream);
+    expect(deallocate).toHaveBeenCalledTimes(1);
   });
 
   test("throws the functions' errors, with its name in the path of an out-of-memory error", () => {

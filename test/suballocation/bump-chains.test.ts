@@ -14,7 +14,7 @@ function chainsOfOneBlock() {
 
 test('bump chains find a used block by every address in it, until it is free', () => {
   const { chains, chain, lane } = chainsOfOneBlock();
-  expect(chains.blockAt(base + 4095)).toEqual({ start: base, bytes: 4096, chain, number: 0 });
+  expect(chains.blockAt(base + 4095)).toEqual({ address: base, bytes: 4096, chain, number: 0 });
   expect(chains.blockAt(base + 4096)).toBeUndefined();
   for (const step of chains.stepsBackTo([], false)) chains.stepBack(step);
   expect(chains.blockAt(base)).toBeUndefined();

@@ -68,6 +68,40 @@ class GivesTheSameMemoryTwice extends Correct {
   }
 }
 
+class PromisesMemory extends Correct {
+  override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = super.allocate(bytes, stream, alignment);
+    return bytes === 1 ? (Promise.resolve(pointer) as never) : pointer;
+  }
+}
+
+class ReturnsNothing extends Correct {
+  override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = super.allocate(bytes, stream, alignment);
+    return bytes === 1 ? (undefined as never) : pointer;
+  }
+}
+
+class ReturnsText extends Correct {
+  override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = super.allocate(bytes, stream, alignment);
+    return bytes === 1 ? (`${pointer}` as never) : pointer;
+  }
+}
+
+class ReturnsTheNullPointerWhenExhausted extends Correct {
+  override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    return bytes > 16 * MiB ? 0 : super.allocate(bytes, stream, alignment);
+  }
+}
+
+class FreesLater extends Correct {
+  override deallocate(pointer: DevicePointer, bytes: number, stream: Stream): never {
+    super.deallocate(pointer, bytes, stream);
+    return Promise.resolve() as never;
+  }
+}
+
 class RoundsSizesDown extends Correct {
   override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     return super.allocate(bytes > 256 ? bytes - (bytes % 256) : bytes, stream, alignment);
@@ -161,6 +195,11 @@ export const faultyResources: readonly (readonly [fault: new () => MemoryResourc
   [GivesAPointerForZeroBytes, 'returns the null pointer for zero bytes', /zero bytes must return the null pointer/],
   [IgnoresAlignment, 'supports every alignment up to its maximum', /must be a multiple of (512|1024|2048|4096|8192)/],
   [GivesUnalignedPointers, 'aligns to 256 for sizes', /must be a multiple of 256/],
+  [PromisesMemory, 'aligns to 256 for sizes', /must be a safe integer above 0, got an instance of Promise/],
+  [ReturnsNothing, 'aligns to 256 for sizes', /must be a safe integer above 0, got undefined/],
+  [ReturnsText, 'aligns to 256 for sizes', /must be a safe integer above 0, got "\d+"/],
+  [ReturnsTheNullPointerWhenExhausted, 'runs out of memory for sizes that no machine has', /must be refused, but was accepted/],
+  [FreesLater, 'aligns to 256 for sizes', /deallocate must be synchronous, but returned a promise/],
   [GivesTheSameMemoryTwice, 'keeps live allocations apart', /must not overlap/],
   [RoundsSizesDown, 'keeps live allocations apart', /must not overlap/],
   [

@@ -8,6 +8,7 @@ import {
   type CisternErrorCode,
   DeviceUnavailableError,
   DriverError,
+  FaultyResourceError,
   LifetimeError,
   OrderError,
   type OrderReport,
@@ -34,6 +35,7 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_NO_PEER_ACCESS'
       | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
       | 'ERR_CISTERN_ADDON_MISSING'
+      | 'ERR_CISTERN_FAULTY_RESOURCE'
       | 'ERR_CISTERN_INVALID_STATE'
       | 'ERR_CISTERN_NOT_SUPPORTED'
       | 'ERR_CISTERN_INVALID_SPECIFICATION'
@@ -56,6 +58,7 @@ describe('the names and codes of errors', () => {
     [new CisternError('ERR_CISTERN_INVALID_STATE', 'a'), 'CisternError', 'ERR_CISTERN_INVALID_STATE', CisternError],
     [new OutOfMemoryError('a', details), 'OutOfMemoryError', 'ERR_CISTERN_OUT_OF_MEMORY', CisternError],
     [new DriverError('copy', 'CUDA_ERROR_UNKNOWN', 999, 'an internal error'), 'DriverError', 'ERR_CISTERN_DRIVER', CisternError],
+    [new FaultyResourceError('Mine', undefined, 'returned undefined'), 'FaultyResourceError', 'ERR_CISTERN_FAULTY_RESOURCE', CisternError],
     [new LifetimeError('ERR_CISTERN_DISPOSED', 'a'), 'LifetimeError', 'ERR_CISTERN_DISPOSED', CisternError],
     [new OrderError(report), 'OrderError', 'ERR_CISTERN_ORDER', CisternError],
     [new DeviceUnavailableError('a'), 'DeviceUnavailableError', 'ERR_CISTERN_DEVICE_UNAVAILABLE', CisternError],
