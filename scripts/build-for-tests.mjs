@@ -1,12 +1,15 @@
-// Builds what only tests load: the strict driver (a libcuda.so.1, and the addon that controls it),
-// the addon that launches kernels, one that speaks DLPack, and the example addons. `node
-// scripts/build-for-tests.mjs` builds them and prints their paths.
+// Builds what only tests and benchmarks load: the strict driver (a libcuda.so.1, and the addon that
+// controls it), the addon that launches kernels, one that speaks DLPack, the native side of the
+// benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds them and prints their
+// paths.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
 import { argv } from 'node:process';
 import { fileURLToPath } from 'node:url';
+import { buildNative } from './build-native.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 /** What scripts/bundle.mjs makes says so in this file: everything in it is built, and nothing can be. */
@@ -14,7 +17,8 @@ const isBundle = existsSync(join(root, 'bundle.json'));
 
 /** @returns {string} the folder with libcuda.so.1 and strict_driver.node */
 export function buildStrictDriver() {
-  return build('strict_driver');
+  build('strict_driver');
+  return build('strict_driver_control', 'strict_driver');
 }
 
 /** @returns {string} the path of kernels.node */
@@ -24,17 +28,26 @@ export function buildKernels() {
 
 /** @returns {string} the path of dlpack.node, which implements DLPack on its own */
 export function buildDLPackAddon() {
-  return join(build('test/dlpack'), 'dlpack.node');
+  return join(build('dlpack'), 'dlpack.node');
 }
 
-/** @returns {string} the folder with the addons of examples/addons */
+/** @returns {string} the path of bench_native */
+export function buildNativeBenchmarks() {
+  return join(build('bench_native'), 'bench_native');
+}
+
+/** @returns {string} the folder with the addons of examples/addons, built by CMake alone, as users do */
 export function buildExampleAddons() {
   const require = createRequire(import.meta.url);
+  const folder = join(root, 'build-tests', 'addons');
   const folders = [
+    `-DNODE_API_HEADERS=${join(dirname(require.resolve('node-api-headers')), 'include')}`,
     `-DNODE_ADDON_API=${dirname(require.resolve('node-addon-api'))}`,
     `-DCISTERN=${require(join(root, 'include', 'index.cjs'))}`,
   ];
-  return build('addons', join(root, 'examples', 'addons'), folders);
+  cmake('-S', join(root, 'examples', 'addons'), '-B', folder, ...folders);
+  cmake('--build', folder, '--parallel', String(availableParallelism()));
+  return folder;
 }
 
 /** Whether an error of these functions says that something is not installed with which they build. */
@@ -42,16 +55,14 @@ export function isMissingTool({ code }) {
   return code === 'ENOENT' || code === 'MODULE_NOT_FOUND';
 }
 
-/** @throws {Error} with the output of CMake if that fails */
-function build(name, source = join(root, 'native', name), definitions = []) {
-  const folder = join(root, 'build-tests', name);
-  if (isBundle) return folder;
-  const headers = join(dirname(createRequire(import.meta.url).resolve('node-api-headers')), 'include');
-  cmake('-S', source, '-B', folder, `-DNODE_API_HEADERS=${headers}`, ...definitions);
-  cmake('--build', folder, '--parallel', '2');
-  return folder;
+/** Builds a target in a folder of its own: files of tests do so at the same time. */
+function build(target, name = target) {
+  const built = join(root, 'build-tests', name, 'Release');
+  if (isBundle && existsSync(built)) return built;
+  return buildNative({ target, folder: join('build-tests', name), isQuiet: true });
 }
 
+/** @throws {Error} with the output of CMake if that fails */
 function cmake(...args) {
   const { status, error, stdout, stderr } = spawnSync('cmake', args, { encoding: 'utf8', maxBuffer: 2 ** 26 });
   if (error !== undefined) throw error;
@@ -59,4 +70,4 @@ function cmake(...args) {
 }
 
 if (argv[1] === fileURLToPath(import.meta.url))
-  console.log(`${buildStrictDriver()}\n${buildKernels()}\n${buildDLPackAddon()}\n${buildExampleAddons()}`);
+  console.log([buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildNativeBenchmarks(), buildExampleAddons()].join('\n'));

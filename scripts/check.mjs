@@ -3,7 +3,7 @@
 // minutes together, which every run of CI repeats after the tests.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import process, { argv, chdir, env, exit, stdout } from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -41,7 +41,7 @@ function isThere(command) {
 
 /** Skips a step if programs cannot be built or run with a sanitizer here. */
 function needSanitizer(sanitizer) {
-  if (!isThere('cmake') || !isThere(compiler)) throw new Skipped(`cmake or ${compiler} is not installed`);
+  if (!isThere(compiler)) throw new Skipped(`${compiler} is not installed`);
   const source = join(scratch, 'probe.cc');
   const program = join(scratch, `probe-${sanitizer}`);
   writeFileSync(source, 'int main() { return 0; }\n');
@@ -49,26 +49,31 @@ function needSanitizer(sanitizer) {
   if (!built || spawnSync(program).status !== 0) throw new Skipped(`${compiler} has no working ${sanitizer} sanitizer here`);
 }
 
-function nativeTests(sanitizer) {
-  if (sanitizer !== '') needSanitizer(sanitizer);
-  const folder = join('build-sanitize', `native-${sanitizer || 'plain'}`);
-  run('cmake', ['-S', 'native/test', '-B', folder, `-DSANITIZE=${sanitizer}`]);
-  run('cmake', ['--build', folder, '--parallel', '2']);
-  run('ctest', ['--test-dir', folder, '--output-on-failure']);
+/** Builds the targets of a preset of CMake. */
+function buildPreset(preset) {
+  if (!isThere('cmake') || !isThere(compiler)) throw new Skipped(`cmake or ${compiler} is not installed`);
+  run('cmake', ['--preset', preset]);
+  run('cmake', ['--build', '--preset', preset, '--parallel', String(availableParallelism())]);
+  return join(root, 'build-presets', preset, 'Release');
+}
+
+/** Builds all that is native, with every warning an error. */
+function warnings() {
+  buildPreset('warnings');
+}
+
+function nativeTests(preset) {
+  if (preset !== 'warnings') needSanitizer(preset);
+  buildPreset(preset);
+  run('ctest', ['--preset', preset]);
 }
 
 function sanitizedAddon() {
   needSanitizer('address');
   const library = spawnSync(compiler, ['-print-file-name=libasan.so'], { encoding: 'utf8' }).stdout.trim();
   if (!isAbsolute(library)) throw new Skipped(`${compiler} has no libasan.so that could be loaded into Node`);
-  const folder = join('build-sanitize', 'addon');
-  const sanitizers = '-fsanitize=address,undefined';
-  run('node', ['scripts/build-addon.mjs', '--out', folder], {
-    CXXFLAGS: `${sanitizers} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -Werror`,
-    LDFLAGS: sanitizers,
-  });
   run(runSuite[0], [...runSuite.slice(1), ...nativeSuites], {
-    CISTERN_ADDON: join(root, folder, 'Release', 'cistern.node'),
+    CISTERN_ADDON: join(buildPreset('address'), 'cistern.node'),
     LD_PRELOAD: library,
     ASAN_OPTIONS: 'detect_leaks=0:allocator_may_return_null=1',
     UBSAN_OPTIONS: 'print_stacktrace=1',
@@ -117,7 +122,7 @@ const steps = {
     for (const project of ['tsconfig.json', 'src/pages', 'test/browser']) run('tsc', ['-p', project]);
   },
   'clang-format': clangFormat,
-  addon: () => run('node', ['scripts/build-addon.mjs']),
+  warnings,
   build: () => run('npm', ['run', 'build']),
   unused: () => run('knip', []),
   package: packed,
@@ -130,14 +135,14 @@ const steps = {
   'cuda-header': cudaHeader,
   'strict-driver-suite': () => overStrictDriver('--settings', 'usual', '--suites', 'driver'),
   'strict-driver': () => overStrictDriver('--settings', 'usual,strictest'),
-  'native-tests': () => nativeTests(''),
+  'native-tests': () => nativeTests('warnings'),
   'native-tests-address': () => nativeTests('address'),
   'native-tests-thread': () => nativeTests('thread'),
   'sanitized-addon': sanitizedAddon,
 };
 
 /** What a change breaks most easily where no test looks. */
-const quick = ['lint', 'types', 'clang-format', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'];
+const quick = ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'];
 
 const names = argv.length > 2 ? argv.slice(2).flatMap((name) => (name === 'quick' ? quick : name)) : Object.keys(steps);
 const unknown = names.filter((name) => !Object.hasOwn(steps, name));

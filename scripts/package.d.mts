@@ -5,4 +5,4 @@ export declare function originOf(environment: Readonly<Record<string, string | u
 };
 export declare function ownPlatform(): string;
 export declare function packMain(out: string): string;
-export declare function packPlatform(out: string, name?: string): Promise<string>;
+export declare function packPlatform(out: string, name?: string): string;

@@ -3,19 +3,19 @@
 //   node scripts/package.mjs [main] [platform] [--out folder] [--platforms linux-x64-gnu,…] [--for win32-x64]
 //   node scripts/package.mjs check
 //
-// `platform` is the package with the addon for this machine's platform, or for another one (`--for`)
-// that CXX compiles for; without a name, both are made. `check` fails if the packages would lack what must be published. The main package is this folder without what only a clone needs: it has no script, no
-// dependency that builds, and the platforms' packages as optional dependencies. package.json does
-// not name them, since a clone cannot install what is not published.
-import { spawnSync } from 'node:child_process';
+// `platform` is the package with the addon for this machine's platform, or for another one (`--for`):
+// for Windows MinGW-w64 compiles it, for others CXX must. Without a name, both are made. `check` fails
+// if the packages would lack what must be published. The main package is this folder without what only
+// a clone needs: it has no script, no dependency that builds, and the platforms' packages as optional
+// dependencies. package.json does not name them, since a clone cannot install what is not published.
+import { execFile, spawnSync } from 'node:child_process';
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { basename, dirname, join, relative, resolve } from 'node:path';
-import process, { arch, argv, env, platform } from 'node:process';
+import { dirname, join, relative, resolve } from 'node:path';
+import process, { arch, argv, env, execPath, platform } from 'node:process';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
-import { buildAddon, headerFolders, importDefinitions } from './build-addon.mjs';
+import { parseArgs, promisify } from 'node:util';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
@@ -29,17 +29,6 @@ export const platforms = {
   'linux-x64-gnu': { os: 'linux', cpu: 'x64', libc: 'glibc' },
   'linux-x64-musl': { os: 'linux', cpu: 'x64', libc: 'musl' },
   'win32-x64': { os: 'win32', cpu: 'x64' },
-};
-
-/**
- * The C++ library goes into a published addon, so that the system's may be older. Then no symbol of
- * it may be visible: functions of Node that have the same names would use the library's state in
- * Node for some calls, and the addon's for others.
- */
-const linking = {
-  linux: ['-static-libstdc++', '-static-libgcc', `-Wl,--version-script=${join(root, 'native', 'addon', 'exports.map')}`, '-s'],
-  darwin: [],
-  win32: ['-s'],
 };
 
 /** The name of this machine's platform. */
@@ -107,23 +96,31 @@ export function packMain(out, names) {
       mkdirSync(dirname(join(scratch, path)), { recursive: true });
       copyFileSync(join(root, path), join(scratch, path));
     }
-    // The headers that the addon is compiled with, so that `cistern build` needs a compiler alone.
-    for (const folder of headerFolders()) {
+    // The headers that the addon is compiled with, and on Windows the list of Node's functions.
+    const require = createRequire(import.meta.url);
+    const nodeApi = dirname(require.resolve('node-api-headers'));
+    for (const folder of [join(nodeApi, 'include'), dirname(require.resolve('node-addon-api'))]) {
       const headers = readdirSync(folder).filter((name) => name.endsWith('.h'));
       for (const name of headers) cpSync(join(folder, name), join(scratch, 'native', 'include', name));
     }
-    cpSync(importDefinitions(), join(scratch, 'native', 'def', basename(importDefinitions())));
+    cpSync(join(nodeApi, 'def', 'node_api.def'), join(scratch, 'native', 'def', 'node_api.def'));
     return pack(scratch, mainManifest(names), out);
   });
 }
 
 /**
- * @param {string} [name] the platform that CXX compiles for
+ * @param {string} [name] the platform that is compiled for
  * @returns {Promise<string>} the tarball's path
  */
 export async function packPlatform(out, name = ownPlatform()) {
   if (platforms[name] === undefined) throw new Error(`there is no package for ${name}: only for ${Object.keys(platforms).join(', ')}`);
-  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking: linking[platforms[name].os] });
+  // For another platform of this system, CXX must compile for it.
+  const folder = join(root, 'build', ...(name === ownPlatform() ? [] : [name]));
+  const isCross = platform !== 'win32' && platforms[name].os === 'win32';
+  const toolchain = isCross ? [`--define=CMAKE_TOOLCHAIN_FILE=${join(root, 'cmake', 'mingw-w64.cmake')}`] : [];
+  const script = join(root, 'scripts', 'build-native.mjs');
+  await promisify(execFile)(execPath, [script, 'published_addon', `--out=${folder}`, ...toolchain]);
+  const addon = join(folder, 'Release', 'published', 'cistern.node');
   // Throws if this system cannot load it.
   if (name === ownPlatform()) createRequire(import.meta.url)(addon);
   return inScratch((scratch) => {

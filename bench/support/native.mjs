@@ -1,11 +1,7 @@
-import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { root } from './cistern.mjs';
+import { buildNativeBenchmarks } from '../../scripts/build-for-tests.mjs';
 import { runJson } from './processes.mjs';
-
-const source = join(root, 'bench/native');
-const build = join(root, 'build/bench');
 
 const libraryFolders = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu', '/usr/lib64', '/usr/lib', '/usr/local/lib'];
 
@@ -13,22 +9,20 @@ const libraryFolders = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu
 export class NativeBench {
   /** @type {string | undefined} */
   #mimalloc = libraryFolders.map((folder) => join(folder, 'libmimalloc.so.2')).find((file) => existsSync(file));
-  #isAvailable = false;
+  /** @type {string | undefined} */
+  #program;
 
   /** @param {(reason: string) => void} skip */
   constructor(skip) {
     try {
-      execFileSync('cmake', ['-S', source, '-B', build, '-DCMAKE_BUILD_TYPE=Release'], { stdio: 'pipe' });
-      execFileSync('cmake', ['--build', build], { stdio: 'pipe' });
-      this.#isAvailable = true;
+      this.#program = buildNativeBenchmarks();
     } catch (error) {
-      const reason = /** @type {NodeJS.ErrnoException} */ (error).code === 'ENOENT' ? 'there is no cmake' : String(error);
-      skip(`native subjects: ${reason}`);
+      skip(`native subjects: ${String(error)}`);
     }
   }
 
   get isAvailable() {
-    return this.#isAvailable;
+    return this.#program !== undefined;
   }
 
   /** The name of the native allocator. */
@@ -43,9 +37,9 @@ export class NativeBench {
    * @returns {Promise<any>} what `bench_native` reports, or undefined if it could not be built
    */
   async run(mode, argument, repetitions) {
-    if (!this.#isAvailable) return undefined;
+    if (this.#program === undefined) return undefined;
     const takesLibrary = (mode === 'malloc' || mode === 'holes') && this.#mimalloc !== undefined;
-    return await runJson(join(build, 'bench_native'), [
+    return await runJson(this.#program, [
       mode,
       ...(argument === undefined ? [] : [argument]),
       ...(takesLibrary ? ['--library', /** @type {string} */ (this.#mimalloc)] : []),

@@ -55,7 +55,7 @@ Status TakeWord(Environment& environment, GateWord* word) {
   return kSuccess;
 }
 
-void GiveBack(const DriverTable* driver, const GateWord& word) {
+void GiveBackWord(const DriverTable* driver, const GateWord& word) {
   Words& words = AllWords();
   const std::lock_guard<std::mutex> lock(words.mutex);
   words.idle[driver].push_back(word);
@@ -73,7 +73,7 @@ void OpenLocked(Gate& gate) {
 Gate::~Gate() {
   if (word.word == nullptr) return;
   word.word->store(word.ticket, std::memory_order_release);
-  GiveBack(driver, word);
+  GiveBackWord(driver, word);
 }
 
 void Gate::Shut() {
@@ -109,7 +109,7 @@ Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared
       has_memory_operations = tried == kSuccess;
     }
     if (has_memory_operations == 0) {
-      GiveBack(environment.backend, gate->word);
+      GiveBackWord(environment.backend, gate->word);
       gate->word = {};
     } else {
       gate->word.ticket += 1;

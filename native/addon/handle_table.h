@@ -45,6 +45,7 @@ class HandleTable {
         return kSuccess;
       }
     }
+    *value = nullptr;  // the compiler cannot see that what follows is no success
     return WhyNotFound(number);
   }
 

@@ -12,15 +12,15 @@ namespace cistern {
 namespace {
 
 // Process-wide, since one worker may copy from memory that another one allocated.
-struct Ranges {
+struct HostRanges {
   std::mutex mutex;
   std::map<std::uint64_t, std::uint64_t> bytes_by_address;
   std::multimap<std::uint64_t, std::uint64_t> lent;  // may overlap
 };
 
 // Never destroyed: worker threads may still run while the process's static objects are destroyed.
-Ranges& AllRanges() {
-  static Ranges& ranges = *new Ranges;
+HostRanges& AllRanges() {
+  static HostRanges& ranges = *new HostRanges;
   return ranges;
 }
 
@@ -31,7 +31,7 @@ std::uint64_t Address(const void* pointer) { return reinterpret_cast<std::uintpt
 void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment) {
   void* pointer = AllocateAligned(bytes, alignment);
   if (pointer == nullptr) return nullptr;
-  Ranges& ranges = AllRanges();
+  HostRanges& ranges = AllRanges();
   try {
     const std::lock_guard<std::mutex> lock(ranges.mutex);
     ranges.bytes_by_address[Address(pointer)] = bytes;
@@ -43,7 +43,7 @@ void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment) {
 }
 
 void FreeHostMemory(void* pointer) {
-  Ranges& ranges = AllRanges();
+  HostRanges& ranges = AllRanges();
   {
     const std::lock_guard<std::mutex> lock(ranges.mutex);
     ranges.bytes_by_address.erase(Address(pointer));
@@ -52,7 +52,7 @@ void FreeHostMemory(void* pointer) {
 }
 
 bool InHostMemory(std::uint64_t address, std::uint64_t bytes) {
-  Ranges& ranges = AllRanges();
+  HostRanges& ranges = AllRanges();
   const std::lock_guard<std::mutex> lock(ranges.mutex);
   const auto contains = [=](const std::pair<const std::uint64_t, std::uint64_t>& range) {
     const std::uint64_t offset = address - range.first;
@@ -64,13 +64,13 @@ bool InHostMemory(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void LendHostMemory(std::uint64_t address, std::uint64_t bytes) {
-  Ranges& ranges = AllRanges();
+  HostRanges& ranges = AllRanges();
   const std::lock_guard<std::mutex> lock(ranges.mutex);
   ranges.lent.emplace(address, bytes);
 }
 
 void TakeBackHostMemory(std::uint64_t address, std::uint64_t bytes) {
-  Ranges& ranges = AllRanges();
+  HostRanges& ranges = AllRanges();
   const std::lock_guard<std::mutex> lock(ranges.mutex);
   const auto [begin, end] = ranges.lent.equal_range(address);
   const auto range = std::find_if(begin, end, [=](const auto& each) { return each.second == bytes; });

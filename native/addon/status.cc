@@ -33,12 +33,12 @@ constexpr StatusText kOwnStatuses[] = {
     {kTooManyExports, "CISTERN_TOO_MANY_EXPORTS", "too many buffers are exported"},
 };
 
-using Describe = Status (*)(Status, const char**);
+using DescribeStatus = Status (*)(Status, const char**);
 
 // Before a backend is open, the software device describes the driver's statuses, since it needs no
 // driver for that.
 Status ReturnText(const Environment& environment, const Napi::CallbackInfo& info, const char* StatusText::*own,
-                  Describe DriverTable::*describe, Napi::Value* result) {
+                  DescribeStatus DriverTable::*describe, Napi::Value* result) {
   const char* text = "";
   int status = 0;
   const bool valid = ReadInt(info[0], &status);

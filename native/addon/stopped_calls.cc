@@ -9,7 +9,7 @@
 namespace cistern {
 namespace {
 
-void GiveBack(Environment& environment, const StoppedCall& call) {
+void GiveBackCall(Environment& environment, const StoppedCall& call) {
   if (call.event == nullptr) return;
   if (call.watched != nullptr) {
     ForgetEvent(environment, call.watched);
@@ -36,7 +36,7 @@ StoppedCall TakeStoppedCall(Environment& environment, std::uint64_t handle, bool
   const StoppedCall call = std::exchange(environment.stopped_call, {});
   const bool is_same = call.handle == handle && (call.watched != nullptr) == is_event && call.source == source && call.bytes == bytes;
   if (is_next && is_same) return call;
-  GiveBack(environment, call);
+  GiveBackCall(environment, call);
   return {};
 }
 
@@ -53,7 +53,7 @@ StoppedCall SetStoppedCallAside(Environment& environment) {
 
 void ResumeStoppedCall(Environment& environment, const StoppedCall& call) {
   if (call.event == nullptr) return;
-  GiveBack(environment, environment.stopped_call);
+  GiveBackCall(environment, environment.stopped_call);
   Stop(environment, call);
 }
 

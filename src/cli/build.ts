@@ -1,4 +1,7 @@
-import { accessSync, constants, mkdirSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { accessSync, constants, copyFileSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
 import { cacheFolder } from '../package/addon.js';
@@ -6,16 +9,10 @@ import { packageRoot } from '../package/root.js';
 import { ExitCode } from './exit-code.js';
 import type { Terminal } from './terminal.js';
 
-/** What `scripts/build-addon.mjs` exports, which the published package has too. */
-interface AddonBuilder {
-  buildAddon(options: { folder: string; terminal: Terminal['stderr'] }): Promise<{ addon: string; compiled: number; seconds: number }>;
-  readonly BuildError: new () => Error;
-}
-
 const details = `
-Needs a C++17 compiler: CXX, or the first of c++, clang++ and g++ that is found. Flags in CXXFLAGS
-and LDFLAGS are added. The addon goes into the package, or into the user's cache if the package
-cannot be written to. A second run compiles what changed.
+Needs CMake 3.18, a C++17 compiler (CXX, or the one that CMake finds; on Windows MinGW-w64 or
+LLVM-MinGW), and make or ninja. CMake takes CXXFLAGS, LDFLAGS and CMAKE_GENERATOR into account. The
+addon goes into the package, or into the user's cache if the package cannot be written to.
 
 Exit status: 0 if the addon is built, 1 if not.
 
@@ -30,16 +27,50 @@ export function buildCommand(terminal: Terminal, exitWith: (code: number) => voi
     .description('Compile the native addon, on a platform for which no package with a compiled one was installed.')
     .addHelpText('after', details)
     .action(async () => {
-      const { buildAddon, BuildError } = (await import(new URL('scripts/build-addon.mjs', packageRoot).href)) as AddonBuilder;
-      try {
-        const { addon, compiled, seconds } = await buildAddon({ folder: buildFolder(), terminal: terminal.stderr });
-        terminal.stdout.write(compiled === 0 ? `${addon} is up to date\n` : `built ${addon} in ${seconds.toFixed(0)} s\n`);
-      } catch (error) {
-        if (!(error instanceof BuildError)) throw error;
-        terminal.stderr.write(`error: ${error.message}\n`);
-        exitWith(ExitCode.failure);
-      }
+      const failure = await build(terminal);
+      if (failure === undefined) return;
+      terminal.stderr.write(`error: ${failure}\n`);
+      exitWith(ExitCode.failure);
     });
+}
+
+/**
+ * Builds in a folder of its own, so that builds at the same time do not disturb each other, and
+ * replaces the addon once the new one is whole.
+ * @returns why there is no new addon
+ */
+async function build({ stdout, stderr }: Terminal): Promise<string | undefined> {
+  if (spawnSync('cmake', ['--version']).status !== 0) return `there is no CMake on PATH: install it and a C++17 compiler (${remedy()})`;
+  const started = performance.now();
+  const scratch = mkdtempSync(join(tmpdir(), 'cistern-build-'));
+  const cmake = async (...args: readonly string[]): Promise<boolean> => {
+    const child = spawn('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'] });
+    for (const stream of [child.stdout, child.stderr]) stream.on('data', (text: Buffer) => stderr.write(text));
+    return (await new Promise((resolve) => child.once('close', resolve))) === 0;
+  };
+  try {
+    const generator = process.platform === 'win32' && !process.env['CMAKE_GENERATOR'] ? ['-G', 'MinGW Makefiles'] : [];
+    const options = [...generator, '--log-level=WARNING', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${join(scratch, 'built')}`];
+    if (!(await cmake('-S', fileURLToPath(packageRoot), '-B', scratch, ...options)))
+      return `CMake cannot configure the build, for the reason above; it needs a C++17 compiler, and make or ninja (${remedy()})`;
+    if (!(await cmake('--build', scratch, '--target', 'addon', '--parallel', String(availableParallelism()))))
+      return 'the addon cannot be compiled, for the reason above; a C++17 compiler is needed';
+    const folder = join(buildFolder(), 'Release');
+    const addon = join(folder, 'cistern.node');
+    const part = `${addon}.${process.pid}.part`;
+    mkdirSync(folder, { recursive: true });
+    copyFileSync(join(scratch, 'built', 'cistern.node'), part);
+    renameSync(part, addon);
+    stdout.write(`built ${addon} in ${((performance.now() - started) / 1000).toFixed(0)} s\n`);
+    return undefined;
+  } finally {
+    rmSync(scratch, { recursive: true, force: true });
+  }
+}
+
+function remedy(): string {
+  if (process.platform === 'darwin') return 'xcode-select --install, and brew install cmake';
+  return process.platform === 'win32' ? 'MinGW-w64 or LLVM-MinGW, and CMake' : 'Debian: apt install cmake g++ make';
 }
 
 function buildFolder(): string {
@@ -49,6 +80,6 @@ function buildFolder(): string {
     accessSync(folder, constants.W_OK);
     return folder;
   } catch {
-    return `${cacheFolder()}/build`;
+    return join(cacheFolder(), 'build');
   }
 }

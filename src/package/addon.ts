@@ -151,7 +151,7 @@ function reason(failure: unknown): string {
   const found = failure instanceof OtherVersion ? `the one found is ${failure.message}` : undefined;
   if (existsSync(join(root, 'native', 'test'))) return `${found ?? 'it is not built'}: run "npm ci" in the clone, ${root}`;
   const { install, command } = packageManagerAdvice(root);
-  const build = `compile it with "${command} build", which needs a C++ compiler`;
+  const build = `compile it with "${command} build", which needs CMake and a C++ compiler`;
   if (found !== undefined) return `${found}; ${name} must have the version of cistern: ${install}, or ${build}`;
   return failure !== undefined
     ? `${name} does not fit this system: ${build}`

@@ -1,15 +1,14 @@
 /**
  * Fuzzers: `npm run fuzz -- TARGET|all [--seconds N] [--seed S]`, or `npm run fuzz -- TARGET
- * --input FILE` to run one input again. Interesting inputs are kept in build-sanitize/fuzz/corpus/,
+ * --input FILE` to run one input again. Interesting inputs are kept in build-presets/fuzz/corpus/,
  * where the next run starts. Exits with 0 only without a finding.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { dirname, join, relative } from 'node:path';
+import { join, relative } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
-import { buildAddon, headerFolders } from '../../scripts/build-addon.mjs';
 import { countBranches } from './count-branches.mjs';
 
 /** By name: whether it needs the instrumented addon, and the maximum input length. */
@@ -23,7 +22,7 @@ const processor = process.arch === 'x64' ? 'x86_64' : 'aarch64';
 const sanitizerLibrary = `libclang_rt.asan-${processor}.so`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-const folder = join(root, 'build-sanitize', 'fuzz');
+const folder = join(root, 'build-presets', 'fuzz');
 const addons = join(folder, 'Release');
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -45,7 +44,7 @@ if (missing !== undefined) {
   console.log(`skipped: ${missing}; fuzzing needs Linux, and clang with libFuzzer (Debian: apt install clang)`);
   process.exit(0);
 }
-await buildAddons();
+buildForFuzzing();
 const results = [];
 for (const each of names) results.push(await fuzz(each));
 printTable(results);
@@ -65,7 +64,7 @@ function whatIsMissing() {
     if (path === undefined) return 'clang++ is not installed';
     if (!existsSync(path)) return `clang++ has no ${library}`;
   }
-  return undefined;
+  return spawnSync('cmake', ['--version']).status === 0 ? undefined : 'CMake is not installed';
 }
 
 function clangFile(file) {
@@ -77,27 +76,17 @@ function clangFile(file) {
  * Builds the addon with libFuzzer's instrumentation, and libFuzzer as an addon, which is loaded
  * before everything else, so that the instrumentation finds the functions that it calls.
  */
-async function buildAddons() {
-  process.env.CXX = 'clang++';
-  const sanitizers = '-fsanitize=fuzzer-no-link,address,undefined';
-  const { addon } = await buildAddon({
-    folder,
-    compiling: [sanitizers, '-fno-sanitize-recover=undefined', '-fno-omit-frame-pointer', '-g', '-O1'],
-    linking: [sanitizers, '-shared-libasan'],
-  });
-  const headers = headerFolders().flatMap((each) => ['-isystem', each]);
-  const library = clangFile(`libclang_rt.fuzzer_no_main-${processor}.a`);
-  const { status, stderr } = spawnSync(
-    'clang++',
-    [
-      ...['-std=c++17', '-O2', '-fPIC', '-shared', '-pthread', '-DNAPI_VERSION=9', ...headers, join(root, 'native', 'fuzz', 'fuzzer.cc')],
-      ...['-Wl,--whole-archive', library, '-Wl,--no-whole-archive', '-o', join(dirname(addon), 'fuzzer.node')],
-    ],
-    { encoding: 'utf8' },
-  );
-  if (status === 0) return;
-  console.error(stderr);
-  process.exit(1);
+function buildForFuzzing() {
+  for (const step of ['--preset', '--build --preset']) {
+    const { status, stdout, stderr } = spawnSync('cmake', [...step.split(' '), 'fuzz'], {
+      cwd: root,
+      encoding: 'utf8',
+      maxBuffer: 2 ** 26,
+    });
+    if (status === 0) continue;
+    console.error(`${stdout}${stderr}`);
+    process.exit(1);
+  }
 }
 
 /**

@@ -4,6 +4,7 @@
 // Exits with 0 only if every fault was found.
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -14,32 +15,26 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const folder = join(root, 'build-tests', 'native-mutants');
 const { values } = parseArgs({ options: { name: { type: 'string', multiple: true } } });
 
-function run(command, args, env = {}) {
-  const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', timeout: 300_000, maxBuffer: 2 ** 26 };
+function run(command, args, env = {}, timeout = 300_000) {
+  const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', timeout, maxBuffer: 2 ** 26 };
   const { status, error, stdout, stderr } = spawnSync(command, args, options);
   return { isOk: error === undefined && status === 0, output: `${stdout}${stderr}` };
 }
 
-function compile(command, args, env) {
-  const { isOk, output } = run(command, args, env);
+function cmake(...args) {
+  const { isOk, output } = run('cmake', args, {}, 1_800_000);
   if (!isOk) throw new Error(`the native code does not compile:\n${output}`);
 }
 
-/** How faults are built and looked for: in the software device by native/test, in the addon by test/. */
+/** How faults are looked for: in the software device by native/test, in the addon by test/. */
 const ofNativeTests = {
   faults: nativeFaults,
-  prepare: () => compile('cmake', ['-S', join(folder, 'native/test'), '-B', join(folder, 'build-tests')]),
-  build: () => compile('cmake', ['--build', join(folder, 'build-tests'), '--parallel', '2']),
-  passes: ({ test }) => run(join(folder, 'build-tests/software_device_test'), ['--only', test]).isOk,
+  target: 'software_device_test',
+  passes: ({ test }) => run(join(folder, 'build/Release/software_device_test'), ['--only', test]).isOk,
 };
 const ofAddon = {
   faults: addonFaults,
-  prepare() {
-    for (const name of ['include', 'package.json', 'scripts']) cpSync(join(root, name), join(folder, name), { recursive: true });
-    if (!existsSync(join(folder, 'node_modules'))) symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction');
-  },
-  // Better code takes the compiler longer than it saves the tests.
-  build: () => compile(process.execPath, [join(folder, 'scripts/build-addon.mjs')], { CXXFLAGS: '-O1' }),
+  target: 'addon',
   passes({ file, test }) {
     const vitest = join(root, 'node_modules/vitest/vitest.mjs');
     const args = ['run', '--project', 'unit', '--project', 'gc', '--reporter', 'json', file, '-t', test];
@@ -49,7 +44,11 @@ const ofAddon = {
 };
 
 mkdirSync(folder, { recursive: true });
-cpSync(join(root, 'native'), join(folder, 'native'), { recursive: true, preserveTimestamps: true });
+for (const part of ['CMakeLists.txt', 'package.json', 'include', 'native', 'bench/native', 'examples/addons'])
+  cpSync(join(root, part), join(folder, part), { recursive: true, preserveTimestamps: true });
+if (!existsSync(join(folder, 'node_modules'))) symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction');
+// A fault is in one file, which is compiled by itself; better code takes the compiler longer than it saves the tests.
+cmake('-S', folder, '-B', join(folder, 'build'), '-DCMAKE_UNITY_BUILD=OFF', '-DCMAKE_CXX_FLAGS_RELEASE=-O1');
 const isChosen = ({ fault }) => values.name === undefined || values.name.some((name) => fault.includes(name));
 for (const [file, all] of [ofNativeTests, ofAddon].flatMap(({ faults }) => Object.entries(faults))) {
   const source = readFileSync(join(root, file), 'utf8');
@@ -57,9 +56,9 @@ for (const [file, all] of [ofNativeTests, ofAddon].flatMap(({ faults }) => Objec
     if (source.split(from).length !== 2) throw new Error(`${file} does not have exactly one ${JSON.stringify(from)}`);
 }
 let survivors = 0;
-for (const { faults, prepare, build, passes } of [ofNativeTests, ofAddon]) {
+for (const { faults, target, passes } of [ofNativeTests, ofAddon]) {
   if (!Object.values(faults).flat().some(isChosen)) continue;
-  prepare();
+  const build = () => cmake('--build', join(folder, 'build'), '--target', target, '--parallel', String(availableParallelism()));
   build();
   for (const [file, all] of Object.entries(faults)) {
     const source = readFileSync(join(root, file), 'utf8');
