@@ -1,9 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { deviceMemory, needMemoryPools } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
+import { skipTest } from '../support/skip-test.js';
 
 const software = { CISTERN_DEVICE: 'software' };
 const device = deviceMemory(256);
@@ -473,17 +474,20 @@ describe('the choice of a device', () => {
 
 test('a driver that could not be loaded is searched for again', () => {
   const folder = mkdtempSync(join(tmpdir(), 'cistern-driver-'));
+  // Node itself may need the others.
+  const others = (process.env['LD_LIBRARY_PATH'] ?? '').split(':').filter((each) => each !== '' && !existsSync(join(each, 'libcuda.so.1')));
   try {
     const end = runModule(
       `
       import { cudaUnavailableReason } from 'cistern';
       import { writeFileSync } from 'node:fs';
       const before = cudaUnavailableReason();
-      writeFileSync(process.env.LD_LIBRARY_PATH + '/libcuda.so.1', 'no library');
-      console.log(before.includes('libcuda.so.1'), before === cudaUnavailableReason());
+      writeFileSync(${JSON.stringify(join(folder, 'libcuda.so.1'))}, 'no library');
+      console.log(before?.includes('libcuda.so.1'), before === cudaUnavailableReason());
     `,
-      { ...software, LD_LIBRARY_PATH: folder },
+      { ...software, LD_LIBRARY_PATH: [folder, ...others].join(':') },
     );
+    if (end.stdout.startsWith('undefined')) skipTest('the system has a driver, which is found wherever else one is searched for');
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true false\n', stderr: '' });
   } finally {
     rmSync(folder, { recursive: true });
