@@ -34,7 +34,6 @@ const tools = new Set([
   '@microsoft/api-extractor',
   '@vitest/coverage-v8',
   'apache-arrow',
-  'assemblyscript',
   'axe-core',
   'cmake-js',
   'fastify',
@@ -46,6 +45,9 @@ const tools = new Set([
   'typedoc',
   'typescript',
 ]);
+
+/** Programs of a package whose library alone is loaded, of 80 MiB. */
+const programs = join(root, 'node_modules', 'binaryen', 'bin');
 
 /** Starts with what every shell has. A system without the C++ library takes the bundle's. */
 const run = `#!/bin/sh
@@ -67,7 +69,7 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
 export function makeBundle(compression) {
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-bundle-'));
   const folder = join(scratch, name);
-  const put = (from, to = relative(root, from)) => cpSync(from, join(folder, to), { recursive: true });
+  const put = (from, to = relative(root, from)) => cpSync(from, join(folder, to), { recursive: true, filter: (path) => path !== programs });
   try {
     const tracked = output('git', 'ls-files', '-z')
       .split('\0')
