@@ -58,7 +58,8 @@ export function noteFree(result: unknown, by: MemoryResource): void {
 
 /** Whether a value is the address of so many bytes, none of them beyond 2^53 - 1. */
 function isAddress(value: unknown, bytes: number): value is number {
-  return Number.isInteger(value) && (value as number) > 0 && (value as number) <= Number.MAX_SAFE_INTEGER - bytes;
+  // Number.isInteger makes this many times slower (Node 20).
+  return typeof value === 'number' && value > 0 && value <= Number.MAX_SAFE_INTEGER - bytes && Math.floor(value) === value;
 }
 
 /** The null pointer for zero bytes; everything else is wrong. */
