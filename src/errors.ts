@@ -258,8 +258,8 @@ export type SpecificationErrorDetails = {
 );
 
 /**
- * The description of a stack of resources is wrong. For a text, the message ends with the text and
- * a line of carets under the fault, and `specification`, `position` and `length` are set; for an
+ * The description of a stack of resources is wrong. For a text, the message ends with the text, or
+ * 160 characters of it, and a line of carets under the fault, and `specification`, `position` and `length` are set; for an
  * object, the message begins with the path to the fault, and `path` is set.
  */
 export class SpecificationError extends CisternError {
@@ -289,16 +289,26 @@ export class SpecificationError extends CisternError {
 }
 
 function withPath(fault: string, path: string): string {
-  return path === '' ? fault : `at ${path}: ${fault}`;
+  return path === '' ? fault : `at ${shortened(path, mostShown)}: ${fault}`;
 }
+
+/** How much of a specification a message shows. */
+const mostShown = 160;
+/** How much of that comes before the fault. */
+const shownBefore = 60;
 
 function withCarets(
   fault: string,
   { specification, position, length }: { specification: string; position: number; length: number },
 ): string {
+  const start = specification.length <= mostShown ? 0 : Math.max(0, position - shownBefore);
+  const end = Math.min(start + mostShown, specification.length);
+  const before = start > 0 ? '…' : '';
+  const shown = `${before}${specification.slice(start, end).replace(/\s/g, ' ')}${end < specification.length ? '…' : ''}`;
+  const carets = Math.max(1, Math.min(length, end - position));
   // A caret points at the character above it only if every character of that line is one column
   // wide.
-  return `${fault}\n  ${specification.replace(/\s/g, ' ')}\n  ${' '.repeat(position)}${'^'.repeat(length)}`;
+  return `${fault}\n  ${shown}\n  ${' '.repeat(before.length + position - start)}${'^'.repeat(carets)}`;
 }
 
 /** A file is not an allocation log, or one of its rows is wrong. */
@@ -334,11 +344,26 @@ export function formatPointer(pointer: unknown): string {
   return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
 }
 
-/** A received value, as error messages show it. */
+/** A received value, as error messages show it: never long, whatever it is. */
 export function formatValue(value: unknown): string {
-  if (typeof value === 'string') return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
-  if (typeof value === 'bigint') return `${value}n`;
-  if (typeof value === 'function') return `function ${value.name || '(anonymous)'}`;
-  if (typeof value === 'object' && value !== null) return `an instance of ${value.constructor?.name ?? 'Object'}${otherCopyHint(value)}`;
-  return String(value);
+  if (typeof value === 'string') return JSON.stringify(shortened(value));
+  // The digits of a number of n bits take n² steps.
+  if (typeof value === 'bigint') return BigInt.asIntN(128, value) === value ? `${value}n` : 'a bigint of more than 128 bits';
+  if (typeof value === 'function') return `function ${nameOf(value) ?? '(anonymous)'}`;
+  if (typeof value === 'object' && value !== null) {
+    // Data from a file may have a member `constructor`.
+    const made: unknown = value.constructor;
+    return `an instance of ${(typeof made === 'function' ? nameOf(made) : undefined) ?? 'Object'}${otherCopyHint(value)}`;
+  }
+  return shortened(String(value));
+}
+
+/** The name of a function or a class, unless it is empty or has been replaced by something else. */
+function nameOf({ name }: { readonly name: unknown }): string | undefined {
+  return typeof name === 'string' && name !== '' ? shortened(name) : undefined;
+}
+
+/** The beginning of a text that is too long for a message. */
+function shortened(text: string, most = 40): string {
+  return text.length > most ? `${text.slice(0, most)}…` : text;
 }

@@ -15,6 +15,8 @@ export function nearestWord(text: string, words: readonly string[]): string | un
   let nearest: string | undefined;
   let fewest = Math.max(1, Math.floor(plain.length / 3)) + 1;
   for (const word of words) {
+    // A text of another length needs at least as many edits; most long texts end here.
+    if (Math.abs(plain.length - lettersOf(word).length) >= fewest) continue;
     const edits = editDistance(plain, lettersOf(word));
     if (edits < fewest) {
       nearest = word;

@@ -42,7 +42,7 @@ import type { StreamIdentity } from '../driver/stream-identity.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../plans/plan.js';
-import { differenceOf, type OrderedSequence } from '../plans/sequence.js';
+import { differenceOf, invalidPlan, type OrderedSequence } from '../plans/sequence.js';
 import { defineAdaptor } from '../resource-kind.js';
 import { isThenable, withResource } from '../resource-scope.js';
 import { noteFree } from '../served-memory.js';
@@ -1023,9 +1023,20 @@ export const plannedKind = defineAdaptor({
   },
   example: 'planned(cuda, plan=examples/plans/two-streams.json)',
   create: ({ upstream, options: { plan, ...options } }) =>
-    new PlannedMemoryResource(upstream, parsePlan(readFileSync(plan, 'utf8'), plan), { repeats: true, ...options }),
+    new PlannedMemoryResource(upstream, readPlan(plan), { repeats: true, ...options }),
   eventsDefault: 'deferred',
 });
+
+/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if the file cannot be read, or holds no valid plan. */
+function readPlan(path: string): Plan {
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (error) {
+    throw invalidPlan(`the plan ${formatValue(path)} cannot be read: ${(error as NodeJS.ErrnoException).code}`, { cause: error });
+  }
+  return parsePlan(text, path);
+}
 
 function assertCount(value: number, name: string): void {
   if (!Number.isSafeInteger(value) || value < 1)

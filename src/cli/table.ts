@@ -83,7 +83,11 @@ function plainTable(columns: readonly Column[], rows: readonly (readonly string[
     const rest = columns.length - row.length;
     table.push(rest === 0 ? [...row] : [...row.slice(0, -1), { content: row.at(-1) as string, colSpan: rest + 1 }]);
   }
-  return `${table.toString().replace(/ +$/gm, '')}\n`;
+  return `${table
+    .toString()
+    .split('\n')
+    .map((line) => line.trimEnd())
+    .join('\n')}\n`;
 }
 
 function formatMarkdown(columns: readonly Column[], rows: readonly (readonly string[])[]): string {

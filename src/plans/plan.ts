@@ -1,3 +1,4 @@
+import { formatValue } from '../errors.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../units.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
@@ -58,8 +59,8 @@ export function parsePlan(text: string, name = 'the plan'): Plan {
     throw invalidPlan(`${name} is not JSON`, { cause: error });
   }
   const { format, version, ...fields } = (read ?? {}) as Record<string, unknown>;
-  if (format !== formatName) throw invalidPlan(`${name} is not a plan: its format is ${JSON.stringify(format)}`);
-  if (version !== formatVersion) throw invalidPlan(`${name} has version ${JSON.stringify(version)}; this reads version 1`);
+  if (format !== formatName) throw invalidPlan(`${name} is not a plan: its format is ${formatValue(format)}`);
+  if (version !== formatVersion) throw invalidPlan(`${name} has version ${formatValue(version)}; this reads version 1`);
   return checkedPlan(fields as unknown as Plan, name);
 }
 
@@ -72,7 +73,7 @@ export function checkedPlan(plan: Plan, name = 'the plan'): Plan {
   if (typeof plan !== 'object' || plan === null) throw invalidPlan(`${name} is not an object`);
   const { alignmentBytes, totalBytes, lowerBoundBytes, isOptimal } = plan;
   for (const [field, value] of Object.entries({ alignmentBytes, totalBytes, lowerBoundBytes })) {
-    if (!Number.isSafeInteger(value) || value < 0) throw invalidPlan(`${name} has no valid ${field}: ${value}`);
+    if (!Number.isSafeInteger(value) || value < 0) throw invalidPlan(`${name} has no valid ${field}: ${formatValue(value)}`);
   }
   if (alignmentBytes < ALLOCATION_ALIGNMENT || !isPowerOfTwo(alignmentBytes)) {
     throw invalidPlan(`${name}: alignmentBytes must be a power of two of at least 256, got ${alignmentBytes}`);

@@ -57,13 +57,12 @@ const mostStreams = 2 ** 16;
 export function checkedColumn(values: ArrayLike<number> | undefined, field: string, name: string): Float64Array {
   const isColumn = typeof values === 'object' && values !== null && Number.isSafeInteger(values.length) && values.length >= 0;
   if (!isColumn || values.length > mostOperations) throw invalidPlan(`${name} has no valid ${field}`);
-  const copy = new Float64Array(values.length);
-  for (let i = 0; i < copy.length; i++) {
+  // Before there is memory for it: what is no array can claim any length.
+  for (let i = 0; i < values.length; i++) {
     const value: unknown = values[i];
     if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${formatValue(value)} at ${i}`);
-    copy[i] = value as number;
   }
-  return copy;
+  return Float64Array.from(values);
 }
 
 /**

@@ -1,5 +1,5 @@
 const place = /\((?:file:\/\/)?(\/[^()\n]*):\d+:\d+\)/g;
-const dependency = /^.*\/(?=node_modules\/)/;
+const dependencies = '/node_modules/';
 
 /**
  * Stacks without the folder that contains all of the program's files: it would fill most of a line,
@@ -9,13 +9,13 @@ export function shortenPaths(stacks: readonly string[]): string[] {
   let common: string | undefined;
   for (const stack of stacks) {
     for (const [, path = ''] of stack.matchAll(place)) {
-      if (dependency.test(path)) continue;
+      if (path.includes(dependencies)) continue;
       common ??= path.slice(0, path.lastIndexOf('/') + 1);
       while (!path.startsWith(common)) common = common.slice(0, common.lastIndexOf('/', common.length - 2) + 1);
     }
   }
   const folder = common ?? '';
-  const shorten = (path: string) => (dependency.test(path) ? path.replace(dependency, '') : path.slice(folder.length));
+  const shorten = (path: string) => path.slice(path.includes(dependencies) ? path.lastIndexOf(dependencies) + 1 : folder.length);
   return stacks.map((stack) =>
     stack.replace(place, (whole, path: string) => whole.replace('file://', '').replace(path, () => shorten(path))),
   );

@@ -36,7 +36,7 @@ const blankPattern = /\s*/y;
 const plainValuePattern = /[^,()"']*/y;
 /** Everything before a character that can end an item of a list. */
 const itemPattern = /[^,[\]]*/y;
-const numberPattern = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
+const numberPattern = /^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$/;
 
 class Parser {
   readonly #text: string;

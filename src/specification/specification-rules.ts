@@ -104,8 +104,12 @@ function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, va
  */
 function shareText(text: string): string | undefined {
   if (parseShare(text) === undefined) return undefined;
-  const [, whole, fraction] = /^0*(\d+)(?:\.(\d*?)0*)?\s*%$/.exec(text.trim()) as RegExpExecArray;
-  return fraction ? `${whole}.${fraction}%` : `${whole}%`;
+  const [whole = '', fraction = ''] = text.slice(0, text.indexOf('%')).trim().split('.');
+  let start = 0;
+  while (start < whole.length - 1 && whole[start] === '0') start++;
+  let end = fraction.length;
+  while (fraction[end - 1] === '0') end--;
+  return `${whole.slice(start)}${end === 0 ? '' : `.${fraction.slice(0, end)}`}%`;
 }
 
 /** A description of the option's values for people. */

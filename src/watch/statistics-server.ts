@@ -101,7 +101,9 @@ function answer(request: IncomingMessage, response: ServerResponse, token: strin
   // A page of another site whose host name was made to resolve to this machine sends that host
   // name.
   const port = request.socket.localPort;
-  if (request.headers.host !== `127.0.0.1:${port}` && request.headers.host !== `localhost:${port}`) {
+  // Of several, `headers` has the first only, and what is between may have looked at another.
+  const [host, ...others] = request.headersDistinct['host'] ?? [];
+  if (others.length > 0 || (host !== `127.0.0.1:${port}` && host !== `localhost:${port}`)) {
     refuse(response, 403, 'this server answers only to its own address');
     return;
   }

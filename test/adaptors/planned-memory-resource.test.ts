@@ -2,6 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
+  createResourceStack,
   driverCallCounts,
   type MemoryResource,
   type PlanDeviation,
@@ -42,6 +43,22 @@ class Live {
 }
 
 describe('a planned resource', () => {
+  test.each(['missing.json', 'src', `${'x'.repeat(5000)}.json`])('names a file of a plan that cannot be read: %.12s', (plan) => {
+    const error = (() => {
+      try {
+        return createResourceStack(`planned(cuda, plan=${plan})`);
+      } catch (caught) {
+        return caught;
+      }
+    })();
+    expect(error).toMatchObject({
+      code: 'ERR_CISTERN_INVALID_PLAN',
+      message: expect.stringMatching(/^the plan "[^"]+" cannot be read: E[A-Z]+$/),
+    });
+    expect((error as Error).message).toContain(plan.slice(0, 40));
+    expect((error as Error).cause).toHaveProperty('code');
+  });
+
   const text = '+4 +2 -0 +4 -1 -2';
 
   test('gives the same addresses in every pass, from one upstream allocation, and records nothing', () => {

@@ -29,7 +29,17 @@ export const words: readonly string[] = [
   '\ufeff',
   recordingMagic,
   'CBLK',
+  // A pickle: its beginning, a list by reference, an entry of the memo far away, and what a snapshot has.
+  '\x80\x02}(',
+  ')q\x01(h\x01h\x01lq\x02',
+  'r\xfe\xff\xff\xff',
+  ...['segments', 'device_traces', 'external_annotations', 'blocks', 'action', 'frames', 'name', 'filename', 'toString', 'constructor'].map(
+    (key) => `X${String.fromCharCode(key.length)}\0\0\0${key}`,
+  ),
 ];
+
+/** Whatever the input is. */
+const longestMessage = 1500;
 
 type Outcome =
   | { readonly message: string; readonly line: number | undefined }
@@ -73,6 +83,7 @@ async function orRefusal<T>(read: () => Promise<T>): Promise<T | InvalidLogError
   } catch (error) {
     if (!(error instanceof InvalidLogError)) throw error;
     assert.ok(error.line === undefined || error.line >= 1, `line ${error.line}`);
+    assert.ok(error.message.length <= longestMessage, `a message of ${error.message.length} characters`);
     return error;
   }
 }

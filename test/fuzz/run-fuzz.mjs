@@ -175,7 +175,7 @@ function environmentOf(isNative) {
 /** In libFuzzer's form: one quoted word per line. */
 function dictionaryOf(words) {
   const escaped = (word) =>
-    Array.from(Buffer.from(word), (byte) =>
+    Array.from(Buffer.from(word, [...word].every((character) => character <= '\xff') ? 'latin1' : 'utf8'), (byte) =>
       /[\w ]/.test(String.fromCharCode(byte)) ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, '0')}`,
     );
   return words.map((word) => `"${escaped(word).join('')}"\n`).join('');

@@ -216,6 +216,19 @@ describe('a wrong specification', () => {
     );
   });
 
+  test('is shown around the fault only if it is long', () => {
+    const many = 'pool('.repeat(30);
+    const { message, specification } = errorOf(`${many}nothing, ${'x'.repeat(100_000)}`);
+    const [, shown = '', carets = ''] = message.split('\n');
+    expect(shown).toMatch(/^ {2}…(\w*\()+nothing, x+…$/);
+    expect(shown.length).toBeLessThan(170);
+    expect(shown.slice(carets.indexOf('^'), carets.lastIndexOf('^') + 1)).toBe('nothing');
+    expect(specification?.length).toBeGreaterThan(100_000);
+    const whole = errorOf(`cuda${'x'.repeat(100_000)}`).message;
+    expect(whole.length).toBeLessThan(1000);
+    expect(whole).toMatch(/^ {2}\^{160}$/m);
+  });
+
   test('lists the words that would have been right', () => {
     expect(errorOf('pool(cuda, deallocationEvents=lazy)').expected).toEqual(['eager', 'deferred', 'off']);
     expect(errorOf('nothing').expected).toEqual(resourceKinds.map(({ name }) => name));
@@ -452,6 +465,19 @@ describe('a share of the memory of the device', () => {
     expect(() => parseSpecification(`pool(cuda, maximumBytes="${share}")`)).toThrow(
       /^maximumBytes must be a size such as 512MiB or 50%, got/,
     );
+  });
+
+  test('has its digits as they were written, without zeros at either end', () => {
+    const shareOf = (text: string) => parseSpecification(`limiting(cuda, limitBytes=${text})`).options?.['limitBytes'];
+    for (const [text, share] of [
+      ['50%', '50%'],
+      ['050.50 %', '50.5%'],
+      ['00.0010%', '0.001%'],
+      ['100.000%', '100%'],
+      ['1.0%', '1%'],
+    ]) {
+      expect(shareOf(`"${text}"`), text).toBe(share);
+    }
   });
 
   test('is not a count, and not a number', () => {

@@ -121,6 +121,21 @@ describe('serveStatistics', () => {
     expect((await ask(server.url, { host: `localhost:${port}` })).status).toBe(200);
   });
 
+  test.each([
+    ['its own first', (own: string) => [own, 'example.com']],
+    ['its own last', (own: string) => ['example.com', own]],
+    ['its own twice', (own: string) => [own, own]],
+    ['none', () => []],
+  ])('refuses a request with several hosts, or none: %s', async (_, hostsOf) => {
+    const { hostname, port, pathname } = new URL(server.url);
+    const socket = connect(Number(port), hostname);
+    const hosts = hostsOf(`${hostname}:${port}`).map((host) => `Host: ${host}\r\n`);
+    socket.end(`GET ${pathname}metrics HTTP/1.0\r\n${hosts.join('')}\r\n`);
+    let answer = '';
+    for await (const piece of socket) answer += piece;
+    expect(answer).toMatch(/^HTTP\/1\.1 403 /);
+  });
+
   test.each(['POST', 'PUT', 'DELETE', 'OPTIONS'])('refuses %s', async (method) => {
     const { status, headers } = await ask(server.url, { method });
     expect([status, headers.allow]).toEqual([405, 'GET, HEAD']);

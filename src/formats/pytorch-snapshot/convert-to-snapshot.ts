@@ -294,14 +294,14 @@ class SnapshotWriter {
     const lines = stack === 0 ? [] : (this.#plan.run.stacks[stack] ?? '').split('\n');
     pickle.beginList();
     for (const [i, line] of lines.entries()) {
-      const [, name = line, filename = '', number = '0'] = /^(.*) \((.*?):(\d+)(?::\d+)?\)$/.exec(line) ?? [];
+      const { name, filename, number } = parseFrame(line);
       pickle.item(i);
       pickle.beginDict();
       pickle.text('name');
       pickle.text(name);
       pickle.text('filename');
       pickle.text(filename);
-      this.#number('line', Number(number));
+      this.#number('line', number);
       pickle.endDict();
     }
     pickle.endList(lines.length);
@@ -316,6 +316,29 @@ class SnapshotWriter {
   #microseconds(event: number): number {
     return Math.floor(this.#start + (this.#plan.run.times[event] as number) / 1000);
   }
+}
+
+/**
+ * The parts of a line `name (file:line:column)`, of which the column may be missing; of any other line
+ * all is the name. Each character is looked at once, since a line may have megabytes.
+ */
+export function parseFrame(line: string): { readonly name: string; readonly filename: string; readonly number: number } {
+  const whole = { name: line, filename: '', number: 0 };
+  if (!line.endsWith(')')) return whole;
+  const last = numberBefore(line, line.length - 1);
+  if (last === undefined) return whole;
+  const { colon, number } = numberBefore(line, last.colon) ?? last;
+  const open = line.lastIndexOf(' (', colon - 2);
+  return open < 0 ? whole : { name: line.slice(0, open), filename: line.slice(open + 2, colon), number };
+}
+
+/** A colon and digits that end before `end`. */
+function numberBefore(line: string, end: number): { readonly colon: number; readonly number: number } | undefined {
+  let start = end;
+  while (start > 0 && line.charCodeAt(start - 1) >= 0x30 && line.charCodeAt(start - 1) <= 0x39) start--;
+  const number = start < end && line[start - 1] === ':' ? Number(line.slice(start, end)) : Number.NaN;
+  // Digits that are no number of a line belong to the name.
+  return Number.isSafeInteger(number) ? { colon: start - 1, number } : undefined;
 }
 
 /** Whether an allocation or a free has zero bytes. */

@@ -21,6 +21,13 @@ const beforeTrace = -1;
 
 const maximumDevices = 2 ** 8;
 
+/**
+ * A frame is written once and then named by two bytes or more, so a stack is longer than what names
+ * it: a hundred times in snapshots of real programs. A file that goes far beyond that was made to.
+ */
+const mostTextPerByte = 2000;
+const leastText = 2 ** 20;
+
 /** An event before it is added to the run; `time` is in microseconds, as in the snapshot. */
 interface SnapshotEvent {
   readonly kind: EventKind;
@@ -51,7 +58,7 @@ interface TraceEntry extends Piece {
  */
 export function readSnapshot(source: string, bytes: Buffer): RecordedRun {
   try {
-    return new SnapshotReader(source, unpickle(bytes)).read();
+    return new SnapshotReader(source, unpickle(bytes), bytes.length).read();
   } catch (error) {
     if (!(error instanceof UnpicklingError)) throw error;
     const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot: ${error.message}`;
@@ -68,9 +75,12 @@ class SnapshotReader {
   readonly #stacksOfLists = new Map<PickledValue, number>();
   readonly #stacks = new Map<string, number>();
   readonly #labels = new Map<string, number>();
+  /** How many more characters all stacks may have. */
+  #textLeft: number;
 
-  constructor(source: string, value: PickledValue) {
+  constructor(source: string, value: PickledValue, byteLength: number) {
     this.#source = source;
+    this.#textLeft = leastText + byteLength * mostTextPerByte;
     this.#snapshot = this.#dict(value, 'the snapshot');
     this.#names.threads.push('0');
   }
@@ -96,7 +106,7 @@ class SnapshotReader {
     const entries: TraceEntry[] = [];
     for (const item of this.#list(trace, 'the trace of a device')) {
       const entry = this.#dict(item, 'an entry of a trace');
-      const action = String(entry['action']);
+      const action = this.#text(entry['action'], 'an action');
       const isFailure = action === 'oom';
       if (!isFailure && !/^(alloc|free|free_completed|segment_(alloc|free|map|unmap))$/.test(action)) continue;
       const label = entry['user_metadata'];
@@ -248,13 +258,23 @@ class SnapshotReader {
     let stack = this.#stacksOfLists.get(value);
     if (stack === undefined) {
       const lines = value.map((item) => {
-        const { name, filename, line } = this.#dict(item, 'a frame');
-        return filename === '' ? String(name) : `${name} (${filename}:${line})`;
+        const frame = this.#dict(item, 'a frame');
+        const name = this.#text(frame['name'], 'the name of a frame');
+        const file = this.#text(frame['filename'], 'the file of a frame');
+        const line = file === '' ? name : `${name} (${file}:${this.#number(frame['line'] ?? 0, 'the line of a frame')})`;
+        this.#textLeft -= line.length + 1;
+        if (this.#textLeft < 0) this.#fail('has longer call stacks than its bytes can stand for');
+        return line;
       });
       stack = indexOf(this.#stacks, this.#names.stacks, lines.join('\n'));
       this.#stacksOfLists.set(value, stack);
     }
     return stack;
+  }
+
+  /** Never converts: a list of lists by reference would be a text of any length. */
+  #text(value: PickledValue | undefined, what: string): string {
+    return typeof value === 'string' ? value : this.#fail(`${what} must be a text, got ${formatValue(value)}`);
   }
 
   #time(entry: PickledDict): number {

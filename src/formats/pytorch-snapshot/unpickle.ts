@@ -149,10 +149,10 @@ class Unpickler {
           memo.push(this.#top());
           break;
         case Opcode.binaryPut:
-          memo[bytes[this.#skip(1)] as number] = this.#top();
+          this.#put(bytes[this.#skip(1)] as number);
           break;
         case Opcode.longBinaryPut:
-          memo[bytes.readUInt32LE(this.#skip(4))] = this.#top();
+          this.#put(bytes.readUInt32LE(this.#skip(4)));
           break;
         case Opcode.binaryGet:
           this.#recall(bytes[this.#skip(1)] as number);
@@ -248,6 +248,12 @@ class Unpickler {
     const items = this.#stack.splice(-count);
     if (items.length < count) throw new UnpicklingError(this.#at, 'a value is missing');
     this.#stack.push(items);
+  }
+
+  #put(index: number): void {
+    // Every entry takes a byte at least. An array cannot have any index, and not every one at once.
+    if (index >= this.#bytes.length) throw new UnpicklingError(this.#at, `the memo has no entry ${index}`);
+    this.#memo[index] = this.#top();
   }
 
   #recall(index: number): void {
