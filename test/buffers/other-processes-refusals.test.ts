@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -157,6 +158,7 @@ const useAllDescriptors = `
 `;
 
 test('a process without descriptors is told so at an open and at an export, and can go on', () => {
+  if (spawnSync('prlimit', ['--version']).error !== undefined) skipTest('prlimit is not installed');
   const end = runProcesses(`
     ${useAllDescriptors}
     const child = start(\`

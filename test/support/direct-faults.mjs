@@ -46,7 +46,7 @@ function heldBack(binding, mailbox, skip) {
   const { holdStream, releaseHold } = binding;
   const holds = new Set();
   // Copies may need more staging memory.
-  const allocating = ['allocate', 'copy', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
+  const allocating = ['allocate', 'allocateVirtual', 'copy', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
     const call = binding[name];
     const held = (...args) => {
       if (holds.size > 0) skip(heldBackReason);

@@ -337,7 +337,7 @@ function playFullDisk(run: ScenarioRun): void {
 async function playClosedPipe(run: ScenarioRun): Promise<void> {
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const stream = run.make('a stream', () => new Stream());
-  const reader = spawn('true', { stdio: ['pipe', 'ignore', 'ignore'] });
+  const reader = spawn('sh', ['-c', ':'], { stdio: ['pipe', 'ignore', 'ignore'] });
   await once(reader, 'exit');
   const resource = new LoggingResourceAdaptor(leaf, { stream: reader.stdin, autoFlush: true });
   const pointer = run.attempt('allocate', 'ERR_CISTERN_LOG_WRITE', () => resource.allocate(1000, stream));
