@@ -40,6 +40,11 @@ Status CudaUnavailableReason(Environment&, const Napi::CallbackInfo& info, Napi:
   return kSuccess;
 }
 
+Status MissingDriverFunctions(Environment&, const Napi::CallbackInfo& info, Napi::Value* result) {
+  *result = Napi::String::New(info.Env(), cuda::Load().missing);
+  return kSuccess;
+}
+
 Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   std::uint64_t total_bytes;
   int device_count;

@@ -42,6 +42,7 @@ Status Initialize(Environment& environment, const Napi::CallbackInfo& info);
 // backend.cc
 Status OpenBackend(Environment& environment, const Napi::CallbackInfo& info);
 Status CudaUnavailableReason(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status MissingDriverFunctions(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status ConfigureSoftware(Environment& environment, const Napi::CallbackInfo& info);
 Status ManagedActivity(Environment& environment, const Napi::CallbackInfo& info);
 Status ResetManagedActivity(Environment& environment, const Napi::CallbackInfo& info);

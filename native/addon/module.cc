@@ -57,6 +57,7 @@ constexpr Function kFunctions[] = {
     {"initialize", Cold<Initialize>},
     {"openBackend", Cold<OpenBackend>},
     {"cudaUnavailableReason", Cold<CudaUnavailableReason>},
+    {"missingDriverFunctions", Cold<MissingDriverFunctions>},
     {"configureSoftware", Cold<ConfigureSoftware>},
     {"managedActivity", Cold<ManagedActivity>},
     {"resetManagedActivity", Cold<ResetManagedActivity>},

@@ -29,6 +29,7 @@ inline constexpr Status kTooManyExports = -20;
 inline constexpr Status kNoAccess = -21;
 inline constexpr Status kInUse = -22;
 inline constexpr Status kNoProcessMemory = -23;
+inline constexpr Status kForeignContext = -24;
 
 }  // namespace cistern
 

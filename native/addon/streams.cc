@@ -4,6 +4,26 @@
 #include "addon/stopped_calls.h"
 
 namespace cistern {
+namespace {
+
+// An event of the primary context cannot be recorded on a stream of another one. A driver without
+// cuStreamGetCtx does not say which it is.
+Status CheckContextOf(Environment& environment, Stream stream, int device) {
+  Context primary, context = nullptr;
+  Status status = environment.ContextOf(device, &primary);
+  if (status == kSuccess) status = environment.Counted<Call::kStreamGetCtx>(stream, &context);
+  if (status == kErrorNotSupported) return kSuccess;
+  if (status != kSuccess || context == primary) return status;
+  int found = -1;
+  for (int other = 0; other < environment.device_count(); ++other) {
+    const bool is_known = environment.IsInUse(other) && environment.ContextOf(other, &primary) == kSuccess;
+    if (is_known && context == primary) found = other;
+  }
+  environment.Out(1, found);
+  return kForeignContext;
+}
+
+}  // namespace
 
 Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   int device, priority;
@@ -40,7 +60,8 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   // The software device recognises a handle that is not one of its streams. CUDA may do so, and
   // only CUDA could.
   unsigned flags = 0;
-  const Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
+  Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
+  if (status == kSuccess) status = CheckContextOf(environment, stream, device);
   if (status != kSuccess) return status;
   const std::uint64_t handle = environment.streams.Add({stream, device, false, {}});
   if (handle == 0) return kHostOutOfMemory;

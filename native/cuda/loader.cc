@@ -1,7 +1,9 @@
 #include "cuda/loader.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "platform/library.h"
@@ -46,8 +48,55 @@ Status PrefetchThroughOldForm(DevicePointer pointer, std::size_t bytes, MemLocat
   return status == kSuccess ? old_mem_prefetch_async(pointer, bytes, device, stream) : status;
 }
 
-// For a driver without memory operations in streams; see addon/gates.h.
-Status NoWaitValue(Stream, DevicePointer, std::uint32_t, unsigned) { return kErrorNotSupported; }
+// What a driver may lack. If one function of a feature is missing, all of them answer "not supported":
+// nothing is begun that could not be ended. Whatever is not named here, cistern cannot do without.
+struct Feature {
+  const char* cost;
+  std::initializer_list<const char*> symbols;
+};
+const Feature kFeatures[] = {
+    {"no pools of the driver: CudaAsyncMemoryResource, ManagedAsyncMemoryResource",
+     {"cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute", "cuMemPoolGetAttribute",
+      "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}},
+    {"no default pool of a device: CudaAsyncMemoryResource({ pool: 'default' })", {"cuDeviceGetDefaultMemPool"}},
+    {"no VirtualMemoryResource",
+     {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap",
+      "cuMemUnmap", "cuMemSetAccess"}},
+    {"no ManagedMemoryResource", {"cuMemAllocManaged"}},
+    {"no advice, prefetching and attributes of managed memory", {"cuMemAdvise", "cuMemPrefetchAsync", "cuMemRangeGetAttribute"}},
+    {"no access between devices: Device.enablePeerAccess",
+     {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuCtxDisablePeerAccess", "cuMemPoolSetAccess"}},
+    {"no copies between devices", {"cuMemcpyPeerAsync"}},
+    {"no buffers of other processes: DeviceBuffer.export, DeviceBuffer.open",
+     {"cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"}},
+    {"no exportable pools of the driver",
+     {"cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle", "cuMemPoolExportPointer", "cuMemPoolImportPointer"}},
+    {"holds and host functions stand in the driver's callbacks: certain to work on one stream at a time only", {"cuStreamWaitValue32"}},
+    {"streams of contexts other than the primary one of their device are not recognized", {"cuStreamGetCtx"}},
+    {"no priorities of streams: Device.streamPriorityRange, Stream.priority", {"cuCtxGetStreamPriorityRange", "cuStreamGetPriority"}},
+    {"no times between events: Event.elapsedMilliseconds", {"cuEventElapsedTime"}},
+    {"no fills with 4-byte values", {"cuMemsetD32Async"}},
+    {"no descriptions in errors", {"cuGetErrorString"}},
+    {"waits of promises may invalidate a graph that another thread captures", {"cuThreadExchangeStreamCaptureMode"}},
+    {"nothing", {"cuDevicePrimaryCtxRelease"}},
+};
+
+const Feature* FeatureOf(const char* symbol) {
+  for (const Feature& feature : kFeatures) {
+    for (const char* each : feature.symbols) {
+      if (std::strcmp(each, symbol) == 0) return &feature;
+    }
+  }
+  return nullptr;
+}
+
+// Stands in for a function that a driver lacks.
+template <typename Function>
+struct Missing;
+template <typename... Parameters>
+struct Missing<Status (*)(Parameters...)> {
+  static Status Call(Parameters...) { return kErrorNotSupported; }
+};
 
 class Resolver {
  public:
@@ -81,7 +130,7 @@ std::string ErrorText(const DriverTable& table, Status status) {
 }
 
 // Empty on success, else the reason why there is no usable driver.
-std::string Fill(DriverTable* table) {
+std::string Fill(DriverTable* table, std::string* missing_functions) {
   const std::string name = kDriverLibraryName;
   std::string failure;
   void* library = OpenDriverLibrary(&failure);
@@ -104,20 +153,33 @@ std::string Fill(DriverTable* table) {
   // the wrong parameters.
   const bool old_locations = version < kLocationVersion;
   const char* missing = nullptr;
-  const auto is_optional = [](const char* symbol) { return std::strcmp(symbol, "cuStreamWaitValue32") == 0; };
+  std::set<const Feature*> lacking;
+  const auto lack = [&](const char* symbol) {
+    const Feature* feature = FeatureOf(symbol);
+    if (feature == nullptr) {
+      missing = symbol;
+      return;
+    }
+    lacking.insert(feature);
+    *missing_functions += std::string(symbol) + '\t' + feature->cost + '\n';
+  };
+  missing_functions->clear();
 #define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                          \
   if (!(old_locations && symbol_version == kLocationVersion) && !resolver.Resolve(symbol, symbol_version, &table->member)) { \
-    if (!is_optional(symbol)) missing = symbol;                                                                              \
+    lack(symbol);                                                                                                            \
   }
   CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
 #undef CISTERN_RESOLVE
-  if (table->StreamWaitValue32 == nullptr) table->StreamWaitValue32 = NoWaitValue;
   if (old_locations) {
-    if (!resolver.Resolve("cuMemAdvise", 8000, &old_mem_advise)) missing = "cuMemAdvise";
-    if (!resolver.Resolve("cuMemPrefetchAsync", 8000, &old_mem_prefetch_async)) missing = "cuMemPrefetchAsync";
+    if (!resolver.Resolve("cuMemAdvise", 8000, &old_mem_advise)) lack("cuMemAdvise");
+    if (!resolver.Resolve("cuMemPrefetchAsync", 8000, &old_mem_prefetch_async)) lack("cuMemPrefetchAsync");
     table->MemAdvise = AdviseThroughOldForm;
     table->MemPrefetchAsync = PrefetchThroughOldForm;
   }
+#define CISTERN_REPLACE(member, symbol, symbol_version, parameters) \
+  if (lacking.count(FeatureOf(symbol)) != 0) table->member = Missing<decltype(table->member)>::Call;
+  CISTERN_DRIVER_FUNCTIONS(CISTERN_REPLACE)
+#undef CISTERN_REPLACE
   if (missing != nullptr) return name + " was loaded but its driver (CUDA " + VersionText(version) + ") has no " + missing;
 
   Status status = table->Init(0);
@@ -137,14 +199,15 @@ LoadResult Load() {
   struct Loaded {
     std::mutex mutex;
     DriverTable table = {};
+    std::string missing;
     bool is_usable = false;
   };
   static Loaded& loaded = *new Loaded;
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  if (loaded.is_usable) return {&loaded.table, ""};
-  std::string reason = Fill(&loaded.table);
+  if (loaded.is_usable) return {&loaded.table, loaded.missing, ""};
+  std::string reason = Fill(&loaded.table, &loaded.missing);
   loaded.is_usable = reason.empty();
-  return {loaded.is_usable ? &loaded.table : nullptr, std::move(reason)};
+  return {loaded.is_usable ? &loaded.table : nullptr, loaded.missing, std::move(reason)};
 }
 
 }  // namespace cistern::cuda

@@ -10,6 +10,7 @@ namespace cistern::cuda {
 
 struct LoadResult {
   const DriverTable* table;  // null if no usable driver was found
+  std::string missing;       // a line for each function that the driver lacks: its name, a tab, and what that costs
   std::string reason;        // empty if table is set; else one sentence with what was searched for, where, and what failed
 };
 

@@ -84,6 +84,15 @@ Status StreamGetFlags(Stream stream, unsigned* flags) {
   return kSuccess;
 }
 
+Status StreamGetCtx(Stream stream, Context* context) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (context == nullptr) return kErrorInvalidValue;
+  *context = state->device->context();
+  return kSuccess;
+}
+
 Status StreamGetPriority(Stream stream, int* priority) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);

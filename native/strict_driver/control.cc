@@ -47,3 +47,15 @@ STRICT_DRIVER_EXPORT bool strict_driver_set_sticky_error(int device, Status stat
   Poison(driver.ContextOf(device), status);
   return true;
 }
+
+// A stream of a context that is not its device's primary one, as another library's. Zero if there is no
+// such device.
+STRICT_DRIVER_EXPORT unsigned long long strict_driver_create_stream_elsewhere(int device) {
+  const Lock lock(big_lock);
+  if (device < 0 || static_cast<std::size_t>(device) >= driver.contexts.size()) return 0;
+  auto* context = new ContextState;
+  context->device = device;
+  context->retained = 1;
+  const StreamRef stream = NewStream(context, Role::kCreated, cistern::kStreamNonBlocking, 0);
+  return reinterpret_cast<std::uintptr_t>(driver.streams.Add(stream));
+}

@@ -80,6 +80,16 @@ Status StreamGetFlags(Stream stream, unsigned* flags) {
   return kSuccess;
 }
 
+Status StreamGetCtx(Stream stream, Context* context) {
+  STRICT_DRIVER_ENTER("cuStreamGetCtx", kContext);
+  StreamRef state;
+  const Status status = FindStream(stream, &state, false);
+  if (status != kSuccess) return status;
+  if (context == nullptr) return kErrorInvalidValue;
+  *context = reinterpret_cast<Context>(state->context);
+  return kSuccess;
+}
+
 Status StreamGetPriority(Stream stream, int* priority) {
   STRICT_DRIVER_ENTER("cuStreamGetPriority", kContext);
   StreamRef state;

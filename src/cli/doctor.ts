@@ -1,5 +1,12 @@
 import { Command } from 'commander';
-import { type Backend, type BackendChoice, cudaUnavailableReason, selectBackend } from '../driver/backend.js';
+import {
+  type Backend,
+  type BackendChoice,
+  cudaUnavailableReason,
+  type MissingDriverFunction,
+  missingDriverFunctions,
+  selectBackend,
+} from '../driver/backend.js';
 import { Device } from '../driver/device.js';
 import { CisternError } from '../errors.js';
 import { addonPath } from '../package/addon.js';
@@ -18,6 +25,8 @@ interface Diagnosis {
   readonly backend: Backend | null;
   /** In CUDA's numbering: 13000 is 13.0. Null if the device in use is not a CUDA device. */
   readonly driverVersion: number | null;
+  /** What the CUDA driver in use lacks, and what does not work without it. */
+  readonly missingFunctions: readonly MissingDriverFunction[];
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
   readonly devices: readonly DeviceDescription[];
@@ -63,14 +72,14 @@ export function doctorCommand(terminal: Terminal, exitWith: (code: number) => vo
 
 function diagnose(choice: BackendChoice | undefined): Diagnosis {
   let reason: string | undefined;
-  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'devices' | 'error'>;
+  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'error'>;
   try {
     reason = cudaUnavailableReason();
     found = { ...openDevices(choice, reason), error: null };
   } catch (error) {
     if (!(error instanceof CisternError) && exitCodeOf(error) !== ExitCode.usage) throw error;
     const { code, message } = error as CisternError;
-    found = { backend: null, driverVersion: null, devices: [], error: { code, message } };
+    found = { backend: null, driverVersion: null, missingFunctions: [], devices: [], error: { code, message } };
   }
   return {
     node: process.version,
@@ -84,12 +93,18 @@ function diagnose(choice: BackendChoice | undefined): Diagnosis {
 function openDevices(
   choice: BackendChoice | undefined,
   cudaReason: string | undefined,
-): Pick<Diagnosis, 'backend' | 'driverVersion' | 'devices'> {
+): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
   const wanted = (choice ?? process.env['CISTERN_DEVICE']) || 'auto';
   // The output includes the reason, so the warning of 'auto' is suppressed.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
-  return { backend, driverVersion: backend === 'cuda' ? Device.driverVersion() : null, devices };
+  const isCuda = backend === 'cuda';
+  return {
+    backend,
+    driverVersion: isCuda ? Device.driverVersion() : null,
+    missingFunctions: isCuda ? missingDriverFunctions() : [],
+    devices,
+  };
 }
 
 function describeDevice(device: Device): DeviceDescription {
@@ -113,6 +128,7 @@ function toText(diagnosis: Diagnosis): string {
   if (diagnosis.cudaUnavailableReason !== null) rows.push(['no CUDA', diagnosis.cudaUnavailableReason]);
   if (diagnosis.backend !== null) rows.push(['backend', diagnosis.backend]);
   if (diagnosis.driverVersion !== null) rows.push(['driver', formatDriverVersion(diagnosis.driverVersion)]);
+  for (const { name, cost } of diagnosis.missingFunctions) rows.push(['missing', `${name}: ${cost}`]);
   for (const device of diagnosis.devices) {
     const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
     const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';

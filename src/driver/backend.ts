@@ -60,6 +60,21 @@ export function cudaUnavailableReason(): string | undefined {
   return native().cudaUnavailableReason() || undefined;
 }
 
+/** A function that the CUDA driver lacks, and what does not work without it. */
+export interface MissingDriverFunction {
+  readonly name: string;
+  readonly cost: string;
+}
+
+/** What the CUDA driver lacks. Nothing if none can be used: then `cudaUnavailableReason` says why. */
+export function missingDriverFunctions(): readonly MissingDriverFunction[] {
+  const lines = native().missingDriverFunctions().split('\n').slice(0, -1);
+  return lines.map((line) => {
+    const [name, cost] = line.split('\t') as [string, string];
+    return { name, cost };
+  });
+}
+
 function choiceFromEnvironment(): BackendChoice {
   const value = process.env['CISTERN_DEVICE'];
   if (value === undefined || value === '') return 'auto';

@@ -75,6 +75,11 @@ export const NativeStatus = {
   inUse: -22,
   /** Processes cannot share memory on this system. */
   noProcessMemory: -23,
+  /**
+   * The stream belongs to another context than its device's primary one: that of the device
+   * `mailbox[1]`, or of none that is in use if that is -1.
+   */
+  foreignContext: -24,
 } as const;
 
 /** What messages stand for, as the addon numbers it. */
@@ -108,6 +113,8 @@ export interface NativeBinding {
    * string if it can. Loads and initialises the driver, unless this process has already done so.
    */
   cudaUnavailableReason(): string;
+  /** What the CUDA driver lacks: for each function a line with its name, a tab, and what that costs. */
+  missingDriverFunctions(): string;
   /**
    * The process-wide settings of the software device; zero, or `undefined`, leaves a value as it
    * is.
@@ -210,7 +217,8 @@ export interface NativeBinding {
   createStream(device: number, nonBlocking: boolean, priority: number): void;
   /**
    * `[1]`: a handle for a stream created elsewhere; 1 is the legacy default stream, 2 the
-   * per-thread default stream.
+   * per-thread default stream. `foreignContext` if it is of another context, unless the driver cannot
+   * say so.
    */
   wrapStream(device: number, address: number): void;
   /** Destroys a created stream, forgets a wrapped one. Work queued on it still runs. */

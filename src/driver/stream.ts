@@ -7,7 +7,7 @@ import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
 import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from './hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
-import { keptResult, mailbox, native } from './native.js';
+import { keptResult, mailbox, NativeStatus, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
 import { check, checkBlocking } from './status.js';
 import { StreamIdentity } from './stream-identity.js';
@@ -120,6 +120,7 @@ export class Stream implements Disposable {
     this.#isDefault = foreign !== undefined && foreign.address <= 2;
     if (foreign !== undefined) {
       native().wrapStream(this.device.index, foreign.address);
+      checkContext(foreign.address, this.device);
       check(`use the stream with handle ${foreign.address}`);
     } else if (attached === undefined) {
       const priority = options.priority ?? 0;
@@ -168,8 +169,11 @@ export class Stream implements Disposable {
    * A stream created elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an
    * address). Its owner keeps it. Without a promise ({@link ForeignStreamOptions.announcesEnd}) the
    * owner may destroy it at any time, provided that nothing more is queued through this object.
-   * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, DriverError for a handle
-   * that the driver does not know.
+   * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, or one of another device's
+   * stream; DriverError for a handle that the driver does not know.
+   * @throws UnsupportedError for a stream of another context than the device's primary one, such as a
+   * green context or one from `cuCtxCreate`: CUDA records no event of one context on a stream of
+   * another.
    */
   static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
     if (typeof handle !== 'number' && typeof handle !== 'bigint') {
@@ -295,7 +299,8 @@ export class Stream implements Disposable {
 
   /**
    * Queues a function. When its turn comes, the stream pauses until the function has run on this
-   * thread, either from the event loop or inside a blocking call. An error that it throws is
+   * thread, either from the event loop or inside a blocking call. Meanwhile other streams of the same
+   * hardware queue may pause too, as with {@link Stream.hold}. An error that it throws is
    * reported as an uncaught exception. If the device fails first, the function never runs, and a
    * process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
    *
@@ -344,7 +349,8 @@ export class Stream implements Disposable {
    * that waits for a held stream never returns.
    *
    * Any number of streams can be held at a time. On a GPU, streams that share a hardware queue
-   * (there are `CUDA_DEVICE_MAX_CONNECTIONS` of them) may pause with a held one. On a device
+   * may pause with a held one: there are `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 unless this environment
+   * variable is set (up to 32) before the process first uses the device. On a device
    * without stream memory operations, a host function of the driver does the waiting; only one
    * stream can then be held at a time, with no other host function outstanding.
    */
@@ -523,6 +529,23 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
     defaultStreams.set(key, stream);
   }
   return stream;
+}
+
+/** Throws if the last native call found that a stream is not of a device's primary context. */
+function checkContext(address: number, device: Device): void {
+  if (mailbox[0] !== NativeStatus.foreignContext) return;
+  const other = mailbox[1] as number;
+  const handle = `0x${address.toString(16)}`;
+  if (other >= 0) {
+    throw new ArgumentRangeError(
+      `handle must be of a stream of device ${device.index}, got ${handle}, which is a stream of device ${other}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  throw new UnsupportedError(
+    `cannot use the stream with handle ${handle}: it belongs to another context than the primary one of device ${device.index}, ` +
+      "such as a green context or one from cuCtxCreate; create it in the primary context, as CUDA's runtime does",
+  );
 }
 
 function warnOfLostFunction(stream: number, status: number): void {

@@ -186,6 +186,37 @@ describe('an environment', () => {
     expect([end.status, end.signal]).toEqual([0, null]);
   });
 
+  test('whose device another library resets gets the error from every call, and ends', () => {
+    const control = process.env['STRICT_DRIVER_CONTROL'];
+    if (control === undefined) skipTest('only the strict driver can be reset');
+    const end = runModule(
+      `
+      import { createRequire } from 'node:module';
+      import { CudaMemoryResource, DeviceBuffer, Event, PoolMemoryResource, set, Stream } from 'cistern';
+      const stream = new Stream({ nonBlocking: true });
+      const plain = new CudaMemoryResource();
+      const pointer = plain.allocate(4096, stream);
+      const buffer = new DeviceBuffer(1000, { resource: new PoolMemoryResource(plain), stream });
+      const destroyed = 709;
+      createRequire(process.cwd() + '/')(${JSON.stringify(control)}).setStickyError(0, destroyed);
+      for (const use of [
+        () => set(pointer, 1, 1, 4096, stream), () => plain.allocate(1, stream), () => plain.deallocate(pointer, 4096, stream),
+        () => stream.synchronizeSync(), () => new Event(), () => buffer.toHostSync(), () => new Stream(),
+      ]) {
+        try {
+          use();
+          console.log('nothing');
+        } catch ({ code, driverName }) {
+          console.log(code, driverName);
+        }
+      }
+    `,
+      device,
+    );
+    const line = 'ERR_CISTERN_DRIVER CUDA_ERROR_CONTEXT_IS_DESTROYED\n';
+    expect(end).toEqual({ status: 0, signal: null, stdout: line.repeat(7), stderr: '' });
+  });
+
   test('keeps what a worker left behind until its device can be used', () => {
     const end = runModule(
       `

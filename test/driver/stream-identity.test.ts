@@ -1,6 +1,8 @@
+import { createRequire } from 'node:module';
 import { afterEach, describe, expect, test } from 'vitest';
 import type { StreamIdentity, StreamObserver } from '../../src/driver/stream-identity.js';
 import { Device, driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
+import { skipTest } from '../support/skip-test.js';
 import { madeElsewhere } from '../support/stream-order.js';
 
 class Observer implements StreamObserver {
@@ -19,6 +21,42 @@ class Observer implements StreamObserver {
     this.ends.push({ identity, event });
   }
 }
+
+describe('a stream that was created elsewhere', () => {
+  test('is of the device that it is taken up for', () => {
+    using far = new Stream({ device: Device.get(1) });
+    const handle = far.nativeHandle;
+    expect(() => Stream.fromHandle(handle)).toThrow(
+      expect.objectContaining({
+        code: 'ERR_INVALID_ARG_VALUE',
+        message: expect.stringContaining(`got 0x${handle.toString(16)}, which is a stream of device 1`),
+      }),
+    );
+    Stream.fromHandle(handle, { device: Device.get(1) }).dispose();
+  });
+
+  test("is refused if its context is not the device's primary one, which is told by its handle", () => {
+    const control = process.env['STRICT_DRIVER_CONTROL'];
+    if (control === undefined) skipTest('only the strict driver has other contexts');
+    Device.get().synchronizeSync();
+    const handle = createRequire(import.meta.url)(control as string).createStreamElsewhere(0) as number;
+    expect(() => Stream.fromHandle(handle)).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_NOT_SUPPORTED',
+        message: expect.stringContaining(`0x${handle.toString(16)}: it belongs to another context`),
+      }),
+    );
+  });
+
+  test.each([801, 0])('is taken up if the driver cannot say of which context it is (%d)', (status) => {
+    using stream = new Stream();
+    if (status > 0) failCall('cuStreamGetCtx', 1, status);
+    using same = Stream.fromHandle(stream.nativeHandle);
+    expect(same.id).toBe(stream.id);
+    failCall('cuStreamGetCtx', 1, 709);
+    expect(() => Stream.fromHandle(stream.nativeHandle)).toThrow(expect.objectContaining({ driverStatus: 709 }));
+  });
+});
 
 afterEach(() => {
   for (const name of ['cuEventCreate', 'cuCtxSynchronize']) failCall(name, 0);

@@ -229,6 +229,7 @@ const callArguments: {
   endExport: (run) => [run.reader.byte()],
   onKeptOrphans: (run) => [run.callback()],
   readKeptOrphans: () => [],
+  missingDriverFunctions: () => [],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -313,7 +314,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.inUse && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.foreignContext && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);

@@ -86,6 +86,15 @@ napi_value HasStream(napi_env env, napi_callback_info info) {
   return Boolean(env, function(arguments.Number(0)));
 }
 
+napi_value CreateStreamElsewhere(napi_env env, napi_callback_info info) {
+  const Arguments arguments(env, info);
+  const auto function = Find<unsigned long long (*)(int)>("strict_driver_create_stream_elsewhere");
+  if (function == nullptr) return Missing(env);
+  napi_value handle;
+  napi_create_double(env, static_cast<double>(function(arguments.Int(0))), &handle);
+  return handle;
+}
+
 napi_value SetStickyError(napi_env env, napi_callback_info info) {
   const Arguments arguments(env, info);
   const auto function = Find<bool (*)(int, int)>("strict_driver_set_sticky_error");
@@ -102,6 +111,7 @@ NAPI_MODULE_INIT() {
       {"setLatency", nullptr, SetLatency, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setTotalMemory", nullptr, SetTotalMemory, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"hasStream", nullptr, HasStream, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"createStreamElsewhere", nullptr, CreateStreamElsewhere, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setStickyError", nullptr, SetStickyError, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof functions[0], functions);

@@ -1,0 +1,135 @@
+/**
+ * A driver that lacks one function of the table, for each of them in turn: either it is refused in one
+ * sentence that names the function, or what needs the function fails with an error of cistern's.
+ */
+import { describe, expect, test } from 'vitest';
+import { driverFunctionNames } from '../../src/index.js';
+import { runCistern } from '../cli/run-cistern.js';
+import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { runModule } from '../support/run-module.js';
+import { skipTest } from '../support/skip-test.js';
+
+/** Found before the others, or without being asked for by name. */
+const neverAsked = ['cuDriverGetVersion'];
+
+/** Uses everything once. Prints what was refused with an error of cistern's. */
+const program = `
+  import * as c from 'cistern';
+  try {
+    c.selectBackend('cuda');
+  } catch (error) {
+    console.log('refused:', error.code, error.message);
+    process.exit();
+  }
+  const failed = [];
+  const attempt = (what, use) => {
+    try {
+      return use();
+    } catch (error) {
+      if (!(error instanceof c.CisternError)) throw error;
+      failed.push(what);
+    }
+  };
+  const device = c.Device.get();
+  const stream = new c.Stream({ nonBlocking: true });
+  const other = new c.Stream({ nonBlocking: true });
+  for (const what of ['name', 'uuid', 'totalBytes']) attempt(what, () => device[what]);
+  attempt('priorities', () => [device.streamPriorityRange(), stream.priority]);
+  attempt('peers', () => device.enablePeerAccess(c.Device.get(1)));
+  attempt('foreign', () => c.Stream.fromHandle(stream.nativeHandle).dispose());
+  const kinds = { cuda: 'CudaMemoryResource', managed: 'ManagedMemoryResource', pinned: 'PinnedHostMemoryResource',
+    virtual: 'VirtualMemoryResource', async: 'CudaAsyncMemoryResource', managedAsync: 'ManagedAsyncMemoryResource' };
+  for (const [what, kind] of Object.entries(kinds)) {
+    attempt(what, () => {
+      const resource = new c[kind]();
+      const pointer = resource.allocate(4096, stream);
+      c.set(pointer, 1, 1, 4096, stream);
+      resource.deallocate(pointer, 4096, stream);
+      stream.synchronizeSync();
+      resource.dispose();
+    });
+  }
+  attempt('default pool', () => new c.CudaAsyncMemoryResource({ pool: 'default' }).dispose());
+  attempt('exportable pool', () => new c.CudaAsyncMemoryResource({ exportable: true }).dispose());
+  const plain = new c.CudaMemoryResource();
+  const pool = new c.PoolMemoryResource(plain);
+  attempt('buffers', () => {
+    for (const on of [stream, other]) {
+      const buffer = new c.DeviceBuffer(new Uint8Array(1000), { resource: pool, stream: on });
+      buffer.toHostSync();
+      buffer.dispose();
+    }
+  });
+  attempt('words', () => {
+    const pointer = plain.allocate(4096, stream);
+    try {
+      c.set(pointer, 1, 4, 1024, stream);
+    } finally {
+      plain.deallocate(pointer, 4096, stream);
+    }
+  });
+  attempt('export', () => {
+    const buffer = new c.DeviceBuffer(1000, { resource: plain, stream });
+    buffer.export();
+    buffer.dispose();
+  });
+  attempt('times', () => {
+    const [start, end] = [new c.Event({ timing: true }), new c.Event({ timing: true })];
+    for (const event of [start, end]) event.record(stream);
+    end.synchronizeSync();
+    end.elapsedMilliseconds(start);
+  });
+  attempt('holds', () => {
+    const hold = stream.hold();
+    hold.release();
+    stream.synchronizeSync();
+  });
+  attempt('host functions', () => {
+    stream.launchHostFunction(() => {});
+    stream.synchronizeSync();
+  });
+  await stream.synchronize();
+  console.log('failed:', failed.join());
+`;
+
+/** What fails without a function. Of those not named here, nothing does, or the driver is refused. */
+const costs: readonly (readonly [RegExp, string])[] = [
+  [/^cuMemPool(Create|Destroy|TrimTo|.etAttribute)$|^cuMem(AllocFromPool|Free)Async$/, 'async,managedAsync,default pool,exportable pool'],
+  [/^cuDeviceGetDefaultMemPool$/, 'default pool'],
+  [/^cuMem(GetAllocationGranularity|Address(Reserve|Free)|Create|Release|Map|Unmap|SetAccess)$/, 'virtual'],
+  [/^cuMemAllocManaged$/, 'managed'],
+  [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess|MemPoolSetAccess)$/, 'peers'],
+  [/^cuIpc(.*MemHandle|.*EventHandle)$/, 'export'],
+  [/^cu(CtxGetStreamPriorityRange|StreamGetPriority)$/, 'priorities'],
+  [/^cuEventElapsedTime$/, 'times'],
+  [/^cuMemsetD32Async$/, 'words'],
+];
+const costless =
+  /^cu(MemAdvise|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx)|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
+
+function needStrictDriver(): void {
+  if (process.env['STRICT_DRIVER_CONTROL'] === undefined) skipTest('only the strict driver can be made to lack a function');
+}
+
+const lacking = (name: string) => ({ ...deviceUnderTest, STRICT_DRIVER_MISSING: name, STRICT_DRIVER_LOG: '/dev/null' });
+
+describe('a driver without', () => {
+  test.each(driverFunctionNames().filter((name) => !neverAsked.includes(name)))('%s is refused, or lacks what needs it', (name) => {
+    needStrictDriver();
+    const { status, signal, stdout, stderr } = runModule(program, lacking(name));
+    const cost = costs.find(([names]) => names.test(name))?.[1] ?? (costless.test(name) ? '' : undefined);
+    const expected =
+      cost === undefined
+        ? expect.stringMatching(new RegExp(`^refused: ERR_CISTERN_DEVICE_UNAVAILABLE .* has no ${name}\n$`))
+        : `failed: ${cost}\n`;
+    expect({ status, signal, stdout, stderr }).toEqual({ status: 0, signal: null, stdout: expected, stderr: '' });
+  });
+
+  test('some functions is described by the doctor, with what each of them costs', async () => {
+    needStrictDriver();
+    const { code, stdout } = await runCistern(['doctor'], undefined, lacking('cuMemMap,cuEventElapsedTime'));
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^missing: +cuMemMap: no VirtualMemoryResource$/m);
+    expect(stdout).toMatch(/^missing: +cuEventElapsedTime: no times between events: Event.elapsedMilliseconds$/m);
+  });
+});
