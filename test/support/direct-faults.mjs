@@ -49,7 +49,12 @@ function heldBack(binding, mailbox, skip) {
   const allocating = ['allocate', 'allocateVirtual', 'copy', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
     const call = binding[name];
     const held = (...args) => {
-      if (holds.size > 0) skip(heldBackReason);
+      if (holds.size > 0) {
+        // The skipped test does not come to that, and a held stream keeps later tests from freeing memory.
+        for (const hold of holds) releaseHold(hold);
+        holds.clear();
+        skip(heldBackReason);
+      }
       return call(...args);
     };
     return [name, held];
