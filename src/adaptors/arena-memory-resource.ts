@@ -275,7 +275,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
    * if it is smaller than one and there is one. Returns its address, or -1.
    */
   #takeFromGlobal(units: number, bytes: number, stream: Stream, alignment: number): number {
-    const { lane } = this;
+    const lane = this.ordering.mergingLaneOf(stream);
     const from = this.#global.number;
     // Do not wait for memory that cannot serve the request.
     if (!this.index.canAllocate(units, from)) return none;

@@ -452,8 +452,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Also takes the blocks that streams have, but use nothing of. */
   protected override makeRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
-    const { number } = this.lane;
-    const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
+    const hasRoom = () => this.#memory.largestFreeBytes(this.ordering.mergingLaneOf(stream).number) >= least;
     return hasRoom() || this.joinFree(stream, hasRoom);
   }
 

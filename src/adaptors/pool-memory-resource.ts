@@ -165,7 +165,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     let address: number = none;
     this.joinFree(stream, (isOthers) => {
       if (isOthers) this.#merges++;
-      address = this.allocateIn(this.lane.number, bytes, alignment);
+      address = this.allocateIn(this.ordering.mergingLaneOf(stream).number, bytes, alignment);
       return address !== none;
     });
     return address;
@@ -194,9 +194,9 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return this.index.removePages(lane, this.#pageBytes, maximumBytes);
   }
 
-  /** All free memory that is available is in the stream's lane when this is called. */
-  protected override searchThoroughly(bytes: number, _stream: Stream, alignment: number): number {
-    return this.searchLane(this.lane.number, bytes, alignment);
+  /** All free memory that is available is in the stream's merging lane when this is called. */
+  protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
+    return this.searchLane(this.ordering.mergingLaneOf(stream).number, bytes, alignment);
   }
 
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
@@ -213,13 +213,22 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * request, after free pages went back.
    */
   #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
-    const missing = alignUp(Math.max(least - this.index.freeTailBytes(this.lane.number), 1), pageBytes);
+    const missing = alignUp(Math.max(least - this.index.freeTailBytes(this.ordering.mergingLaneOf(stream).number), 1), pageBytes);
     const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - this.held.claimedBytes;
-    if (canTake && this.tryTakeAtLeast(missing, missing, stream) && this.index.canAllocate(least / unitBytes, this.lane.number))
-      return true;
+    if (canTake && this.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream)) return true;
     const whole = alignUp(least, pageBytes);
     this.#isCramped = whole > maximumBlockBytes || !this.growWithin(this.#maximumBytes, whole, () => whole, stream);
     return !this.#isCramped;
+  }
+
+  /**
+   * Whether there is room for a request in what came from the upstream, together with the free memory
+   * before it.
+   */
+  #hasRoomAfterGrowth(least: number, stream: Stream): boolean {
+    const lane = this.ordering.mergingLaneOf(stream);
+    if (lane !== this.lane) this.ordering.moveInto(lane, this.lane.number);
+    return this.index.canAllocate(least / unitBytes, lane.number);
   }
 
   /**

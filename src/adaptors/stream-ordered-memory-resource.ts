@@ -185,7 +185,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.ordering.synchronizeUnannounced(stream);
     // Host functions may have run.
     this.enter(stream, 'trim');
-    this.ordering.gather(stream, this.lane);
+    this.ordering.gather(stream, this.ordering.mergingLaneOf(stream));
     return this.releaseSegments(stream, () => this.reservedBytes - bytesToKeep);
   }
 
@@ -491,14 +491,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Moves free memory that is available without blocking to a stream's lane: first that of its
-   * other lane, then that of other streams, lane by lane, after a wait for each; until `isEnough`
+   * Moves free memory that is available without blocking to a stream's merging lane: first that of
+   * its other lane, then that of other streams, lane by lane, after a wait for each; until `isEnough`
    * returns true. Its argument says whether the memory was another stream's. Returns whether it
    * did.
    */
   protected joinFree(stream: Stream, isEnough: (isOthers: boolean) => boolean): boolean {
-    const { lane } = this;
-    const second = this.ordering.secondLaneOf(stream);
+    const lane = this.ordering.mergingLaneOf(stream);
+    const second = lane === this.lane ? this.ordering.secondLaneOf(stream) : this.lane;
     if (second !== undefined && !this.#memory.isEmpty(second.number)) {
       this.ordering.moveInto(lane, second.number);
       if (isEnough(false)) return true;
@@ -530,14 +530,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives entirely free blocks of a stream's lane back to the upstream, one after another, each at
+   * Gives entirely free blocks of a stream's merging lane back to the upstream, one after another, each at
    * most as large as what `wanted` returns at that time. Returns their bytes. A block that the
    * upstream refuses stays here.
    */
   protected releaseSegments(stream: Stream, wanted: () => number): number {
     let released = 0;
     for (;;) {
-      const segment = this.removeFreeSegment(this.lane.number, wanted());
+      const segment = this.removeFreeSegment(this.ordering.mergingLaneOf(stream).number, wanted());
       if (segment === undefined) return released;
       try {
         this.held.deallocate(segment, stream);
@@ -640,8 +640,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
     this.held.refusal = undefined;
-    const second = this.ordering.secondLaneOf(stream);
-    let address: number = second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
+    let address = this.#allocateInSecondLane(bytes, stream, alignment);
     if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
     // Before any merging, which would leave the streams that lose their memory with nothing to take.
     if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
@@ -652,9 +651,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     }
     if (address === none && this.grow(bytes, stream, alignment)) {
       address = this.allocateIn(this.lane.number, bytes, alignment);
+      if (address === none) address = this.#allocateInSecondLane(bytes, stream, alignment);
       if (address === none) address = this.#takeOrMerge(bytes, stream, alignment);
     }
     return address;
+  }
+
+  #allocateInSecondLane(bytes: number, stream: Stream, alignment: number): number {
+    const second = this.ordering.secondLaneOf(stream);
+    return second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
   }
 
   #takeOrMerge(bytes: number, stream: Stream, alignment: number): number {

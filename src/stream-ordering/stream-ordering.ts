@@ -135,6 +135,15 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
+   * The lane that a stream's free memory is merged in: the one for memory that is held for it, once it
+   * has one. Merged in the other lane, memory freed under `'off'` would cost an event as soon as another
+   * stream takes it.
+   */
+  mergingLaneOf(stream: Stream): StreamLane {
+    return this.#held[stream.identity.slot] ?? this.#lane(stream.identity, false);
+  }
+
+  /**
    * The lane of a stream for memory that serves only that stream until it is known to be idle,
    * whatever the policy.
    */
@@ -294,9 +303,11 @@ export class StreamOrdering implements StreamObserver {
    */
   moveInto(lane: StreamLane, number: number): void {
     const from = this.lane(number);
+    const { isIdle } = from;
     if (!(from instanceof StreamLane) || this.#memory.join === undefined) this.#memory.transfer(number, lane.number);
     else if (this.#memory.join(number, lane.number)) this.#exchangeNumbers(lane, from);
-    lane.received();
+    // What depends on nothing needs no event.
+    if (!isIdle) lane.received();
   }
 
   /**

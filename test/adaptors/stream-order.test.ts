@@ -19,6 +19,7 @@ import {
 } from '../../src/index.js';
 import {
   BusyBlock,
+  eventCalls,
   eventRecords,
   expectOrdered,
   expectWaiting,
@@ -93,16 +94,6 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(() => pool.allocate(3 * bytes, b)).toThrow('out of memory');
       pool.allocate(2 * bytes, c);
       expectOrdered(first, bytes, c, block.hold);
-    });
-
-    test('makes another stream wait for memory held for the first, after it merges with memory that it shares', () => {
-      using pool = make(1, policy);
-      using a = new Stream();
-      using b = new Stream();
-      using block = BusyBlock.allocate(pool, bytes, a);
-      block.free('off');
-      expect(() => pool.allocate(2 * bytes, a)).toThrow('out of memory');
-      block.expectHandedTo(b);
     });
 
     test('makes a stream wait for both streams whose neighbouring blocks it gets coalesced', () => {
@@ -732,6 +723,37 @@ class InterruptedUpstream extends CudaMemoryResource {
     interrupt?.();
   }
 }
+
+describe('memory held for a stream that merges it with what it shares', () => {
+  test.each(sharingPolicies)('stays held in a pool with %s events, and all of it is', (policy) => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: 2 * bytes, deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    const shared = pool.allocate(bytes, a);
+    using block = BusyBlock.allocate(pool, bytes, a);
+    pool.deallocate(shared, bytes, a);
+    block.free('off');
+    expect(() => pool.allocate(3 * bytes, a)).toThrow('out of memory');
+    expect([pool.heldBackFrom(a), pool.heldBackFrom(b)]).toEqual([0, 2 * bytes]);
+    block.hold.release();
+    a.synchronizeSync();
+    expect(eventCalls(() => expect([pool.allocate(bytes, b), pool.allocate(bytes, b)]).toContain(block.pointer))).toEqual({
+      records: 0,
+      waits: 0,
+    });
+    pool.validate();
+  });
+
+  test.each(sharingPolicies)('goes to the global arena, with an event, if an arena with %s events has run out', (policy) => {
+    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: bytes, deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    using block = BusyBlock.allocate(arena, bytes, a);
+    block.free('off');
+    expect(() => arena.allocate(2 * bytes, a)).toThrow('out of memory');
+    block.expectHandedTo(b);
+  });
+});
 
 describe('an arena', () => {
   test('does not rely on an event that is older than what it returned to the global arena', () => {

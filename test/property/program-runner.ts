@@ -12,6 +12,7 @@ import {
   DriverError,
   declareAllocation,
   declareFree,
+  driverCallCounts,
   Event,
   formatOrderReport,
   type MonotonicMark,
@@ -50,6 +51,8 @@ export interface ProgramCounts {
   callbacks: number;
   /** Fences that were recorded some time before the free. */
   oldFences: number;
+  /** Frees under `'off'` that went to no leaf, none of which called the driver. */
+  freesOff: number;
   /** Buffers that were created, and steps of buffers. */
   buffers: number;
   bufferSteps: number;
@@ -66,6 +69,7 @@ export const noCounts: Readonly<ProgramCounts> = {
   synchronizations: 0,
   callbacks: 0,
   oldFences: 0,
+  freesOff: 0,
   buffers: 0,
   bufferSteps: 0,
   misuses: 0,
@@ -558,7 +562,9 @@ class Run {
     // An interruption by the previous free may have recorded the event again.
     const isFence = !(fence instanceof Event) || (fence.handle >= 0 && fence.recordedOn === slot.stream.id);
     const free = () => {
+      const callsBefore = this.#eventCalls();
       from.deallocate(pointer, bytes, slot.stream, isFence ? fence : undefined);
+      if (fence === 'off' && callsBefore !== undefined) this.#expectNoEvents(callsBefore);
       return true;
     };
     if (slot.last === undefined && this.#attempt(free, mayHaveEnded(slot))) {
@@ -570,6 +576,23 @@ class Run {
     this.#order(home, [this.#token(slot)]);
     declareAllocation(pointer, bytes, home.stream);
     this.#live.push({ ...allocation, writer: this.#token(home), readers: [], value: undefined });
+  }
+
+  /**
+   * What a free under `'off'` must not change: the calls of the driver for events and waits, and those of
+   * the leaves, which may wait. Undefined if a bump allocator or a plan decides about order.
+   */
+  #eventCalls(): readonly number[] | undefined {
+    if (this.#stack.layers.some(({ kind }) => kind === 'monotonic' || kind === 'planned')) return undefined;
+    const { eventRecords, eventWaits, synchronizations } = driverCallCounts();
+    return [eventRecords + eventWaits + synchronizations, this.#stack.leaves.reduce((sum, { above }) => sum + above.calls, 0)];
+  }
+
+  #expectNoEvents(before: readonly number[]): void {
+    const [events, calls] = this.#eventCalls() as readonly number[];
+    if (calls !== before[1]) return;
+    this.#counts.freesOff++;
+    if (events !== before[0]) throw new Violation("a free under 'off' recorded an event, or waited");
   }
 
   /**

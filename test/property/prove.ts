@@ -89,6 +89,7 @@ export function formatProof({ counts, seconds, violation }: Proof, seed: number)
     `${number(counts.synchronizations)} waits for memory`,
     `${number(counts.callbacks)} callbacks`,
     `${number(counts.oldFences)} old fences`,
+    `${number(counts.freesOff)} frees under 'off'`,
     `${number(counts.buffers)} buffers`,
     `${number(counts.bufferSteps)} steps of buffers`,
     `${number(counts.misuses)} wrong calls`,

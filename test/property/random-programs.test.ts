@@ -10,8 +10,9 @@ test('random programs keep stream order, structures, bytes and counts', async ()
   expect(proof.violation, formatProof(proof, seed)).toBeUndefined();
   expect(proof.counts.programs).toBe(programs);
   // They did enough to be meaningful.
-  const { refusals, reuses, synchronizations, callbacks, buffers, bufferSteps, misuses, oldFences } = proof.counts;
+  const { refusals, reuses, synchronizations, callbacks, buffers, bufferSteps, misuses, oldFences, freesOff } = proof.counts;
   for (const count of [refusals, reuses, callbacks, buffers, bufferSteps, misuses]) expect(count).toBeGreaterThan(programs / 10);
   expect(synchronizations).toBeGreaterThan(0);
   expect(oldFences).toBeGreaterThan(0);
+  expect(freesOff).toBeGreaterThan(0);
 }, 300_000);

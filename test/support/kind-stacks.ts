@@ -24,14 +24,14 @@ export function exampleOf({ example }: ResourceKind): Specification {
   return 'file' in options ? { ...specification, options: { ...options, file: '/dev/null' } } : specification;
 }
 
-function leafOf(specification: Specification): Specification {
+export function leafOf(specification: Specification): Specification {
   return specification.upstream === undefined ? specification : leafOf(specification.upstream);
 }
 
-function onLeaf(specification: Specification, leaf: Specification): Specification {
+export function onLeaf(specification: Specification, leaf: Specification): Specification {
   return specification.upstream === undefined ? leaf : { ...specification, upstream: onLeaf(specification.upstream, leaf) };
 }
 
-function withEvents(specification: Specification, deallocationEvents: string): Specification {
+export function withEvents(specification: Specification, deallocationEvents: string): Specification {
   return { ...specification, options: { ...specification.options, deallocationEvents } };
 }
