@@ -4,9 +4,10 @@
 #define NOMINMAX
 #endif
 #define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+// delayimp.h uses its types.
 #include <delayimp.h>
 #include <malloc.h>
-#include <windows.h>
 
 #include <algorithm>
 #include <cstring>
