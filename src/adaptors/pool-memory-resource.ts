@@ -28,7 +28,7 @@
  * only tried before an out-of-memory error.
  */
 
-import { Stream } from '../driver/stream.js';
+import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DevicePointer, GrowingMemoryResource, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor } from '../resource-kind.js';
@@ -140,6 +140,8 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
       this.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
       this.#initialLane = this.lane;
+      // The first stream may be this one: its first call must notice.
+      this.lastStream = noStream;
     }
   }
 

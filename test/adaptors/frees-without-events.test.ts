@@ -171,6 +171,7 @@ function costsOf({ specification, streams: count, isBusy, seed, percentOff, isAs
         grownBytes,
         defragmentations,
       };
+      while (live.length > 0) free();
     });
   } finally {
     for (const hold of holds) hold.release();

@@ -16,7 +16,7 @@ import {
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
-import { eventRecords, policies, sharingPolicies } from '../support/stream-order.js';
+import { eventCalls, eventRecords, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
@@ -329,6 +329,21 @@ describe('a pool', () => {
     pool.allocate(MiB, stream);
     expect(pool.statistics().reuses).toBe(1);
   });
+
+  test.each(sharingPolicies)(
+    'leaves the initial block to the legacy default stream if that comes first, under %s',
+    (deallocationEvents) => {
+      const first = Stream.legacyDefault();
+      using second = new Stream({ nonBlocking: true });
+      using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB, deallocationEvents });
+      const [freed, given] = [pool.allocate(KiB, first), pool.allocate(KiB, first)];
+      using hold = second.hold();
+      pool.deallocate(freed, KiB, first, 'eager');
+      expect(eventCalls(() => pool.deallocate(given, KiB, second, 'off'))).toEqual({ records: 0, waits: 0 });
+      expect(eventCalls(() => pool.allocate(MiB - 2 * KiB, first))).toEqual({ records: 0, waits: 0 });
+      hold.release();
+    },
+  );
 
   test.each(sharingPolicies)('hands the initial block over once, and leaves its stream what that frees, under %s', (deallocationEvents) => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents });

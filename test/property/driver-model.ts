@@ -623,7 +623,8 @@ export class DriverModel implements Disposable {
         const handle = mailbox[4] as number;
         if (isDriverMemory) this.#releaseHolds();
         // The resource waits before a free of host memory.
-        const position = isDriverMemory ? this.#awaited(this.#named(handle, 'a free')) : [];
+        const books = isDriverMemory ? this.#named(handle, 'a free') : undefined;
+        const position = books === undefined ? [] : this.#awaited(books);
         const freesBefore = driverCallCounts().frees;
         own.deallocate();
         if (!isDone()) return;
@@ -631,6 +632,8 @@ export class DriverModel implements Disposable {
         if (driverCallCounts().frees > freesBefore) {
           // Whatever else the driver may wait for is not promised.
           join(this.#host, position);
+          // A host function has ended the stream since the free was called: all devices are waited for.
+          if (books !== undefined && books.id < 0) for (let device = 0; device < Device.count(); device++) this.#deviceIsIdle(device);
           this.#check(undefined, address, address + bytes, true, 'free');
         }
         this.#forget(address, bytes);
