@@ -61,7 +61,7 @@ describe('the package, once installed', () => {
     packedFiles = readdirSync(installed, { recursive: true, withFileTypes: true })
       .filter((entry) => entry.isFile())
       .map((entry) => relative(installed, join(entry.parentPath, entry.name)));
-  }, 300_000);
+  }, 900_000);
 
   afterAll(() => {
     for (const folder of [application, tools]) rmSync(folder, { recursive: true, force: true });
