@@ -497,10 +497,14 @@ TEST("a migration takes the time that was set, on the stream that needs it") {
   software::AccessFromHost(memory, 3 * kPage, true);
   constexpr std::chrono::milliseconds kCost{50};
   software::SetMigrationCost(std::chrono::nanoseconds(kCost).count());
-  const auto start = Clock::now();
+  Gate gate;
+  gate.Close(stream);
   CHECK_OK(driver.MemPrefetchAsync(memory, 3 * kPage, kToDevice0, 0, stream));
-  CHECK(Clock::now() - start < 3 * kCost);
+  CHECK(memory.At(0) == 0);
+  const auto start = Clock::now();
+  gate.Open();
   stream.Synchronize();
+  CHECK(memory.At(0) == 3 * kPage);
   CHECK(Clock::now() - start >= 3 * kCost);
   software::SetMigrationCost(0);
 }

@@ -49,20 +49,20 @@ const faults = {
     {
       name: 'join-unmarked-eager',
       fault: "rmm#2489, 'eager': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
-      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'eager') lane.received();",
+      from: 'if (!isIdle) lane.received();',
+      to: "if (!isIdle && this.policy !== 'eager') lane.received();",
     },
     {
       name: 'join-unmarked-deferred',
       fault: "rmm#2489, 'deferred': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
-      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'deferred') lane.received();",
+      from: 'if (!isIdle) lane.received();',
+      to: "if (!isIdle && this.policy !== 'deferred') lane.received();",
     },
     {
       name: 'join-unmarked-off',
       fault: "rmm#2489, 'off': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
-      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'off') lane.received();",
+      from: 'if (!isIdle) lane.received();',
+      to: "if (!isIdle && this.policy !== 'off') lane.received();",
     },
     {
       name: 'known-649-held-for-nobody',
@@ -345,7 +345,7 @@ const faults = {
     {
       name: 'no-last-search',
       fault: 'a pool is out of memory although it has a block that fits',
-      from: 'return this.searchLane(this.lane.number, bytes, alignment);',
+      from: 'return this.searchLane(this.ordering.mergingLaneOf(stream).number, bytes, alignment);',
       to: 'return none;',
     },
   ],
@@ -571,7 +571,7 @@ const faults = {
     {
       name: 'limit-counts-after-call',
       fault: 're-entrancy: an allocation counts only after the upstream was called',
-      from: 'return this.upstream.allocate(bytes, stream, alignment);',
+      from: 'return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);',
       to: 'this.#allocatedBytes -= accountedBytes; try { return this.upstream.allocate(bytes, stream, alignment); } finally { this.#allocatedBytes += accountedBytes; }',
     },
   ],
@@ -593,7 +593,7 @@ const faults = {
     {
       name: 'row-before-free',
       fault: 'a free that fails leaves a row',
-      from: 'const suffix = this.#suffix as RowText;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
+      from: 'const suffix = this.#suffix as RowText;\n    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));',
       to: 'const suffix = this.#suffix as RowText;\n    try { this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents); } catch (error) { this.#writer.append(LogAction.free, pointer, bytes, suffix); throw error; }',
     },
   ],
@@ -643,7 +643,7 @@ const faults = {
     {
       name: 'live-bytes-after-call',
       fault: 're-entrancy: an allocation counts only after the upstream was called',
-      from: 'const pointer = this.upstream.allocate(bytes, stream, alignment);',
+      from: 'const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);',
       to: 'let pointer = 0; this.#liveBytes -= bytes; try { pointer = this.upstream.allocate(bytes, stream, alignment); } finally { this.#liveBytes += bytes; }',
     },
     {
@@ -655,8 +655,8 @@ const faults = {
     {
       name: 'refused-free-not-live',
       fault: 'memory that the upstream refused to free is no longer live',
-      from: '    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    if (pointer !== 0) this.#liveBytes -= bytes;',
-      to: '    if (pointer !== 0) this.#liveBytes -= bytes;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
+      from: '    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));\n    if (pointer !== 0) this.#liveBytes -= bytes;',
+      to: '    if (pointer !== 0) this.#liveBytes -= bytes;\n    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));',
     },
     {
       name: 'soft-limit-collects-each-time',

@@ -118,7 +118,7 @@ describe('the file of a recording', () => {
     const file = newFile();
     using recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
-    for (let i = 0; i < 100; i++) resource.allocate(2 ** 53 - 1, stream);
+    for (let i = 0; i < 100; i++) resource.allocate(2 ** 52, stream);
     recording.flush();
     for (let i = 0; i < 50; i++) resource.allocate(1, stream);
     resource.label(1, 'in the place of sizes');
