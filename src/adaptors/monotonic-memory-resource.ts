@@ -452,7 +452,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Also takes the blocks that streams have, but use nothing of. */
   protected override makeRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
-    const hasRoom = () => this.#memory.largestFreeBytes(this.ordering.mergingLaneOf(stream).number) >= least;
+    const { number } = this.lane;
+    const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
     return hasRoom() || this.joinFree(stream, hasRoom);
   }
 

@@ -51,6 +51,8 @@ export class StreamLane implements Lane {
   #event: Event | undefined;
   #callerEvent: CallerEvent | undefined;
   readonly #device: Device;
+  /** Whether memory was freed into it because a free asked to hold it for the stream. */
+  isAskedFor = false;
   /** Whether the stream has ended: another lane then has the memory. */
   hasEnded = false;
 

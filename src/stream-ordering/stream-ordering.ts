@@ -135,12 +135,13 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The lane that a stream's free memory is merged in: the one for memory that is held for it, once it
-   * has one. Merged in the other lane, memory freed under `'off'` would cost an event as soon as another
-   * stream takes it.
+   * The lane that a stream's free memory is merged in: the one for memory that is held for it, once
+   * memory was freed there under `'off'`. Merged in the other lane, that would cost an event as soon as
+   * another stream takes it.
    */
-  mergingLaneOf(stream: Stream): StreamLane {
-    return this.#held[stream.identity.slot] ?? this.#lane(stream.identity, false);
+  mergingLaneOf({ identity }: Stream): StreamLane {
+    const held = this.#held[identity.slot];
+    return held?.isAskedFor === true ? held : this.#lane(identity, this.policy === 'off');
   }
 
   /**
@@ -247,6 +248,7 @@ export class StreamOrdering implements StreamObserver {
       return lane;
     }
     const lane = this.#lane(stream.identity, fence === 'off');
+    if (fence === 'off') lane.isAskedFor = true;
     free(lane, fence === 'eager' || lane.mustRecord);
     return lane;
   }

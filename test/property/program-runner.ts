@@ -201,6 +201,8 @@ class Run {
   readonly #freed: Allocation[] = [];
   readonly #marks: Mark[] = [];
   #scopes: Scope[] = [];
+  /** The scopes that have not ended, also those that an interruption is outside of. */
+  #runningScopes = 0;
   #serial = 0;
   #values = 0;
   readonly #watchedBefore = watchedBuffers().count;
@@ -781,6 +783,7 @@ class Run {
     const scope: Scope = { cache: resource, isTop };
     resource.run(() => {
       this.#scopes.push(scope);
+      this.#runningScopes++;
       try {
         this.#steps(body);
       } finally {
@@ -791,6 +794,7 @@ class Run {
         this.#buffers.beforeScopeEnds(scope);
       });
     });
+    this.#runningScopes--;
     this.#buffers.afterScopeEnded(scope);
   }
 
@@ -808,7 +812,8 @@ class Run {
     const target = this.#model.hostFunctionStream ?? this.#stream(stream).stream;
     if (target.isDisposed || this.#orphans.includes(target)) return;
     this.#model.launchHostFunction(target, () => {
-      const isInScope = this.#scopes.length > 0;
+      // It may run in an interruption, which is outside of scopes, of code that is inside.
+      const isInScope = this.#runningScopes > 0;
       this.#interruption(body);
       // Node loses the scopes of the current code when an uncaught exception is caught.
       if (throws === true && !isInScope) throw thrownByHostFunction;
