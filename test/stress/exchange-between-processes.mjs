@@ -256,6 +256,8 @@ async function peer() {
   await draining;
   // The other process ends as well: what it has open it lets go of.
   await drain('the exchange');
+  // What is freed while a hold is outstanding goes back later.
+  await stream.synchronize();
   pool.dispose();
   stream.dispose();
   const { freeBytes } = Device.get().memoryInfo();
