@@ -139,7 +139,8 @@ export class StreamOrdering implements StreamObserver {
    * memory was freed there under `'off'`. Merged in the other lane, that would cost an event as soon as
    * another stream takes it.
    */
-  mergingLaneOf({ identity }: Stream): StreamLane {
+  mergingLaneOf(stream: Stream): StreamLane {
+    const { identity } = stream;
     const held = this.#held[identity.slot];
     return held?.isAskedFor === true ? held : this.#lane(identity, this.policy === 'off');
   }

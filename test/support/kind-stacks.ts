@@ -28,7 +28,7 @@ export function leafOf(specification: Specification): Specification {
   return specification.upstream === undefined ? specification : leafOf(specification.upstream);
 }
 
-export function onLeaf(specification: Specification, leaf: Specification): Specification {
+function onLeaf(specification: Specification, leaf: Specification): Specification {
   return specification.upstream === undefined ? leaf : { ...specification, upstream: onLeaf(specification.upstream, leaf) };
 }
 
