@@ -349,6 +349,8 @@ describe('VirtualMemoryResource', () => {
     set(pointer, 1, 1, 2 * page, stream);
     set(pointer + page, 1, 1, page, other);
     expect(checker.reports.map(({ kind }) => kind)).toEqual(['unordered']);
+    // The free waits for the other stream only.
+    stream.synchronizeSync();
     resource.deallocate(pointer, 2 * page, other);
     pool.dispose();
   });
