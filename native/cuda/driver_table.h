@@ -211,7 +211,7 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(StreamQuery, "cuStreamQuery", 2000, (Stream stream))                                                                             \
   X(StreamGetId, "cuStreamGetId", 12000, (Stream stream, unsigned long long* id))                                                    \
   X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                                      \
-  X(StreamGetCtx, "cuStreamGetCtx", 9020, (Stream stream, Context * context))                                                         \
+  X(StreamGetCtx, "cuStreamGetCtx", 9020, (Stream stream, Context * context))                                                        \
   X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                                  \
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
   X(StreamWaitValue32, "cuStreamWaitValue32", 11070, (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))    \

@@ -56,12 +56,12 @@ struct Feature {
 };
 const Feature kFeatures[] = {
     {"no pools of the driver: CudaAsyncMemoryResource, ManagedAsyncMemoryResource",
-     {"cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute", "cuMemPoolGetAttribute",
-      "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}},
+     {"cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemAllocFromPoolAsync",
+      "cuMemFreeAsync"}},
     {"no default pool of a device: CudaAsyncMemoryResource({ pool: 'default' })", {"cuDeviceGetDefaultMemPool"}},
     {"no VirtualMemoryResource",
-     {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap",
-      "cuMemUnmap", "cuMemSetAccess"}},
+     {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+      "cuMemSetAccess"}},
     {"no ManagedMemoryResource", {"cuMemAllocManaged"}},
     {"no advice, prefetching and attributes of managed memory", {"cuMemAdvise", "cuMemPrefetchAsync", "cuMemRangeGetAttribute"}},
     {"no access between devices: Device.enablePeerAccess",

@@ -122,13 +122,11 @@ struct Functions {
   }
 
   static Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
-    return Noted(Next().MemAllocManaged(pointer, bytes, flags),
-                 [=] { Checker().Allocated(*pointer, bytes); });
+    return Noted(Next().MemAllocManaged(pointer, bytes, flags), [=] { Checker().Allocated(*pointer, bytes); });
   }
 
   static Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
-    return Noted(Next().MemHostAlloc(pointer, bytes, flags),
-                 [=] { Checker().Allocated(AddressOf(*pointer), bytes); });
+    return Noted(Next().MemHostAlloc(pointer, bytes, flags), [=] { Checker().Allocated(AddressOf(*pointer), bytes); });
   }
 
   // Neither a plain free nor an unmap is sure to wait for the work that uses the memory, so it tells
@@ -158,8 +156,7 @@ struct Functions {
 
   // Memory counts as allocated when it is mapped.
   static Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
-    return Noted(Next().MemMap(address, bytes, offset, memory, flags),
-                 [=] { Checker().Allocated(address, bytes); });
+    return Noted(Next().MemMap(address, bytes, offset, memory, flags), [=] { Checker().Allocated(address, bytes); });
   }
 
   static Status MemUnmap(DevicePointer address, std::size_t bytes) {
