@@ -42,6 +42,7 @@ const tools = new Set([
   'node-api-headers',
   'playwright-core',
   'publint',
+  'recheck',
   'typedoc',
   'typescript',
 ]);
