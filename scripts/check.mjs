@@ -57,11 +57,6 @@ function buildPreset(preset) {
   return join(root, 'build-presets', preset, 'Release');
 }
 
-/** Builds all that is native, with every warning an error. */
-function warnings() {
-  buildPreset('warnings');
-}
-
 function nativeTests(preset) {
   if (preset !== 'warnings') needSanitizer(preset);
   buildPreset(preset);
@@ -122,7 +117,8 @@ const steps = {
     for (const project of ['tsconfig.json', 'src/pages', 'test/browser']) run('tsc', ['-p', project]);
   },
   'clang-format': clangFormat,
-  warnings,
+  // All that is native, with every warning an error.
+  warnings: () => buildPreset('warnings'),
   build: () => run('npm', ['run', 'build']),
   unused: () => run('knip', []),
   package: packed,
