@@ -9,9 +9,9 @@ import { fileURLToPath } from 'node:url';
 
 const root = new URL('..', import.meta.url);
 const written = new URL('biome.levels.json', root);
-const basics = ['package', 'errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
+const basics = ['settings', 'package', 'basics'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
-const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'served-memory', 'stream-ordering', 'collector'];
+const ordered = [...interfaces, 'suballocation', 'lifetimes', 'stream-ordering', 'collector'];
 const resources = [...ordered, 'files', 'formats', 'plans', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
 const everything = [...resources, 'specification', 'buffers', 'replay', 'planning', 'report', 'watch'];
 
@@ -20,32 +20,25 @@ const everything = [...resources, 'specification', 'buffers', 'replay', 'plannin
  * all; `never` lists packages that it must not import. Only the driver layer loads native code.
  */
 const parts = [
-  { name: 'package', imports: [], node: ['node:fs', 'node:module', 'node:os', 'node:path', 'node:url'] },
-  { name: 'errors', imports: ['package'], node: [] },
-  { name: 'lifetime-errors', imports: ['errors'], node: [] },
-  { name: 'collect-errors', imports: [], node: [] },
-  { name: 'call-stack', imports: ['package'], node: ['node:url'] },
-  { name: 'units', imports: [], node: [] },
-  { name: 'nearest-word', imports: [], node: [] },
-  { name: 'validation', imports: ['errors', 'nearest-word', 'units'], node: [] },
-  { name: 'driver', imports: basics },
+  { name: 'settings', imports: [], node: ['node:process'] },
+  { name: 'package', imports: ['settings'], node: ['node:fs', 'node:module', 'node:os', 'node:path', 'node:url'] },
+  { name: 'basics', imports: ['settings', 'package'], node: ['node:url'] },
+  { name: 'driver', imports: basics, hasFolders: true },
   { name: 'suballocation', imports: basics, node: [] },
   { name: 'memory-resource', imports: [...basics, 'driver'], node: [] },
   { name: 'resource-kind', imports: [...basics, 'driver', 'memory-resource'], node: [] },
-  { name: 'bulk-frees', imports: [...interfaces, 'suballocation'], node: [] },
-  { name: 'resource-scope', imports: [...interfaces, 'bulk-frees'], node: ['node:async_hooks'] },
-  { name: 'served-memory', imports: [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope'], node: [] },
+  { name: 'lifetimes', imports: [...interfaces, 'suballocation'], node: ['node:async_hooks'] },
   { name: 'files', imports: basics },
   { name: 'plans', imports: basics, node: [] },
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
-  { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
-  { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
+  { name: 'collector', imports: [...interfaces, 'lifetimes'] },
+  { name: 'formats', imports: [...interfaces, 'suballocation', 'lifetimes', 'files'], hasFolders: true },
   // A resource that calls the driver does not suballocate; it lists segments.
-  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'served-memory', 'collector', 'resource-kind'] },
+  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'lifetimes', 'collector', 'resource-kind'] },
   // An adaptor names no driver resource.
-  { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'] },
+  { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'], hasFolders: true },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
-  { name: 'specification', imports: [...resources, 'nearest-word'] },
+  { name: 'specification', imports: resources },
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
   {
@@ -53,9 +46,9 @@ const parts = [
     imports: [...basics, 'suballocation', 'formats', 'plans', 'replay/allocation-log', 'replay/project-allocations'],
     node: [],
   },
-  { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
+  { name: 'report', imports: [...basics, 'driver/workers/local-object', 'suballocation', 'files', 'formats'] },
   { name: 'watch', imports: [...ordered, 'resources', 'adaptors', 'specification', 'buffers'] },
-  { name: 'cli', imports: [...everything, 'nearest-word'] },
+  { name: 'cli', imports: everything },
   // Runs under any test runner.
   { name: 'testing', imports: interfaces, never: ['vitest', 'vitest/**', 'node:test', 'node:test/**'] },
 ];
@@ -64,7 +57,7 @@ const parts = [
 const others = [
   {
     includes: ['src/pages/**'],
-    group: ['cistern', 'cistern/**', 'node:*', '../../**', '!../../units.js', '!../../watch/**', '!../../report/**'],
+    group: ['cistern', 'cistern/**', 'node:*', '../../**', '!../../basics/units.js', '!../../watch/**', '!../../report/**'],
     message: 'Pages run in a browser: they share units, and the types of what they are given.',
   },
   {

@@ -3,11 +3,13 @@ export {
   type FailureCallback,
   FailureCallbackResourceAdaptor,
   type FailureCallbackResourceAdaptorOptions,
-} from './adaptors/failure-callback-resource-adaptor.js';
-export type { OutstandingAllocation } from './adaptors/outstanding-allocations.js';
-export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
-export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/stream-ordered-memory-resource.js';
-export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
+} from './adaptors/pass-through/failure-callback-resource-adaptor.js';
+export type { OutstandingAllocation } from './adaptors/pass-through/outstanding-allocations.js';
+export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor.js';
+export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/pooling/stream-ordered-memory-resource.js';
+export { SuballocatingMemoryResource } from './adaptors/pooling/suballocating-memory-resource.js';
+export * from './basics/errors.js';
+export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
 export { type AddonInterface, addonInterface } from './buffers/addon-interface.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/buffer-transfer.js';
 export type { ByteRange } from './buffers/byte-range.js';
@@ -40,10 +42,8 @@ export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stag
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
-export { Event, type EventOptions } from './driver/event.js';
-export type { GlobalArenaMemoryKind } from './driver/global-arena.js';
-export type { BufferMessage, EventMessage, StreamMessage } from './driver/hand-over.js';
-export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/managed-activity.js';
+export type { GlobalArenaMemoryKind } from './driver/memory/global-arena.js';
+export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/memory/managed-activity.js';
 export {
   advise,
   type ManagedRangeAttributes,
@@ -51,8 +51,20 @@ export {
   type MemoryLocation,
   managedRangeAttributes,
   prefetch,
-} from './driver/managed-memory.js';
-export type { MemoryPoolUsage } from './driver/memory-pool.js';
+} from './driver/memory/managed-memory.js';
+export type { MemoryPoolUsage } from './driver/memory/memory-pool.js';
+export type { MemoryKind } from './driver/memory/plain-memory.js';
+export {
+  copy,
+  copyFromHost,
+  copySync,
+  copyToHost,
+  copyToHostSync,
+  type PointerInfo,
+  pointerInfo,
+  set,
+  setSync,
+} from './driver/memory/transfer.js';
 export {
   type CheckOrderOptions,
   checkOrder,
@@ -67,7 +79,6 @@ export {
   type OrderReportKind,
   type OrderReportSide,
 } from './driver/order-checker.js';
-export type { MemoryKind } from './driver/plain-memory.js';
 export {
   configureSoftwareDevice,
   driverFunctionNames,
@@ -75,28 +86,18 @@ export {
   type SoftwareDeviceSettings,
   setCallLatency,
 } from './driver/software-device.js';
-export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/stream.js';
-export { StreamPool, type StreamPoolOptions } from './driver/stream-pool.js';
-export {
-  copy,
-  copyFromHost,
-  copySync,
-  copyToHost,
-  copyToHostSync,
-  type PointerInfo,
-  pointerInfo,
-  set,
-  setSync,
-} from './driver/transfer.js';
-export * from './errors.js';
+export { Event, type EventOptions } from './driver/streams/event.js';
+export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/streams/stream.js';
+export { StreamPool, type StreamPoolOptions } from './driver/streams/stream-pool.js';
+export type { BufferMessage, EventMessage, StreamMessage } from './driver/workers/hand-over.js';
 export { annotate } from './formats/recording/annotate.js';
 export { Recording, type RecordingOptions } from './formats/recording/recording.js';
+export { uncached, withResource } from './lifetimes/resource-scope.js';
 export type * from './memory-resource.js';
 export { formatPlan, type Plan, parsePlan } from './plans/plan.js';
 export type { AllocationSequence, OrderedSequence, StreamWait } from './plans/sequence.js';
 export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
 export * from './resource-kinds.js';
-export { uncached, withResource } from './resource-scope.js';
 export {
   type AllocateCallback,
   CallbackMemoryResource,
@@ -115,6 +116,5 @@ export {
   type ResourceStackOptions,
 } from './specification/resource-stack.js';
 export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
-export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './units.js';
 
 import './watch/start-if-asked.js';

@@ -1,8 +1,8 @@
+import { optionNames } from './basics/validation.js';
 import type { Device } from './driver/device.js';
-import type { Event } from './driver/event.js';
-import type { MemoryKind } from './driver/plain-memory.js';
-import type { Stream } from './driver/stream.js';
-import { optionNames } from './validation.js';
+import type { MemoryKind } from './driver/memory/plain-memory.js';
+import type { Event } from './driver/streams/event.js';
+import type { Stream } from './driver/streams/stream.js';
 
 let constructionObserver: ((resource: MemoryResource) => void) | undefined;
 

@@ -1,22 +1,22 @@
-import { alignedKind } from './adaptors/aligned-resource-adaptor.js';
-import { arenaKind } from './adaptors/arena-memory-resource.js';
-import { binningKind } from './adaptors/binning-memory-resource.js';
-import { cachingKind } from './adaptors/caching-memory-resource.js';
-import { fallbackKind } from './adaptors/fallback-resource-adaptor.js';
-import { fixedSizeKind } from './adaptors/fixed-size-memory-resource.js';
-import { limitingKind } from './adaptors/limiting-resource-adaptor.js';
-import { loggingKind } from './adaptors/logging-resource-adaptor.js';
-import { monotonicKind } from './adaptors/monotonic-memory-resource.js';
-import { perDeviceKind } from './adaptors/per-device-resource-adaptor.js';
-import { plannedKind } from './adaptors/planned-memory-resource.js';
-import { poolKind } from './adaptors/pool-memory-resource.js';
-import { prefetchKind } from './adaptors/prefetch-resource-adaptor.js';
-import { reclaimingKind } from './adaptors/reclaiming-resource-adaptor.js';
-import { recordingKind } from './adaptors/recording-resource-adaptor.js';
-import { roundingKind } from './adaptors/rounding-resource-adaptor.js';
-import { sanitizingKind } from './adaptors/sanitizing-resource-adaptor.js';
-import { statisticsKind } from './adaptors/statistics-resource-adaptor.js';
-import { trackingKind } from './adaptors/tracking-resource-adaptor.js';
+import { alignedKind } from './adaptors/pass-through/aligned-resource-adaptor.js';
+import { fallbackKind } from './adaptors/pass-through/fallback-resource-adaptor.js';
+import { limitingKind } from './adaptors/pass-through/limiting-resource-adaptor.js';
+import { loggingKind } from './adaptors/pass-through/logging-resource-adaptor.js';
+import { perDeviceKind } from './adaptors/pass-through/per-device-resource-adaptor.js';
+import { prefetchKind } from './adaptors/pass-through/prefetch-resource-adaptor.js';
+import { reclaimingKind } from './adaptors/pass-through/reclaiming-resource-adaptor.js';
+import { recordingKind } from './adaptors/pass-through/recording-resource-adaptor.js';
+import { roundingKind } from './adaptors/pass-through/rounding-resource-adaptor.js';
+import { sanitizingKind } from './adaptors/pass-through/sanitizing-resource-adaptor.js';
+import { statisticsKind } from './adaptors/pass-through/statistics-resource-adaptor.js';
+import { trackingKind } from './adaptors/pass-through/tracking-resource-adaptor.js';
+import { plannedKind } from './adaptors/planned/planned-memory-resource.js';
+import { arenaKind } from './adaptors/pooling/arena-memory-resource.js';
+import { binningKind } from './adaptors/pooling/binning-memory-resource.js';
+import { cachingKind } from './adaptors/pooling/caching-memory-resource.js';
+import { fixedSizeKind } from './adaptors/pooling/fixed-size-memory-resource.js';
+import { monotonicKind } from './adaptors/pooling/monotonic-memory-resource.js';
+import { poolKind } from './adaptors/pooling/pool-memory-resource.js';
 import type { ResourceKind } from './resource-kind.js';
 import { cudaAsyncKind } from './resources/cuda-async-memory-resource.js';
 import { cudaKind } from './resources/cuda-memory-resource.js';
@@ -27,62 +27,66 @@ import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
-export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
-export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
-export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/binning-memory-resource.js';
-export { CachingMemoryResource, type CachingMemoryResourceOptions, type CachingStatistics } from './adaptors/caching-memory-resource.js';
-export { FallbackResourceAdaptor } from './adaptors/fallback-resource-adaptor.js';
-export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/fixed-size-memory-resource.js';
-export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/limiting-resource-adaptor.js';
+export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/pass-through/aligned-resource-adaptor.js';
+export { FallbackResourceAdaptor } from './adaptors/pass-through/fallback-resource-adaptor.js';
+export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/pass-through/limiting-resource-adaptor.js';
 export {
   type FileLogOptions,
   LoggingResourceAdaptor,
   type LoggingResourceAdaptorOptions,
   type StreamLogOptions,
-} from './adaptors/logging-resource-adaptor.js';
-export {
-  MonotonicMark,
-  MonotonicMemoryResource,
-  type MonotonicMemoryResourceOptions,
-  type MonotonicStatistics,
-} from './adaptors/monotonic-memory-resource.js';
-export { PerDeviceResourceAdaptor } from './adaptors/per-device-resource-adaptor.js';
-export {
-  type PlanDeviation,
-  PlannedMemoryResource,
-  type PlannedMemoryResourceOptions,
-  type PlannedStatistics,
-  type Planner,
-} from './adaptors/planned-memory-resource.js';
-export {
-  PoolMemoryResource,
-  type PoolMemoryResourceOptions,
-  type PoolStatistics,
-} from './adaptors/pool-memory-resource.js';
-export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/prefetch-resource-adaptor.js';
-export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
-export { RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from './adaptors/recording-resource-adaptor.js';
+} from './adaptors/pass-through/logging-resource-adaptor.js';
+export { PerDeviceResourceAdaptor } from './adaptors/pass-through/per-device-resource-adaptor.js';
+export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/pass-through/prefetch-resource-adaptor.js';
+export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/pass-through/reclaiming-resource-adaptor.js';
+export { RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from './adaptors/pass-through/recording-resource-adaptor.js';
 export {
   type DivisionsRounding,
   type MultipleRounding,
   RoundingResourceAdaptor,
   type RoundingResourceAdaptorOptions,
   type TopBitsRounding,
-} from './adaptors/rounding-resource-adaptor.js';
+} from './adaptors/pass-through/rounding-resource-adaptor.js';
 export {
   formatSanitizerReport,
   type LifetimeReport,
   type SanitizerReport,
   SanitizingResourceAdaptor,
   type SanitizingResourceAdaptorOptions,
-} from './adaptors/sanitizing-resource-adaptor.js';
+} from './adaptors/pass-through/sanitizing-resource-adaptor.js';
 export {
   type AllocationStatistics,
   type CounterSnapshot,
   StatisticsResourceAdaptor,
   type StatisticsResourceAdaptorOptions,
-} from './adaptors/statistics-resource-adaptor.js';
-export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
+} from './adaptors/pass-through/statistics-resource-adaptor.js';
+export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/pass-through/tracking-resource-adaptor.js';
+export {
+  type PlanDeviation,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  type PlannedStatistics,
+  type Planner,
+} from './adaptors/planned/planned-memory-resource.js';
+export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/pooling/arena-memory-resource.js';
+export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/pooling/binning-memory-resource.js';
+export {
+  CachingMemoryResource,
+  type CachingMemoryResourceOptions,
+  type CachingStatistics,
+} from './adaptors/pooling/caching-memory-resource.js';
+export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/pooling/fixed-size-memory-resource.js';
+export {
+  MonotonicMark,
+  MonotonicMemoryResource,
+  type MonotonicMemoryResourceOptions,
+  type MonotonicStatistics,
+} from './adaptors/pooling/monotonic-memory-resource.js';
+export {
+  PoolMemoryResource,
+  type PoolMemoryResourceOptions,
+  type PoolStatistics,
+} from './adaptors/pooling/pool-memory-resource.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';

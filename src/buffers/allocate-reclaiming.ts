@@ -1,7 +1,7 @@
+import { OutOfMemoryError, type RecoveryStage } from '../basics/errors.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
-import type { Stream } from '../driver/stream.js';
-import { OutOfMemoryError, type RecoveryStage } from '../errors.js';
+import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**

@@ -1,10 +1,10 @@
+import { formatPointer, UnsupportedError } from '../basics/errors.js';
+import { notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
 import type { Device } from '../driver/device.js';
-import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/hand-over.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
-import { assertStream, type Stream } from '../driver/stream.js';
-import { formatPointer, UnsupportedError } from '../errors.js';
-import { notAllocatedHere, wrongSize } from '../lifetime-errors.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { assertStream, type Stream } from '../driver/streams/stream.js';
+import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/workers/hand-over.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**

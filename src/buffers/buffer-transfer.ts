@@ -1,14 +1,14 @@
-import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
+import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
+import { deviceOfMemory, hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
+import { assertBoolean, optionNames } from '../basics/validation.js';
 import { Device, usedDevices } from '../driver/device.js';
-import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
-import { assertStream, Stream } from '../driver/stream.js';
-import { pointerInfo } from '../driver/transfer.js';
-import { ArgumentRangeError, UnsupportedError } from '../errors.js';
+import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/memory/managed-memory.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { pointerInfo } from '../driver/memory/transfer.js';
+import { assertStream, Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
-import { assertBoolean, optionNames } from '../validation.js';
 import { currentResource } from './current-resource.js';
 import { follow } from './ordered-copy.js';
 

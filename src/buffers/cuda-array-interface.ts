@@ -3,9 +3,10 @@
  * describe arrays to each other. Such an object owns nothing: the array that it describes must
  * outlive its use.
  */
-import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
-import { assertBoolean, assertBytes, optionNames } from '../validation.js';
+
+import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { assertBoolean, assertBytes, optionNames } from '../basics/validation.js';
+import { Stream } from '../driver/streams/stream.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
 import { addressOf } from './foreign-memory.js';
 

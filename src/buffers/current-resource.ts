@@ -1,13 +1,13 @@
-import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
-import { recorded } from '../adaptors/record-everything.js';
+import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resource-adaptor.js';
+import { recorded } from '../adaptors/pass-through/record-everything.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { parseBytes, parseShare, shareOf } from '../basics/units.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { ArgumentRangeError, formatValue } from '../errors.js';
 import { environmentRecording } from '../formats/recording/shared-recordings.js';
+import { assertResourceOfDevice, scopedResource } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { assertResourceOfDevice, scopedResource } from '../resource-scope.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 import { createResource } from '../specification/resource-stack.js';
-import { parseBytes, parseShare, shareOf } from '../units.js';
 
 /** Indexed by device. */
 const initialResources: MemoryResource[] = [];

@@ -1,16 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
-import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
-import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
-import { collectForOthers } from '../collector/reclaim-unreachable-buffers.js';
-import { Event } from '../driver/event.js';
-import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
-import { accessFromHost } from '../driver/host-view.js';
-import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
-import type { MemoryLocation } from '../driver/managed-memory.js';
-import { openImport } from '../driver/process-memory.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
+import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
+import { deviceOfMemory, hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
@@ -19,14 +9,31 @@ import {
   formatValue,
   LifetimeError,
   UnsupportedError,
-} from '../errors.js';
+} from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
+import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
+import { collectForOthers } from '../collector/reclaim-unreachable-buffers.js';
+import { accessFromHost } from '../driver/memory/host-view.js';
+import type { MemoryLocation } from '../driver/memory/managed-memory.js';
+import { openImport } from '../driver/memory/process-memory.js';
+import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/memory/transfer.js';
+import { Event } from '../driver/streams/event.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, messageInfo } from '../driver/workers/hand-over.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedPointer,
+  inspectObject,
+  refuseCloning,
+} from '../driver/workers/local-object.js';
 import { flushLast } from '../files/flush-at-exit.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { AttachedMemory } from './attached-memory.js';
 import { BufferMemory } from './buffer-memory.js';
 import {

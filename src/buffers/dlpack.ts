@@ -2,12 +2,12 @@
  * Arrays in buffers, in the form of DLPack: what a buffer gives to another library, and what both
  * directions share.
  */
-import { deviceOfMemory } from '../adaptors/per-device-resource-adaptor.js';
-import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../driver/dlpack-capsule.js';
-import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, formatValue, UnsupportedError } from '../errors.js';
+import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentRangeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { assertBoolean, assertBytes, optionNames } from '../basics/validation.js';
+import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../driver/memory/dlpack-capsule.js';
+import { Stream } from '../driver/streams/stream.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { assertBoolean, assertBytes, optionNames } from '../validation.js';
 import { arrayLayout, assertWithin } from './array-layout.js';
 import { kindOfMemory } from './buffer-transfer.js';
 import type { ExportedMemory } from './exported-memory.js';

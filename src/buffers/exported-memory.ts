@@ -1,6 +1,6 @@
-import { lastingStream } from '../bulk-frees.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
-import type { Stream } from '../driver/stream.js';
+import type { Stream } from '../driver/streams/stream.js';
+import { lastingStream } from '../lifetimes/bulk-frees.js';
 import { follow } from './ordered-copy.js';
 
 /** Memory with an owner, and the stream that it is ordered on. */

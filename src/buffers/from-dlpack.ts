@@ -1,3 +1,5 @@
+import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
 import {
   dlpackDeviceType,
@@ -6,10 +8,8 @@ import {
   readOnlyFlag,
   type TensorDescription,
   takeTensor,
-} from '../driver/dlpack-capsule.js';
-import { assertStream, type Stream } from '../driver/stream.js';
-import { ArgumentRangeError, UnsupportedError } from '../errors.js';
-import { assertOptions, optionNames } from '../validation.js';
+} from '../driver/memory/dlpack-capsule.js';
+import { assertStream, type Stream } from '../driver/streams/stream.js';
 import { arrayLayout } from './array-layout.js';
 import { DeviceBuffer } from './device-buffer.js';
 import { type DLPackCapsule, type DLPackDataType, type DLPackTypeName, itemBytesOf, nameOf } from './dlpack.js';

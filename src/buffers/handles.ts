@@ -1,10 +1,10 @@
 /** The handles of exported buffers, and what both sides of an export need besides. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { noticeEndedImporters } from '../driver/process-memory.js';
-import type { Stream } from '../driver/stream.js';
-import { ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { optionNames } from '../basics/validation.js';
+import { noticeEndedImporters } from '../driver/memory/process-memory.js';
+import type { Stream } from '../driver/streams/stream.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { optionNames } from '../validation.js';
 import type { ProcessExport } from './process-export.js';
 
 /** A `Buffer` as JSON shows it, and as `process.send` transmits it by default. */

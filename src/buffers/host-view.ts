@@ -1,6 +1,6 @@
 import { isTypedArray } from 'node:util/types';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertBytes, optionNames } from '../validation.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertBytes, optionNames } from '../basics/validation.js';
 
 /** A class of typed arrays, such as `Float32Array`. */
 export interface TypedArrayClass<T extends ArrayBufferView> {

@@ -1,11 +1,11 @@
+import { formatPointer, UnsupportedError } from '../basics/errors.js';
+import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
 import { endLater } from '../collector/other-processes.js';
 import type { Device } from '../driver/device.js';
-import { type Event, recordedEvent } from '../driver/event.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
-import { closeImport, type ImportedRange } from '../driver/process-memory.js';
-import { assertStream, type Stream } from '../driver/stream.js';
-import { formatPointer, UnsupportedError } from '../errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
+import { closeImport, type ImportedRange } from '../driver/memory/process-memory.js';
+import { type Event, recordedEvent } from '../driver/streams/event.js';
+import { assertStream, type Stream } from '../driver/streams/stream.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**

@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
-import { DeviceUnavailableError, InvalidLogError } from '../errors.js';
-import { nearestWord } from '../nearest-word.js';
+import { DeviceUnavailableError, InvalidLogError } from '../basics/errors.js';
+import { nearestWord } from '../basics/nearest-word.js';
 
 /** What a user can do about a log without allocations. */
 export const emptyLogAdvice =

@@ -6,7 +6,7 @@
 import { type BigIntStats, fstatSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { Argument, type Command, Option } from 'commander';
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
 import { assertWritable } from '../files/write-whole.js';
 import { detectLog } from '../formats/log-source.js';
 import { resourceKind } from '../specification/kinds-by-name.js';

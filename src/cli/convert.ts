@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander';
+import { formatBytes } from '../basics/units.js';
 import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
 import type { LogFormat } from '../formats/log-source.js';
-import { formatBytes } from '../units.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';

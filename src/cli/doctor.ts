@@ -1,4 +1,6 @@
 import { Command } from 'commander';
+import { CisternError } from '../basics/errors.js';
+import { formatBytes } from '../basics/units.js';
 import {
   type Backend,
   type BackendChoice,
@@ -8,9 +10,7 @@ import {
   selectBackend,
 } from '../driver/backend.js';
 import { Device } from '../driver/device.js';
-import { CisternError } from '../errors.js';
 import { addonPath } from '../package/addon.js';
-import { formatBytes } from '../units.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
 import type { Terminal } from './terminal.js';

@@ -1,5 +1,5 @@
 import { CommanderError } from 'commander';
-import { ArgumentRangeError, ArgumentTypeError, InvalidLogError, SpecificationError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, InvalidLogError, SpecificationError } from '../basics/errors.js';
 
 /** The exit statuses of all commands. */
 export const ExitCode = {

@@ -1,4 +1,4 @@
-import { CisternError, InvalidLogError, SpecificationError } from '../errors.js';
+import { CisternError, InvalidLogError, SpecificationError } from '../basics/errors.js';
 
 /** A stack that could not be replayed to the end, and why. */
 export interface FailedReplay {

@@ -1,6 +1,6 @@
+import { formatBytes } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import type { FailureAlternative, FailureExplanation, FailureReason } from '../replay/explain-failure.js';
-import { formatBytes } from '../units.js';
 import { describeStreams } from './options.js';
 import { escapeMarkdown, formatHeading, formatTable } from './table.js';
 import { formatCount, type OutputStream } from './terminal.js';

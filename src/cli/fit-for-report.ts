@@ -2,16 +2,17 @@
  * What `cistern report` says about other stacks: the smallest maximum with which each of them completes
  * the log, found by replaying it on the software device.
  */
+
+import { CisternError } from '../basics/errors.js';
+import { GiB } from '../basics/units.js';
 import { selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
-import { CisternError } from '../errors.js';
 import type { EventKind, EventSink } from '../formats/event-columns.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { fitLog } from '../replay/fit-log.js';
 import type { AllocationProjection } from '../replay/project-allocations.js';
 import type { ReportFit } from '../report/report-contents.js';
-import { GiB } from '../units.js';
 import { progressBar } from './progress-bar.js';
 import type { Terminal } from './terminal.js';
 

@@ -1,10 +1,10 @@
 import { Command } from 'commander';
+import { formatBytes } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type FitResult, type FittedMaximum, fitLog } from '../replay/fit-log.js';
 import type { ReplayStreams, ReplayTime } from '../replay/replay-result.js';
 import { assertNoMaximum } from '../replay/specification-maximum.js';
 import { parseSpecification } from '../specification/parse-specification.js';
-import { formatBytes } from '../units.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
 import { logArgument } from './log-argument.js';

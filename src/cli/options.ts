@@ -1,8 +1,8 @@
 import { InvalidArgumentError, Option } from 'commander';
+import { parseBytes } from '../basics/units.js';
 import { type Backend, currentBackend, selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
 import type { ReplayStreams } from '../replay/replay-result.js';
-import { parseBytes } from '../units.js';
 import { SpecificationOption } from './command-files.js';
 import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';

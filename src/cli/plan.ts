@@ -1,11 +1,11 @@
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
+import { formatBytes } from '../basics/units.js';
 import { writeWhole } from '../files/write-whole.js';
 import { isMinimallocCsv, type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from '../planning/minimalloc-csv.js';
 import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.js';
 import { formatPlan, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
-import { formatBytes } from '../units.js';
 import { FileOption, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';

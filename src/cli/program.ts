@@ -1,5 +1,5 @@
 import { Command, CommanderError } from 'commander';
-import { CisternError } from '../errors.js';
+import { CisternError } from '../basics/errors.js';
 import { packageVersion } from '../package/version.js';
 import { adviceFor } from './advice.js';
 import { buildCommand } from './build.js';

@@ -1,6 +1,6 @@
+import { formatBytes } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
-import { formatBytes } from '../units.js';
 import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, warn } from './terminal.js';

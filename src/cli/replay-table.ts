@@ -1,5 +1,5 @@
+import { formatBytes } from '../basics/units.js';
 import type { ReplayResult } from '../replay/replay-result.js';
-import { formatBytes } from '../units.js';
 import type { FailedReplay } from './failed-replay.js';
 import { type Column, formatTable } from './table.js';
 import { formatCount, type OutputStream } from './terminal.js';

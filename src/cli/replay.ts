@@ -1,5 +1,6 @@
 import { join, parse } from 'node:path';
 import { Command, Option } from 'commander';
+import { formatBytes } from '../basics/units.js';
 import { Device } from '../driver/device.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
@@ -8,7 +9,6 @@ import { defaultRepeat, replayLog } from '../replay/replay-log.js';
 import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
-import { formatBytes } from '../units.js';
 import { FileOption, forceOption } from './command-files.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';

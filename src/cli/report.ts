@@ -1,6 +1,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { Command, Option } from 'commander';
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
+import { formatBytes } from '../basics/units.js';
 import { appendEvents, EventKind } from '../formats/event-columns.js';
 import type { LogProgress } from '../formats/log-source.js';
 import { readRecordedRun } from '../formats/read-recorded-run.js';
@@ -13,7 +14,6 @@ import { AllocationProjection } from '../replay/project-allocations.js';
 import { PackedReportRun } from '../report/pack-report-run.js';
 import { readReportRunAnd } from '../report/read-report-run.js';
 import { writeReport } from '../report/write-report.js';
-import { formatBytes } from '../units.js';
 import { emptyLogAdvice } from './advice.js';
 import { FileOption, forceOption } from './command-files.js';
 import { fitForReport, ReplayedEvents } from './fit-for-report.js';

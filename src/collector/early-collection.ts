@@ -23,11 +23,11 @@
  * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
 import { totalmem } from 'node:os';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { MiB } from '../basics/units.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { MiB } from '../units.js';
-import { assertOptions, optionNames } from '../validation.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
 
 /** Options of {@link configureEarlyCollection}. */

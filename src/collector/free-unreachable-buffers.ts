@@ -38,11 +38,11 @@
  * Cost: O(1) per buffer; a sweep reads every slot, and every memory in the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
-import { DeviceWaits, type StreamFor } from '../bulk-frees.js';
-import { captureStack } from '../call-stack.js';
-import { onReturned } from '../driver/hand-over.js';
-import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
+import { captureStack } from '../basics/call-stack.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { onReturned } from '../driver/workers/hand-over.js';
+import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
+import { DeviceWaits, type StreamFor } from '../lifetimes/bulk-frees.js';
 import { endWaits } from './other-processes.js';
 import { type AwayMemory, bringHome, keepAway } from './returned-memory.js';
 

@@ -5,7 +5,7 @@
  *     a buffer is disposed ──► an importer uses its memory ──► free it once none does
  *     a buffer of another process is disposed ──► its work runs ──► unmap it once that has run
  */
-import { noticeEndedImporters } from '../driver/process-memory.js';
+import { noticeEndedImporters } from '../driver/memory/process-memory.js';
 
 /** Waits for something. */
 export interface Waiting {

@@ -1,5 +1,5 @@
-import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/hand-over.js';
-import { assertOneOf } from '../validation.js';
+import { assertOneOf } from '../basics/validation.js';
+import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/workers/hand-over.js';
 import { freeUnreachableBuffers } from './free-unreachable-buffers.js';
 import { isAnyAway } from './returned-memory.js';
 

@@ -14,8 +14,8 @@
  * later work. The wait could last for ever, since the work may need an answer of this very thread.
  */
 import type { Device } from '../driver/device.js';
-import { followReturned, takeReturned } from '../driver/hand-over.js';
-import { Stream } from '../driver/stream.js';
+import { Stream } from '../driver/streams/stream.js';
+import { followReturned, takeReturned } from '../driver/workers/hand-over.js';
 import type { OwnedMemory } from './free-unreachable-buffers.js';
 
 /** Memory that other workers may use, with what is needed to free it. */

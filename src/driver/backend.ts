@@ -1,5 +1,5 @@
-import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
-import { formatBytes } from '../units.js';
+import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../basics/errors.js';
+import { formatBytes } from '../basics/units.js';
 import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
 import { check, invalidValueStatus } from './status.js';

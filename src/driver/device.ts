@@ -1,11 +1,11 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './local-object.js';
+import type { MemoryKind } from './memory/plain-memory.js';
 import { mailbox, NativeStatus, native } from './native.js';
-import type { MemoryKind } from './plain-memory.js';
 import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
-import { StreamIdentity } from './stream-identity.js';
+import { StreamIdentity } from './streams/stream-identity.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './workers/local-object.js';
 
 /** How much memory a device has. */
 export interface DeviceMemoryInfo {

@@ -14,7 +14,7 @@
  * Inside a host function, a call that would wait for a stream leaves CUDA's status 800 (not
  * permitted) instead: it might wait for the very function that is running.
  */
-import { AddonMissingError } from '../errors.js';
+import { AddonMissingError } from '../basics/errors.js';
 import { loadAddon } from '../package/addon.js';
 
 /** cistern's own statuses. Positive ones are CUDA's. */

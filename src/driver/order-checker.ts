@@ -4,14 +4,14 @@
  * on and off, keeps the stacks of operations, and puts reports into words.
  */
 import { channel } from 'node:diagnostics_channel';
-import { captureStack } from '../call-stack.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue } from '../errors.js';
-import { alreadyDisposed } from '../lifetime-errors.js';
-import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
-import { refuseCloning } from './local-object.js';
+import { captureStack } from '../basics/call-stack.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue } from '../basics/errors.js';
+import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
-import type { Stream } from './stream.js';
+import type { Stream } from './streams/stream.js';
+import { refuseCloning } from './workers/local-object.js';
 
 /** How memory is used. */
 export type MemoryAccess = 'read' | 'write';

@@ -1,5 +1,5 @@
-import { ArgumentRangeError, formatValue } from '../errors.js';
-import { assertBoolean, assertOptions, optionNames } from '../validation.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { assertBoolean, assertOptions, optionNames } from '../basics/validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 

@@ -1,6 +1,6 @@
-import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
-import { formatBytes } from '../units.js';
+import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../basics/errors.js';
+import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import { formatBytes } from '../basics/units.js';
 import { mailbox, NativeStatus, native } from './native.js';
 
 /** CUDA_ERROR_INVALID_VALUE. */

@@ -1,6 +1,6 @@
 import { closeSync, openSync, writeSync } from 'node:fs';
 import type { Writable } from 'node:stream';
-import { CisternError } from '../errors.js';
+import { CisternError } from '../basics/errors.js';
 
 /** The destination of a log's bytes. */
 export interface LogTarget {

@@ -12,7 +12,7 @@ import { basename, dirname, join } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
-import { assertOptions, optionNames } from '../validation.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 
 /** Takes the contents of a file, in order. */
 export interface FileSink {

@@ -1,6 +1,6 @@
-import { ArgumentRangeError, formatValue, InvalidLogError } from '../errors.js';
+import { ArgumentRangeError, formatValue, InvalidLogError } from '../basics/errors.js';
+import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
-import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
 import { EventKind } from './event-columns.js';
 import { nearestLayer } from './layers.js';

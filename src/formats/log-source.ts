@@ -3,8 +3,8 @@ import { stat } from 'node:fs/promises';
 import { pipeline, Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { createGunzip } from 'node:zlib';
-import { InvalidLogError } from '../errors.js';
-import { KiB } from '../units.js';
+import { InvalidLogError } from '../basics/errors.js';
+import { KiB } from '../basics/units.js';
 import { recordingMagic } from './recording/recording-format.js';
 import { logHeader } from './rmm-csv/csv-rows.js';
 

@@ -1,6 +1,6 @@
 import { constants } from 'node:buffer';
-import { InvalidLogError } from '../errors.js';
-import { assertOptions, optionNames } from '../validation.js';
+import { InvalidLogError } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { EventColumnsBuilder, type EventSink } from './event-columns.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { readSnapshot } from './pytorch-snapshot/snapshot-reader.js';

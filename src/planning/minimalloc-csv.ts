@@ -1,4 +1,4 @@
-import { InvalidLogError } from '../errors.js';
+import { InvalidLogError } from '../basics/errors.js';
 import type { Plan } from '../plans/plan.js';
 import type { AllocationSequence } from '../plans/sequence.js';
 

@@ -12,7 +12,7 @@
  * Cost: for each allocation the length of the lists that it looks at, which is about twice the
  * number of live allocations for most.
  */
-import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import type { Lifetimes } from './lifetimes.js';
 
 /** When each allocation needs its bytes, as an interval of operations. */

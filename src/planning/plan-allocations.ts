@@ -11,15 +11,15 @@
  * one by one, each in its own range.
  */
 
-import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../basics/validation.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { gapOf, type Plan } from '../plans/plan.js';
 import { checkedSequence, checkedWaits, differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
-import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../validation.js';
 import { Lifetimes } from './lifetimes.js';
 import { lowerBound } from './lower-bound.js';
 import { type Intervals, type Placement, Placer } from './placement.js';

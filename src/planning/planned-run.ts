@@ -1,9 +1,9 @@
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
+import { formatBytes } from '../basics/units.js';
 import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import type { Plan } from '../plans/plan.js';
 import type { OrderedSequence } from '../plans/sequence.js';
-import { formatBytes } from '../units.js';
 import { sequenceOfRun } from './sequences.js';
 
 /** Where the block of the plan begins: an address other than 0, aligned for every plan. */

@@ -1,5 +1,5 @@
-import { formatValue } from '../errors.js';
-import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../units.js';
+import { formatValue } from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../basics/units.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
 /**

@@ -1,4 +1,4 @@
-import { CisternError, formatValue } from '../errors.js';
+import { CisternError, formatValue } from '../basics/errors.js';
 
 /**
  * What one pass of a program allocates and frees, in order. Allocations have numbers from 0, in the

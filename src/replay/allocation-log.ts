@@ -1,5 +1,5 @@
-import { refuseCloning } from '../driver/local-object.js';
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
+import { refuseCloning } from '../driver/workers/local-object.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
 
 /** Events of a log in columns; the first `count` entries of each column are set. */

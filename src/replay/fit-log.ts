@@ -1,11 +1,11 @@
+import { ArgumentRangeError, formatValue, OutOfMemoryError, SpecificationError } from '../basics/errors.js';
+import { alignUp } from '../basics/units.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
-import { ArgumentRangeError, formatValue, OutOfMemoryError, SpecificationError } from '../errors.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
-import { alignUp } from '../units.js';
-import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, defaultRepeat, Replay, timePerOperation } from './replay-log.js';
 import type { ReplayStreams, ReplayTime } from './replay-result.js';

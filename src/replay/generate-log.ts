@@ -1,5 +1,5 @@
-import { ArgumentRangeError, formatValue } from '../errors.js';
-import { assertOneOf, assertOptions, optionNames } from '../validation.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { type WorkloadName, workloads } from './generate-workloads.js';
 import { GeneratedRows } from './generated-rows.js';
 

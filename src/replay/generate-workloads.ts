@@ -2,7 +2,7 @@
  * The programs behind generated logs. Each is a generator that writes rows and pauses after every
  * step, so that the rows can be taken. Each ends with everything freed.
  */
-import { GiB, MiB } from '../units.js';
+import { GiB, MiB } from '../basics/units.js';
 import type { GeneratedAllocation, GeneratedRows } from './generated-rows.js';
 import { type RandomSource, Sfc32, StandardRandom } from './generator-random.js';
 

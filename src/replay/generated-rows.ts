@@ -1,5 +1,5 @@
+import { KiB, MiB } from '../basics/units.js';
 import { CsvRows, defaultNullPointer, RowText, rowActions } from '../formats/rmm-csv/csv-rows.js';
-import { KiB, MiB } from '../units.js';
 
 /** A live allocation of a generated log. */
 export interface GeneratedAllocation {

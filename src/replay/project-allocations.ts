@@ -8,7 +8,7 @@
  * takes 20 bytes per event, in chunks, so that growing copies nothing, and 24 bytes for each CUDA
  * event that was recorded, and for each wait.
  */
-import { formatPointer, formatValue, InvalidLogError } from '../errors.js';
+import { formatPointer, formatValue, InvalidLogError } from '../basics/errors.js';
 import { EventKind, type EventSink } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';

@@ -1,8 +1,8 @@
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { appendEvents } from '../formats/event-columns.js';
 import { type LogSource, OpenLog, type ReadLogOptions } from '../formats/log-source.js';
 import { readEvents, readWholeSnapshot } from '../formats/read-recorded-run.js';
 import { RecordedNames } from '../formats/recorded-run.js';
-import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { AllocationProjection } from './project-allocations.js';
 

@@ -1,12 +1,12 @@
 import { closeSync, createReadStream, mkdtempSync, openSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack, type ResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
-import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, Replay } from './replay-log.js';
 import type { ReplayStreams } from './replay-result.js';

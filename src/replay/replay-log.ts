@@ -1,12 +1,12 @@
-import { attemptEach, throwFirst } from '../collect-errors.js';
+import { attemptEach, throwFirst } from '../basics/collect-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../basics/errors.js';
+import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import type { Device } from '../driver/device.js';
-import { Event } from '../driver/event.js';
-import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
+import { Event } from '../driver/streams/event.js';
+import { Stream } from '../driver/streams/stream.js';
 import type { ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
 import type { ResourceStack } from '../specification/resource-stack.js';
-import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
 import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
 import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';

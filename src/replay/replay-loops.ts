@@ -2,8 +2,8 @@
  * The measured loops. They allocate nothing and call only the resource, so that the measurement
  * shows little but the cost of the stack. The case without several streams has its own loop.
  */
-import type { Event } from '../driver/event.js';
-import type { Stream } from '../driver/stream.js';
+import type { Event } from '../driver/streams/event.js';
+import type { Stream } from '../driver/streams/stream.js';
 import type { MemoryResource } from '../memory-resource.js';
 import type { EventChunk } from './allocation-log.js';
 

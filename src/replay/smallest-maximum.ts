@@ -1,6 +1,6 @@
 import { totalmem } from 'node:os';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
 
 /** Maxima are multiples of this: every resource rounds allocations up to it. */
 export const maximumGranularityBytes = ALLOCATION_ALIGNMENT;

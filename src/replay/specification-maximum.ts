@@ -1,4 +1,4 @@
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
 import type { DeallocationEvents } from '../memory-resource.js';
 import { resourceKind } from '../specification/kinds-by-name.js';
 import type { Specification, SpecificationValue } from '../specification/specification.js';

@@ -1,4 +1,4 @@
-import { KiB } from '../units.js';
+import { KiB } from '../basics/units.js';
 import { matchingAllocations, matchingBlocks } from './held-bytes.js';
 import type { ReportRun } from './report-run.js';
 

@@ -2,7 +2,7 @@
  * What a person opens a report for: what was never freed, what the peak was made of, and why more
  * was reserved than used.
  */
-import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { type Grouping, groupKeys } from './held-bytes.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 

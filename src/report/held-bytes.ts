@@ -1,4 +1,4 @@
-import { formatBytes, KiB, MiB } from '../units.js';
+import { formatBytes, KiB, MiB } from '../basics/units.js';
 import { callSites } from './call-sites.js';
 import { poolOf, type ReportRun } from './report-run.js';
 

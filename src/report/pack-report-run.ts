@@ -7,7 +7,7 @@
  * allocation live at the same time. Once everything is read, these 70 bytes are replaced by 8 bytes
  * per span and 24 per distinct address.
  */
-import { refuseCloning } from '../driver/local-object.js';
+import { refuseCloning } from '../driver/workers/local-object.js';
 import { appendEvents, EventKind, type EventSink } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
 import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';

@@ -1,9 +1,9 @@
+import { assertOptions } from '../basics/validation.js';
 import { appendEvents, type EventSink } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
 import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
 import { RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
-import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
 /**

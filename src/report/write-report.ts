@@ -3,11 +3,11 @@ import { pipeline, Readable } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { createGzip } from 'node:zlib';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
 import { type FileSink, writeWhole } from '../files/write-whole.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { packageFile } from '../package/file.js';
-import { assertFunction, assertOptions, optionNames } from '../validation.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, ReportFit, RunOverview } from './report-contents.js';
 

@@ -1,4 +1,18 @@
+import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../basics/errors.js';
+import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
+import {
+  assertAlignment,
+  assertBytes,
+  assertFunction,
+  assertOneOf,
+  assertOptions,
+  assertPointer,
+  optionNames,
+} from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -6,15 +20,9 @@ import {
   inspectedDisposal,
   inspectObject,
   refuseCloning,
-} from '../driver/local-object.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../errors.js';
-import { alreadyDisposed } from '../lifetime-errors.js';
+} from '../driver/workers/local-object.js';
+import { giveBack, noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import { announceConstruction, type DeallocationFence, type DevicePointer, type MemoryResource } from '../memory-resource.js';
-import { giveBack, noteFree, servedPointer } from '../served-memory.js';
-import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /**
  * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes (1 or more),

@@ -1,7 +1,7 @@
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { assertBoolean, assertOptions, optionNames } from '../basics/validation.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../errors.js';
 import { defineUpstream } from '../resource-kind.js';
-import { assertBoolean, assertOptions, optionNames } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
 
 /** Options of {@link CudaAsyncMemoryResource}. */

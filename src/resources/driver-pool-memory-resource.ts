@@ -1,6 +1,12 @@
-import { rememberedSoFar, takeBack } from '../bulk-frees.js';
-import { throwFirst } from '../collect-errors.js';
+import { throwFirst } from '../basics/collect-errors.js';
+import { ArgumentRangeError, formatPointer } from '../basics/errors.js';
+import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
+import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory/memory-pool.js';
+import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
+import { assertStream, assertStreamOf, noStream, Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -8,12 +14,8 @@ import {
   inspectedDisposal,
   inspectObject,
   refuseCloning,
-} from '../driver/local-object.js';
-import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
-import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
-import { type PointerInfo, pointerInfo } from '../driver/transfer.js';
-import { ArgumentRangeError, formatPointer } from '../errors.js';
-import { alreadyDisposed } from '../lifetime-errors.js';
+} from '../driver/workers/local-object.js';
+import { rememberedSoFar, takeBack } from '../lifetimes/bulk-frees.js';
 import {
   announceConstruction,
   type DeallocationFence,
@@ -25,8 +27,6 @@ import {
   trimOptionNames,
 } from '../memory-resource.js';
 import { isWithin, type Segment } from '../suballocation/blocks.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /** Options of {@link ManagedAsyncMemoryResource}. */
 export interface ManagedAsyncMemoryResourceOptions {

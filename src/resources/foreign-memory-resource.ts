@@ -14,10 +14,15 @@
  * Invariants: `release` is called at most once; owned memory is in `unreleased` from the moment
  * that somebody owns it until `release` is called.
  */
-import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../bulk-frees.js';
-import { attemptEach } from '../collect-errors.js';
+
+import { attemptEach } from '../basics/collect-errors.js';
+import { formatPointer, UnsupportedError } from '../basics/errors.js';
+import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import { assertBytes, assertPointer } from '../basics/validation.js';
 import { type Device, usedDevices } from '../driver/device.js';
-import { type Event, recordedEvent } from '../driver/event.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { type Event, recordedEvent } from '../driver/streams/event.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -26,13 +31,9 @@ import {
   inspectedPointer,
   inspectObject,
   refuseCloning,
-} from '../driver/local-object.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { formatPointer, UnsupportedError } from '../errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
+} from '../driver/workers/local-object.js';
+import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../lifetimes/bulk-frees.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { assertBytes, assertPointer } from '../validation.js';
 
 /** Owned memory that is still to be released. */
 const unreleased = new Set<ForeignMemoryResource>();

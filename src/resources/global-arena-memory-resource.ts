@@ -1,6 +1,11 @@
+import { ArgumentRangeError } from '../basics/errors.js';
+import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { answerRequests, GlobalArena, type GlobalArenaMemoryKind, globalArenaMemoryKinds, isAsked } from '../driver/global-arena.js';
+import { answerRequests, GlobalArena, type GlobalArenaMemoryKind, globalArenaMemoryKinds, isAsked } from '../driver/memory/global-arena.js';
+import { assertStream, assertStreamOf, Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -8,10 +13,7 @@ import {
   inspectedDisposal,
   inspectObject,
   refuseCloning,
-} from '../driver/local-object.js';
-import { assertStream, assertStreamOf, Stream } from '../driver/stream.js';
-import { ArgumentRangeError } from '../errors.js';
-import { alreadyDisposed } from '../lifetime-errors.js';
+} from '../driver/workers/local-object.js';
 import {
   announceConstruction,
   type DeallocationFence,
@@ -21,8 +23,6 @@ import {
   type TakingMemoryResource,
 } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
-import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /** Options of {@link GlobalArenaMemoryResource}. */
 export interface GlobalArenaMemoryResourceOptions {

@@ -1,9 +1,9 @@
+import { GiB } from '../basics/units.js';
+import { assertOptions } from '../basics/validation.js';
 import { deviceOption } from '../driver/device.js';
-import { PlainMemory } from '../driver/plain-memory.js';
-import type { Stream } from '../driver/stream.js';
+import { PlainMemory } from '../driver/memory/plain-memory.js';
+import type { Stream } from '../driver/streams/stream.js';
 import { defineUpstream } from '../resource-kind.js';
-import { GiB } from '../units.js';
-import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**

@@ -1,7 +1,7 @@
+import { DriverError, UnsupportedError } from '../basics/errors.js';
+import { assertOptions } from '../basics/validation.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
-import { DriverError, UnsupportedError } from '../errors.js';
 import { defineUpstream } from '../resource-kind.js';
-import { assertOptions } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPoolOptionNames } from './driver-pool-memory-resource.js';
 
 /**

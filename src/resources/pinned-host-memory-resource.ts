@@ -1,8 +1,8 @@
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertOptions } from '../basics/validation.js';
 import { deviceOption } from '../driver/device.js';
-import { PlainMemory } from '../driver/plain-memory.js';
+import { PlainMemory } from '../driver/memory/plain-memory.js';
 import { defineUpstream } from '../resource-kind.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**

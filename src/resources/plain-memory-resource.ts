@@ -1,4 +1,10 @@
+import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertPointer, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
+import type { MemoryKind, PlainMemory } from '../driver/memory/plain-memory.js';
+import type { VirtualMemory } from '../driver/memory/virtual-memory.js';
+import { assertStream, type Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -6,11 +12,7 @@ import {
   inspectedDisposal,
   inspectObject,
   refuseCloning,
-} from '../driver/local-object.js';
-import type { MemoryKind, PlainMemory } from '../driver/plain-memory.js';
-import { assertStream, type Stream } from '../driver/stream.js';
-import type { VirtualMemory } from '../driver/virtual-memory.js';
-import { alreadyDisposed } from '../lifetime-errors.js';
+} from '../driver/workers/local-object.js';
 import {
   announceConstruction,
   type DeallocationFence,
@@ -18,8 +20,6 @@ import {
   type MemoryResource,
   type ReservingMemoryResource,
 } from '../memory-resource.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertPointer, optionNames } from '../validation.js';
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {

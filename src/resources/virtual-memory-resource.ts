@@ -1,9 +1,9 @@
+import { ArgumentRangeError } from '../basics/errors.js';
+import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { VirtualMemory } from '../driver/virtual-memory.js';
-import { ArgumentRangeError } from '../errors.js';
+import { VirtualMemory } from '../driver/memory/virtual-memory.js';
 import type { GrowingMemoryResource } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
-import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { PlainMemoryResource } from './plain-memory-resource.js';
 
 /** Options of {@link VirtualMemoryResource}. */

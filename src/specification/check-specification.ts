@@ -1,5 +1,5 @@
-import { formatValue } from '../errors.js';
-import { suggestion } from '../nearest-word.js';
+import { formatValue } from '../basics/errors.js';
+import { suggestion } from '../basics/nearest-word.js';
 import { PathPlace, type Place } from './place.js';
 import type { Specification, SpecificationValue } from './specification.js';
 import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';

@@ -1,5 +1,5 @@
+import { GiB, KiB, MiB } from '../basics/units.js';
 import type { OptionType } from '../resource-kind.js';
-import { GiB, KiB, MiB } from '../units.js';
 import { checkSpecification } from './check-specification.js';
 import { resourceKind } from './kinds-by-name.js';
 import type { Specification, SpecificationValue } from './specification.js';

@@ -1,4 +1,4 @@
-import { suggestion } from '../nearest-word.js';
+import { suggestion } from '../basics/nearest-word.js';
 import type { OptionType, ResourceKind } from '../resource-kind.js';
 import { checkSpecification } from './check-specification.js';
 import { resourceKind } from './kinds-by-name.js';

@@ -1,4 +1,4 @@
-import { SpecificationError } from '../errors.js';
+import { SpecificationError } from '../basics/errors.js';
 
 /** A place in a specification that an error can point at. */
 export interface Place {

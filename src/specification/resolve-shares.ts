@@ -1,6 +1,6 @@
+import { parseShare, shareOf } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
 import type { OptionType } from '../resource-kind.js';
-import { parseShare, shareOf } from '../units.js';
 import { resourceKind } from './kinds-by-name.js';
 import type { Specification, SpecificationValue } from './specification.js';
 

@@ -1,12 +1,12 @@
 import { disposeLayers, layersOf } from '../adaptors/layers.js';
-import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
+import { ArgumentRangeError, ArgumentTypeError } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
-import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 import type { KindArguments, ResourceKind } from '../resource-kind.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
-import { assertOptions, optionNames } from '../validation.js';
 import { formatSpecification } from './format-specification.js';
 import { resourceKind } from './kinds-by-name.js';
 import { parseSpecification } from './parse-specification.js';

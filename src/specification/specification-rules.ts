@@ -3,10 +3,10 @@
  * points at.
  */
 
-import { formatValue } from '../errors.js';
-import { suggestion } from '../nearest-word.js';
+import { formatValue } from '../basics/errors.js';
+import { suggestion } from '../basics/nearest-word.js';
+import { parseBytes, parseShare } from '../basics/units.js';
 import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
-import { parseBytes, parseShare } from '../units.js';
 import { kindNames, resourceKind } from './kinds-by-name.js';
 import type { Place } from './place.js';
 import { maximumDepth, type Specification, type SpecificationValue } from './specification.js';

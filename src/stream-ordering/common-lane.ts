@@ -1,7 +1,7 @@
+import { DriverError } from '../basics/errors.js';
 import { Device } from '../driver/device.js';
-import { Event } from '../driver/event.js';
-import type { StreamIdentity } from '../driver/stream-identity.js';
-import { DriverError } from '../errors.js';
+import { Event } from '../driver/streams/event.js';
+import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 
 /**

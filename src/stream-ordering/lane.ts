@@ -1,5 +1,5 @@
-import type { Event } from '../driver/event.js';
-import type { StreamIdentity } from '../driver/stream-identity.js';
+import type { Event } from '../driver/streams/event.js';
+import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 
 /**
  * Events that lanes gave away with their memory. Only one common lane has each of them, and it disposes

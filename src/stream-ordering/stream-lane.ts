@@ -1,6 +1,6 @@
 import type { Device } from '../driver/device.js';
-import { Event } from '../driver/event.js';
-import { StreamIdentity } from '../driver/stream-identity.js';
+import { Event } from '../driver/streams/event.js';
+import { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 

@@ -24,16 +24,17 @@
  *  - on a stream whose end is not announced, an event is recorded at every free, because later may
  *    be too late (rapidsai/rmm#649).
  */
+
+import { ArgumentRangeError, DriverError, LifetimeError } from '../basics/errors.js';
+import { assertOneOf } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
-import { Event } from '../driver/event.js';
-import type { MemoryKind } from '../driver/plain-memory.js';
+import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isNotPermitted } from '../driver/status.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { StreamIdentity, type StreamObserver } from '../driver/stream-identity.js';
-import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
+import { Event } from '../driver/streams/event.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import { StreamIdentity, type StreamObserver } from '../driver/streams/stream-identity.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
-import { assertOneOf } from '../validation.js';
 import { CommonLane } from './common-lane.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 import { StreamLane } from './stream-lane.js';

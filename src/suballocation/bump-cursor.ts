@@ -19,7 +19,7 @@
  *
  * Cost: allocating takes constant time; `rewind` is linear in the blocks that it returns.
  */
-import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { none } from './blocks.js';
 
 const noBlocks: readonly number[] = [];

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { pointerInfo } from '../driver/transfer.js';
-import { ALLOCATION_ALIGNMENT, KiB, MiB } from '../units.js';
+import { ALLOCATION_ALIGNMENT, KiB, MiB } from '../basics/units.js';
+import { pointerInfo } from '../driver/memory/transfer.js';
 import type { ResourceSupport } from './harness.js';
 import { Random } from './random.js';
 import { assertOutOfMemory, assertRefused, type Block, type TestBed } from './test-bed.js';

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { Stream } from '../driver/stream.js';
+import type { Stream } from '../driver/streams/stream.js';
 import type { ResourceSupport } from './harness.js';
 import { assertLifetimeError, assertRefused, type Block, type TestBed } from './test-bed.js';
 

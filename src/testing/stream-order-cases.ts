@@ -1,8 +1,8 @@
-import { Event } from '../driver/event.js';
-import type { Stream, StreamHold } from '../driver/stream.js';
-import { set } from '../driver/transfer.js';
+import { MiB } from '../basics/units.js';
+import { set } from '../driver/memory/transfer.js';
+import { Event } from '../driver/streams/event.js';
+import type { Stream, StreamHold } from '../driver/streams/stream.js';
 import type { DeallocationFence } from '../memory-resource.js';
-import { MiB } from '../units.js';
 import type { ResourceSupport } from './harness.js';
 import { assertOutOfMemory, type Block, type TestBed } from './test-bed.js';
 

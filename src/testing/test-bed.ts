@@ -1,9 +1,16 @@
 import assert from 'node:assert/strict';
-import { Stream } from '../driver/stream.js';
-import { copyFromHost, copyToHostSync } from '../driver/transfer.js';
-import { ArgumentRangeError, ArgumentTypeError, type CisternErrorCode, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  type CisternErrorCode,
+  formatValue,
+  LifetimeError,
+  OutOfMemoryError,
+} from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { copyFromHost, copyToHostSync } from '../driver/memory/transfer.js';
+import { Stream } from '../driver/streams/stream.js';
 import type { DeallocationFence, MemoryResource } from '../memory-resource.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
 import type { ConformanceSubject, ResourceHarness, ResourceSupport } from './harness.js';
 
 /** A live allocation. */

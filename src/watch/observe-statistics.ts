@@ -1,4 +1,4 @@
-import { ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { sampleStatistics } from './sample-statistics.js';
 import { statisticsMetrics } from './statistics-metrics.js';
 

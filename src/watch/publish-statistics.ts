@@ -1,6 +1,6 @@
 import { channel } from 'node:diagnostics_channel';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertOptions, optionNames } from '../validation.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { sampleStatistics } from './sample-statistics.js';
 
 /** Options of {@link publishStatistics}. */

@@ -1,10 +1,10 @@
 import { layersOf } from '../adaptors/layers.js';
-import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
-import type { StreamOrderedStatistics } from '../adaptors/stream-ordered-memory-resource.js';
+import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
+import type { StreamOrderedStatistics } from '../adaptors/pooling/stream-ordered-memory-resource.js';
 import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
-import { managedActivity } from '../driver/managed-activity.js';
+import { managedActivity } from '../driver/memory/managed-activity.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 

@@ -1,5 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertOptions, optionNames } from '../validation.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
 
 /** Options of {@link serveStatistics}. */

@@ -1,4 +1,4 @@
-import type { ManagedActivity } from '../driver/managed-activity.js';
+import type { ManagedActivity } from '../driver/memory/managed-activity.js';
 import type { LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Distinguishes the values of one metric. */

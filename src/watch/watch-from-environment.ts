@@ -1,4 +1,4 @@
-import { ArgumentRangeError, formatValue } from '../errors.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
 let watch: Promise<void> | undefined;

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
-import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/remember-allocations.js';
+import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/pass-through/remember-allocations.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { failCall } from '../../src/driver/software-device.js';
 import {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { PassRecorder } from '../../src/adaptors/pass-recorder.js';
-import { eventObserver } from '../../src/driver/event-observer.js';
+import { PassRecorder } from '../../src/adaptors/planned/pass-recorder.js';
+import { eventObserver } from '../../src/driver/streams/event-observer.js';
 import { Event, Stream } from '../../src/index.js';
 
 describe('the recorder of a pass', () => {

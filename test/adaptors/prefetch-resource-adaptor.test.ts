@@ -17,7 +17,7 @@ import {
   Stream,
 } from '../../src/index.js';
 
-vi.mock('../../src/driver/managed-memory.js', { spy: true });
+vi.mock('../../src/driver/memory/managed-memory.js', { spy: true });
 
 let stream: Stream;
 let upstream: ManagedMemoryResource;

@@ -1,6 +1,6 @@
+import { LifetimeError, OutOfMemoryError } from '../../src/basics/errors.js';
 import { Device } from '../../src/driver/device.js';
-import type { Stream } from '../../src/driver/stream.js';
-import { LifetimeError, OutOfMemoryError } from '../../src/errors.js';
+import type { Stream } from '../../src/driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../../src/memory-resource.js';
 
 /**

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import { OutOfMemoryError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { Stream } from '../../src/driver/stream.js';
-import { OutOfMemoryError } from '../../src/errors.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { AddressCountingResource } from './address-counting-resource.js';
 
 let stream: Stream;

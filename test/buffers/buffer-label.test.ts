@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { StatisticsResourceAdaptor } from '../../src/adaptors/statistics-resource-adaptor.js';
+import { StatisticsResourceAdaptor } from '../../src/adaptors/pass-through/statistics-resource-adaptor.js';
 import { CudaMemoryResource, DeviceBuffer, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from '../../src/index.js';
 import { eventsOf, readRecording } from '../support/read-recording.js';
 

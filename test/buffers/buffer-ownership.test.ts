@@ -1,19 +1,19 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError } from '../../src/basics/errors.js';
+import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer, type HostData } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import { Event } from '../../src/driver/event.js';
-import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError } from '../../src/errors.js';
+import { Event } from '../../src/driver/streams/event.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import type { DeallocationFence, MemoryResource } from '../../src/memory-resource.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
-import { MiB } from '../../src/units.js';
 import { policies } from '../support/stream-order.js';
 
 let stream: Stream;

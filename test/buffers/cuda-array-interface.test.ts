@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/basics/errors.js';
 import type { CudaArrayInterface } from '../../src/buffers/cuda-array-interface.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
-import { Event } from '../../src/driver/event.js';
 import { failCall } from '../../src/driver/software-device.js';
-import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/errors.js';
+import { Event } from '../../src/driver/streams/event.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 
 let resource: CudaAsyncMemoryResource;

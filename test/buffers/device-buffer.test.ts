@@ -1,18 +1,18 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, OutOfMemoryError } from '../../src/basics/errors.js';
+import { GiB, MiB } from '../../src/basics/units.js';
 import { DeviceBuffer, type DeviceBufferOptions } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
-import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, OutOfMemoryError } from '../../src/errors.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
-import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from './address-counting-resource.js';
 
 let stream: Stream;

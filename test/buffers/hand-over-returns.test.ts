@@ -1,14 +1,14 @@
 import { setImmediate, setTimeout } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { AlignedResourceAdaptor } from '../../src/adaptors/aligned-resource-adaptor.js';
-import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
+import { AlignedResourceAdaptor } from '../../src/adaptors/pass-through/aligned-resource-adaptor.js';
+import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
+import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import type { BufferMessage } from '../../src/driver/hand-over.js';
-import { Stream } from '../../src/driver/stream.js';
+import { Stream } from '../../src/driver/streams/stream.js';
+import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
-import { MiB } from '../../src/units.js';
 import { caught, code } from '../support/errors.js';
 
 /** Waits until the event loop has freed what has come home. */

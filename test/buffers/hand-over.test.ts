@@ -1,23 +1,23 @@
 import { setImmediate, setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
-import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
+import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import type { BufferMessage } from '../../src/driver/hand-over.js';
 import { checkOrder } from '../../src/driver/order-checker.js';
 import { failCall } from '../../src/driver/software-device.js';
-import { Stream } from '../../src/driver/stream.js';
+import { Stream } from '../../src/driver/streams/stream.js';
+import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
-import { MiB } from '../../src/units.js';
 import { needSecondDevice } from '../support/device-memory.js';
 
 import { caught, code } from '../support/errors.js';

@@ -1,24 +1,24 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ArenaMemoryResource } from '../../src/adaptors/arena-memory-resource.js';
-import { BinningMemoryResource } from '../../src/adaptors/binning-memory-resource.js';
-import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
-import { FixedSizeMemoryResource } from '../../src/adaptors/fixed-size-memory-resource.js';
-import { MonotonicMemoryResource } from '../../src/adaptors/monotonic-memory-resource.js';
-import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
-import { ReclaimingResourceAdaptor } from '../../src/adaptors/reclaiming-resource-adaptor.js';
+import { ReclaimingResourceAdaptor } from '../../src/adaptors/pass-through/reclaiming-resource-adaptor.js';
+import { ArenaMemoryResource } from '../../src/adaptors/pooling/arena-memory-resource.js';
+import { BinningMemoryResource } from '../../src/adaptors/pooling/binning-memory-resource.js';
+import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
+import { FixedSizeMemoryResource } from '../../src/adaptors/pooling/fixed-size-memory-resource.js';
+import { MonotonicMemoryResource } from '../../src/adaptors/pooling/monotonic-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError } from '../../src/basics/errors.js';
+import { KiB, MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
-import { Event } from '../../src/driver/event.js';
-import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError } from '../../src/errors.js';
+import { Event } from '../../src/driver/streams/event.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import type { MemoryResource, ReservingMemoryResource } from '../../src/memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
-import { KiB, MiB } from '../../src/units.js';
 
 /** What a cell of the table uses. The host function runs on `stream`, inside the call. */
 interface Cell {

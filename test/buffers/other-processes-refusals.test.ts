@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { Stream } from '../../src/driver/stream.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { isStrictDriver, needExportablePools, runProcesses } from '../support/processes.js';
 import { printed } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';

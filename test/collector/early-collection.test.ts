@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { ArgumentRangeError, ArgumentTypeError } from '../../src/basics/errors.js';
+import { GiB, MiB } from '../../src/basics/units.js';
 import { configureEarlyCollection, type HeldMemory } from '../../src/collector/early-collection.js';
 import { Device } from '../../src/driver/device.js';
-import { ArgumentRangeError, ArgumentTypeError } from '../../src/errors.js';
-import { GiB, MiB } from '../../src/units.js';
 
 const v8 = vi.hoisted(() => ({ now: 0, collections: [] as string[], collect: (_kind: string): void => {} }));
 

@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import { ArgumentRangeError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
-import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError } from '../../src/errors.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { runModule } from '../support/run-module.js';
 

@@ -1,15 +1,15 @@
 import { setImmediate, setTimeout } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
+import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import { Event } from '../../src/driver/event.js';
-import type { BufferMessage, EventMessage, StreamMessage } from '../../src/driver/hand-over.js';
 import { failCall } from '../../src/driver/software-device.js';
-import { Stream } from '../../src/driver/stream.js';
+import { Event } from '../../src/driver/streams/event.js';
+import { Stream } from '../../src/driver/streams/stream.js';
+import type { BufferMessage, EventMessage, StreamMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
-import { MiB } from '../../src/units.js';
 import { caught, code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';
 

@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest';
-import { Event } from '../../src/driver/event.js';
-import { Stream } from '../../src/driver/stream.js';
-import { copyFromHost, copyIntoHost, copyToHostSync, set } from '../../src/driver/transfer.js';
-import { ArgumentRangeError, DriverError } from '../../src/errors.js';
+import { ArgumentRangeError, DriverError } from '../../src/basics/errors.js';
+import { MiB } from '../../src/basics/units.js';
+import { copyFromHost, copyIntoHost, copyToHostSync, set } from '../../src/driver/memory/transfer.js';
+import { Event } from '../../src/driver/streams/event.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
-import { MiB } from '../../src/units.js';
 
 // Resizable array buffers, which the types of ES2023 do not know.
 interface Resizable extends ArrayBuffer {

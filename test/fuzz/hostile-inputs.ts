@@ -8,7 +8,7 @@
  */
 import assert from 'node:assert/strict';
 import { readFileSync, writeSync } from 'node:fs';
-import { CisternError, InvalidLogError, SpecificationError } from '../../src/errors.js';
+import { CisternError, InvalidLogError, SpecificationError } from '../../src/basics/errors.js';
 import { convertedFormats, convertLog } from '../../src/formats/convert-log.js';
 import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
 import { encodeRecording } from '../../src/formats/recording/convert-to-recording.js';

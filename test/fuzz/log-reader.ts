@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { crc32, gzipSync } from 'node:zlib';
-import { InvalidLogError } from '../../src/errors.js';
+import { InvalidLogError } from '../../src/basics/errors.js';
 import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
 import { paddedToRecord, recordBytes, recordingMagic } from '../../src/formats/recording/recording-format.js';
 import type { AllocationLog, LogEvent } from '../../src/replay/allocation-log.js';

@@ -3,7 +3,7 @@
  * `SpecificationError` that points into it.
  */
 import assert from 'node:assert/strict';
-import { SpecificationError } from '../../src/errors.js';
+import { SpecificationError } from '../../src/basics/errors.js';
 import { resourceKinds } from '../../src/resource-kinds.js';
 import { checkSpecification } from '../../src/specification/check-specification.js';
 import { formatSpecification } from '../../src/specification/format-specification.js';

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { eventObserver } from '../../src/driver/event-observer.js';
+import { eventObserver } from '../../src/driver/streams/event-observer.js';
 import { CudaMemoryResource, Event, PlannedMemoryResource, PoolMemoryResource, Stream } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
 import { collectGarbageUntil } from './collection.js';

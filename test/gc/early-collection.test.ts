@@ -1,17 +1,17 @@
 import { constants, type PerformanceEntry, PerformanceObserver } from 'node:perf_hooks';
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
-import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
+import { GiB, MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { configureEarlyCollection, heldMemory } from '../../src/collector/early-collection.js';
 import { Device } from '../../src/driver/device.js';
-import type { MemoryKind } from '../../src/driver/plain-memory.js';
-import { Stream } from '../../src/driver/stream.js';
+import type { MemoryKind } from '../../src/driver/memory/plain-memory.js';
+import { Stream } from '../../src/driver/streams/stream.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
-import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { collectGarbage } from './collection.js';
 

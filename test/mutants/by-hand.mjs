@@ -117,7 +117,7 @@ const faults = {
       to: 'const isUsable = ',
     },
   ],
-  'src/driver/event.ts': [
+  'src/driver/streams/event.ts': [
     {
       name: 'refused-event-disposed',
       fault: 'an event that the driver refuses to destroy is disposed anyway',
@@ -125,7 +125,7 @@ const faults = {
       to: '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
     },
   ],
-  'src/driver/stream-identity.ts': [
+  'src/driver/streams/stream-identity.ts': [
     {
       name: 'busy-stream-counts-as-run',
       fault: 'a query that returns false counts as a synchronization',
@@ -239,7 +239,7 @@ const faults = {
       to: 'chain.awaited.delete(from);',
     },
   ],
-  'src/adaptors/upstream-blocks.ts': [
+  'src/adaptors/pooling/upstream-blocks.ts': [
     {
       name: 'arriving-bytes-not-counted',
       fault: 're-entrancy: bytes being requested from the upstream do not count',
@@ -253,7 +253,7 @@ const faults = {
       to: 'this.#upstream.allocate(bytes, stream)',
     },
   ],
-  'src/adaptors/stream-ordered-memory-resource.ts': [
+  'src/adaptors/pooling/stream-ordered-memory-resource.ts': [
     {
       name: 'lane-of-other-stream-after-growth',
       fault: 're-entrancy: after a call of the upstream, the lane of another stream is used',
@@ -297,7 +297,7 @@ const faults = {
       to: '() => this.reservedBytes',
     },
   ],
-  'src/adaptors/suballocating-memory-resource.ts': [
+  'src/adaptors/pooling/suballocating-memory-resource.ts': [
     {
       name: 'free-unordered',
       fault: 'a free without a fence is not ordered',
@@ -341,7 +341,7 @@ const faults = {
       to: "if (stream.identity?.slot !== this.lastStream.identity?.slot || stream.handle < 0) this.enter(stream, 'allocate');",
     },
   ],
-  'src/adaptors/pool-memory-resource.ts': [
+  'src/adaptors/pooling/pool-memory-resource.ts': [
     {
       name: 'no-last-search',
       fault: 'a pool is out of memory although it has a block that fits',
@@ -349,7 +349,7 @@ const faults = {
       to: 'return none;',
     },
   ],
-  'src/adaptors/arena-memory-resource.ts': [
+  'src/adaptors/pooling/arena-memory-resource.ts': [
     {
       name: 'arena-grows-beyond-size',
       fault: 're-entrancy: an arena takes its block twice',
@@ -369,7 +369,7 @@ const faults = {
       to: 'const units = leastBytes(bytes, ALLOCATION_ALIGNMENT) / unitBytes;',
     },
   ],
-  'src/adaptors/monotonic-memory-resource.ts': [
+  'src/adaptors/pooling/monotonic-memory-resource.ts': [
     {
       name: 'rewind-frees-unordered',
       fault: 'blocks beyond a rewind go to other streams without a wait',
@@ -407,7 +407,7 @@ const faults = {
       to: 'this.#marks.pop();',
     },
   ],
-  'src/adaptors/fixed-size-memory-resource.ts': [
+  'src/adaptors/pooling/fixed-size-memory-resource.ts': [
     {
       name: 'fixed-size-wrong-size',
       fault: 'the requested size is not remembered',
@@ -421,7 +421,7 @@ const faults = {
       to: 'return Math.ceil((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);',
     },
   ],
-  'src/adaptors/binning-memory-resource.ts': [
+  'src/adaptors/pooling/binning-memory-resource.ts': [
     {
       name: 'bin-skipped',
       fault: 'the smallest bin that fits is skipped',
@@ -429,7 +429,7 @@ const faults = {
       to: '(size) => size > 2 ** exponent',
     },
   ],
-  'src/adaptors/planned-memory-resource.ts': [
+  'src/adaptors/planned/planned-memory-resource.ts': [
     {
       name: 'block-of-another-plan',
       fault: 'the block of the plan before, with what is live in it, serves the next plan',
@@ -485,7 +485,7 @@ const faults = {
       to: '',
     },
   ],
-  'src/adaptors/planned-block.ts': [
+  'src/adaptors/planned/planned-block.ts': [
     {
       name: 'block-in-use-is-spare',
       fault: 'the block of an earlier plan goes back to the upstream while something in it is live',
@@ -493,7 +493,7 @@ const faults = {
       to: 'find((each) => each.bytes <= maximumBytes)',
     },
   ],
-  'src/adaptors/pass-recorder.ts': [
+  'src/adaptors/planned/pass-recorder.ts': [
     {
       name: 'waits-of-the-fallback-are-recorded',
       fault: 'the order that the fallback makes between streams counts as one of the program',
@@ -535,7 +535,7 @@ const faults = {
       to: 'own?.[each] ?? 0',
     },
   ],
-  'src/adaptors/caching-memory-resource.ts': [
+  'src/adaptors/pooling/caching-memory-resource.ts': [
     {
       name: 'ended-run-goes-on',
       fault: 'a run that has ended is remembered as the current one',
@@ -561,7 +561,7 @@ const faults = {
       to: 'if (run.stream === noStream) {',
     },
   ],
-  'src/adaptors/limiting-resource-adaptor.ts': [
+  'src/adaptors/pass-through/limiting-resource-adaptor.ts': [
     {
       name: 'limit-unrounded',
       fault: 'the limit is checked against the size before rounding',
@@ -575,7 +575,7 @@ const faults = {
       to: 'this.#allocatedBytes -= accountedBytes; try { return this.upstream.allocate(bytes, stream, alignment); } finally { this.#allocatedBytes += accountedBytes; }',
     },
   ],
-  'src/adaptors/statistics-resource-adaptor.ts': [
+  'src/adaptors/pass-through/statistics-resource-adaptor.ts': [
     {
       name: 'inner-peak-from-zero',
       fault: 'an inner peak is not added to the live amount',
@@ -583,7 +583,7 @@ const faults = {
       to: 'Math.max(this.peak, inner.peak)',
     },
   ],
-  'src/adaptors/logging-resource-adaptor.ts': [
+  'src/adaptors/pass-through/logging-resource-adaptor.ts': [
     {
       name: 'row-of-other-stream',
       fault: 're-entrancy: a row names the stream of a nested call',
@@ -597,7 +597,7 @@ const faults = {
       to: 'const suffix = this.#suffix as RowText;\n    try { this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents); } catch (error) { this.#writer.append(LogAction.free, pointer, bytes, suffix); throw error; }',
     },
   ],
-  'src/adaptors/aligned-resource-adaptor.ts': [
+  'src/adaptors/pass-through/aligned-resource-adaptor.ts': [
     {
       name: 'aligned-frees-inner',
       fault: 'the upstream is given an inner pointer to free',
@@ -617,7 +617,7 @@ const faults = {
       to: 'bytes + (alignment - 2 * ALLOCATION_ALIGNMENT)',
     },
   ],
-  'src/adaptors/rounding-resource-adaptor.ts': [
+  'src/adaptors/pass-through/rounding-resource-adaptor.ts': [
     {
       name: 'free-not-rounded',
       fault: 'a free passes on the size before rounding',
@@ -631,7 +631,7 @@ const faults = {
       to: 'this.#roundedBytes -= bytes;',
     },
   ],
-  'src/adaptors/fallback-resource-adaptor.ts': [
+  'src/adaptors/pass-through/fallback-resource-adaptor.ts': [
     {
       name: 'fallback-remembers-freed',
       fault: "a freed pointer is still known as the fallback's",
@@ -639,7 +639,7 @@ const faults = {
       to: 'this.#pointers.get(pointer) !== none',
     },
   ],
-  'src/adaptors/reclaiming-resource-adaptor.ts': [
+  'src/adaptors/pass-through/reclaiming-resource-adaptor.ts': [
     {
       name: 'live-bytes-after-call',
       fault: 're-entrancy: an allocation counts only after the upstream was called',

@@ -232,7 +232,7 @@ export const equivalent = {
     'removeFromList: 0 -> 1': 'nobody reads what it writes near address 0',
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
   },
-  'src/adaptors/suballocating-memory-resource.ts': {
+  'src/adaptors/pooling/suballocating-memory-resource.ts': {
     'SuballocatingMemoryResource.allocate: stream !== this.lastStream || stream.handle < 0 -> true': sameLane,
     'SuballocatingMemoryResource.allocate: < -> <=': streamHandles,
     'SuballocatingMemoryResource.allocate: 0 -> 1': streamHandles,
@@ -251,11 +251,11 @@ export const equivalent = {
     'SuballocatingMemoryResource.deallocate: removed return;': 'refuseFree throws what is not a number',
     'SuballocatingMemoryResource.allocateIn: alignment === ALLOCATION_ALIGNMENT -> false': 'an alignment of 256 is that of every block',
   },
-  'src/adaptors/upstream-blocks.ts': {
+  'src/adaptors/pooling/upstream-blocks.ts': {
     'UpstreamBlocks.allocate: > -> >=': 'it stores what is there',
     'UpstreamBlocks.hadBefore: ??= -> =': 'it only sorts again',
   },
-  'src/adaptors/pool-memory-resource.ts': {
+  'src/adaptors/pooling/pool-memory-resource.ts': {
     'PoolMemoryResource.#isCramped: false -> true': 'allocateElsewhere sets it before anything reads it',
     'PoolMemoryResource.constructor: errors swallowed of this.lane.query();': 'a failure of the query is ignored',
     'PoolMemoryResource.grow: this.#growAtEnd(least, this.#pageBytes, stream) -> true': askedAgain,
@@ -265,7 +265,7 @@ export const equivalent = {
     'PoolMemoryResource.#open: removed this.#onlyLane = this.#initialLane = undefined;': staysClosed,
     "pageBytesOf: typeof granularityBytes === 'number' -> true": 'an upstream that does not grow in place has nothing there',
   },
-  'src/adaptors/planned-memory-resource.ts': {
+  'src/adaptors/planned/planned-memory-resource.ts': {
     'PlannedMemoryResource.#limits: 1 -> 2': beforePlan,
     'PlannedMemoryResource.#limits: 1 -> 0': beforePlan,
     'PlannedMemoryResource.#requested: 1 -> 2': beforePlan,

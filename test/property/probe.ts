@@ -1,4 +1,5 @@
-import { formatPointer } from '../../src/errors.js';
+import { formatPointer } from '../../src/basics/errors.js';
+import { alignUp } from '../../src/basics/units.js';
 import {
   ALLOCATION_ALIGNMENT,
   type DeallocationFence,
@@ -10,7 +11,6 @@ import {
   type ReservingMemoryResource,
   type Stream,
 } from '../../src/index.js';
-import { alignUp } from '../../src/units.js';
 import { Violation } from './violation.js';
 
 /** Whether the program is making a wrong call. */

@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { setImmediate } from 'node:timers/promises';
+import { formatValue } from '../../src/basics/errors.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { formatValue } from '../../src/errors.js';
 import {
   type ArenaMemoryResource,
   type CachingMemoryResource,

@@ -1,7 +1,7 @@
 import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
+import { formatPointer } from '../../src/basics/errors.js';
 import { mailbox, native } from '../../src/driver/native.js';
-import { formatPointer } from '../../src/errors.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,

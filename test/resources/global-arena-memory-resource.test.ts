@@ -1,5 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { alignUp } from '../../src/basics/units.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import {
   CudaMemoryResource,
@@ -15,7 +16,6 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { alignUp } from '../../src/units.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 

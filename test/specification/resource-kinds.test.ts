@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, test, vi } from 'vitest';
+import { assertOptions, type OptionNames } from '../../src/basics/validation.js';
 import * as cistern from '../../src/index.js';
 import {
   createResource,
@@ -12,10 +13,9 @@ import {
   resourceKinds,
   type Specification,
 } from '../../src/index.js';
-import { assertOptions, type OptionNames } from '../../src/validation.js';
 import { exampleOf } from '../support/kind-stacks.js';
 
-vi.mock(import('../../src/validation.js'), async (original) => {
+vi.mock(import('../../src/basics/validation.js'), async (original) => {
   const validation = await original();
   return { ...validation, assertOptions: vi.fn(validation.assertOptions) };
 });

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
+import { MiB } from '../../src/basics/units.js';
 import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
 import { tableBytes } from '../../src/suballocation/index-layout.js';
 import { indexModule } from '../../src/suballocation/index-module.js';
-import { MiB } from '../../src/units.js';
 
 const base = 2 ** 40;
 const recordBytes = 32;

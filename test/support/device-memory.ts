@@ -1,5 +1,5 @@
+import { GiB } from '../../src/basics/units.js';
 import { Device } from '../../src/driver/device.js';
-import { GiB } from '../../src/units.js';
 import { skipTest } from './skip-test.js';
 
 /** Skips the test on a device that would take too long to fill. */

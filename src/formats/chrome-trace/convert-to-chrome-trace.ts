@@ -7,8 +7,8 @@
  * from its upstream. Phases and stream events are in a process `program`. Times are in microseconds
  * since time 0.
  */
-import { formatPointer } from '../../errors.js';
-import { formatBytes } from '../../units.js';
+import { formatPointer } from '../../basics/errors.js';
+import { formatBytes } from '../../basics/units.js';
 import { EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
 import type { WrittenEvents } from '../written-events.js';

@@ -10,7 +10,7 @@
  * segments. If it does not, or if allocations lie outside of them, segments are made up around all
  * addresses ever used; they exist from beginning to end.
  */
-import { formatPointer, InvalidLogError } from '../../errors.js';
+import { formatPointer, InvalidLogError } from '../../basics/errors.js';
 import { EventKind } from '../event-columns.js';
 import { sharesLabels } from '../layers.js';
 import type { RecordedRun } from '../recorded-run.js';

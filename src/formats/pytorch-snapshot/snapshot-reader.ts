@@ -7,7 +7,7 @@
  * before the trace, which becomes allocations at time 0. Each device is a layer, whose growth is
  * its segments. A free counts only when it completes: the memory is not reused before that.
  */
-import { formatValue, InvalidLogError } from '../../errors.js';
+import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
 import { cutExtents, type Extent, insertExtent } from './extents.js';

@@ -1,6 +1,6 @@
-import { ArgumentTypeError, formatValue } from '../../errors.js';
-import { enterScope, innermostFrame, isThenable } from '../../resource-scope.js';
-import { assertFunction } from '../../validation.js';
+import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { assertFunction } from '../../basics/validation.js';
+import { enterScope, innermostFrame, isThenable } from '../../lifetimes/resource-scope.js';
 import { innermostPhase, Phase } from './phases.js';
 import { liveRecordings, type Recording } from './recording.js';
 import { isRecording } from './shared-recordings.js';

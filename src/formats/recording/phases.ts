@@ -1,4 +1,4 @@
-import type { ScopeFrame } from '../../resource-scope.js';
+import type { ScopeFrame } from '../../lifetimes/resource-scope.js';
 
 /** The last index that fits into a recording's 16 bits; further names share it. */
 const maximumPhases = 65_535;

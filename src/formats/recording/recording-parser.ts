@@ -7,8 +7,8 @@
  * last block if the file ends within it.
  */
 import { crc32 } from 'node:zlib';
-import { formatValue, InvalidLogError } from '../../errors.js';
-import { KiB } from '../../units.js';
+import { formatValue, InvalidLogError } from '../../basics/errors.js';
+import { KiB } from '../../basics/units.js';
 import { type EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {

@@ -6,7 +6,12 @@
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { observeEvents, unobserveEvents } from '../../driver/event-observer.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/memory/managed-moves.js';
+import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
+import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -14,17 +19,12 @@ import {
   inspectedDisposal,
   inspectObject,
   refuseCloning,
-} from '../../driver/local-object.js';
-import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/managed-moves.js';
-import type { StreamIdentity } from '../../driver/stream-identity.js';
-import { operatingSystemThreadId } from '../../driver/thread.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../errors.js';
+} from '../../driver/workers/local-object.js';
+import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import { FileTarget } from '../../files/log-target.js';
-import { alreadyDisposed } from '../../lifetime-errors.js';
+import { innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
 import { packageVersion } from '../../package/version.js';
-import { innermostFrame, type ScopeFrame } from '../../resource-scope.js';
-import { assertOptions, optionNames } from '../../validation.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
 import { NameTable } from './name-table.js';

@@ -1,4 +1,4 @@
-import type { StreamIdentity, StreamObserver } from '../../driver/stream-identity.js';
+import type { StreamIdentity, StreamObserver } from '../../driver/streams/stream-identity.js';
 
 /** The name of what no stream did. */
 const noStream = 'host';

@@ -1,4 +1,4 @@
-import { formatValue, InvalidLogError } from '../../errors.js';
+import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { EventKind, type EventSink } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames } from '../recorded-run.js';
 import { logHeader } from './csv-rows.js';

@@ -1,4 +1,4 @@
-import { formatValue } from '../../errors.js';
+import { formatValue } from '../../basics/errors.js';
 
 const columns = ['thread', 'time', 'action', 'pointer', 'size', 'stream'] as const;
 

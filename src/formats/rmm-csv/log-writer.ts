@@ -1,4 +1,4 @@
-import { operatingSystemThreadId } from '../../driver/thread.js';
+import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import type { LogTarget } from '../../files/log-target.js';
 import { CsvRows, defaultNullPointer, RowText, rowActions } from './csv-rows.js';

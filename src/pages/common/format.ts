@@ -1,4 +1,4 @@
-import { formatBytes } from '../../units.js';
+import { formatBytes } from '../../basics/units.js';
 
 export { formatBytes };
 

@@ -1,0 +1,192 @@
+import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
+import type { Device } from '../../driver/device.js';
+import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
+import {
+  announceConstruction,
+  type DeallocationEvents,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  deallocationEventsOptionNames,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+} from '../../memory-resource.js';
+import { deallocationEventsWords } from '../../stream-ordering/stream-ordering.js';
+import { layersOf } from '../layers.js';
+import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
+
+/** Getters of the adaptors that only read a counter. */
+const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
+
+/**
+ * The common part of adaptors that keep no memory: they pass each call to their upstream, and
+ * observe or refuse it.
+ *
+ * A derived class calls `this.upstream` in its own `allocate` and `deallocate`: a shared call site
+ * here would see every class of upstream, and V8 could not inline it.
+ */
+export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
+  readonly upstream: MemoryResource;
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  /**
+   * The policy for the resources below at each free without a fence; if not set, frees pass
+   * unchanged.
+   */
+  readonly deallocationEvents: DeallocationEvents | undefined;
+  protected isDisposed = false;
+  #remembered: RememberedAllocations | undefined;
+
+  /**
+   * @param optionNames an object with the name of each option that the derived class takes
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option.
+   */
+  protected constructor(
+    upstream: MemoryResource,
+    options: DeallocationEventsOption,
+    optionNames: OptionNames = deallocationEventsOptionNames,
+  ) {
+    assertMemoryResource(upstream, 'upstream');
+    assertOptions(options, optionNames);
+    const { deallocationEvents } = options;
+    if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, deallocationEventsWords, 'deallocationEvents');
+    this.upstream = upstream;
+    this.memoryKind = upstream.memoryKind;
+    this.device = upstream.device;
+    this.deallocationEvents = deallocationEvents;
+    refuseCloning(this);
+    announceConstruction(this);
+    this.rememberIfTakenBack(upstream);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, this.#shown(), depth, options, inspect);
+  }
+
+  abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
+
+  abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
+
+  /**
+   * Whether `other` is this very object: if another object freed the memory, this one's counts or
+   * logs would miss the free.
+   */
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /**
+   * Ends allocation through this object. Memory allocated through it can still be freed through it.
+   * The upstream is left to its owner. A second call does nothing.
+   */
+  [Symbol.dispose](): void {
+    this.isDisposed = true;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /**
+   * Names, limits and counters: every property that is a number or a string and needs no method
+   * call.
+   */
+  #shown(): object {
+    const values = Object.entries(this).filter(([, value]) => typeof value === 'number' || typeof value === 'string');
+    const counters = shownCounters.map((name) => [name, (this as Readonly<Record<string, unknown>>)[name]]);
+    const isDisposed = this.isDisposed ? true : undefined;
+    return { device: this.device.index, ...Object.fromEntries([...values, ...counters]), isDisposed, upstream: this.upstream };
+  }
+
+  /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once this object is disposed. */
+  protected assertLive(operation: string): void {
+    if (this.isDisposed) {
+      throw alreadyDisposed(operation, `the ${this.constructor.name}`);
+    }
+  }
+
+  /**
+   * Returns what the upstream returned from `allocate`, if it can be the address of the memory. Adaptors
+   * change their state only after that, or take the change back.
+   * @param by the resource, if it is not the upstream
+   * @throws FaultyResourceError otherwise.
+   */
+  protected served(pointer: DevicePointer, bytes: number, stream: Stream, by: MemoryResource = this.upstream): DevicePointer {
+    return servedPointer(pointer, by, bytes, stream);
+  }
+
+  /**
+   * Takes note of what the upstream returned from `deallocate`. If that is a promise, its rejection
+   * becomes a process warning (`CISTERN_FAULTY_RESOURCE`).
+   * @param by the resource, if it is not the upstream
+   */
+  protected freed(result: unknown, by: MemoryResource = this.upstream): void {
+    noteFree(result, by);
+  }
+
+  /** Also called by adaptors that take memory from a second resource, which may take it back. */
+  protected rememberIfTakenBack(below: MemoryResource): void {
+    if (this.#remembered === undefined) this.#remembered = rememberIfTakenBack(this, below);
+    else for (const layer of layersOf(below)) this.#remembered.below.add(layer);
+  }
+
+  /** For memory allocated by another method than `allocate`. Returns the pointer. */
+  protected remember(pointer: DevicePointer, bytes: number, stream: Stream): DevicePointer {
+    if (pointer !== 0) this.#remembered?.live.add(pointer, bytes, stream);
+    return pointer;
+  }
+
+  /**
+   * The error to throw after the upstream threw `error`: this adaptor is added to an out-of-memory
+   * error.
+   * @param bytes the size requested from this adaptor, if it asks the upstream for more
+   */
+  protected passOn(error: unknown, bytes?: number): unknown {
+    if (!(error instanceof OutOfMemoryError)) return error;
+    if (bytes === undefined || bytes === error.requestedBytes) return error.through(this.constructor.name);
+    const name = this.constructor.name;
+    return outOfMemoryThrough(name, error, bytes, `${error.message}; the ${name} was asked for ${bytes} bytes`, error);
+  }
+}
+
+/** An upstream's out-of-memory error, rewritten by the adaptor above it with more detail. */
+export function outOfMemoryThrough(
+  name: string,
+  error: OutOfMemoryError,
+  requestedBytes: number,
+  message: string,
+  cause: Error,
+): OutOfMemoryError {
+  const { availableBytes, limitBytes, stages, path } = error;
+  return new OutOfMemoryError(
+    message,
+    {
+      requestedBytes,
+      ...(availableBytes === undefined ? {} : { availableBytes }),
+      ...(limitBytes === undefined ? {} : { limitBytes }),
+      path: [name, ...path],
+      stages,
+    },
+    { cause },
+  );
+}
+
+/** Whether `error` means that memory could not be allocated, as opposed to a faulty call. */
+export function isAllocationFailure(error: unknown): boolean {
+  if (error instanceof CisternError) return !(error instanceof LifetimeError);
+  return !(error instanceof TypeError || error instanceof RangeError);
+}
+
+/** @throws ArgumentTypeError if the value lacks the methods of a memory resource. */
+export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
+  const candidate = value as Partial<MemoryResource> | null | undefined;
+  if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
+  throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
+}

@@ -1,0 +1,141 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { Device } from '../../driver/device.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { none } from '../../suballocation/blocks.js';
+import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/**
+ * Takes memory from one of several resources: from that of the stream's device. A free goes to the
+ * resource that the memory came from, whichever device's stream it is ordered on. So a library that
+ * works on several devices can be given one resource.
+ *
+ * `device` and `upstream` are those of the first resource. Adaptors belong below this one: what is above
+ * it takes its memory for that of the first device, and refuses buffers and streams of others. Stream order, alignment: those of the resource that the
+ * memory comes from. The resources are not disposed with it.
+ *
+ * Counterpart of `rmm::mr::set_per_device_resource_ref`, which sets them for the process; see
+ * {@link setCurrentResource}.
+ * @example
+ * ```ts
+ * const devices = Array.from({ length: Device.count() }, (_, index) => Device.get(index));
+ * using resource = new PerDeviceResourceAdaptor(devices.map((device) => new CudaAsyncMemoryResource({ device })));
+ * using stream = new Stream({ device: devices.at(-1) as Device });
+ * using buffer = new DeviceBuffer(4096, { resource, stream });
+ * console.log(pointerInfo(buffer.ptr).device === stream.device.index); // true
+ * ```
+ */
+export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
+  /** The resources, in the given order. */
+  readonly resources: readonly MemoryResource[];
+  /** All resources but the first. */
+  readonly alternates: readonly MemoryResource[];
+  /** By device. */
+  readonly #resources: (MemoryResource | undefined)[] = [];
+  /** The pointers that came from another resource than the first, each with its device. */
+  readonly #pointers = new AddressMap();
+
+  /**
+   * @param resources at least one, each of another device
+   * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) otherwise.
+   */
+  constructor(resources: readonly MemoryResource[], options: DeallocationEventsOption = {}) {
+    if (!Array.isArray(resources)) throw new ArgumentTypeError(`resources must be an array, got ${formatValue(resources)}`);
+    if (resources.length === 0)
+      throw new ArgumentRangeError('resources must have at least one resource, got none', 'ERR_INVALID_ARG_VALUE');
+    const [first, ...others] = resources as [MemoryResource, ...MemoryResource[]];
+    super(first, options);
+    for (const resource of others) {
+      assertMemoryResource(resource, 'each of the resources');
+      this.rememberIfTakenBack(resource);
+    }
+    this.resources = Object.freeze([first, ...others]);
+    this.alternates = Object.freeze(others);
+    for (const resource of this.resources) {
+      const { index } = resource.device;
+      if (this.#resources[index] !== undefined) {
+        throw new ArgumentRangeError(`resources must be of different devices, got two of device ${index}`, 'ERR_INVALID_ARG_VALUE');
+      }
+      this.#resources[index] = resource;
+    }
+  }
+
+  /**
+   * The resource of a device.
+   * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if there is none.
+   */
+  forDevice({ index }: Device): MemoryResource {
+    const resource = this.#resources[index];
+    if (resource !== undefined) return resource;
+    const devices = this.resources.map(({ device }) => device.index).join(', ');
+    throw new ArgumentRangeError(`device must be one with a resource: ${devices}, got device ${index}`, 'ERR_INVALID_ARG_VALUE');
+  }
+
+  /** @internal The device that allocated memory belongs to. */
+  deviceOf(pointer: DevicePointer): Device {
+    const device = this.#pointers.get(pointer);
+    return device === none ? this.device : (this.#resources[device] as MemoryResource).device;
+  }
+
+  /**
+   * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a stream of a device without a resource;
+   * OutOfMemoryError and any other error of the device's resource.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    const resource = stream?.device === undefined ? this.upstream : this.forDevice(stream.device);
+    let pointer: DevicePointer;
+    try {
+      pointer = this.served(resource.allocate(bytes, stream, alignment), bytes, stream, resource);
+    } catch (error) {
+      throw this.passOn(error);
+    }
+    if (resource !== this.upstream && pointer !== 0) this.#pointers.insert(pointer, resource.device.index);
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const events = fence ?? this.deallocationEvents;
+    // Removed before the call: a host function that runs during it may be given the same memory
+    // again.
+    const device = this.#pointers.count > 0 && typeof pointer === 'number' ? this.#pointers.take(pointer) : none;
+    if (device === none) {
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, events));
+      return;
+    }
+    try {
+      const resource = this.#resources[device] as MemoryResource;
+      this.freed(resource.deallocate(pointer, bytes, stream, events), resource);
+    } catch (error) {
+      this.#pointers.insert(pointer, device);
+      throw error;
+    }
+  }
+}
+
+/** The device that memory of a resource belongs to. */
+export function deviceOfMemory(resource: MemoryResource, pointer: DevicePointer): Device {
+  return resource instanceof PerDeviceResourceAdaptor ? resource.deviceOf(pointer) : resource.device;
+}
+
+/** Whether a resource has memory of a device. */
+export function hasMemoryOf(resource: MemoryResource, device: Device): boolean {
+  return resource instanceof PerDeviceResourceAdaptor
+    ? resource.resources.some((each) => each.device === device)
+    : resource.device === device;
+}
+
+/** `per-device` in a specification. */
+export const perDeviceKind = defineAdaptor({
+  name: 'per-device',
+  role: 'pass-through',
+  summary: "takes memory of the stream's device: has the resource below once for each device",
+  options: {},
+  example: 'per-device(cuda)',
+  create: ({ upstream, device, upstreamOf, options }) => {
+    const others = Array.from({ length: Device.count() }, (_, index) => Device.get(index)).filter((each) => each !== device);
+    return new PerDeviceResourceAdaptor([upstream, ...others.map(upstreamOf)], options);
+  },
+});

@@ -1,0 +1,329 @@
+import { captureStack } from '../../basics/call-stack.js';
+import { formatPointer } from '../../basics/errors.js';
+import { assertFunction, optionNames } from '../../basics/validation.js';
+import {
+  callReporter,
+  checkOrder,
+  declareAllocation,
+  declareFree,
+  formatOrderReport,
+  formatSide,
+  nextOperationNumber,
+  type OrderChecker,
+  type OrderReport,
+  type OrderReportSide,
+  stackOf,
+} from '../../driver/order-checker.js';
+import { Event } from '../../driver/streams/event.js';
+import { assertStream, Stream } from '../../driver/streams/stream.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { none } from '../../suballocation/blocks.js';
+import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
+import { PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/** Options of {@link SanitizingResourceAdaptor}. */
+export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * Called with each report, from within the call that caused it. If it throws, the error is
+   * reported as an uncaught exception.
+   */
+  readonly onReport?: (report: SanitizerReport) => void;
+  /**
+   * Whether a report about stream order is thrown as an {@link OrderError} from the call that
+   * caused it. A copy, set or touch is submitted anyway; an allocation is given back; a free does
+   * not take place, and the memory then belongs to the stream on which it was to be freed. Frees
+   * that are wrong in another way always throw.
+   * @defaultValue false
+   */
+  readonly throwOnReport?: boolean;
+  /**
+   * Whether reports say where in the program both sides come from. Costs tens of microseconds for
+   * each operation.
+   * @defaultValue true
+   */
+  readonly stacks?: boolean;
+}
+
+const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  onReport: true,
+  stacks: true,
+  throwOnReport: true,
+});
+
+/** A free that is wrong regardless of stream order, or an allocation that was never freed. */
+export interface LifetimeReport {
+  readonly kind: 'double-free' | 'wrong-size' | 'foreign-pointer' | 'leak';
+  /** The pointer that was freed, or that leaked. */
+  readonly pointer: DevicePointer;
+  readonly bytes: number;
+  /** The allocation concerned; for a double free, the first free; `undefined` if none is known. */
+  readonly earlier: OrderReportSide | undefined;
+  /** The free, which did not take place; `undefined` for a leak. */
+  readonly later: OrderReportSide | undefined;
+}
+
+/** What a {@link SanitizingResourceAdaptor} reports. */
+export type SanitizerReport = OrderReport | LifetimeReport;
+
+/** How many reports are kept, and how many frees are remembered at least. */
+const reportLimit = 1000;
+const keptFrees = 4096;
+
+/**
+ * Checks that a program follows the rules of memory, whatever resource is below. Memory may be used
+ * on the stream that it was allocated on and on streams that wait for the allocation. Conflicting
+ * uses must be ordered. Memory must be freed once, with its size, on a stream that waits for every
+ * use, and all memory must be freed. The resource below is checked too: memory that it returns must
+ * be ordered after the last free.
+ *
+ * While the adaptor lives, stream order is checked in the whole process ({@link checkOrder}): every
+ * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands
+ * for a kernel. `reports` lists the findings, with the stacks of both sides. A free that is itself
+ * wrong also throws, and the upstream is not called. Disposing the adaptor while allocations are
+ * outstanding reports each of them as a leak, and emits a process warning with the code
+ * `CISTERN_OUTSTANDING_ALLOCATIONS`.
+ *
+ * All users of the resource below must go through this adaptor, or through others of its kind: if
+ * memory was last freed through here, and the pool gives it to another user, that looks like a use
+ * after free. For memory that was not allocated through cistern, or that the driver does not know,
+ * such as that of a {@link HostMemoryResource}, only the lifetime is checked.
+ *
+ * Stream order, alignment: those of the upstream. It does for memory what PyTorch's CUDA sanitizer
+ * does for tensors; RMM has no counterpart.
+ * @example
+ * ```ts
+ * using upstream = new CudaAsyncMemoryResource();
+ * using sanitizer = new SanitizingResourceAdaptor(upstream, { onReport: (report) => console.log(formatSanitizerReport(report)) });
+ * const pointer = sanitizer.allocate(4096, producer);
+ * set(pointer, 0, 1, 4096, producer);
+ * sanitizer.deallocate(pointer, 4096, consumer); // reported: consumer does not wait for producer
+ * ```
+ */
+export class SanitizingResourceAdaptor extends PassThroughAdaptor {
+  readonly #checker: OrderChecker;
+  readonly #onReport: ((report: SanitizerReport) => void) | undefined;
+  readonly #wantsStacks: boolean;
+  readonly #allocations = new OutstandingAllocations(keptFrees);
+  /** By record: its allocation, or its free after it is freed. */
+  readonly #sides: OrderReportSide[] = [];
+  #reports: SanitizerReport[] = [];
+  #droppedReports = 0;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for invalid options. */
+  constructor(upstream: MemoryResource, options: SanitizingResourceAdaptorOptions = {}) {
+    super(upstream, options, knownOptions);
+    const { onReport, throwOnReport = false, stacks = true } = options;
+    if (onReport !== undefined) assertFunction(onReport, 'onReport');
+    this.#onReport = onReport;
+    this.#wantsStacks = stacks !== false;
+    this.#checker = checkOrder({
+      stacks: this.#wantsStacks,
+      throwOnReport: throwOnReport === true,
+      onReport: (report) => this.#take(report),
+    });
+  }
+
+  /**
+   * The first 1,000 reports since construction or the last `clear`, in order: on the lifetime of
+   * memory that passed through here, and on the stream order of all memory of the process
+   * ({@link OrderChecker.reports}).
+   */
+  get reports(): readonly SanitizerReport[] {
+    this.#collect();
+    return [...this.#reports];
+  }
+
+  /** How many further reports there were. */
+  get droppedReports(): number {
+    this.#collect();
+    return this.#droppedReports;
+  }
+
+  /** Outstanding bytes, as requested. */
+  get allocatedBytes(): number {
+    return this.#allocations.allocatedBytes;
+  }
+
+  /** The outstanding allocations, largest first. A copy, linear in their number. */
+  outstandingAllocations(): readonly OutstandingAllocation[] {
+    return this.#allocations.list((record) => this.#sides[record]?.stack);
+  }
+
+  /** Forgets the reports. Later operations are still checked against earlier uses. */
+  clear(): void {
+    this.#collect();
+    this.#reports = [];
+    this.#droppedReports = 0;
+  }
+
+  /**
+   * @throws OrderError if reports are thrown and `stream` must not have the memory yet; the memory
+   * is given back.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    let pointer: DevicePointer;
+    try {
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+    } catch (error) {
+      throw this.passOn(error);
+    }
+    if (pointer === 0) return pointer;
+    const number = nextOperationNumber();
+    try {
+      // A host function that ran in the upstream may have disposed the stream.
+      if (!stream.isDisposed) declareAllocation(pointer, bytes, stream);
+    } catch (error) {
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
+      throw error;
+    }
+    const record = this.#allocations.add(pointer, bytes, stream.id);
+    this.#sides[record] = sideOf('allocate', pointer, bytes, stream.id, number, stackOf(number));
+    return pointer;
+  }
+
+  /**
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`,
+   * `ERR_CISTERN_WRONG_SIZE`) if the pointer is not outstanding here with this size; the upstream
+   * is not called.
+   * @throws OrderError if reports are thrown and the memory may be in use; it is not freed.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const allocations = this.#allocations;
+    const record = allocations.find(pointer);
+    if (record === none || allocations.bytesOf(record) !== bytes) {
+      this.#refuse(pointer, bytes, stream, record);
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+      return;
+    }
+    assertStream(stream, 'deallocate');
+    // A declared free stands at the current end of its stream, but an event may stand earlier: work
+    // queued after the event is not waited for. Without a declaration, the next owner is checked
+    // against the uses themselves.
+    const isDeclared = !(fence instanceof Event);
+    const number = isDeclared ? nextOperationNumber() : 0;
+    allocations.beginFree(pointer, record);
+    let free: OrderReportSide;
+    try {
+      if (isDeclared) declareFree(pointer, bytes, stream);
+      free = sideOf(
+        'free',
+        pointer,
+        bytes,
+        stream.id,
+        number,
+        isDeclared || !this.#wantsStacks ? stackOf(number) : captureStack(undefined),
+      );
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+    } catch (error) {
+      allocations.undoFree(pointer, record);
+      if (isDeclared && !stream.isDisposed) declareAllocation(pointer, bytes, stream);
+      throw error;
+    }
+    allocations.finishFree(record);
+    this.#sides[record] = free;
+  }
+
+  /**
+   * Ends allocation through this object, and the check of stream order unless another checker
+   * lives; reports outstanding allocations. The reports stay. The upstream is left to its owner. A
+   * second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    if (this.isDisposed) return;
+    super[Symbol.dispose]();
+    this.#checker.dispose();
+    const leaks = this.outstandingAllocations();
+    for (const { pointer, bytes } of leaks) {
+      this.#report({ kind: 'leak', pointer, bytes, earlier: this.#sides[this.#allocations.find(pointer)], later: undefined });
+    }
+    if (leaks.length > 0) process.emitWarning(formatOutstandingAllocations(leaks), { code: 'CISTERN_OUTSTANDING_ALLOCATIONS' });
+  }
+
+  #refuse(pointer: DevicePointer, bytes: number, stream: Stream, record: number): void {
+    const refusal = this.#allocations.refusal(this.constructor.name, pointer, bytes, record);
+    if (refusal === undefined) return;
+    const { error } = refusal;
+    const later = sideOf(
+      'free',
+      pointer,
+      bytes,
+      stream instanceof Stream ? stream.id : undefined,
+      0,
+      this.#wantsStacks ? captureStack(undefined) : undefined,
+    );
+    this.#report({
+      kind: refusalKinds[error.code as keyof typeof refusalKinds],
+      pointer,
+      bytes,
+      earlier: refusal.record === none ? undefined : this.#sides[refusal.record],
+      later,
+    });
+    throw error;
+  }
+
+  #report(report: LifetimeReport): void {
+    Object.freeze(report);
+    callReporter((each: SanitizerReport) => this.#take(each), report);
+  }
+
+  #take(report: SanitizerReport): void {
+    if (this.#reports.length < reportLimit) this.#reports.push(report);
+    else this.#droppedReports++;
+    this.#onReport?.(report);
+  }
+
+  /** Reports of threads that do not check themselves wait until they are asked for. */
+  #collect(): void {
+    void this.#checker.reports;
+  }
+}
+
+/** `sanitizing` in a specification. */
+export const sanitizingKind = defineAdaptor({
+  name: 'sanitizing',
+  role: 'pass-through',
+  summary: 'checks stream order, and reports wrong uses, wrong frees and leaks',
+  options: {
+    stacks: { type: 'boolean', summary: 'whether reports have the stacks of both sides', default: 'true' },
+    throwOnReport: { type: 'boolean', summary: 'whether reports about stream order are thrown', default: 'false' },
+  },
+  example: 'sanitizing(cuda, stacks=false)',
+  create: ({ upstream, options }) => new SanitizingResourceAdaptor(upstream, options),
+});
+
+const refusalKinds = {
+  ERR_CISTERN_DOUBLE_FREE: 'double-free',
+  ERR_CISTERN_WRONG_SIZE: 'wrong-size',
+  ERR_CISTERN_FOREIGN_POINTER: 'foreign-pointer',
+} as const;
+
+const headings: Readonly<Record<LifetimeReport['kind'], string>> = {
+  'double-free': 'memory is freed twice',
+  'wrong-size': 'memory is freed with a different size than it was allocated with',
+  'foreign-pointer': 'memory is freed that was not allocated here',
+  leak: 'memory was not freed',
+};
+
+/** A report as text of several lines for people. */
+export function formatSanitizerReport(report: SanitizerReport): string {
+  if ('missing' in report) return formatOrderReport(report);
+  const { kind, pointer, bytes, earlier, later } = report;
+  const lines = [`${headings[kind]}: ${bytes} bytes from ${formatPointer(pointer)}`];
+  if (later !== undefined) lines.push(`  later:   ${formatSide(later)}`);
+  if (earlier !== undefined) lines.push(`  earlier: ${formatSide(earlier)}`);
+  return lines.join('\n');
+}
+
+function sideOf(
+  operation: 'allocate' | 'free',
+  pointer: DevicePointer,
+  bytes: number,
+  streamId: number | undefined,
+  number: number,
+  stack: string | undefined,
+): OrderReportSide {
+  return Object.freeze({ operation, access: undefined, streamId, pointer, bytes, number, stack });
+}

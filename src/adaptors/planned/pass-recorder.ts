@@ -1,0 +1,89 @@
+import { type EventObserver, observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
+import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
+import type { DevicePointer } from '../../memory-resource.js';
+import type { OrderedSequence } from '../../plans/sequence.js';
+import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
+
+/** Longer passes are not recorded: a program that begins one and never another must not fill the memory. */
+const mostSteps = 2 ** 20;
+/** Of the waits that could matter, those beyond this many are left out: planning takes time for each. */
+const waitsPerOperation = 4;
+const spareWaits = 1024;
+
+/** Ends the recordings of owners that were collected within a pass. A `WeakRef` would be kept by each event. */
+const abandoned = new FinalizationRegistry<PassRecorder>(unobserveEvents);
+
+/**
+ * Records a pass: allocations, frees of what was allocated in it, and which streams the program
+ * makes wait for each other. Waits that the fallback queues are left out: it may queue others, or
+ * none, in the next pass.
+ */
+export class PassRecorder implements EventObserver {
+  /** `undefined` once the pass is too long. */
+  #builder: SequenceBuilder | undefined = new SequenceBuilder();
+  readonly #live = new Map<DevicePointer, number>();
+  /** By the number of the recording. */
+  readonly #records = new Map<number, EventRecord>();
+  #inFallback = 0;
+  #steps = 0;
+
+  /** The recording ends by itself if its owner is collected. */
+  constructor(owner: object) {
+    observeEvents(this);
+    abandoned.register(owner, this, this);
+  }
+
+  /** Calls the fallback. */
+  passOn<T>(call: () => T): T {
+    this.#inFallback++;
+    try {
+      return call();
+    } finally {
+      this.#inFallback--;
+    }
+  }
+
+  allocated(pointer: DevicePointer, bytes: number, identity: StreamIdentity): void {
+    if (this.#builder === undefined) return;
+    this.#live.set(pointer, this.#builder.allocate(bytes, identity));
+    this.#count();
+  }
+
+  freed(pointer: DevicePointer, identity: StreamIdentity): void {
+    const number = this.#live.get(pointer);
+    if (number === undefined) return;
+    this.#live.delete(pointer);
+    this.#builder?.free(number, identity);
+    this.#count();
+  }
+
+  eventRecorded(identity: StreamIdentity, version: number): void {
+    const record = this.#inFallback === 0 ? this.#builder?.record(identity) : undefined;
+    if (record === undefined) return;
+    this.#records.set(version, record);
+    this.#count();
+  }
+
+  eventAwaited(identity: StreamIdentity, version: number): void {
+    const record = this.#inFallback === 0 ? this.#records.get(version) : undefined;
+    const builder = this.#builder;
+    if (record === undefined || builder === undefined) return;
+    if (builder.waitCount >= waitsPerOperation * builder.operationCount + spareWaits) return;
+    if (builder.wait(identity, record)) this.#count();
+  }
+
+  /** Ends the recording. Returns what was recorded, or why nothing can be planned from it. */
+  end(): OrderedSequence | string {
+    abandoned.unregister(this);
+    unobserveEvents(this);
+    return this.#builder?.finish() ?? `the pass has more than ${mostSteps} operations and events`;
+  }
+
+  #count(): void {
+    if (++this.#steps <= mostSteps) return;
+    unobserveEvents(this);
+    this.#builder = undefined;
+    this.#live.clear();
+    this.#records.clear();
+  }
+}

@@ -1,0 +1,351 @@
+/**
+ * An arena for each stream, fed from one block of the upstream.
+ *
+ * Data structure. The arena of a stream is its lane. Memory that belongs to no stream is in a
+ * separate lane, the global arena, which is the reserve of the index (`keepReserve`).
+ *
+ *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
+ *
+ * An allocation is served by the first of these that can serve it:
+ *  1. the arena of its own stream, which needs no waiting, unless its fit is loose and the global
+ *     arena has a smaller block;
+ *  2. the global arena: a small request takes a superblock of 32 KiB from there for its stream, a
+ *     larger one what it needs;
+ *  3. a close fit in another stream's arena, after a wait or if that stream is known to be idle.
+ *     Streams that memory is held for are asked whether they have become idle;
+ *  4. a block of the upstream, if part of the arena was given back;
+ *  5. the global arena again, after all free memory that is available was returned there and coalesced;
+ *  6. all of the above, after all streams that memory is held for were asked, and if none has become
+ *     idle, after they have been synchronized.
+ *
+ * Once an arena has run out (step 5), memory is scarce while more than a quarter of it is used. Then
+ * steps 1 to 3 take only blocks that are little larger than the request, and step 5 comes after them.
+ *
+ * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks
+ * that it moves, each of which became free by one `deallocate`.
+ */
+
+import { appendFileSync } from 'node:fs';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, KiB, MiB } from '../../basics/units.js';
+import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { Stream } from '../../driver/streams/stream.js';
+import type { DeallocationEvents, MemoryResource, TrimOptions } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import type { CommonLane } from '../../stream-ordering/common-lane.js';
+import { none, type Segment } from '../../suballocation/blocks.js';
+import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
+import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
+import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
+import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+
+const minimumArenaBytes = MiB;
+const superblockBytes = 32 * KiB;
+const superblockUnits = superblockBytes / unitBytes;
+/** In an arena that has run out before, memory is scarce while more than the arena divided by this is used. */
+const plentyShare = 4;
+
+/** Options of {@link ArenaMemoryResource}. */
+export interface ArenaMemoryResourceOptions {
+  /**
+   * Bytes taken from the upstream at once, and the most that is reserved; at least 1 MiB, rounded
+   * down to a multiple of 256. From 512 GiB on, they come in several blocks.
+   * @defaultValue half of the device's free memory
+   */
+  readonly arenaBytes?: number;
+  /**
+   * A file to which {@link ArenaMemoryResource.dump} is appended whenever memory runs out. If it
+   * cannot be written, a process warning (`CISTERN_ARENA_DUMP`) says so.
+   * @defaultValue nothing is written
+   */
+  readonly dumpFile?: string;
+  /**
+   * What a free without a fence does. Unlike in other pooling resources, no event is recorded by
+   * default, as in RMM's arena: streams then exchange memory only when they are known to be idle.
+   * Under `'eager'` and `'deferred'`, if neither its own arena nor the global one has room, a
+   * stream waits for an event and then takes other streams' free memory. The host never waits.
+   * @defaultValue `'off'`
+   */
+  readonly deallocationEvents?: DeallocationEvents;
+}
+
+const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });
+
+/** Statistics of an {@link ArenaMemoryResource}. */
+export interface ArenaStatistics extends StreamOrderedStatistics {
+  /** How often a stream took memory from the global arena. */
+  readonly superblocks: number;
+  /** How often free memory was returned to the global arena, by `defragment` or because memory ran out. */
+  readonly defragmentations: number;
+  /**
+   * How many streams have an arena now, including the legacy default stream, on which the arena
+   * took its memory.
+   */
+  readonly arenas: number;
+}
+
+/**
+ * Gives every stream an arena of its own, which takes superblocks of 32 KiB and more from a global
+ * arena, one block of the upstream.
+ *
+ * Stream order: within a stream, allocating and freeing need neither an event nor a wait, for any
+ * size. Memory moves between streams through the global arena: when it runs out, all free memory is
+ * returned there and coalesced, and the host waits for the streams that memory is held for. An arena
+ * that has run out does the first before a stream splits a much larger block, as long as more than a
+ * quarter of the arena is used: streams then depend on each other more, and memory fragments less. Under
+ * `'eager'` and `'deferred'`, streams wait for events instead, and the host does not wait. Memory
+ * freed on a different stream than it was allocated on belongs to the stream that freed it.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
+ * two. Allocating and freeing take constant time until memory runs out.
+ *
+ * A worker thread loads its own instance of cistern, and so has its own arenas: give each thread an
+ * `ArenaMemoryResource` with a share of the memory.
+ *
+ * The upstream must outlive the arena, and is not disposed with it. Disposing the arena gives
+ * everything back to the upstream, ordered on the legacy default stream after every free.
+ *
+ * Counterpart of `rmm::mr::arena_memory_resource`. Unlike in RMM's, sizes above 1 MiB come from the
+ * stream's arena like all others, so that freeing them does not synchronize the stream; a free on
+ * another stream needs no search; arenas of streams that have ended pass to other streams; and
+ * memory can be defragmented and given back at any time.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using arena = new ArenaMemoryResource(upstream, { arenaBytes: 1 * GiB, dumpFile: 'arena.txt' });
+ * using stream = new Stream();
+ * const pointer = arena.allocate(1 * MiB, stream);
+ * arena.deallocate(pointer, 1 * MiB, stream);
+ * ```
+ */
+export class ArenaMemoryResource extends SuballocatingMemoryResource {
+  /** The most bytes that are reserved from the upstream. */
+  readonly arenaBytes: number;
+  readonly #dumpFile: string | undefined;
+  readonly #global: CommonLane;
+  #superblocks = 0;
+  #defragmentations = 0;
+  #refusedBytes: number | undefined;
+
+  /**
+   * @throws ArgumentRangeError for an arena of less than 1 MiB, or an option out of range.
+   * @throws OutOfMemoryError if the upstream does not have enough memory.
+   */
+  constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { arenaBytes, dumpFile, deallocationEvents = 'off' } = options;
+    if (arenaBytes !== undefined) assertArenaBytes(arenaBytes);
+    if (dumpFile !== undefined && typeof dumpFile !== 'string') {
+      throw new ArgumentTypeError(`dumpFile must be a string, got ${formatValue(dumpFile)}`);
+    }
+    super(upstream, deallocationEvents);
+    this.arenaBytes = alignDown(arenaBytes ?? this.device.memoryInfo().freeBytes / 2, unitBytes);
+    assertArenaBytes(this.arenaBytes);
+    this.#dumpFile = dumpFile;
+    this.#global = this.ordering.addCommonLane();
+    this.index.keepReserve(this.#global.number, superblockUnits, Number.POSITIVE_INFINITY);
+    const stream = Stream.legacyDefault(this.device);
+    while (this.held.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
+  }
+
+  /**
+   * Returns all free memory to the global arena, where neighbours coalesce and every stream can use
+   * it. Under `'off'`, the host waits for the streams that memory is held for. In a host function,
+   * which must not wait, memory of streams that are not known to be idle stays with them. Under
+   * other policies, memory is returned at once, and a stream that takes it waits for the streams
+   * that freed it.
+   * @returns the bytes returned
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the arena is disposed.
+   */
+  defragment(): number {
+    this.assertLive('defragment');
+    this.ordering.synchronizeHeld();
+    // Host functions may have run during the wait.
+    this.assertLive('defragment');
+    const before = this.index.freeBytes(this.#global.number);
+    this.#returnToGlobal();
+    return this.index.freeBytes(this.#global.number) - before;
+  }
+
+  /**
+   * Gives blocks of the upstream that are entirely free back to it, ordered on `stream`, which
+   * first waits for everything freed on other streams. Other free memory is returned to the global
+   * arena. The arena grows to its full size again when it runs out.
+   * @returns the bytes given back
+   */
+  override trim(stream: Stream, options?: TrimOptions): number {
+    const released = super.trim(stream, options);
+    this.#returnToGlobal(stream);
+    return released;
+  }
+
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
+  statistics(): ArenaStatistics {
+    return Object.freeze({
+      ...this.baseStatistics(),
+      superblocks: this.#superblocks,
+      defragmentations: this.#defragmentations,
+      arenas: new Set(this.ordering.lanes.map(({ identity }) => identity)).size,
+    });
+  }
+
+  /**
+   * The state of the arena for people to read: totals, the free memory of the global arena and of
+   * every stream with its fragmentation (`(1 - largest / free) * 100 %`), and a picture of the
+   * address space. Linear in the number of blocks.
+   */
+  dump(): string {
+    const laneNames = new Map([
+      [this.#global.number, 'global arena'],
+      [this.ordering.endedLane, 'ended streams'],
+      ...this.ordering.lanes.map(({ number, identity, isHeld }) => [number, `stream ${identity.id}${isHeld ? ', held' : ''}`] as const),
+    ]);
+    return formatArenaDump({ arenaBytes: this.arenaBytes, refusedBytes: this.#refusedBytes, laneNames }, [...this.index.blocks()]);
+  }
+
+  /** Steps 2 and 3 at the top of this file. */
+  protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    const units = leastBytes(bytes, alignment) / unitBytes;
+    if (units > maximumUnits) return none;
+    const { isScarce } = this.index;
+    const isClose = !isScarce || this.index.hasClose(Math.max(units, superblockUnits), this.#global.number);
+    let address = isClose ? this.#takeFromGlobal(units, bytes, stream, alignment) : none;
+    if (address === none) address = this.#takeCloseFit(units, bytes, stream, alignment);
+    if (address !== none || !isScarce) return address;
+    this.#returnToGlobalIfPossible(stream);
+    address = this.#takeFromGlobal(units, bytes, stream, alignment);
+    if (address !== none || !this.index.canAllocate(units, this.lane.number)) return address;
+    // The own arena has a loose fit, and the global arena nothing at all.
+    return this.searchLane(this.lane.number, bytes, alignment);
+  }
+
+  /** Steps 4 and 5. */
+  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
+    const next = this.#nextBlockBytes;
+    const least = leastBytes(bytes, alignment);
+    if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
+    // From now on, memory is scarce if a good part of it is used.
+    this.index.keepReserve(this.#global.number, superblockUnits, this.arenaBytes / plentyShare);
+    return this.#returnToGlobal(stream);
+  }
+
+  /** A block of the upstream belongs to the global arena. */
+  protected override keepSegment(segment: Segment, stream: Stream): void {
+    try {
+      this.ordering.receivedInCommon(this.#global, stream);
+    } catch {
+      // The stream has ended, or no event can be recorded: the memory then belongs to one stream.
+      super.keepSegment(segment, stream);
+      return;
+    }
+    this.index.addSegment(segment.address, segment.bytes, this.#global.number);
+  }
+
+  /** All free memory that is available is in the global arena when this is called. */
+  protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.searchLane(this.#global.number, bytes, alignment);
+    if (address === none) return none;
+    try {
+      if (this.#global.order(stream)) this.lane.received();
+    } catch (error) {
+      this.index.free(this.index.usedBlock(address), this.#global.number);
+      throw error;
+    }
+    return address;
+  }
+
+  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+    this.#refusedBytes = bytes;
+    this.#writeDump();
+    const freeBytes = this.ordering.laneNumbers().reduce((sum, lane) => sum + this.index.freeBytes(lane), 0);
+    const largestBytes = this.largestFreeBytes();
+    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
+    const fragmentation = `${fragmentationPercent(freeBytes, largestBytes).toFixed(1)} %`;
+    const reason = `of the arena's ${formatBytes(this.arenaBytes)}, ${formatBytes(freeBytes)} are free; the largest free block has ${formatBytes(largestBytes)}${aligned} (fragmentation ${fragmentation})`;
+    return this.outOfMemoryError(bytes, reason, this.arenaBytes);
+  }
+
+  /** The size of the next block to take from the upstream. */
+  get #nextBlockBytes(): number {
+    return Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes);
+  }
+
+  /**
+   * Takes a request of `units` units from the global arena, with a superblock around it for the stream
+   * if it is smaller than one and there is one. Returns its address, or -1.
+   */
+  #takeFromGlobal(units: number, bytes: number, stream: Stream, alignment: number): number {
+    const lane = this.ordering.mergingLaneOf(stream);
+    const from = this.#global.number;
+    // Do not wait for memory that cannot serve the request.
+    if (!this.index.canAllocate(units, from)) return none;
+    const hasWaited = this.#global.order(stream);
+    this.#superblocks++;
+    if (units >= superblockUnits || !this.index.carve(superblockUnits, from, lane.number)) return this.allocateIn(from, bytes, alignment);
+    if (hasWaited) lane.received();
+    return this.searchLane(lane.number, bytes, alignment);
+  }
+
+  /** Takes a block that is little larger than `units` units from another stream, which alone is waited for. */
+  #takeCloseFit(units: number, bytes: number, stream: Stream, alignment: number): number {
+    const other = this.ordering.laneWith(stream, units);
+    return other === none || !this.index.hasClose(units, other) ? none : this.reuseFrom(other, bytes, stream, alignment);
+  }
+
+  /** The same as `#returnToGlobal`, but memory stays where it is if the driver refuses an event. */
+  #returnToGlobalIfPossible(stream: Stream): void {
+    try {
+      this.#returnToGlobal(stream);
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+    }
+  }
+
+  /**
+   * Returns to the global arena the free memory that is available without blocking, including
+   * memory held for `stream`. Returns whether there was any.
+   */
+  #returnToGlobal(stream?: Stream): boolean {
+    this.#defragmentations++;
+    return this.ordering.collect(this.#global, stream);
+  }
+
+  #writeDump(): void {
+    if (this.#dumpFile === undefined) return;
+    try {
+      appendFileSync(this.#dumpFile, `${this.dump()}\n`);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      process.emitWarning(`the dump of an arena could not be written: ${reason}`, { code: 'CISTERN_ARENA_DUMP' });
+    }
+  }
+}
+
+/** `arena` in a specification. */
+export const arenaKind = defineAdaptor({
+  name: 'arena',
+  role: 'pooling',
+  summary: 'gives every stream an arena of its own, fed from one block of the upstream',
+  options: {
+    arenaBytes: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
+    dumpFile: { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none', file: 'appended' },
+  },
+  maximum: 'arenaBytes',
+  example: 'arena(cuda, arenaBytes=64MiB)',
+  eventsDefault: 'off',
+  create: ({ upstream, options }) => new ArenaMemoryResource(upstream, options),
+});
+
+/**
+ * The bytes that a block needs to fit a request at any start address: blocks start at multiples of
+ * 256.
+ */
+function leastBytes(bytes: number, alignment: number): number {
+  return alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
+}
+
+function assertArenaBytes(arenaBytes: number): void {
+  assertBytes(arenaBytes, 'arenaBytes');
+  if (arenaBytes >= minimumArenaBytes) return;
+  throw new ArgumentRangeError(`arenaBytes must be at least ${minimumArenaBytes}, got ${arenaBytes}`);
+}

@@ -1,0 +1,723 @@
+/**
+ * A cache of whole blocks, and the runs in which it is used.
+ *
+ * Data structure. The cache holds blocks of the upstream, each with the exact size of the requests
+ * it serves. Free blocks are in the lanes of stream ordering (`BlockLists`), used ones in groups,
+ * one group for each stream in each run (`BlockGroups`). A used block that is in no group was kept.
+ * If a block is a buffer's memory, that memory is its owner.
+ *
+ *     run 1   stream 1 -> a -> b      owners   a: memory of a buffer
+ *             stream 2 -> c           kept     e
+ *     run 2   stream 1 -> d
+ *
+ * An allocation in a run is served by the first of these that can serve it:
+ *  1. a free block of its size in its own stream's lane, which needs no waiting;
+ *  2. one in another stream's lane, after a wait; under `'off'`, streams that memory is held for are
+ *     asked whether they have become idle;
+ *  3. a new block from the upstream, if the maximum leaves room for it;
+ *  4. the same, after free blocks of other sizes went back to the upstream: as many bytes as
+ *     requested, repeated while there are any;
+ *  5. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
+ *     if none has become idle, after they have been synchronized.
+ *
+ * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end
+ * of a run costs as much as what it takes back.
+ *
+ * Invariants: a block with an owner is in a group; a block in a group is used; the groups belong to
+ * the runs that have not ended, and to those that ended in a host function and left something.
+ */
+
+import { throwFirst } from '../../basics/collect-errors.js';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
+import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
+import { isNotPermitted } from '../../driver/status.js';
+import { noStream, Stream } from '../../driver/streams/stream.js';
+import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
+import {
+  type CachingScope,
+  enterCachingScope,
+  findCachingScope,
+  innermostFrame,
+  isThenable,
+  type ScopedMemory,
+  type ScopeFrame,
+  withResource,
+} from '../../lifetimes/resource-scope.js';
+import { noteFree } from '../../lifetimes/served-memory.js';
+import type {
+  DeallocationEvents,
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+} from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import type { StreamLane } from '../../stream-ordering/stream-lane.js';
+import { BlockGroups } from '../../suballocation/block-groups.js';
+import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
+import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
+
+/** Options of {@link CachingMemoryResource}. */
+export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * The name of the cache in errors and statistics.
+   * @defaultValue `'cache'`
+   */
+  readonly name?: string;
+  /**
+   * The most bytes that all blocks together may have, free or not, rounded down to a multiple of
+   * 256. If a new block would exceed it, free blocks of other sizes go back to the upstream first,
+   * one size after another, until there is room. Memory that passes through the cache outside its
+   * runs does not count.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+}
+
+const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, maximumBytes: true, name: true });
+
+/**
+ * Statistics of a {@link CachingMemoryResource}. Memory allocated outside its runs is not included.
+ */
+export interface CachingStatistics extends StreamOrderedStatistics {
+  readonly name: string;
+  /** Allocations in runs that were served by a free block. */
+  readonly hits: number;
+  /** Allocations in runs that took a block from the upstream. */
+  readonly misses: number;
+  readonly freeBlocks: number;
+  readonly freeBytes: number;
+  readonly busyBlocks: number;
+  /** The same as `allocatedBytes`. */
+  readonly busyBytes: number;
+  /** The busy blocks that no run takes back at its end. */
+  readonly keptBlocks: number;
+  /** Runs that have begun, and those among them that have not ended. */
+  readonly runs: number;
+  readonly activeRuns: number;
+}
+
+/** One run of a cache. */
+class Run implements CachingScope {
+  readonly cache: CachingMemoryResource;
+  readonly adopt: (pointer: DevicePointer, owner: ScopedMemory) => boolean;
+  hasEnded = false;
+  /**
+   * Allocations remembered by adaptors above the cache since this run began have higher numbers.
+   */
+  readonly remembered = rememberedSoFar();
+  /** The groups of its blocks, by the stream that they were allocated on. */
+  readonly groups = new Map<Stream, number>();
+  /** The stream of the last allocation, and its group. */
+  stream: Stream = noStream;
+  group: number = none;
+
+  constructor(cache: CachingMemoryResource, adopt: (run: Run, pointer: DevicePointer, owner: ScopedMemory) => boolean) {
+    this.cache = cache;
+    this.adopt = (pointer, owner) => adopt(this, pointer, owner);
+  }
+}
+
+/**
+ * Gives the memory that one pass of a loop allocated to the next pass, which requests the same
+ * sizes again. A pass is a call of {@link CachingMemoryResource.run}: when it ends, everything that
+ * was allocated in it, and neither freed nor kept, goes back to the cache. Nothing waits for the
+ * garbage collector. From the second pass on, no pass calls the upstream.
+ *
+ * Outside its runs, and inside {@link uncached}, calls pass to the upstream. There,
+ * `deallocationEvents`, if set, is passed to the resources below.
+ *
+ * Stream order: a block freed by a call or by the end of a run serves its stream at once, and other
+ * streams by the rules of `deallocationEvents`. The end of a run frees a block on the stream that
+ * it was allocated on, and a buffer on the buffer's stream. Nothing waits on the host, except if
+ * the upstream does; if streams were disposed during the run, its end waits for the device, once;
+ * and under `'off'`, an allocation waits before it runs out of memory. A stream created outside
+ * cistern whose end is not announced may be gone when a run ends: its blocks are held for it as
+ * under `'off'`, and for its buffers the end of the run waits for the device. Inside a host
+ * function, which must not wait, a run leaves bare pointers of such streams, and of disposed ones,
+ * to the end of a later run.
+ *
+ * Sizes are rounded up to a multiple of 256 bytes, and a block serves only its exact size: put a
+ * {@link RoundingResourceAdaptor} above a cache for sizes that nearly match. The alignment is 256,
+ * in runs or not; an {@link AlignedResourceAdaptor} above gives more.
+ *
+ * After a run took memory back, the program must not use it. The memory is freed through all
+ * resources between the program and the cache, so that limits, tracking and the like count it as
+ * freed. A {@link DeviceBuffer} is then disposed, and using it throws a LifetimeError; the garbage
+ * collector leaves its memory alone. Freeing a bare pointer later is a double free, and is refused
+ * as long as its block is free. After the block was given out again with the same size, a second
+ * free cannot be detected; nor can reads and writes through bare pointers.
+ *
+ * A resource above that keeps memory for itself, such as a pool, takes it uncached. If you write
+ * such a resource, it must call its upstream in {@link uncached}.
+ *
+ * The upstream must outlive the cache, and is not disposed with it. Disposing the cache gives
+ * everything that it took back to the upstream, ordered on the legacy default stream after every
+ * free.
+ *
+ * Counterpart of GPUArrays' `@cached`, and of `tf.tidy`. Unlike with GPUArrays, memory freed in a
+ * run serves that run again; nested and concurrent runs of one cache take back only their own
+ * memory; and an array that escapes is refused, not aliased.
+ * @example
+ * ```ts
+ * using cache = new CachingMemoryResource(resource, { name: 'training' });
+ * using stream = new Stream();
+ * for (let step = 0; step < 100; step++) {
+ *   await cache.run(async () => {
+ *     const activations = new DeviceBuffer(64 * MiB, { stream }); // the same memory in every step
+ *     const loss = new DeviceBuffer(4, { stream });
+ *     console.log(activations.byteLength, await loss.toHost());
+ *   });
+ * }
+ * ```
+ */
+export class CachingMemoryResource extends StreamOrderedMemoryResource {
+  /** The name of the cache in errors and statistics. */
+  readonly name: string;
+  /** The most bytes that all blocks together may have. */
+  readonly maximumBytes: number;
+  readonly #blocks: BlockLists;
+  readonly #groups = new BlockGroups();
+  /** By group: its run, and the stream of its blocks. */
+  readonly #groupRuns: (Run | undefined)[] = [];
+  readonly #groupStreams: Stream[] = [];
+  /** By block / blockFields. */
+  readonly #owners: (ScopedMemory | undefined)[] = [];
+  /** Not made in `run`: a run that has this closure would keep alive what is in scope there. */
+  readonly #adoptFor = (run: Run, pointer: DevicePointer, owner: ScopedMemory) => this.#adopt(run, pointer, owner);
+  /** The policy that calls which pass through give to the resources below. */
+  readonly #passedEvents: DeallocationEvents | undefined;
+  /** The innermost scope at the last allocation in a run, and the run that it leads to. */
+  #knownFrame: ScopeFrame | undefined;
+  #knownRun: Run | undefined;
+  #runs = 0;
+  #activeRuns = 0;
+  /**
+   * Runs that ended in a host function and left memory that can only be freed after a wait, which a
+   * host function must not do.
+   */
+  #lateRuns: Run[] = [];
+  #hits = 0;
+  #misses = 0;
+  #hasGrown = false;
+  /** What was allocated in runs when this was disposed, and so went back to the upstream. */
+  #ended: ReadonlySet<DevicePointer> = new Set();
+
+  /**
+   * @throws ArgumentTypeError for an invalid resource or name, ArgumentRangeError for an invalid
+   * option value.
+   */
+  constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
+    if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    const blocks = new BlockLists();
+    super(upstream, blocks, deallocationEvents ?? 'eager');
+    this.name = name;
+    this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
+    this.#blocks = blocks;
+    this.#passedEvents = deallocationEvents;
+    markAsTaker(this);
+  }
+
+  /**
+   * Calls a function, and takes back everything that was allocated through this cache in it, and in
+   * what it started asynchronously, when it returns or throws; for an asynchronous function, when
+   * its promise settles, before the promise returned here does. During the call, the cache is the
+   * current resource, as in {@link withResource}. Runs may be nested and may overlap; each takes
+   * back only its own memory.
+   *
+   * Work that was started in the run but continues after its end is outside it: it allocates from
+   * the upstream.
+   *
+   * Counterpart of GPUArrays' `@cached cache expression`.
+   * @param fn a function, asynchronous or not
+   * @returns what `fn` returns; for a promise, one that settles in the same way after the run has
+   * ended. Buffers in the result that were made in the run are disposed, unless they are kept.
+   * @throws ArgumentTypeError if `fn` is not a function; LifetimeError (`ERR_CISTERN_DISPOSED`) if
+   * this is disposed; whatever `fn` throws; otherwise the first error of a free at the end of the
+   * run: that memory stays allocated.
+   */
+  run<T>(fn: () => T): T {
+    this.assertLive('run');
+    assertFunction(fn, 'fn');
+    const run = new Run(this, this.#adoptFor);
+    this.#runs++;
+    this.#activeRuns++;
+    let result: T;
+    let goesOn: boolean;
+    try {
+      result = withResource(this, () => enterCachingScope(run, fn));
+      // Reads a property of the result, which may be a getter that throws.
+      goesOn = isThenable(result);
+    } catch (error) {
+      this.#endAfterFailure(run);
+      throw error;
+    }
+    if (goesOn) return this.#endOnceSettled(run, result as PromiseLike<unknown>) as T;
+    this.#end(run);
+    return result;
+  }
+
+  /**
+   * Lets memory outlive the runs that it was allocated in: it stays allocated until it is freed,
+   * and then goes back to the cache. Memory that no run of this cache would take back is left as it
+   * is. A buffer stays kept when it grows.
+   * @param memory a pointer that this cache returned, or one into such memory; or an object with
+   * such a pointer as `ptr`, for example a {@link DeviceBuffer}
+   * @returns `memory`
+   * @throws ArgumentTypeError, ArgumentRangeError for anything else; LifetimeError
+   * (`ERR_CISTERN_DISPOSED`) for memory that is freed.
+   * @example
+   * ```ts
+   * using cache = new CachingMemoryResource(resource);
+   * using stream = new Stream();
+   * using weights = cache.run(() => cache.keep(new DeviceBuffer(1 * MiB, { stream })));
+   * ```
+   */
+  keep<T extends DevicePointer | { readonly ptr: DevicePointer }>(memory: T): T {
+    this.assertLive('keep memory');
+    const pointer: unknown = typeof memory === 'object' && memory !== null ? memory.ptr : memory;
+    assertPointer(pointer, 'memory');
+    const block = this.#usedBlockAround(pointer);
+    if (block !== none) {
+      this.#owners[block / blockFields]?.leaveScopes();
+      this.#forget(block);
+    } else if (this.#blocks.hasBlock(pointer)) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot keep ${formatPointer(pointer)}: it is already freed`);
+    }
+    return memory;
+  }
+
+  /**
+   * Gives all free blocks back to the upstream, ordered on `stream`, which first waits for
+   * everything freed on other streams. Kept memory stays. {@link CachingMemoryResource.trim} does
+   * the same at any time.
+   *
+   * Counterpart of `unsafe_free!(cache)` of GPUArrays.
+   * @param stream defaults to the legacy default stream
+   * @returns the bytes given back
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while a run has not ended.
+   */
+  invalidate(stream: Stream = Stream.legacyDefault(this.device)): number {
+    this.assertLive('invalidate');
+    if (this.#activeRuns > 0) {
+      const running = this.#activeRuns === 1 ? 'a run has' : `${this.#activeRuns} runs have`;
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot invalidate the cache '${this.name}': ${running} not ended`);
+    }
+    return this.trim(stream);
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    const run = this.#activeRuns === 0 ? undefined : this.#currentRun();
+    if (run === undefined) return this.#allocateUncached(bytes, stream, alignment);
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    // Most sizes fit into 32-bit arithmetic; the others take the slow path.
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
+      return this.#allocateUnusual(run, bytes, stream, alignment);
+    const rounded = (small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT;
+    const { number, owner } = this.lane;
+    const block = this.#blocks.take(rounded, rounded - small, number, owner);
+    if (block === none) return this.#allocateSlowly(run, bytes, stream);
+    this.#hits++;
+    return this.#handOut(run, block, stream);
+  }
+
+  /**
+   * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for memory that the end of a run has
+   * already taken back, if its block has not been given out again.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const block = typeof pointer === 'number' ? this.#blocks.usedBlock(pointer) : none;
+    if (block === none) {
+      this.#deallocateUncached(pointer, bytes, stream, fence);
+      return;
+    }
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);
+    let { lane } = this;
+    if (fence === undefined) this.ordering.freed(lane);
+    else lane = this.ordering.freedWith(fence, stream, this.#blocks.ownerOf(block));
+    this.#forget(block);
+    this.#blocks.free(block, lane.number);
+  }
+
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
+  statistics(): CachingStatistics {
+    const base = this.baseStatistics();
+    const busyBlocks = this.#blocks.usedBlocks;
+    return Object.freeze({
+      name: this.name,
+      ...base,
+      hits: this.#hits,
+      misses: this.#misses,
+      freeBlocks: base.upstreamBlocks - busyBlocks,
+      freeBytes: base.reservedBytes - base.allocatedBytes,
+      busyBlocks,
+      busyBytes: base.allocatedBytes,
+      keptBlocks: busyBlocks - this.#groups.count,
+      runs: this.#runs,
+      activeRuns: this.#activeRuns,
+    });
+  }
+
+  override validate(): void {
+    super.validate();
+    this.#groups.validate();
+    let used = 0;
+    let grouped = 0;
+    for (const { address, lane } of this.#blocks.blocks()) {
+      if (lane >= 0) continue;
+      used++;
+      const block = this.#blocks.usedBlock(address);
+      const group = this.#groups.groupOf(block);
+      if (group !== none) grouped++;
+      const run = group === none ? undefined : this.#groupRuns[group];
+      if (run?.hasEnded && !this.#lateRuns.includes(run)) throw new Error(`block ${block} belongs to a run that has ended`);
+      if (group === none && this.#owners[block / blockFields] !== undefined) throw new Error(`block ${block} has an owner, but no run`);
+    }
+    if (grouped !== this.#groups.count)
+      throw new Error(`of ${used} used blocks ${grouped} are in groups, which have ${this.#groups.count}`);
+    if (this.#owners.filter((owner) => owner !== undefined).length > grouped) throw new Error('a block that is not used has an owner');
+  }
+
+  protected override beforeEnd(): void {
+    this.#ended = new Set([...this.#blocks.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
+  }
+
+  /** Also ends the runs that could not end before. */
+  protected override keepLateMemory(): boolean {
+    const hasKept = super.keepLateMemory();
+    const runs = this.#lateRuns;
+    throwFirst(this.#endLateRuns());
+    return hasKept || runs.length > this.#lateRuns.length;
+  }
+
+  protected allocateIn(lane: number, bytes: number): number {
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    return this.#blocks.allocate(rounded, rounded - bytes, lane, this.lane.owner);
+  }
+
+  /** Steps 3 and 4 at the top of this file. */
+  protected grow(bytes: number, stream: Stream): boolean {
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    if (!Number.isSafeInteger(rounded) || rounded > this.maximumBytes) return false;
+    const excess = () => this.held.claimedBytes + rounded - this.maximumBytes;
+    this.#hasGrown = excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
+    if (this.#hasGrown) return true;
+    this.joinFree(stream, () => false);
+    // The bytes requested may be enough. If not, and if more is free, this is called again.
+    const before = this.reservedBytes;
+    const isCapped = excess() > 0;
+    const isEnough = () => (isCapped ? excess() <= 0 : before - this.reservedBytes >= rounded);
+    const released = this.releaseSegments(stream, () => (isEnough() ? 0 : Number.POSITIVE_INFINITY));
+    this.#hasGrown = released > 0 && excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
+    return this.#hasGrown;
+  }
+
+  protected outOfMemory(bytes: number): OutOfMemoryError {
+    const { reservedBytes, maximumBytes, name } = this;
+    return this.outOfMemoryWithin(maximumBytes, bytes, `${formatBytes(reservedBytes)} are in the cache '${name}'`);
+  }
+
+  #allocateUncached(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    try {
+      return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      try {
+        // Free blocks in the cache may be the missing memory.
+        if (this.reservedBytes > 0 && this.trim(stream) > 0) {
+          return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
+        }
+      } catch (second) {
+        if (!(second instanceof OutOfMemoryError)) throw second;
+      }
+      throw error.through(this.constructor.name);
+    }
+  }
+
+  /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */
+  #allocateUnusual(run: Run, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    if (bytes === 0) return 0;
+    const address = this.allocateIn(this.lane.number, bytes);
+    if (address === none) return this.#allocateSlowly(run, bytes, stream);
+    this.#hits++;
+    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+  }
+
+  #allocateSlowly(run: Run, bytes: number, stream: Stream): DevicePointer {
+    this.#hasGrown = false;
+    const address = this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT);
+    if (this.#hasGrown) this.#misses++;
+    else this.#hits++;
+    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+  }
+
+  #handOut(run: Run, block: number, stream: Stream): DevicePointer {
+    if (stream !== run.stream) {
+      run.group = this.#groupOf(run, stream);
+      run.stream = stream;
+    }
+    this.#groups.add(block, run.group);
+    return this.#blocks.addressOf(block);
+  }
+
+  #groupOf(run: Run, stream: Stream): number {
+    const known = run.groups.get(stream);
+    if (known !== undefined) return known;
+    const group = this.#groups.addGroup();
+    run.groups.set(stream, group);
+    this.#groupRuns[group] = run;
+    this.#groupStreams[group] = stream;
+    return group;
+  }
+
+  #deallocateUncached(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    if (typeof pointer === 'number' && this.#blocks.hasBlock(pointer)) {
+      this.enter(stream, 'deallocate');
+      assertBytes(bytes);
+      throw new LifetimeError(
+        'ERR_CISTERN_DOUBLE_FREE',
+        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
+      );
+    }
+    if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
+    noteFree(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents), this.upstream);
+  }
+
+  /** The run that the current code is in. */
+  #currentRun(): Run | undefined {
+    const frame = innermostFrame();
+    if (frame !== this.#knownFrame) {
+      this.#knownFrame = frame;
+      this.#knownRun = this.#runOf(frame);
+    }
+    return this.#knownRun;
+  }
+
+  /** The innermost run of this cache among the scopes, unless it has ended. */
+  #runOf(frame: ScopeFrame | undefined): Run | undefined {
+    const run = findCachingScope(frame, (scope) => scope instanceof Run && scope.cache === this) as Run | undefined;
+    return run?.hasEnded ? undefined : run;
+  }
+
+  #adopt(run: Run, pointer: DevicePointer, owner: ScopedMemory): boolean {
+    const home = this.#runOf(owner.home);
+    let block = this.#lastBlockAround(run, pointer);
+    if (block === none && home === undefined) {
+      // Older memory may leave the run as well.
+      block = this.#usedBlockAround(pointer);
+      if (block !== none && this.#groupRuns[this.#groups.groupOf(block)] !== run) block = none;
+    }
+    if (block === none) return false;
+    const group = this.#groups.groupOf(block);
+    if (home !== run) {
+      this.#groups.remove(block);
+      if (home !== undefined) this.#groups.add(block, this.#groupOf(home, this.#groupStreams[group] as Stream));
+    }
+    this.#owners[block / blockFields] = home === undefined ? undefined : owner;
+    return true;
+  }
+
+  /**
+   * The block of a run that starts at a pointer; or the run's latest block, if the pointer lies in
+   * it.
+   */
+  #lastBlockAround(run: Run, pointer: DevicePointer): number {
+    let block = this.#blocks.usedBlock(pointer);
+    if (block === none && run.group !== none) {
+      // An adaptor above may have moved the pointer to align it.
+      const last = this.#groups.first(run.group);
+      if (last !== none && this.#contains(last, pointer)) block = last;
+    }
+    return block !== none && this.#groupRuns[this.#groups.groupOf(block)] === run ? block : none;
+  }
+
+  /**
+   * The used block that a pointer lies in. Linear in the number of blocks unless the block starts
+   * there.
+   */
+  #usedBlockAround(pointer: DevicePointer): number {
+    const block = this.#blocks.usedBlock(pointer);
+    if (block !== none) return block;
+    for (const { address, bytes, lane } of this.#blocks.blocks()) {
+      if (lane < 0 && pointer >= address && pointer < address + bytes) return this.#blocks.usedBlock(address);
+    }
+    return none;
+  }
+
+  #contains(block: number, pointer: DevicePointer): boolean {
+    const address = this.#blocks.addressOf(block);
+    return pointer >= address && pointer < address + this.#blocks.blockBytes(block);
+  }
+
+  /** From now on, no run takes the block back. */
+  #forget(block: number): void {
+    this.#groups.remove(block);
+    const index = block / blockFields;
+    if (this.#owners[index] !== undefined) this.#owners[index] = undefined;
+  }
+
+  async #endOnceSettled<T>(run: Run, result: PromiseLike<T>): Promise<T> {
+    let value: T;
+    try {
+      value = await result;
+    } catch (error) {
+      this.#endAfterFailure(run);
+      throw error;
+    }
+    this.#end(run);
+    return value;
+  }
+
+  /** Only the first failure is reported to the caller. */
+  #endAfterFailure(run: Run): void {
+    try {
+      this.#end(run);
+    } catch {}
+  }
+
+  /** Takes back what is left of this run and of earlier ones. */
+  #end(run: Run): void {
+    run.hasEnded = true;
+    this.#knownFrame = undefined;
+    this.#knownRun = undefined;
+    this.#lateRuns = [...this.#lateRuns, run];
+    const errors = this.#endLateRuns();
+    this.#activeRuns--;
+    throwFirst(errors);
+  }
+
+  /** Takes back what ended runs left. Returns the errors of refused frees. */
+  #endLateRuns(): unknown[] {
+    const runs = this.#lateRuns;
+    if (runs.length === 0) return [];
+    this.#lateRuns = [];
+    const waits = new DeviceWaits();
+    return runs.flatMap((run) => this.#takeBackFrom(run, waits));
+  }
+
+  /**
+   * Takes back what is left of a run. Frees call foreign code, which may use or dispose this very
+   * cache. Returns the errors of refused frees: that memory stays allocated. If a host function
+   * would have to wait to free memory, the memory stays with the run, and is tried again later.
+   */
+  #takeBackFrom(run: Run, waits: DeviceWaits): unknown[] {
+    const errors: unknown[] = [];
+    let isLate = false;
+    for (const { pointer, error } of this.isDisposed ? [] : this.#freeRemembered(run, waits)) {
+      const block = this.#usedBlockAround(pointer);
+      if (block !== none && this.#isBare(block) && isNotPermitted(error)) {
+        isLate = true;
+        continue;
+      }
+      if (block !== none) this.#forget(block);
+      errors.push(error);
+    }
+    // An adaptor above may still have any of the blocks.
+    for (const [stream, group] of isLate ? [] : run.groups) {
+      try {
+        if (!this.isDisposed) this.#takeBack(group, stream, waits);
+      } catch (error) {
+        if (isNotPermitted(error)) {
+          isLate = true;
+          continue;
+        }
+        for (const block of [...this.#groups.blocks(group)]) this.#forget(block);
+        errors.push(error);
+      }
+      run.groups.delete(stream);
+      this.#groups.removeGroup(group);
+      this.#groupRuns[group] = undefined;
+      this.#groupStreams[group] = noStream;
+    }
+    run.stream = noStream;
+    if (isLate) this.#lateRuns.push(run);
+    return errors;
+  }
+
+  /**
+   * Asks the resources above to free what they remember of a run. Returns the frees that were
+   * refused.
+   */
+  #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
+    let blocks: Segment[] | undefined;
+    const has = (pointer: DevicePointer, number: number) => {
+      if (!this.held.hadBefore(pointer, number)) return false;
+      const block = this.#blocks.usedBlock(pointer);
+      if (block !== none) return this.#groupRuns[this.#groups.groupOf(block)] === run;
+      // An adaptor above may have moved the pointer to align it.
+      blocks ??= this.#blocksOf(run);
+      return isWithin(blocks, pointer);
+    };
+    return takeBack({ by: this, since: run.remembered, reason: endedRun(this.name), has }, waits);
+  }
+
+  /** Whether a block has no owner, or one that has given up its memory. */
+  #isBare(block: number): boolean {
+    const owner = this.#owners[block / blockFields];
+    return owner === undefined || owner.pointer === 0;
+  }
+
+  #blocksOf(run: Run): Segment[] {
+    return [...run.groups.values()]
+      .flatMap((group) => [...this.#groups.blocks(group)])
+      .map((block) => ({ address: this.#blocks.addressOf(block), bytes: this.#blocks.blockBytes(block) }))
+      .sort((a, b) => a.address - b.address);
+  }
+
+  /** Takes back what is left of a group, with one free. */
+  #takeBack(group: number, stream: Stream, waits: DeviceWaits): void {
+    if (this.#groups.first(group) === none) return;
+    const usable = stream.isDisposed ? waits.streamFor(stream) : stream;
+    // Host functions may have disposed this during the wait.
+    if (this.isDisposed) return;
+    const lane = this.#laneToFreeIn(usable);
+    for (let block = this.#groups.first(group); block !== none; block = this.#groups.first(group)) {
+      this.#forget(block);
+      this.#blocks.free(block, lane.number);
+    }
+  }
+
+  /**
+   * Does for the memory what a free on a stream does, and returns the lane that it now belongs to.
+   * Does not name to the driver a stream that may be gone.
+   */
+  #laneToFreeIn(stream: Stream): StreamLane {
+    if (!stream.identity.announcesEnd) {
+      const lane = this.ordering.heldLaneOf(stream);
+      lane.freeUnrecorded();
+      return lane;
+    }
+    const lane = this.ordering.laneOf(stream, 'end a run');
+    this.ordering.freedLater(lane);
+    return lane;
+  }
+}
+
+/** `caching` in a specification. */
+export const cachingKind = defineAdaptor({
+  name: 'caching',
+  role: 'pooling',
+  summary: 'gives the memory of one pass of a loop to the next; outside its runs, as in a replay, calls pass through',
+  options: {
+    name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+  },
+  example: 'caching(cuda, name=step, maximumBytes=64MiB)',
+  create: ({ upstream, options }) => new CachingMemoryResource(upstream, options),
+});
+
+/** Why the memory of a buffer is gone. */
+function endedRun(name: string): string {
+  return `the scope of the cache '${name}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive the scope`;
+}

@@ -1,0 +1,216 @@
+/**
+ * Blocks of one size, cut from batches of the upstream.
+ *
+ * An allocation is served by the first of these that can serve it:
+ *  1. a free block of its own stream, which needs no waiting;
+ *  2. a free block of another stream, after a wait; under `'off'`, streams that blocks are held for
+ *     are asked whether they have become idle;
+ *  3. a new batch from the upstream; if the upstream does not have that much, half of it, a quarter,
+ *     and so on down to one block;
+ *  4. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
+ *     if none has become idle, after they have been synchronized.
+ *
+ * Every step takes constant time for a given number of streams, except for the upstream's work in
+ * step 3. Free neighbours coalesce, so that a batch can be given back as a whole. Since every used
+ * block has the same size, every gap is a multiple of it.
+ */
+
+import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../../basics/units.js';
+import { assertAlignment, assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { Stream } from '../../driver/streams/stream.js';
+import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { none } from '../../suballocation/blocks.js';
+import { unitBytes } from '../../suballocation/free-space-index.js';
+import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
+import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+
+/**
+ * The largest block: 2 GiB - 256. The unused part of a block must be less than the index can count,
+ * 2 GiB.
+ */
+const maximumFixedBlockBytes = 0x7fffff00;
+
+/** Options of {@link FixedSizeMemoryResource}. */
+export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * Bytes of every block, and so the largest allocation: from 1 to 2 GiB - 256, rounded up to a
+   * multiple of 256.
+   * @defaultValue 1 MiB
+   */
+  readonly blockBytes?: number;
+  /**
+   * How many blocks are taken from the upstream at a time: when the resource is constructed, and
+   * whenever none is free. With 0, it takes nothing when constructed, and one block at a time
+   * later.
+   * @defaultValue 128
+   */
+  readonly blocksToPreallocate?: number;
+  /**
+   * The most bytes to reserve from the upstream. Only whole blocks are taken, and there must be
+   * room for at least one.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+}
+
+const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
+  blockBytes: true,
+  blocksToPreallocate: true,
+  deallocationEvents: true,
+  maximumBytes: true,
+});
+
+/**
+ * Serves every request with a block of one size, cut from batches that it takes from its upstream.
+ *
+ * Stream order: a block freed on a stream serves that stream at once, and other streams by the
+ * rules of `deallocationEvents`. Allocating never waits on the host, except if the upstream does,
+ * and under `'off'` before it runs out of memory. Allocating and freeing take constant time. Blocks
+ * begin at multiples of 256. A greater alignment is refused, as by the driver's resources: put an
+ * `AlignedResourceAdaptor` above.
+ *
+ * The upstream must outlive this resource, and is not disposed with it. Disposing gives everything
+ * back to the upstream, ordered on the legacy default stream after every free.
+ *
+ * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike in RMM's, a maximum can be set, a
+ * batch that the upstream cannot serve is tried again with fewer blocks, and batches that are
+ * entirely free can be given back (`trim`).
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using blocks = new FixedSizeMemoryResource(upstream, { blockBytes: 64 * KiB, deallocationEvents: 'deferred' });
+ * using stream = new Stream();
+ * const pointer = blocks.allocate(50_000, stream);
+ * blocks.deallocate(pointer, 50_000, stream);
+ * ```
+ */
+export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
+  /** Bytes of every block, a multiple of 256. */
+  readonly blockBytes: number;
+  readonly #blockUnits: number;
+  readonly #batchBlocks: number;
+  readonly #maximumBytes: number;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, and a maximum
+   * below one block.
+   * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate.
+   */
+  constructor(upstream: MemoryResource, options: FixedSizeMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { blockBytes = MiB, blocksToPreallocate = 128, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
+    assertBytes(blockBytes, 'blockBytes');
+    assertBytes(blocksToPreallocate, 'blocksToPreallocate');
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (blockBytes < 1 || blockBytes > maximumFixedBlockBytes) {
+      throw new ArgumentRangeError(`blockBytes must be from 1 to 2 GiB - 256 (${maximumFixedBlockBytes}), got ${blockBytes}`);
+    }
+    const wholeBytes = alignUp(blockBytes, unitBytes);
+    if (maximumBytes < wholeBytes) {
+      throw new ArgumentRangeError(`maximumBytes must be at least one block (${wholeBytes}), got ${maximumBytes}`);
+    }
+    super(upstream, deallocationEvents);
+    this.blockBytes = wholeBytes;
+    this.#blockUnits = wholeBytes / unitBytes;
+    this.#batchBlocks = Math.min(Math.max(blocksToPreallocate, 1), Math.floor(maximumBlockBytes / wholeBytes));
+    this.#maximumBytes = maximumBytes;
+    if (blocksToPreallocate > 0) {
+      const stream = Stream.legacyDefault(this.device);
+      this.enter(stream, 'allocate');
+      this.takeInitial(Math.min(this.#batchBlocks, this.#leftBlocks) * wholeBytes, stream);
+      this.lane.query();
+    }
+  }
+
+  /**
+   * Allocates a block.
+   * @throws OutOfMemoryError for more bytes than a block has, and if no block is available.
+   * @throws ArgumentRangeError for an alignment above 256.
+   */
+  override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || small <= 0 || small > this.blockBytes || alignment !== ALLOCATION_ALIGNMENT) {
+      assertBytes(bytes);
+      assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+      if (bytes === 0) return 0;
+      if (bytes > this.blockBytes) throw this.blockTooLarge(bytes);
+    }
+    const address = this.allocateIn(this.lane.number, bytes);
+    return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
+  }
+
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
+  statistics(): StreamOrderedStatistics {
+    const statistics = this.baseStatistics();
+    return Object.freeze({ ...statistics, largestFreeBytes: Math.min(statistics.largestFreeBytes, this.blockBytes) });
+  }
+
+  /**
+   * For tests: throws if the data structures contradict each other. Linear in the number of blocks.
+   */
+  override validate(): void {
+    super.validate();
+    for (const { bytes, lane } of this.index.blocks()) {
+      if (lane < 0 ? bytes === this.blockBytes : bytes % this.blockBytes === 0) continue;
+      throw new Error(`${this.constructor.name}: ${bytes} bytes are not a whole number of blocks of ${this.blockBytes}`);
+    }
+  }
+
+  /** @internal The requested size of the live allocation at an address, or -1 if there is none. */
+  askedBytesAt(pointer: DevicePointer): number {
+    const block = this.index.usedBlock(pointer);
+    return block === none ? none : this.index.askedBytes(block);
+  }
+
+  protected override allocateIn(lane: number, bytes: number): number {
+    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane, this.lane.owner);
+  }
+
+  /** Step 3 at the top of this file. */
+  protected grow(_bytes: number, stream: Stream): boolean {
+    const blocks = Math.min(this.#batchBlocks, this.#leftBlocks);
+    return blocks >= 1 && this.tryTakeAtLeast(this.blockBytes, blocks * this.blockBytes, stream, this.blockBytes);
+  }
+
+  protected outOfMemory(bytes: number): OutOfMemoryError {
+    const blocks = `none of its ${this.reservedBytes / this.blockBytes} blocks of ${formatBytes(this.blockBytes)} is free for the stream`;
+    return this.outOfMemoryWithin(this.#maximumBytes, bytes, blocks);
+  }
+
+  protected override blockTooLarge(bytes: number): Error {
+    this.held.refusal = undefined;
+    return this.outOfMemoryError(bytes, `a block has ${formatBytes(this.blockBytes)} (${this.blockBytes} bytes)`, this.blockBytes);
+  }
+
+  /** The most that one allocation can take from the largest free range. */
+  protected override largestFreeBytes(): number {
+    return Math.min(super.largestFreeBytes(), this.blockBytes);
+  }
+
+  /** How many more whole blocks fit below the maximum. */
+  get #leftBlocks(): number {
+    return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);
+  }
+}
+
+/** `fixed-size` in a specification. */
+export const fixedSizeKind = defineAdaptor({
+  name: 'fixed-size',
+  role: 'pooling',
+  summary: 'hands out blocks of one size',
+  options: {
+    blockBytes: { type: 'size', summary: 'the size of a block, and so the largest allocation', default: '1MiB' },
+    blocksToPreallocate: {
+      type: 'integer',
+      summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance',
+      default: '128',
+    },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+  },
+  maximum: 'maximumBytes',
+  example: 'fixed-size(cuda, blockBytes=1MiB, blocksToPreallocate=2)',
+  create: ({ upstream, options }) => new FixedSizeMemoryResource(upstream, options),
+});

@@ -1,0 +1,760 @@
+import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/lifetime-errors.js';
+
+/**
+ * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
+ * everything allocated since a mark.
+ *
+ * Every stream has its own cursor, in its own blocks. When its block has no room left, the stream
+ * gets another from the first of these that can serve it:
+ *  1. its own free blocks, which need no waiting;
+ *  2. free blocks of another stream, after a wait; under `'off'`, of streams that are known to be
+ *     idle, or answer that they are;
+ *  3. the upstream: `initialBytes` for the stream's first block, then `growthFactor` times its last;
+ *     if the upstream does not have that much, less and less, down to what is needed;
+ *  4. the upstream, after free blocks that are too small went back to it;
+ *  5. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
+ *     if none has become idle, after they have been synchronized;
+ *  6. the fallback, which serves that one allocation.
+ */
+
+import { attemptEach, throwFirst } from '../../basics/collect-errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  CisternError,
+  formatPointer,
+  formatValue,
+  LifetimeError,
+  OutOfMemoryError,
+} from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../../basics/units.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../../lifetimes/bulk-frees.js';
+import { withoutCaching } from '../../lifetimes/resource-scope.js';
+import { noteFree, servedTwice } from '../../lifetimes/served-memory.js';
+import type {
+  DeallocationEvents,
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  TrimOptions,
+} from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { StreamLane } from '../../stream-ordering/stream-lane.js';
+import { assertFence } from '../../stream-ordering/stream-ordering.js';
+import { none, type Segment, segmentAround } from '../../suballocation/blocks.js';
+import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
+import { layersOf } from '../layers.js';
+import { assertMemoryResource } from '../pass-through/pass-through-adaptor.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics, stillUsed } from './stream-ordered-memory-resource.js';
+
+const maximumGrowthFactor = 64;
+
+/** Options of {@link MonotonicMemoryResource}. */
+export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least
+   * 1. Nothing is taken before the first allocation.
+   * @defaultValue 2 MiB, the least that a CUDA driver maps for device memory
+   */
+  readonly initialBytes?: number;
+  /**
+   * The ratio of a stream's next block to its last, from 1 to 64. A request that needs more gets a
+   * block of its size.
+   * @defaultValue 2
+   */
+  readonly growthFactor?: number;
+  /**
+   * The most bytes that all blocks together may have, rounded down to a multiple of 256.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+  /**
+   * Serves an allocation that the maximum leaves no room for, or that the upstream has no memory
+   * for; must be on the same device.
+   * @defaultValue none: such an allocation throws an OutOfMemoryError
+   */
+  readonly fallback?: MemoryResource;
+}
+
+const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
+  deallocationEvents: true,
+  fallback: true,
+  growthFactor: true,
+  initialBytes: true,
+  maximumBytes: true,
+});
+
+/** Statistics of a {@link MonotonicMemoryResource}. */
+export interface MonotonicStatistics extends StreamOrderedStatistics {
+  /**
+   * Bytes behind the cursors: everything allocated and not rewound, freed or not, each allocation
+   * rounded up to 256 bytes.
+   */
+  readonly usedBytes: number;
+  /** How often it was rewound or reset. */
+  readonly rewinds: number;
+  /** How many allocations the fallback served. */
+  readonly fallbackAllocations: number;
+  /** The bytes of those that are live. */
+  readonly fallbackBytes: number;
+}
+
+/** Memory that came from the fallback. */
+interface FallbackBlock {
+  readonly bytes: number;
+  readonly stream: Stream;
+  /** The count of the fallback's allocations, including this one. */
+  readonly serial: number;
+  /** Allocations remembered before this block came have at most this number. */
+  readonly remembered: number;
+}
+
+/** Refuses frees of the fallback's memory, so that the fallback cannot take it back. */
+interface FallbackGuard {
+  readonly live: LiveAllocations<Stream>;
+  readonly below: ReadonlySet<MemoryResource>;
+  deallocate(pointer: DevicePointer, bytes: number): void;
+}
+
+/**
+ * A point to which a {@link MonotonicMemoryResource} can be rewound, from its `mark()`. With
+ * `using`, the end of the scope rewinds.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using scratch = new MonotonicMemoryResource(upstream);
+ * using stream = new Stream();
+ * for (let step = 0; step < 100; step++) {
+ *   using _frame = scratch.mark();
+ *   scratch.allocate(64 * KiB, stream); // gone at the end of each step
+ * }
+ * ```
+ */
+export class MonotonicMark implements Disposable {
+  /** The number of the mark in its resource, from 1. */
+  readonly id: number;
+  /** @internal */
+  readonly resource: MonotonicMemoryResource;
+  /** @internal Where the cursors were. */
+  readonly positions: readonly BumpPosition[];
+  /** @internal How many allocations the fallback had served. */
+  readonly fallbackAllocations: number;
+  /**
+   * @internal Allocations remembered by adaptors above the resource since this mark have higher
+   * numbers.
+   */
+  remembered = rememberedSoFar();
+  #isStanding = true;
+
+  /** @internal */
+  constructor(resource: MonotonicMemoryResource, id: number, positions: readonly BumpPosition[], fallbackAllocations: number) {
+    this.resource = resource;
+    this.id = id;
+    this.positions = positions;
+    this.fallbackAllocations = fallbackAllocations;
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, depth, options, inspect);
+  }
+
+  /**
+   * Whether the resource can be rewound to this mark. False after it is rewound to an earlier mark,
+   * reset, or disposed.
+   */
+  get isStanding(): boolean {
+    return this.#isStanding;
+  }
+
+  /** Rewinds the resource to this mark, if it still stands. */
+  [Symbol.dispose](): void {
+    if (this.#isStanding) this.resource.rewind(this);
+  }
+
+  /** @internal */
+  fall(): void {
+    this.#isStanding = false;
+  }
+}
+
+/**
+ * Cuts allocations from large blocks, from one end to the other. Single frees cost nothing and give
+ * nothing back; `mark` and `rewind` free everything allocated in between, on all streams, at once.
+ * For scratch memory that is freed all together: the temporaries of one step, one frame, one layer.
+ *
+ * Stream order: each stream allocates from its own blocks, so streams never wait for each other
+ * while they have room. Memory that a rewind takes back counts as freed at that time on the stream
+ * it was allocated on; that stream reuses it without an event. Blocks that the stream no longer
+ * needs serve other streams by the rules of `deallocationEvents`, with one event for each stream
+ * and rewind under `'eager'`; the block that the cursor returns to stays with its stream. Memory
+ * may be freed on a different stream than it was allocated on: at the next rewind, the stream that
+ * owns it waits for the freeing stream, by the event of the free or by one recorded then. This also
+ * holds under `'off'`, unless the freeing stream answers that it is idle: the memory returns to a
+ * busy stream, which cannot wait otherwise.
+ *
+ * Streams created outside cistern whose end is not announced may be gone at a rewind. Under every
+ * policy, their blocks are therefore held for them as under `'off'`; and a rewind waits for the
+ * device if one of their allocations was freed on another stream that is not known to be idle.
+ * Otherwise only `'off'` waits on the host, before it runs out of memory.
+ *
+ * Single allocations are not remembered, so a double free, a wrong size or a pointer into an
+ * allocation cannot be told from a correct free. Refused are pointers to memory that is not
+ * allocated or that are not multiples of 256, and sizes that are 0 or extend beyond the allocated
+ * memory.
+ *
+ * Memory that a rewind takes back is first freed through the resources above, so that limits,
+ * tracking and the like count it as freed; a {@link DeviceBuffer} in it is disposed. A pool, or any
+ * other resource above that keeps memory, then gives its free blocks back; if a bare pointer is
+ * allocated there, the rewind is refused.
+ *
+ * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, ordered on
+ * the stream that it was allocated on. A rewind waits for the device, once, if that stream has
+ * ended, or may be gone because its end is not announced.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
+ * two. Allocating takes constant time within a block, and so does freeing, however many blocks are
+ * in use.
+ *
+ * The upstream and the fallback must outlive this resource, and are not disposed with it. Disposing
+ * it gives everything back, ordered on the legacy default stream after everything that was
+ * allocated.
+ *
+ * The allocator of rapidsai/rmm#1995. RMM has no such resource. It is like
+ * `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can be used
+ * again.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using scratch = new MonotonicMemoryResource(upstream, { initialBytes: 64 * MiB });
+ * using stream = new Stream();
+ * const weights = scratch.allocate(1 * MiB, stream);
+ * const mark = scratch.mark();
+ * for (let step = 0; step < 100; step++) {
+ *   const temporary = scratch.allocate(1 * MiB, stream);
+ *   scratch.deallocate(temporary, 1 * MiB, stream); // does nothing
+ *   scratch.rewind(mark);
+ * }
+ * scratch.deallocate(weights, 1 * MiB, stream);
+ * ```
+ */
+export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
+  /** The size of the first block of each stream. */
+  readonly initialBytes: number;
+  /** The ratio of a stream's next block to its last. */
+  readonly growthFactor: number;
+  /** The most bytes that all blocks together may have. */
+  readonly maximumBytes: number;
+  /** Serves allocations that there is no room for; undefined if not set. */
+  readonly fallback: MemoryResource | undefined;
+  declare readonly alternates?: readonly MemoryResource[];
+  readonly #memory: BumpChains;
+  /** The policy passed to the fallback at a free, if this resource was given one. */
+  readonly #fallbackEvents: DeallocationEvents | undefined;
+  /** The chain of the last call's stream. */
+  #chain = new BumpChain(none);
+  /** The marks that stand, from the first to the last. */
+  readonly #marks: MonotonicMark[] = [];
+  readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
+  /** The same blocks, for a fallback that takes memory back: it must not while they are live. */
+  readonly #fallbackGuard: FallbackGuard | undefined;
+  #markCount = 0;
+  #rewinds = 0;
+  #fallbackAllocations = 0;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback on
+   * another device.
+   */
+  constructor(upstream: MemoryResource, options: MonotonicMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { initialBytes = 2 * MiB, growthFactor = 2, maximumBytes = Number.POSITIVE_INFINITY, fallback, deallocationEvents } = options;
+    assertBytes(initialBytes, 'initialBytes');
+    if (initialBytes === 0) throw new ArgumentRangeError('initialBytes must be at least 1, got 0');
+    assertGrowthFactor(growthFactor);
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (fallback !== undefined) assertMemoryResource(fallback, 'fallback');
+    const memory = new BumpChains();
+    super(upstream, memory, deallocationEvents ?? 'eager');
+    if (fallback !== undefined && fallback.device !== this.device) {
+      throw new ArgumentRangeError(
+        `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    this.#memory = memory;
+    this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
+    this.growthFactor = growthFactor;
+    this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
+    this.fallback = fallback;
+    if (fallback !== undefined) this.alternates = [fallback];
+    this.#fallbackEvents = deallocationEvents;
+    const fallbackLayers = fallback === undefined ? [] : layersOf(fallback);
+    if (fallbackLayers.some(takesBack)) {
+      this.#fallbackGuard = {
+        live: new LiveAllocations(),
+        below: new Set(fallbackLayers),
+        deallocate: (pointer, bytes) => {
+          throw stillUsed(this, pointer, bytes);
+        },
+      };
+      addRemembering(this.#fallbackGuard);
+    }
+    markAsTaker(this);
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    // Most sizes fit into 32-bit arithmetic; the others take the slow path.
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small === bytes && small > 0 && small <= 0x7fffff00 && alignment === ALLOCATION_ALIGNMENT) {
+      const address = this.#chain.cursor.allocate((small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT);
+      if (address !== none) return address;
+    }
+    return this.#allocateUnusual(bytes, stream, alignment);
+  }
+
+  /**
+   * Does nothing, except for memory of the fallback, and except for noting a free on a different
+   * stream than the allocation's. Freeing the null pointer does nothing.
+   * @throws LifetimeError for a pointer that is detectably not a live allocation, see the class;
+   * the state is unchanged.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small === bytes && small > 0 && fence === undefined && typeof pointer === 'number' && this.#chain.cursor.isLive(pointer, small))
+      return;
+    this.#deallocateUnusual(pointer, bytes, stream, fence);
+  }
+
+  /**
+   * Returns a point to rewind to, for the memory of all streams. Marks nest: a rewind to one takes
+   * back those after it. While nothing is allocated in between, repeated calls return the same
+   * mark.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
+   */
+  mark(): MonotonicMark {
+    this.assertLive('mark');
+    const last = this.#marks.at(-1);
+    if (last !== undefined && this.#isAt(last)) return last;
+    const mark = new MonotonicMark(this, ++this.#markCount, this.#memory.positions(), this.#fallbackAllocations);
+    this.#marks.push(mark);
+    return mark;
+  }
+
+  /**
+   * Frees everything that was allocated since a mark, on all streams, whether it was deallocated or
+   * not. The mark stays: the resource can be rewound to it again. Blocks beyond the mark become
+   * free, except for a stream's first block if all of it is taken back.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; the state
+   * is unchanged.
+   * @throws ArgumentTypeError, ArgumentRangeError if `mark` is not a mark of this resource.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) also if a resource above that keeps memory,
+   * such as a pool, holds some of it with a live allocation that only the program can free; nothing
+   * is rewound then.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
+   * @throws DriverError if an event cannot be recorded or waited for, or a buffer cannot be freed:
+   * nothing is rewound then, and the rewind can be tried again; or an error of the fallback at a
+   * free, after everything else: that memory is tried again at the next rewind.
+   */
+  rewind(mark: MonotonicMark): void {
+    if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
+    if (mark.resource !== this) {
+      throw new ArgumentRangeError('mark must belong to this resource, got one of another', 'ERR_INVALID_ARG_VALUE');
+    }
+    throwFirst(this.#takeBackSince(mark, true, 'rewind'));
+  }
+
+  /**
+   * Frees everything that was allocated, and keeps the blocks, which can then serve every stream.
+   * No mark stands afterwards.
+   * @throws as `rewind`
+   */
+  reset(): void {
+    throwFirst(this.#takeBackSince(undefined, false, 'reset'));
+  }
+
+  /**
+   * Frees everything that was allocated, and gives all blocks back to the upstream, ordered on
+   * `stream`, which first waits for the streams that used them. No mark stands afterwards; the
+   * resource can still be used.
+   * @returns the bytes given back
+   * @throws as `rewind`; and as `trim`, after everything is rewound and the fallback's memory is
+   * freed: blocks that the upstream refused stay here, free.
+   */
+  release(stream: Stream): number {
+    this.enter(stream, 'release');
+    const refused = this.#takeBackSince(undefined, false, 'release');
+    const released = super.trim(stream);
+    throwFirst(refused);
+    return released;
+  }
+
+  override trim(stream: Stream, options?: TrimOptions): number {
+    this.enter(stream, 'trim');
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'trim');
+    return super.trim(stream, options);
+  }
+
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
+  statistics(): MonotonicStatistics {
+    return Object.freeze({
+      ...this.baseStatistics(),
+      usedBytes: this.#memory.usedBytes,
+      rewinds: this.#rewinds,
+      fallbackAllocations: this.#fallbackAllocations,
+      fallbackBytes: [...this.#fallbackBlocks.values()].reduce((sum, { bytes }) => sum + bytes, 0),
+    });
+  }
+
+  /** Also frees the fallback's memory. */
+  override [Symbol.dispose](): void {
+    let refused: unknown[] = [];
+    const taken = this.#takenSince(undefined, `the ${this.constructor.name} is disposed`);
+    if (!this.isDisposed) this.takeBack(taken);
+    // Host functions may have disposed this.
+    if (!this.isDisposed) this.#takeBackBlocks(taken, undefined, false, 'dispose');
+    try {
+      super[Symbol.dispose]();
+    } finally {
+      refused = this.#freeFallbackSince(0);
+    }
+    throwFirst(refused);
+  }
+
+  protected override enter(stream: Stream, operation: string): void {
+    super.enter(stream, operation);
+    // If the stream may be gone at a rewind, no event can be recorded on it then.
+    const lane = stream.identity.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
+    this.#chain = this.#memory.chainOf(lane.number);
+  }
+
+  /** Takes a block from a lane that has room for the request at any start address. */
+  protected allocateIn(lane: number, bytes: number, alignment: number): number {
+    return this.#memory.allocateAtLeast(leastBlockBytes(bytes, alignment), lane);
+  }
+
+  /** Steps 3 and 4 at the top of this file. */
+  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
+    const least = leastBlockBytes(bytes, alignment);
+    const wanted = () => {
+      const last = this.#chain.cursor.lastBlockBytes;
+      return last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+    };
+    return this.growWithin(this.maximumBytes, least, wanted, stream);
+  }
+
+  /** Also takes the blocks that streams have, but use nothing of. */
+  protected override makeRoom(least: number, stream: Stream): boolean {
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
+    const { number } = this.lane;
+    const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
+    return hasRoom() || this.joinFree(stream, hasRoom);
+  }
+
+  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+    const { reservedBytes, maximumBytes } = this;
+    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
+    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}`;
+    return this.outOfMemoryWithin(maximumBytes, bytes, reason);
+  }
+
+  /**
+   * Zero bytes, 2 GiB and more, invalid sizes, alignments other than 256; and requests that need
+   * another block.
+   */
+  #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    if (bytes === 0) return 0;
+    const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    const address = this.#chain.cursor.allocateAligned(rounded, aligned);
+    if (address !== none) return address;
+    try {
+      return this.#allocateInNextBlock(bytes, rounded, stream, aligned);
+    } catch (error) {
+      if (this.fallback === undefined || !(error instanceof OutOfMemoryError)) throw error;
+      return this.#allocateInFallback(this.fallback, bytes, stream, aligned);
+    }
+  }
+
+  #allocateInNextBlock(bytes: number, rounded: number, stream: Stream, alignment: number): DevicePointer {
+    const chain = this.#chain;
+    // If a block is too small for the first request, it would only be in the way of later ones.
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
+    let start = this.allocateIn(this.lane.number, bytes, alignment);
+    if (start === none) start = this.allocateElsewhere(bytes, stream, alignment);
+    this.#memory.extend(this.#chain, start);
+    return this.#chain.cursor.allocateAligned(rounded, alignment);
+  }
+
+  #allocateInFallback(fallback: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    let pointer: DevicePointer;
+    try {
+      // A cache must not take it back when a scope ends.
+      const returned = withoutCaching(() => fallback.allocate(bytes, stream, alignment));
+      pointer = this.held.servedOutside(returned, bytes, stream, fallback);
+      const held = this.#fallbackBlocks.get(pointer);
+      if (held !== undefined) throw servedTwice(pointer, fallback, bytes, { address: pointer, bytes: held.bytes });
+    } catch (error) {
+      throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+    }
+    const serial = ++this.#fallbackAllocations;
+    this.#keepFallback(pointer, { bytes, stream, serial, remembered: rememberedSoFar() });
+    // Host functions may have disposed this.
+    if (this.isDisposed) {
+      this[Symbol.dispose]();
+      this.assertLive('allocate');
+    }
+    return pointer;
+  }
+
+  /**
+   * Every case except a free, without a fence, of memory in the last block of the calling stream.
+   */
+  #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    const fallbackBlock = this.#fallbackBlocks.get(pointer);
+    if (fallbackBlock !== undefined) {
+      this.#deallocateInFallback(pointer, bytes, stream, fence, fallbackBlock);
+      return;
+    }
+    const block = this.#memory.blockAt(pointer);
+    if (block === undefined) {
+      this.refuseFree(pointer, bytes, none);
+      return;
+    }
+    const { chain, number } = block;
+    assertHandedOut(pointer, bytes, chain.cursor.topOf(number), this.constructor.name);
+    if (chain === this.#chain || this.ordering.lane(chain.lane).identity === stream.identity) {
+      if (fence !== undefined) assertFence(fence, stream);
+      return;
+    }
+    const asked = fence ?? this.deallocationEvents;
+    // The memory goes back to the stream that it was allocated on. That stream's own work needs no
+    // event: the caller's covers the rest.
+    const owner = stream.identity.serial;
+    chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);
+  }
+
+  #deallocateInFallback(
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+    block: FallbackBlock,
+  ): void {
+    if (bytes !== block.bytes) {
+      const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+      throw wrongSize(where, bytes, block.bytes);
+    }
+    // Removed before the call: host functions that run during it may rewind.
+    this.#dropFallback(pointer);
+    try {
+      const fallback = this.fallback as MemoryResource;
+      noteFree(fallback.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents), fallback);
+    } catch (error) {
+      this.#keepFallback(pointer, block);
+      throw error;
+    }
+  }
+
+  #keepFallback(pointer: DevicePointer, block: FallbackBlock): void {
+    this.#fallbackBlocks.set(pointer, block);
+    this.#fallbackGuard?.live.add(pointer, block.bytes, Stream.legacyDefault(this.device));
+  }
+
+  #dropFallback(pointer: DevicePointer): void {
+    this.#fallbackBlocks.delete(pointer);
+    this.#fallbackGuard?.live.remove(pointer);
+  }
+
+  /** Returns the fallback's errors. */
+  #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: 'rewind' | 'reset' | 'release'): unknown[] {
+    this.assertLive(operation);
+    assertStanding(mark, operation, this.constructor.name);
+    const taken = this.#takenSince(mark, `the ${this.constructor.name} took its memory back by a ${operation}`);
+    this.#takeBackBlocks(taken, mark, keepsFirstBlock, operation);
+    this.#rewinds++;
+    if (mark !== undefined) mark.remembered = rememberedSoFar();
+    return this.#freeFallbackSince(mark?.fallbackAllocations ?? 0);
+  }
+
+  /** The memory allocated since a mark, or ever. */
+  #takenSince(mark: MonotonicMark | undefined, reason: string): TakenMemory {
+    const fallbackAllocations = mark?.fallbackAllocations ?? 0;
+    let fallbackSegments: (Segment & { readonly remembered: number })[] | undefined;
+    const has = (pointer: DevicePointer, number: number) => {
+      const block = this.#memory.blockAt(pointer);
+      if (block !== undefined) return this.held.hadBefore(pointer, number) && isSince(mark, block, pointer);
+      // An adaptor above may have moved the pointer to align it.
+      fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
+        .map(([address, { bytes, remembered }]) => ({ address, bytes, remembered }))
+        .sort((a, b) => a.address - b.address);
+      const segment = segmentAround(fallbackSegments, pointer);
+      return segment !== undefined && segment.remembered < number;
+    };
+    return { by: this, since: mark?.remembered ?? this.held.remembered, reason, has };
+  }
+
+  /** Takes back everything that was allocated in the blocks since a mark, or ever. */
+  #takeBackBlocks(taken: TakenMemory, mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
+    this.#stepBack(() => {
+      this.takeBack(taken);
+      // Foreign code may have disposed this.
+      this.assertLive(operation);
+      assertStanding(mark, operation, this.constructor.name);
+      return this.#memory.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
+    }, operation);
+    while (this.#marks.length > 0 && this.#marks.at(-1) !== mark) this.#marks.pop()?.fall();
+  }
+
+  /**
+   * Takes steps back, after their memory can be reused in the order of its streams. If that fails,
+   * the state is unchanged.
+   */
+  #stepBack(stepsBack: () => BumpPosition[], operation: string): void {
+    this.assertLive(operation);
+    let steps = stepsBack();
+    while (steps.some(({ chain }) => this.#mustWait(chain))) {
+      this.synchronizeDevice();
+      // Host functions may have run.
+      this.assertLive(operation);
+      steps = stepsBack();
+    }
+    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);
+    for (const step of steps) this.#memory.stepBack(step);
+  }
+
+  /**
+   * Whether the host must wait, because the chain's stream may be gone and so cannot be made to
+   * wait.
+   */
+  #mustWait({ lane, awaited }: BumpChain): boolean {
+    if (awaited.size === 0 || this.ordering.lane(lane).identity?.announcesEnd !== false) return false;
+    return [...awaited].some((number) => !this.ordering.lane(number).isIdle);
+  }
+
+  /**
+   * Makes the stream of a chain wait for frees on other streams, and prepares its lane for blocks
+   * of the chain.
+   */
+  #order({ lane, awaited }: BumpChain, givesBlocks: boolean): void {
+    if (awaited.size === 0 && !givesBlocks) return;
+    const owner = this.ordering.lane(lane);
+    for (const number of awaited) {
+      const other = this.ordering.lane(number);
+      if (this.deallocationEvents === 'off' && other instanceof StreamLane && other.identity.announcesEnd) other.query();
+      if (!(owner instanceof StreamLane)) this.ordering.orderEnded(number);
+      else if (owner.identity.announcesEnd) other.order(owner);
+    }
+    if (!givesBlocks || !(owner instanceof StreamLane)) return;
+    if (owner.isHeld) owner.freeUnrecorded();
+    else this.ordering.freed(owner);
+  }
+
+  /**
+   * Frees the fallback's memory, except for its first `fallbackAllocations` allocations. Returns
+   * the fallback's errors.
+   */
+  #freeFallbackSince(fallbackAllocations: number): unknown[] {
+    const freed = this.#fallbackBlocksSince(fallbackAllocations);
+    // Removed first: host functions that run during the calls may rewind.
+    for (const [pointer] of freed) this.#dropFallback(pointer);
+    let hasWaited = false;
+    return attemptEach(freed, ([pointer, block]) => {
+      try {
+        let { stream } = block;
+        if (stream.isDisposed || !stream.identity.announcesEnd) {
+          // One wait covers all: no later work may use the memory.
+          if (!hasWaited) this.synchronizeDevice();
+          hasWaited = true;
+          stream = Stream.legacyDefault(this.device);
+        }
+        const fallback = this.fallback as MemoryResource;
+        noteFree(fallback.deallocate(pointer, block.bytes, stream, this.#fallbackEvents), fallback);
+      } catch (error) {
+        this.#keepFallback(pointer, block);
+        throw error;
+      }
+    });
+  }
+
+  /** Whether everything that was allocated since a mark is gone again. */
+  #isAt({ positions, fallbackAllocations }: MonotonicMark): boolean {
+    return this.#memory.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
+  }
+
+  /** The live memory of the fallback, except for its first `fallbackAllocations` allocations. */
+  #fallbackBlocksSince(fallbackAllocations: number): [DevicePointer, FallbackBlock][] {
+    if (this.#fallbackBlocks.size === 0) return [];
+    return [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
+  }
+}
+
+/** `monotonic` in a specification. */
+export const monotonicKind = defineAdaptor({
+  name: 'monotonic',
+  role: 'pooling',
+  summary: 'cuts allocations from large blocks, from one end to the other; single frees give nothing back',
+  options: {
+    initialBytes: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growthFactor: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
+    fallback: { type: 'resource', summary: 'serves requests that there is no room for', default: 'none' },
+  },
+  maximum: 'maximumBytes',
+  example: 'monotonic(cuda, initialBytes=128KiB, maximumBytes=64MiB)',
+  create: ({ upstream, options }) => new MonotonicMemoryResource(upstream, options),
+});
+
+/** Whether an address in a block was allocated since a mark, or ever. */
+function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, pointer: DevicePointer): boolean {
+  if (pointer >= chain.cursor.topOf(number)) return false;
+  const position = mark?.positions.find((each) => each.chain === chain);
+  if (position === undefined || number >= position.blockCount) return true;
+  return number === position.blockCount - 1 && pointer >= position.top;
+}
+
+/**
+ * A block begins at a multiple of 256, so an aligned address in it may lie up to `alignment - 256`
+ * further on.
+ */
+function leastBlockBytes(bytes: number, alignment: number): number {
+  return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
+}
+
+/**
+ * @throws LifetimeError if the pointer is detectably not a live allocation of its block, which is
+ * allocated up to `top`.
+ */
+function assertHandedOut(pointer: number, bytes: number, top: number, name: string): void {
+  const where = `the ${name} cannot free ${formatPointer(pointer)}`;
+  if (pointer >= top) throw alreadyFreed(where);
+  if (pointer % ALLOCATION_ALIGNMENT !== 0) throw insideAllocation(where);
+  if (bytes > 0 && pointer + bytes <= top) return;
+  throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: no allocation there has that size`);
+}
+
+/** @throws CisternError for a mark that no longer stands. */
+function assertStanding(mark: MonotonicMark | undefined, operation: string, name: string): void {
+  if (mark?.isStanding !== false) return;
+  throw new CisternError(
+    'ERR_CISTERN_INVALID_STATE',
+    `cannot ${operation} to mark ${mark.id}: the ${name} was rewound to an earlier mark, or reset, since it was made`,
+  );
+}
+
+function assertGrowthFactor(factor: unknown): asserts factor is number {
+  if (typeof factor !== 'number') throw new ArgumentTypeError(`growthFactor must be a number, got ${formatValue(factor)}`);
+  if (factor >= 1 && factor <= maximumGrowthFactor) return;
+  throw new ArgumentRangeError(`growthFactor must be from 1 to ${maximumGrowthFactor}, got ${factor}`);
+}

@@ -1,0 +1,369 @@
+/**
+ * Every error that cistern throws has a stable `code`. Errors for invalid arguments are `TypeError`
+ * and `RangeError`, as in Node itself; everything else derives from {@link CisternError}.
+ */
+
+import { otherCopyHint } from '../package/copy.js';
+
+/** Codes of {@link ArgumentTypeError} and {@link ArgumentRangeError}. */
+export type ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE' | 'ERR_OUT_OF_RANGE';
+
+/** Codes of {@link CisternError} and its subclasses. */
+export type CisternErrorCode =
+  | 'ERR_CISTERN_OUT_OF_MEMORY'
+  | 'ERR_CISTERN_DRIVER'
+  | 'ERR_CISTERN_DISPOSED'
+  | 'ERR_CISTERN_FOREIGN_POINTER'
+  | 'ERR_CISTERN_DOUBLE_FREE'
+  | 'ERR_CISTERN_WRONG_SIZE'
+  | 'ERR_CISTERN_STALE_MESSAGE'
+  | 'ERR_CISTERN_FOREIGN_MESSAGE'
+  | 'ERR_CISTERN_STALE_HANDLE'
+  | 'ERR_CISTERN_FOREIGN_HANDLE'
+  | 'ERR_CISTERN_NO_PEER_ACCESS'
+  | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
+  | 'ERR_CISTERN_ADDON_MISSING'
+  | 'ERR_CISTERN_FAULTY_RESOURCE'
+  | 'ERR_CISTERN_INVALID_STATE'
+  | 'ERR_CISTERN_NOT_SUPPORTED'
+  | 'ERR_CISTERN_INVALID_SPECIFICATION'
+  | 'ERR_CISTERN_INVALID_LOG'
+  | 'ERR_CISTERN_INVALID_PLAN'
+  | 'ERR_CISTERN_PLAN_DEVIATION'
+  | 'ERR_CISTERN_REPLAY'
+  | 'ERR_CISTERN_LOG_WRITE'
+  | 'ERR_CISTERN_ORDER';
+
+/** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
+export class ArgumentTypeError extends TypeError {
+  readonly code: ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE';
+}
+
+/**
+ * An argument of the right type with a value that is not allowed. `code` is `ERR_OUT_OF_RANGE` or
+ * `ERR_INVALID_ARG_VALUE`.
+ */
+export class ArgumentRangeError extends RangeError {
+  readonly code: ArgumentErrorCode;
+
+  constructor(message: string, code: ArgumentErrorCode = 'ERR_OUT_OF_RANGE') {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** The base class of every error except those for invalid arguments. */
+export class CisternError extends Error {
+  /** A stable identifier; compare this, not the message. */
+  readonly code: CisternErrorCode;
+
+  constructor(code: CisternErrorCode, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
+    this.name = new.target.name;
+  }
+}
+
+/** The details of an {@link OutOfMemoryError}. */
+export interface OutOfMemoryDetails {
+  /** The requested bytes, as seen by the outermost resource that failed. */
+  readonly requestedBytes: number;
+  /** Bytes that could still have been allocated, if the resource knows. */
+  readonly availableBytes?: number;
+  /** The limit that was hit, if there was one. */
+  readonly limitBytes?: number;
+  /** Names of the resources from the outermost to the one that failed first. */
+  readonly path: readonly string[];
+  /** The attempts to recover memory before giving up, in order. */
+  readonly stages?: readonly RecoveryStage[];
+}
+
+/** One attempt to recover memory. */
+export interface RecoveryStage {
+  /** The name of the stage, such as `'major-collection'`. */
+  readonly stage: string;
+  /**
+   * Set for a sub-stage: `'settle'` and `'trim'` run again after a collection or a callback, for
+   * what that freed.
+   */
+  readonly after?: string;
+  /** The bytes that it recovered; 0 if that cannot be known. */
+  readonly recoveredBytes: number;
+}
+
+/**
+ * Memory ran out. The state of every resource is unchanged, and the call may be repeated.
+ *
+ * Counterpart of `rmm::out_of_memory`.
+ */
+export class OutOfMemoryError extends CisternError {
+  readonly requestedBytes: number;
+  readonly availableBytes: number | undefined;
+  readonly limitBytes: number | undefined;
+  /** The attempts to recover memory before giving up, in order; empty if there were none. */
+  readonly stages: readonly RecoveryStage[];
+  #path: readonly string[];
+
+  constructor(message: string, details: OutOfMemoryDetails, options?: ErrorOptions) {
+    super('ERR_CISTERN_OUT_OF_MEMORY', message, options);
+    this.requestedBytes = details.requestedBytes;
+    this.availableBytes = details.availableBytes;
+    this.limitBytes = details.limitBytes;
+    this.stages = Object.freeze([...(details.stages ?? [])]);
+    this.#path = Object.freeze([...details.path]);
+  }
+
+  /**
+   * Names of the resources that the request came through, from the outermost to the one that failed
+   * first.
+   */
+  get path(): readonly string[] {
+    return this.#path;
+  }
+
+  /**
+   * Adds the name of a resource that the error passes through to the front of the path. The
+   * resource then throws the result.
+   */
+  through(resource: string): this {
+    this.#path = Object.freeze([resource, ...this.#path]);
+    return this;
+  }
+}
+
+/**
+ * The driver refused a call. `driverName` and `driverStatus` are CUDA's name and number for the
+ * error.
+ *
+ * Counterpart of `rmm::cuda_error`.
+ */
+export class DriverError extends CisternError {
+  /** The operation that failed, such as `copy` or `create stream`. */
+  readonly operation: string;
+  /** CUDA's name for the error, such as `CUDA_ERROR_INVALID_VALUE`. */
+  readonly driverName: string;
+  /** CUDA's number for the error, such as `1`. */
+  readonly driverStatus: number;
+
+  constructor(operation: string, driverName: string, driverStatus: number, description: string) {
+    super('ERR_CISTERN_DRIVER', `cannot ${operation}: ${driverName} (${driverStatus}), ${description}`);
+    this.operation = operation;
+    this.driverName = driverName;
+    this.driverStatus = driverStatus;
+  }
+}
+
+/**
+ * A stream of one device would use memory of another, to which its device has no access. Nothing was
+ * queued. The message says what to call.
+ */
+export class PeerAccessError extends CisternError {
+  /** The ordinal of the stream's device. */
+  readonly device: number;
+  /** The ordinal of the device that has the memory. */
+  readonly memoryDevice: number;
+
+  constructor(operation: string, device: number, memoryDevice: number) {
+    super(
+      'ERR_CISTERN_NO_PEER_ACCESS',
+      `cannot ${operation}: device ${device} has no access to this memory of device ${memoryDevice}; call Device.get(${device}).enablePeerAccess(Device.get(${memoryDevice})) ` +
+        `where the memory was allocated, or use a stream of device ${memoryDevice}`,
+    );
+    this.device = device;
+    this.memoryDevice = memoryDevice;
+  }
+}
+
+/** Something was used after its end, or freed by a resource that does not own it. */
+export class LifetimeError extends CisternError {
+  constructor(
+    code:
+      | 'ERR_CISTERN_DISPOSED'
+      | 'ERR_CISTERN_FOREIGN_POINTER'
+      | 'ERR_CISTERN_DOUBLE_FREE'
+      | 'ERR_CISTERN_WRONG_SIZE'
+      | 'ERR_CISTERN_STALE_MESSAGE'
+      | 'ERR_CISTERN_FOREIGN_MESSAGE'
+      | 'ERR_CISTERN_STALE_HANDLE'
+      | 'ERR_CISTERN_FOREIGN_HANDLE',
+    message: string,
+  ) {
+    super(code, message);
+  }
+}
+
+/**
+ * A resource returned something from `allocate` that cannot be the memory that was asked for: no
+ * address, an address that is not aligned, or memory that it has handed out already. The state of
+ * the caller is unchanged.
+ */
+export class FaultyResourceError extends CisternError {
+  /** The name of the resource's class. */
+  readonly resource: string;
+  /** What the resource returned. */
+  readonly returned: unknown;
+
+  /** @param fault the end of a sentence that begins with the resource, one clause */
+  constructor(resource: string, returned: unknown, fault: string, options?: ErrorOptions) {
+    super('ERR_CISTERN_FAULTY_RESOURCE', `the ${resource} ${fault}`, options);
+    this.resource = resource;
+    this.returned = returned;
+  }
+}
+
+/** There is no device of the requested kind. */
+export class DeviceUnavailableError extends CisternError {
+  constructor(message: string) {
+    super('ERR_CISTERN_DEVICE_UNAVAILABLE', message);
+  }
+}
+
+/** The device, its driver or the runtime cannot do this. The state is unchanged. */
+export class UnsupportedError extends CisternError {
+  constructor(message: string) {
+    super('ERR_CISTERN_NOT_SUPPORTED', message);
+  }
+}
+
+/**
+ * There is no addon for this platform, or it cannot be loaded. The message says what to do with the
+ * package manager in use.
+ */
+export class AddonMissingError extends CisternError {
+  constructor(reason: string, cause: unknown) {
+    super('ERR_CISTERN_ADDON_MISSING', `the native addon of cistern cannot be loaded: ${reason}`, { cause });
+  }
+}
+
+/** The details of a {@link SpecificationError}: a position in a text, or a path in an object. */
+export type SpecificationErrorDetails = {
+  /** The words that would have been valid there, if they can be listed. */
+  readonly expected: readonly string[];
+} & (
+  | {
+      /** The whole text. */
+      readonly specification: string;
+      /** The start of the fault, in UTF-16 code units from 0. */
+      readonly position: number;
+      /** The length of the fault in the text, at least 1. */
+      readonly length: number;
+    }
+  | {
+      /**
+       * The path of the fault in the object, such as `upstream.options.maximumBytes`; empty for the
+       * object itself.
+       */
+      readonly path: string;
+    }
+);
+
+/**
+ * The description of a stack of resources is wrong. For a text, the message ends with the text, or
+ * 160 characters of it, and a line of carets under the fault, and `specification`, `position` and `length` are set; for an
+ * object, the message begins with the path to the fault, and `path` is set.
+ */
+export class SpecificationError extends CisternError {
+  /** The whole text; `undefined` for an object. */
+  readonly specification: string | undefined;
+  /** The start of the fault in the text, in UTF-16 code units from 0; `undefined` for an object. */
+  readonly position: number | undefined;
+  /** The length of the fault in the text, at least 1; `undefined` for an object. */
+  readonly length: number | undefined;
+  /**
+   * The path of the fault in the object, such as `upstream.options.maximumBytes`, empty for the
+   * object itself; `undefined` for a text.
+   */
+  readonly path: string | undefined;
+  /** The words that would have been valid there, if they can be listed. */
+  readonly expected: readonly string[];
+
+  /** @param fault one lowercase sentence */
+  constructor(fault: string, details: SpecificationErrorDetails, options?: ErrorOptions) {
+    super('ERR_CISTERN_INVALID_SPECIFICATION', 'path' in details ? withPath(fault, details.path) : withCarets(fault, details), options);
+    this.specification = 'path' in details ? undefined : details.specification;
+    this.position = 'path' in details ? undefined : details.position;
+    this.length = 'path' in details ? undefined : details.length;
+    this.path = 'path' in details ? details.path : undefined;
+    this.expected = Object.freeze([...details.expected]);
+  }
+}
+
+function withPath(fault: string, path: string): string {
+  return path === '' ? fault : `at ${shortened(path, mostShown)}: ${fault}`;
+}
+
+/** How much of a specification a message shows. */
+const mostShown = 160;
+/** How much of that comes before the fault. */
+const shownBefore = 60;
+
+function withCarets(
+  fault: string,
+  { specification, position, length }: { specification: string; position: number; length: number },
+): string {
+  const start = specification.length <= mostShown ? 0 : Math.max(0, position - shownBefore);
+  const end = Math.min(start + mostShown, specification.length);
+  const before = start > 0 ? '…' : '';
+  const shown = `${before}${specification.slice(start, end).replace(/\s/g, ' ')}${end < specification.length ? '…' : ''}`;
+  const carets = Math.max(1, Math.min(length, end - position));
+  // A caret points at the character above it only if every character of that line is one column
+  // wide.
+  return `${fault}\n  ${shown}\n  ${' '.repeat(before.length + position - start)}${'^'.repeat(carets)}`;
+}
+
+/** A file is not an allocation log, or one of its rows is wrong. */
+export class InvalidLogError extends CisternError {
+  /** The path or name of the log. */
+  readonly source: string;
+  /** The line at fault, from 1; `undefined` if the fault is not in a line. */
+  readonly line: number | undefined;
+
+  /** @param fault one lowercase sentence */
+  constructor(source: string, line: number | undefined, fault: string, options?: ErrorOptions) {
+    super('ERR_CISTERN_INVALID_LOG', `${source}${line === undefined ? '' : `, line ${line}`}: ${fault}`, options);
+    this.source = source;
+    this.line = line;
+  }
+}
+
+/**
+ * A replay stopped at an event for a reason other than exhausted memory; `cause` is that reason.
+ */
+export class ReplayError extends CisternError {
+  /** The line of the log, from 1. */
+  readonly line: number;
+
+  constructor(message: string, line: number, cause: unknown) {
+    super('ERR_CISTERN_REPLAY', message, { cause });
+    this.line = line;
+  }
+}
+
+/** `0x7f3e8c000000` for a pointer; any other value as `formatValue` shows it. */
+export function formatPointer(pointer: unknown): string {
+  return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
+}
+
+/** A received value, as error messages show it: never long, whatever it is. */
+export function formatValue(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(shortened(value));
+  // The digits of a number of n bits take n² steps.
+  if (typeof value === 'bigint') return BigInt.asIntN(128, value) === value ? `${value}n` : 'a bigint of more than 128 bits';
+  if (typeof value === 'function') return `function ${nameOf(value) ?? '(anonymous)'}`;
+  if (typeof value === 'object' && value !== null) {
+    // Data from a file may have a member `constructor`.
+    const made: unknown = value.constructor;
+    return `an instance of ${(typeof made === 'function' ? nameOf(made) : undefined) ?? 'Object'}${otherCopyHint(value)}`;
+  }
+  return shortened(String(value));
+}
+
+/** The name of a function or a class, unless it is empty or has been replaced by something else. */
+function nameOf({ name }: { readonly name: unknown }): string | undefined {
+  return typeof name === 'string' && name !== '' ? shortened(name) : undefined;
+}
+
+/** The beginning of a text that is too long for a message. */
+function shortened(text: string, most = 40): string {
+  return text.length > most ? `${text.slice(0, most)}…` : text;
+}

@@ -1,0 +1,77 @@
+import { UnsupportedError } from '../../basics/errors.js';
+import { assertBytes, assertPointer } from '../../basics/validation.js';
+import { currentBackend } from '../backend.js';
+import { mailbox, native } from '../native.js';
+import { check } from '../status.js';
+import type { ManagedActivity } from './managed-counts.js';
+import { assertMemoryLocation, type MemoryLocation } from './managed-memory.js';
+
+export type { ManagedActivity };
+
+/**
+ * What happened to managed memory at a location. Only the software device counts this; work that is
+ * still queued is not part of it.
+ * @throws UnsupportedError on a GPU.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an invalid location.
+ * @example
+ * ```ts
+ * using managed = new ManagedMemoryResource();
+ * using stream = new Stream();
+ * using buffer = new DeviceBuffer(64 * MiB, { resource: managed, stream });
+ * buffer.to('host');
+ * resetManagedActivity();
+ * buffer.to(stream.device);
+ * stream.synchronizeSync();
+ * console.log(managedActivity(stream.device).bytesFromHost); // 64 MiB
+ * ```
+ */
+export function managedActivity(location: MemoryLocation): ManagedActivity {
+  native().managedActivity(placeOf(location));
+  check('read what happened to managed memory');
+  return {
+    residentBytes: mailbox[1] as number,
+    peakResidentBytes: mailbox[2] as number,
+    bytesFromHost: mailbox[3] as number,
+    bytesFromDevices: mailbox[4] as number,
+    evictedBytes: mailbox[5] as number,
+    remoteBytes: mailbox[6] as number,
+    faults: mailbox[7] as number,
+    evictions: mailbox[8] as number,
+    thrashes: mailbox[9] as number,
+  };
+}
+
+/**
+ * Sets the counts of every location to 0, and the peaks to what is resident now.
+ * @throws UnsupportedError on a GPU.
+ */
+export function resetManagedActivity(): void {
+  assertSoftware();
+  native().resetManagedActivity();
+  check('reset what happened to managed memory');
+}
+
+/**
+ * How many bytes of a range of managed memory are at a location now. 0 for any other memory.
+ * @param bytes an integer from 0 to 2^53 - 1
+ * @throws UnsupportedError on a GPU, whose driver does not tell.
+ * @throws ArgumentTypeError, ArgumentRangeError for an invalid argument.
+ */
+export function residentBytes(pointer: number, bytes: number, location: MemoryLocation): number {
+  assertPointer(pointer);
+  assertBytes(bytes);
+  native().residentBytes(pointer, bytes, placeOf(location));
+  check('look up where managed memory is');
+  return mailbox[1] as number;
+}
+
+function placeOf(location: MemoryLocation): number {
+  assertMemoryLocation(location);
+  assertSoftware();
+  return location === 'host' ? -1 : location.index;
+}
+
+function assertSoftware(): void {
+  if (currentBackend() === 'software') return;
+  throw new UnsupportedError('only the software device counts what happens to managed memory');
+}

@@ -1,0 +1,153 @@
+import type { Device } from '../device.js';
+import { mailbox, NativeStatus, native } from '../native.js';
+import { allocationError, check, deallocationError, outOfMemoryStatus } from '../status.js';
+
+const reservedCurrent = 5;
+const reservedHigh = 6;
+const usedCurrent = 7;
+const usedHigh = 8;
+const releaseThreshold = 4;
+
+/** How much memory a stream-ordered pool of the driver holds. */
+export interface MemoryPoolUsage {
+  /** Bytes of device memory that the pool holds, and their peak. */
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  /** Bytes of those that are allocated, and their peak. */
+  readonly usedBytes: number;
+  readonly peakUsedBytes: number;
+}
+
+/** A pool to create, or one that was made elsewhere. */
+export type PoolSource =
+  | {
+      /** How much the pool keeps at a synchronization; Infinity keeps everything. */
+      readonly releaseThresholdBytes: number;
+      /** Whether it has managed memory, which drivers before CUDA 13 refuse. */
+      readonly isManaged: boolean;
+      /** Whether its memory can be exported to other processes. */
+      readonly isExportable: boolean;
+    }
+  | {
+      /** The driver's own handle (`CUmemoryPool`); 0 for the device's default pool. */
+      readonly address: number;
+    };
+
+/**
+ * A stream-ordered memory pool of the driver (`CUmemoryPool`). One that was made elsewhere is not
+ * destroyed.
+ */
+export class DriverMemoryPool implements Disposable {
+  readonly device: Device;
+  readonly #name: string;
+  #handle: number;
+
+  constructor(device: Device, source: PoolSource) {
+    this.device = device;
+    if ('address' in source) {
+      const { address } = source;
+      this.#name = `${address === 0 ? 'the default pool' : 'a stream-ordered pool'} of device ${device.index}`;
+      native().openPool(device.index, address);
+      check(address === 0 ? `open the default pool of device ${device.index}` : `use the memory pool with handle ${address}`);
+    } else {
+      const { releaseThresholdBytes, isManaged, isExportable } = source;
+      this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
+      native().createPool(device.index, releaseThresholdBytes, isManaged, isExportable);
+      check('create a memory pool');
+    }
+    this.#handle = mailbox[1] as number;
+  }
+
+  /** The driver's own handle. */
+  get address(): number {
+    native().poolAddress(this.#handle);
+    check('read the handle of a memory pool');
+    return mailbox[1] as number;
+  }
+
+  /** At a synchronization the pool returns memory above this many bytes. */
+  get releaseThresholdBytes(): number {
+    return this.#attribute(releaseThreshold);
+  }
+
+  set releaseThresholdBytes(bytes: number) {
+    native().setPoolAttribute(this.#handle, releaseThreshold, bytes);
+    check('set the release threshold');
+  }
+
+  /**
+   * @param streamHandle a native stream handle
+   * @throws OutOfMemoryError, DriverError, LifetimeError if the stream is gone
+   */
+  allocate(bytes: number, streamHandle: number): number {
+    mailbox[0] = bytes;
+    mailbox[1] = this.#handle;
+    mailbox[2] = streamHandle;
+    native().allocateAsync();
+    if (mailbox[0] === NativeStatus.success) return mailbox[1] as number;
+    return this.#refuseAllocation(bytes, mailbox[0] as number);
+  }
+
+  deallocate(address: number, bytes: number, streamHandle: number): void {
+    mailbox[0] = address;
+    mailbox[1] = bytes;
+    mailbox[2] = this.#handle;
+    mailbox[3] = streamHandle;
+    native().deallocateAsync();
+    if (mailbox[0] !== NativeStatus.success) throw deallocationError(this.#name, address, bytes, mailbox[0] as number);
+  }
+
+  /**
+   * Returns unused memory to the device, down to `bytesToKeep`. Memory whose free no
+   * synchronization has covered may count as used.
+   */
+  trim(bytesToKeep: number): void {
+    native().trimPool(this.#handle, bytesToKeep);
+    check('trim a memory pool');
+  }
+
+  /** What is allocated from the pool, in the order of the addresses. Linear in the number of allocations. */
+  allocations(): { readonly address: number; readonly bytes: number }[] {
+    const pairs = native().poolAllocations(this.#handle);
+    check('list the allocations of a memory pool');
+    const allocations = Array.from({ length: pairs.length / 2 }, (_, i) => ({
+      address: pairs[2 * i] as number,
+      bytes: pairs[2 * i + 1] as number,
+    }));
+    return allocations.sort((a, b) => a.address - b.address);
+  }
+
+  usage(): MemoryPoolUsage {
+    return {
+      reservedBytes: this.#attribute(reservedCurrent),
+      peakReservedBytes: this.#attribute(reservedHigh),
+      usedBytes: this.#attribute(usedCurrent),
+      peakUsedBytes: this.#attribute(usedHigh),
+    };
+  }
+
+  /** Resets the peaks to the current values. */
+  resetPeaks(): void {
+    native().setPoolAttribute(this.#handle, reservedHigh, 0);
+    check('reset a peak');
+    native().setPoolAttribute(this.#handle, usedHigh, 0);
+    check('reset a peak');
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#handle < 0) return;
+    native().destroyPool(this.#handle);
+    check('destroy a memory pool');
+    this.#handle = -1;
+  }
+
+  #attribute(number: number): number {
+    native().poolAttribute(this.#handle, number);
+    check('read an attribute of a memory pool');
+    return mailbox[1] as number;
+  }
+
+  #refuseAllocation(bytes: number, status: number): never {
+    throw allocationError(this.#name, bytes, status, status === outOfMemoryStatus ? this.device.memoryInfo().freeBytes : undefined);
+  }
+}

@@ -1,0 +1,99 @@
+import type { Device } from '../device.js';
+import { mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
+import { allocationError, deallocationError, outOfMemoryStatus } from '../status.js';
+import type { Stream } from '../streams/stream.js';
+
+/** Where memory is and who can access it. */
+export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
+
+/**
+ * Memory of one kind on one device, straight from the driver and without stream order: every stream
+ * may use an allocation at once, and a free waits for its stream, except one of host memory, whose
+ * resource waits. There is one object per kind and device, which counts the memory.
+ *
+ * The driver may wait for the whole device, in a free and in an allocation. Outstanding host functions therefore run
+ * first, in allocations and frees; inside a host function neither is permitted, except for memory
+ * of kind `host`. Memory that cannot be freed because a hold, or another thread, stalls a stream is
+ * freed later.
+ */
+export class PlainMemory {
+  readonly kind: MemoryKind;
+  readonly device: Device;
+  /** Bytes allocated and not freed. */
+  liveBytes = 0;
+  /** The peak of `liveBytes` since `resetPeak`. */
+  peakBytes = 0;
+  readonly #name: string;
+  readonly #number: number;
+
+  private constructor(kind: MemoryKind, device: Device) {
+    this.kind = kind;
+    this.device = device;
+    this.#name = `${kind} memory of device ${device.index}`;
+    this.#number = NativeMemoryKind[kind];
+  }
+
+  static readonly #known = new Map<string, PlainMemory>();
+
+  static of(kind: MemoryKind, device: Device): PlainMemory {
+    const key = `${kind}:${device.index}`;
+    let memory = PlainMemory.#known.get(key);
+    if (memory === undefined) {
+      memory = new PlainMemory(kind, device);
+      PlainMemory.#known.set(key, memory);
+    }
+    return memory;
+  }
+
+  /**
+   * @param bytes at least 1
+   * @param alignment a power of two of at least 256; kinds other than `host` guarantee 256 only
+   * @throws OutOfMemoryError, DriverError
+   */
+  allocate(bytes: number, alignment: number): number {
+    for (;;) {
+      mailbox[0] = bytes;
+      mailbox[1] = this.#number;
+      mailbox[2] = this.device.index;
+      mailbox[3] = alignment;
+      native().allocate();
+      const status = mailbox[0] as number;
+      if (status === NativeStatus.success) break;
+      if (status !== NativeStatus.hostFunctionReady) throw this.#allocationError(bytes, status);
+      native().runHostFunctions();
+    }
+    const address = mailbox[1] as number;
+    this.liveBytes += bytes;
+    if (this.liveBytes > this.peakBytes) this.peakBytes = this.liveBytes;
+    return address;
+  }
+
+  /**
+   * @throws LifetimeError for memory that is not live here with this size; nothing is then freed.
+   */
+  deallocate(address: number, bytes: number, stream: Stream): void {
+    for (;;) {
+      mailbox[0] = address;
+      mailbox[1] = bytes;
+      mailbox[2] = this.#number;
+      mailbox[3] = this.device.index;
+      mailbox[4] = stream.handle;
+      native().deallocate();
+      const status = mailbox[0] as number;
+      if (status === NativeStatus.success) break;
+      if (status !== NativeStatus.hostFunctionReady) throw deallocationError(this.#name, address, bytes, status);
+      native().runHostFunctions();
+    }
+    this.liveBytes -= bytes;
+  }
+
+  /** Resets `peakBytes` to the bytes that are live now. */
+  resetPeak(): void {
+    this.peakBytes = this.liveBytes;
+  }
+
+  #allocationError(bytes: number, status: number): Error {
+    const onDevice = this.kind === 'device' && status === outOfMemoryStatus;
+    return allocationError(this.#name, bytes, status, onDevice ? this.device.memoryInfo().freeBytes : undefined);
+  }
+}

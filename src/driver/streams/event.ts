@@ -1,0 +1,302 @@
+import { ArgumentTypeError, CisternError, formatValue } from '../../basics/errors.js';
+import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { markCopy } from '../../package/copy.js';
+import { type Device, deviceOption } from '../device.js';
+import { keptResult, mailbox, native } from '../native.js';
+import { check, checkBlocking, statusError } from '../status.js';
+import { finalizationRegistry } from '../workers/finalization.js';
+import { type AttachedObject, attachEvent, discardMessage, type EventMessage, handOverEvent } from '../workers/hand-over.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../workers/local-object.js';
+import { eventObserver } from './event-observer.js';
+import type { Stream } from './stream.js';
+import { StreamIdentity } from './stream-identity.js';
+
+/** Options of {@link Event}. */
+export interface EventOptions {
+  /**
+   * The device that the event belongs to. It can only be recorded on streams of that device.
+   * @defaultValue the first device
+   */
+  readonly device?: Device;
+  /**
+   * Whether {@link Event.elapsedMilliseconds} can be called. Makes every recording slower.
+   * @defaultValue false
+   */
+  readonly timing?: boolean;
+}
+
+const knownOptions = optionNames<EventOptions>({ device: true, timing: true });
+
+const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
+
+/**
+ * A point in a stream's order that other streams and the host can wait for.
+ * @example
+ * ```ts
+ * using event = new Event();
+ * event.record(producer);
+ * consumer.wait(event); // later work on consumer runs after everything that was queued on producer
+ * ```
+ */
+export class Event implements Disposable {
+  readonly device: Device;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+  /**
+   * @internal The number of its latest recording, counted over all events. Tells whether a
+   * recording that somebody relies on has been replaced, and which of two recordings is later.
+   */
+  version = 0;
+  /**
+   * @internal The key of the stream that it was last recorded on; `undefined` if that recording
+   * failed, or another worker made it.
+   */
+  recordedOn: number | undefined;
+  /** The message of an event that workers share. */
+  #shared: EventMessage | undefined;
+
+  /** @throws ArgumentTypeError for invalid options, DriverError if the driver refuses. */
+  constructor(options?: EventOptions);
+  /** @internal */
+  constructor(options: EventOptions, attached: AttachedObject<EventMessage>);
+  constructor(options: EventOptions = {}, attached?: AttachedObject<EventMessage>) {
+    assertOptions(options, knownOptions);
+    this.device = deviceOption(options.device);
+    if (attached === undefined) {
+      native().createEvent(this.device.index, options.timing === true);
+      check('create an event');
+    }
+    this.handle = attached?.handle ?? keptResult(1);
+    this.#shared = attached?.shared;
+    unreachable.register(this, this.handle, this);
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, recordedOn: this.recordedOn, isDisposed: inspectedDisposal(this.handle < 0) },
+      depth,
+      options,
+      inspect,
+    );
+  }
+
+  /**
+   * Takes up an event that another worker, or this one, has given or shared, with its latest recording.
+   * The last worker that disposes it, or ends, returns it to the driver. Does not block, and calls no
+   * driver.
+   *
+   * Resources do not accept it as a fence, because they do not know which stream it was recorded on.
+   * RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
+   * @param message from `detach`, which one call can attach; or from `share`, which any number of
+   * calls can attach
+   * @throws as {@link Stream.attach}.
+   * @example
+   * ```ts
+   * import { parentPort } from 'node:worker_threads';
+   *
+   * parentPort?.on('message', (message: EventMessage) => {
+   *   using event = Event.attach(message);
+   *   consumer.wait(event); // for what another worker had queued
+   * });
+   * ```
+   */
+  static attach(message: EventMessage): Event {
+    const attached = attachEvent(message);
+    return new Event({ device: attached.device }, attached);
+  }
+
+  /** Gives up a message without attaching it, as {@link Stream.discard}. */
+  static discard(message: EventMessage): boolean {
+    return discardMessage(message, 'event');
+  }
+
+  /**
+   * Gives the event to another worker: returns a message for {@link Event.attach}, which one call in any
+   * worker of the process can attach. This object is disposed; whoever waits for the event goes on
+   * waiting. The taker may record it again, and give it back. Does not block, and calls no driver.
+   *
+   * The message can be attached as long as this worker lives. If it is never attached, the event
+   * exists until this worker ends or {@link Event.discard} is called. RMM has no counterpart.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or while a promise of
+   * {@link Event.synchronize} is pending. The state is unchanged then.
+   * @example
+   * ```ts
+   * const event = new Event();
+   * event.record(producer);
+   * worker.postMessage(event.detach());
+   * ```
+   */
+  detach(): EventMessage {
+    const operation = 'detach an event';
+    this.#assertLive(operation);
+    this.#assertNotShared(operation);
+    const message = handOverEvent(this.handle, false);
+    this.handle = -1;
+    unreachable.unregister(this);
+    return message;
+  }
+
+  /**
+   * Lets other workers wait for the event: returns a message that any number of calls of
+   * {@link Event.attach} can attach, until this object is disposed. From now on the event keeps its
+   * recording: nobody can record or detach it. The driver gets it back once every worker has disposed
+   * it. A second call returns the same message. Does not block, and calls no driver. RMM has no
+   * counterpart; in C++, threads share a `cudaEvent_t`.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed.
+   * @example
+   * ```ts
+   * using event = new Event();
+   * event.record(producer);
+   * worker.postMessage(event.share());
+   * ```
+   */
+  share(): EventMessage {
+    this.#assertLive('share an event');
+    this.#shared ??= handOverEvent(this.handle, true);
+    return this.#shared;
+  }
+
+  /**
+   * Records everything queued on a stream before this call. Replaces the previous recording.
+   * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if the event or the stream
+   * is disposed, CisternError (`ERR_CISTERN_INVALID_STATE`) if the event is shared.
+   * @throws DriverError if the driver refuses; the previous recording may then be lost.
+   */
+  record(stream: Stream): void {
+    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed) this.#refuseStream(stream);
+    this.#assertNotShared('record an event');
+    this.recordOn(stream.identity);
+  }
+
+  /** @internal Records on a stream whose `Stream` objects may all be gone. */
+  recordOn(identity: StreamIdentity): void {
+    this.version = ++StreamIdentity.records;
+    this.recordedOn = identity.key;
+    // What another module exports is checked at each use.
+    const box = mailbox;
+    box[0] = this.handle;
+    box[1] = identity.handle;
+    native().recordEvent();
+    if (box[0] !== 0) this.#refuseRecording();
+    eventObserver?.eventRecorded(identity, this.version);
+  }
+
+  /** Whether the recorded work has run; true if nothing was recorded. */
+  query(): boolean {
+    mailbox[0] = this.handle;
+    native().queryEvent();
+    if (mailbox[0] !== 0) this.#refuse('query an event');
+    return mailbox[1] === 1;
+  }
+
+  /**
+   * Blocks until the work recorded before this call has run; host functions of this thread run
+   * meanwhile. One of them may record the event again, or dispose it.
+   */
+  synchronizeSync(): void {
+    this.#assertLive('synchronize an event');
+    const { handle } = this;
+    checkBlocking('synchronize an event', () => native().synchronizeEvent(handle));
+  }
+
+  /** Resolves once the work recorded before this call has run. The event loop goes on. */
+  async synchronize(): Promise<void> {
+    this.#assertLive('synchronize an event');
+    mailbox[0] = await native().eventCompletion(this.handle);
+    check('synchronize an event');
+  }
+
+  /**
+   * Milliseconds on the device between a start event and this one. Both need `timing` and must have
+   * completed.
+   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) if they do not,
+   * ArgumentTypeError if `start` is not an event.
+   */
+  elapsedMilliseconds(start: Event): number {
+    if (!(start instanceof Event)) throw new ArgumentTypeError(`start must be an Event, got ${formatValue(start)}`);
+    native().elapsedMilliseconds(start.handle, this.handle);
+    check('measure between events');
+    return mailbox[1] as number;
+  }
+
+  /**
+   * Returns the event to the driver. Whoever waits for it goes on waiting. A second call does
+   * nothing.
+   * @throws DriverError if the driver refuses; the event is then not disposed, and the call can be
+   * repeated.
+   */
+  [Symbol.dispose](): void {
+    if (this.handle < 0) return;
+    destroy(this.handle);
+    this.handle = -1;
+    unreachable.unregister(this);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw alreadyDisposed(operation, 'the event');
+  }
+
+  #assertNotShared(operation: string): void {
+    if (this.#shared === undefined) return;
+    this.#assertLive(operation);
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot ${operation}: it is shared, so that other workers may be waiting for its recording`,
+    );
+  }
+
+  #refuseRecording(): never {
+    // A failed recording may have destroyed the previous one.
+    this.recordedOn = undefined;
+    this.#refuse('record an event');
+  }
+
+  #refuse(operation: string): never {
+    const status = mailbox[0] as number;
+    this.#assertLive(operation);
+    throw statusError(operation, status);
+  }
+
+  #refuseStream(stream: unknown): never {
+    if (stream instanceof Object && (stream as Stream).isDisposed) {
+      throw alreadyDisposed('record an event', `stream ${(stream as Stream).id}`);
+    }
+    throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
+  }
+}
+
+markCopy(Event);
+
+function destroy(handle: number): void {
+  native().destroyEvent(handle);
+  check('destroy an event');
+}
+
+/** A new event, recorded on a stream. */
+export function recordedEvent(stream: Stream): Event {
+  const event = new Event({ device: stream.device });
+  try {
+    event.record(stream);
+    return event;
+  } catch (error) {
+    event.dispose();
+    throw error;
+  }
+}

@@ -1,0 +1,295 @@
+import { DriverError } from '../../basics/errors.js';
+import { mailbox, native } from '../native.js';
+import { check, checkBlocking } from '../status.js';
+import type { StreamMessage } from '../workers/hand-over.js';
+import type { Event } from './event.js';
+import { eventObserver } from './event-observer.js';
+import type { Stream } from './stream.js';
+
+/** Holds memory back for a stream, and must know when the stream ends. */
+export interface StreamObserver {
+  /**
+   * Whether it holds back memory that only an event recorded on the stream now can release to
+   * others.
+   */
+  needsLastEvent(identity: StreamIdentity): boolean;
+  /**
+   * The stream ends. `event`, if given, was recorded after everything that was queued on it; all
+   * observers share it. No call for this identity follows. Must not throw.
+   */
+  streamEnded(identity: StreamIdentity, event: Event | undefined): void;
+}
+
+const live = new Map<number, StreamIdentity>();
+const vacantSlots: number[] = [];
+let slots = 0;
+let identities = 0;
+/**
+ * By device: how many streams have ended before their work had run, and how many had when the
+ * device was last known to be idle.
+ */
+const endedBusy: number[] = [];
+const endedAndRun: number[] = [];
+
+/**
+ * The identity of one driver stream, shared by every `Stream` object that names it, with what this
+ * environment knows of the stream: how far it has run, and who must be notified of its end. The
+ * driver never reuses a stream's id on a device (it does reuse handles: rapidsai/rmm#2251). `slot`
+ * is a small integer for arrays; another stream gets it only after every observer has been notified
+ * of this one's end.
+ */
+export class StreamIdentity {
+  /** The number of events recorded since the start, on all streams. */
+  static records = 0;
+  /**
+   * Counts what lets other streams have memory that was held back for one: a synchronization has
+   * completed, or an event covers the memory at last.
+   */
+  static releases = 0;
+
+  // What every change of streams reads comes first, in one or two cache lines.
+  readonly slot: number;
+  /**
+   * Synchronizations of the stream that have begun. Work queued while this is n is known to have
+   * run once `synchronized` exceeds n.
+   */
+  synchronizing = 0;
+  /** The number of the latest completed synchronization. */
+  synchronized = 0;
+  /**
+   * The number of the latest recording at the time when the stream last waited, or when memory last
+   * came into its order. No event up to that number covers what the stream was then ordered after.
+   */
+  receivedAt = StreamIdentity.records;
+  /**
+   * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
+   */
+  handle: number;
+  readonly id: number;
+  /** Tells the streams of all devices apart; on the first device it is the id. */
+  readonly key: number;
+  /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
+  readonly serial = ++identities | 0;
+  readonly device: number;
+  /** Whether cistern created the driver's stream and destroys it. */
+  isOwned: boolean;
+  /** The message with which other environments attach the stream, if it is shared. */
+  shared: StreamMessage | undefined = undefined;
+  /**
+   * Whether cistern is notified before the stream ends, so that it can still record events then.
+   * The first object for the stream decides.
+   */
+  readonly announcesEnd: boolean;
+  #isEnding = false;
+  /** Weak references to the `Stream` objects for this stream. */
+  readonly #streams = new Set<WeakRef<Stream>>();
+  readonly #observers = new Set<StreamObserver>();
+
+  private constructor(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean) {
+    this.id = id;
+    this.key = keyOf(id, device);
+    this.handle = handle;
+    this.slot = vacantSlots.pop() ?? slots++;
+    this.device = device;
+    this.isOwned = isOwned;
+    this.announcesEnd = announcesEnd;
+  }
+
+  /** The identity of a driver stream. It takes over the native handle; call `join` next. */
+  static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamIdentity {
+    const known = live.get(keyOf(id, device));
+    if (known !== undefined && !known.#isEnding) {
+      if (isOwned && !known.isOwned) known.#own(handle);
+      else native().releaseStream(handle);
+      return known;
+    }
+    const identity = new StreamIdentity(id, device, handle, isOwned, announcesEnd);
+    live.set(identity.key, identity);
+    return identity;
+  }
+
+  /** The identities of a device, including those of streams that may be gone. */
+  static ofDevice(device: number): StreamIdentity[] {
+    return [...live.values()].filter((identity) => identity.device === device);
+  }
+
+  /**
+   * Whether a device may still have queued work of a stream that has ended; only a synchronization
+   * of the whole device can wait for that work.
+   */
+  static mayHaveEndedBusy(device: number): boolean {
+    return (endedBusy[device] ?? 0) > (endedAndRun[device] ?? 0);
+  }
+
+  /** Begins a synchronization of a whole device; call the result once it is complete. */
+  static beginDeviceSynchronization(device: number): () => void {
+    const complete = StreamIdentity.beginSynchronizations(StreamIdentity.ofDevice(device));
+    const before = endedBusy[device] ?? 0;
+    return () => {
+      complete();
+      endedAndRun[device] = Math.max(endedAndRun[device] ?? 0, before);
+    };
+  }
+
+  /** Begins a synchronization of several streams; call the result once it is complete. */
+  static beginSynchronizations(identities: readonly StreamIdentity[]): () => void {
+    const completions = identities.map((identity) => identity.beginSynchronization());
+    return () => {
+      for (const complete of completions) complete();
+    };
+  }
+
+  /** The driver's own handle. */
+  get nativeHandle(): number {
+    native().streamAddress(this.handle);
+    check('read the handle of a stream');
+    return mailbox[1] as number;
+  }
+
+  /** Begins a synchronization; call the result once everything queued before has run. */
+  beginSynchronization(): () => void {
+    const number = ++this.synchronizing;
+    return () => {
+      if (this.synchronized >= number) return;
+      this.synchronized = number;
+      StreamIdentity.releases++;
+    };
+  }
+
+  /** Whether everything queued on the stream has run. */
+  query(): boolean {
+    const complete = this.beginSynchronization();
+    mailbox[0] = this.handle;
+    native().queryStream();
+    check('query a stream');
+    if (mailbox[1] !== 1) return false;
+    complete();
+    return true;
+  }
+
+  /** As `query`, but a stream that the driver cannot query counts as busy. */
+  isIdle(): boolean {
+    try {
+      return this.query();
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+      return false;
+    }
+  }
+
+  /**
+   * Blocks until everything queued on the stream has run; host functions of this thread run
+   * meanwhile.
+   */
+  synchronizeSync(): void {
+    const complete = this.beginSynchronization();
+    checkBlocking('synchronize a stream', () => native().synchronizeStream(this.handle));
+    complete();
+  }
+
+  /** Makes later work on the stream wait for the event's latest recording. Does not block. */
+  wait(event: Event): void {
+    mailbox[0] = this.handle;
+    mailbox[1] = event.handle;
+    native().waitEvent();
+    check('wait for an event');
+    this.noteWait(event);
+  }
+
+  /** The driver has made the stream wait for an event. */
+  noteWait(event: Event): void {
+    this.outdateFences();
+    eventObserver?.eventAwaited(this, event.version);
+  }
+
+  /**
+   * Memory comes into the stream's order here. An event recorded earlier does not cover it,
+   * although the stream may never use it.
+   */
+  outdateFences(): void {
+    this.receivedAt = StreamIdentity.records;
+  }
+
+  observe(observer: StreamObserver): void {
+    this.#observers.add(observer);
+  }
+
+  unobserve(observer: StreamObserver): void {
+    this.#observers.delete(observer);
+  }
+
+  /** Adds an object for this stream, until `leave` is called with the result. */
+  join(stream: Stream): WeakRef<Stream> {
+    const reference = new WeakRef(stream);
+    this.#streams.add(reference);
+    return reference;
+  }
+
+  /**
+   * Removes an object; the last one ends the identity. Does nothing if it has ended. After an end
+   * that was refused, the call can be repeated.
+   */
+  leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
+    const wasRefused = this.#streams.size === 0 && live.get(this.key) === this;
+    if (wasRefused || (this.#streams.size === 1 && this.#streams.has(reference))) this.end(record);
+    else this.#streams.delete(reference);
+  }
+
+  /**
+   * Ends the identity, and disposes the remaining objects for the stream. `record` is called if an
+   * observer needs an event, before any observer is notified. If it throws, or if the driver
+   * refuses to destroy the stream, the state is unchanged.
+   * @param release gives the driver's stream up; `undefined`: destroys it if it is cistern's
+   */
+  end(record: () => Event | undefined, release: (handle: number) => void = destroy): void {
+    const observers = [...this.#observers];
+    // Host functions may run during `record`, but must not queue anything on the stream after it.
+    this.#isEnding = true;
+    for (const reference of this.#streams) setHandle(reference, -1);
+    let event: Event | undefined;
+    let isBusy: boolean;
+    try {
+      // A stream whose end is not announced may be gone: its handle must not be used.
+      isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
+      if (observers.some((observer) => observer.needsLastEvent(this))) event = record();
+      release(this.handle);
+    } catch (error) {
+      this.#isEnding = false;
+      for (const reference of this.#streams) if (!setHandle(reference, this.handle)) this.#streams.delete(reference);
+      throw error;
+    }
+    this.#streams.clear();
+    if (live.get(this.key) === this) live.delete(this.key);
+    if (isBusy) endedBusy[this.device] = (endedBusy[this.device] ?? 0) + 1;
+    this.#observers.clear();
+    for (const observer of observers) observer.streamEnded(this, event);
+    vacantSlots.push(this.slot);
+  }
+
+  /** A stream that was attached, and of which this environment had a foreign handle. */
+  #own(handle: number): void {
+    native().releaseStream(this.handle);
+    this.handle = handle;
+    this.isOwned = true;
+    for (const reference of this.#streams) setHandle(reference, handle);
+  }
+}
+
+function destroy(handle: number): void {
+  native().releaseStream(handle);
+  check('destroy a stream');
+}
+
+/** The driver may give the default streams of every device the same ids. */
+function keyOf(id: number, device: number): number {
+  // A sum with a number beyond 2^31 would not be a small integer.
+  return device === 0 ? id : device * 2 ** 45 + id;
+}
+
+/** Returns whether the object still exists. */
+function setHandle(reference: WeakRef<Stream>, handle: number): boolean {
+  const stream = reference.deref();
+  if (stream === undefined) return false;
+  stream.handle = handle;
+  return true;
+}

@@ -1,0 +1,604 @@
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, UnsupportedError } from '../../basics/errors.js';
+import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { markCopy, otherCopyHint } from '../../package/copy.js';
+import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
+import { keptResult, mailbox, NativeStatus, native } from '../native.js';
+import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
+import { check, checkBlocking } from '../status.js';
+import { finalizationRegistry } from '../workers/finalization.js';
+import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../workers/local-object.js';
+import { Event } from './event.js';
+import { StreamIdentity } from './stream-identity.js';
+
+/** Options of {@link Stream}. */
+export interface StreamOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * Whether the stream runs independently of the legacy default stream.
+   * @defaultValue false
+   */
+  readonly nonBlocking?: boolean;
+  /**
+   * A 32-bit integer. Lower is more urgent. Clamped to the device's range.
+   * @defaultValue 0
+   */
+  readonly priority?: number;
+}
+
+const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: true, priority: true });
+
+/** Options of {@link Stream.fromHandle}. */
+export interface ForeignStreamOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * A promise that the stream's owner disposes this object *before* destroying the stream. Without
+   * it, resources record an event at every free on the stream even under `'deferred'`, because the
+   * stream may be gone by the time they need one.
+   *
+   * Disposing an object with the promise disposes every other object for the stream. If there are
+   * several objects, the first one decides whether events are recorded. A {@link Stream} that
+   * cistern created needs no promise, and is not disposed with an object that has it.
+   * @defaultValue false
+   */
+  readonly announcesEnd?: boolean;
+}
+
+const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: true, device: true });
+
+/** A stream that was created elsewhere. */
+type ExistingStream =
+  | { readonly address: number; readonly announcesEnd: boolean }
+  | (AttachedObject<StreamMessage> & { readonly id: number });
+
+/** What is needed to end a stream whose object became unreachable. */
+interface Ending {
+  readonly device: Device;
+  readonly identity: StreamIdentity;
+  readonly reference: WeakRef<Stream>;
+}
+
+const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, identity, reference }) =>
+  identity.leave(reference, () => lastEventOf(device, identity, identity.announcesEnd)),
+);
+const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_STREAM', (handle) => {
+  native().releaseStream(handle);
+  check('destroy a stream');
+});
+const defaultStreams = new Map<string, Stream>();
+
+/**
+ * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that
+ * stream's order.
+ *
+ * Disposing a stream first records one event that stands for everything that resources still hold
+ * back for it. Queued work still runs. Other objects for the same stream are disposed too.
+ *
+ * Counterpart of `rmm::cuda_stream` and `rmm::cuda_stream_view`.
+ * @example
+ * ```ts
+ * using stream = new Stream({ nonBlocking: true });
+ * const pointer = resource.allocate(4096, stream);
+ * resource.deallocate(pointer, 4096, stream);
+ * await stream.synchronize();
+ * ```
+ */
+export class Stream implements Disposable {
+  readonly device: Device;
+  /**
+   * The driver's id of the stream: unique among the streams of its device, and never reused. The
+   * default streams of two devices may have the same id.
+   */
+  readonly id: number;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+  /** @internal What the environment knows about the driver's stream. */
+  readonly identity: StreamIdentity;
+  readonly #isDefault: boolean;
+  /**
+   * Whether the driver's stream may be gone once this object is disposed, even if there are other
+   * objects for it.
+   */
+  readonly #endsStream: boolean;
+  readonly #reference: WeakRef<Stream>;
+
+  /**
+   * @throws ArgumentTypeError or ArgumentRangeError for invalid options, DriverError if the driver
+   * refuses.
+   */
+  constructor(options?: StreamOptions);
+  /** @internal */
+  constructor(options: StreamOptions, existing: ExistingStream);
+  constructor(options: StreamOptions = {}, existing?: ExistingStream) {
+    if (existing === undefined) assertOptions(options, streamOptions);
+    this.device = deviceOption(options.device);
+    const attached = existing !== undefined && 'id' in existing ? existing : undefined;
+    const foreign = existing !== undefined && 'address' in existing ? existing : undefined;
+    this.#isDefault = foreign !== undefined && foreign.address <= 2;
+    if (foreign !== undefined) {
+      native().wrapStream(this.device.index, foreign.address);
+      checkContext(foreign.address, this.device);
+      check(`use the stream with handle ${foreign.address}`);
+    } else if (attached === undefined) {
+      const priority = options.priority ?? 0;
+      assertPriority(priority);
+      native().createStream(this.device.index, options.nonBlocking === true, priority);
+      check('create a stream');
+    }
+    const handle = attached?.handle ?? keptResult(1);
+    this.id = attached?.id ?? identify(handle);
+    const isOwned = foreign === undefined;
+    const announcesEnd = foreign?.announcesEnd ?? true;
+    this.identity = StreamIdentity.of(this.id, this.device.index, handle, isOwned, announcesEnd);
+    this.identity.shared ??= attached?.shared;
+    this.#endsStream = isOwned || (announcesEnd && !this.identity.isOwned);
+    this.handle = this.identity.handle;
+    this.#reference = this.identity.join(this);
+    unreachable.register(this, { device: this.device, identity: this.identity, reference: this.#reference }, this);
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { id: this.id, device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
+  }
+
+  /**
+   * The legacy default stream of a device. It waits for every blocking stream, and every blocking
+   * stream waits for it. Disposing it does nothing.
+   */
+  static legacyDefault(device?: Device): Stream {
+    return defaultStream(1, device);
+  }
+
+  /** The default stream of this thread on a device. Disposing it does nothing. */
+  static perThreadDefault(device?: Device): Stream {
+    return defaultStream(2, device);
+  }
+
+  /**
+   * A stream created elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an
+   * address). Its owner keeps it. Without a promise ({@link ForeignStreamOptions.announcesEnd}) the
+   * owner may destroy it at any time, provided that nothing more is queued through this object.
+   * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, or one of another device's
+   * stream; DriverError for a handle that the driver does not know.
+   * @throws UnsupportedError for a stream of another context than the device's primary one, such as a
+   * green context or one from `cuCtxCreate`: CUDA records no event of one context on a stream of
+   * another.
+   */
+  static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
+    if (typeof handle !== 'number' && typeof handle !== 'bigint') {
+      throw new ArgumentTypeError(`handle must be a number or a bigint, got ${formatValue(handle)}`);
+    }
+    const address = Number(handle);
+    if (!Number.isSafeInteger(address) || address < 0) {
+      throw new ArgumentRangeError(`handle must be an integer from 0 to 2^53 - 1, got ${handle}`);
+    }
+    assertOptions(options, foreignStreamOptions);
+    if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
+    return new Stream(options, { address, announcesEnd: options.announcesEnd === true });
+  }
+
+  /**
+   * Takes up a stream that another worker, or this one, has given or shared. Disposing the result
+   * releases it for this worker; the last worker that uses the stream returns it to the driver. That
+   * also happens if this worker ends. If several objects of one worker stand for a shared stream, it
+   * is released with the last of them. Does not block, and calls no driver.
+   *
+   * Stream order: what this worker queues runs after what others have queued on the stream by then.
+   * RMM has no counterpart; in C++, threads share a `cudaStream_t`.
+   * @param message from `detach`, which one call can attach; or from `share`, which any number of
+   * calls can attach
+   * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
+   * discarded, if its giver has ended, or if the giver has disposed a shared stream;
+   * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it. ArgumentTypeError for any
+   * other value.
+   * @example
+   * ```ts
+   * import { parentPort } from 'node:worker_threads';
+   *
+   * parentPort?.on('message', async (message: StreamMessage) => {
+   *   using stream = Stream.attach(message);
+   *   using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { stream });
+   *   await stream.synchronize();
+   * });
+   * ```
+   */
+  static attach(message: StreamMessage): Stream {
+    const attached = attachStream(message);
+    return new Stream({ device: attached.device }, attached);
+  }
+
+  /**
+   * Gives up a message without attaching it: the stream is returned to the driver. The giver and
+   * everybody who has the message can call this. If the stream is shared, only its giver can: then
+   * nobody else can attach it, and in another worker this does nothing.
+   * @returns whether the message could be attached until now; if it is false, nothing has changed
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
+   * message; ArgumentTypeError for any other value.
+   */
+  static discard(message: StreamMessage): boolean {
+    return discardMessage(message, 'stream');
+  }
+
+  /** The driver's own handle, for other libraries. */
+  get nativeHandle(): number {
+    this.#assertLive('read the handle of a stream');
+    return this.identity.nativeHandle;
+  }
+
+  /** The priority, as the driver clamped it. */
+  get priority(): number {
+    this.#assertLive('read the priority of a stream');
+    native().streamInfo(this.handle);
+    check('read the priority of a stream');
+    return mailbox[1] as number;
+  }
+
+  /** Whether it runs independently of the legacy default stream. */
+  get isNonBlocking(): boolean {
+    this.#assertLive('read the flags of a stream');
+    native().streamInfo(this.handle);
+    check('read the flags of a stream');
+    return mailbox[2] === 1;
+  }
+
+  /** Whether the stream is disposed. */
+  get isDisposed(): boolean {
+    return this.handle < 0;
+  }
+
+  /** Makes later work on the stream wait for the event's latest recording. Does not block. */
+  wait(event: Event): void {
+    if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
+    mailbox[0] = this.handle;
+    mailbox[1] = event.handle;
+    native().waitEvent();
+    if (mailbox[0] === 0) {
+      this.identity.noteWait(event);
+      return;
+    }
+    this.#assertLive('wait for an event');
+    if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot wait for an event: it is already disposed');
+    check('wait for an event');
+  }
+
+  /** Whether everything queued on the stream has run. */
+  query(): boolean {
+    this.#assertLive('query a stream');
+    return this.identity.query();
+  }
+
+  /** Resolves once everything queued before this call has run. The event loop goes on. */
+  async synchronize(): Promise<void> {
+    this.#assertLive('synchronize a stream');
+    const complete = this.identity.beginSynchronization();
+    const status = await native().streamCompletion(this.handle);
+    mailbox[0] = status;
+    check('synchronize a stream');
+    complete();
+  }
+
+  /**
+   * Blocks until everything queued before this call has run; host functions of this thread run
+   * meanwhile. One of them may dispose the stream.
+   */
+  synchronizeSync(): void {
+    this.#assertLive('synchronize a stream');
+    this.identity.synchronizeSync();
+  }
+
+  /**
+   * Queues a function. When its turn comes, the stream pauses until the function has run on this
+   * thread, either from the event loop or inside a blocking call. Meanwhile other streams of the same
+   * hardware queue may pause too, as with {@link Stream.hold}. An error that it throws is
+   * reported as an uncaught exception. If the device fails first, the function never runs, and a
+   * process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
+   *
+   * As with CUDA's own host functions, it must not wait for a device: synchronizing, and allocating
+   * or freeing plain memory, fail inside it with a {@link DriverError}
+   * (`CUDA_ERROR_NOT_PERMITTED`). A pool can still serve requests from memory that it holds.
+   */
+  launchHostFunction(callback: () => void): void {
+    this.#assertLive('launch a host function');
+    if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
+    const run = (status: number) => {
+      if (status > 0) return warnOfLostFunction(this.id, status);
+      try {
+        callback();
+      } catch (error) {
+        // Null tells the addon that a time-out cut the function off.
+        throw error ?? undefined;
+      }
+    };
+    checkBlocking('launch a host function', () => native().launchHostFunction(this.handle, run));
+  }
+
+  /**
+   * Declares a use of memory by work on the stream that cistern cannot see, such as another
+   * library's kernel, at this point of the stream. While stream order is checked
+   * ({@link checkOrder}), the use is checked against the others; otherwise this does nothing.
+   * @param pointer the start of the memory that is used
+   * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is
+   * checked)
+   * @example
+   * ```ts
+   * using checker = checkOrder();
+   * const pointer = resource.allocate(4096, producer);
+   * producer.touch(pointer, 4096, 'write');
+   * consumer.touch(pointer, 4096, 'read'); // reported: consumer did not wait for producer
+   * ```
+   */
+  touch(pointer: number, bytes: number, access: MemoryAccess): void {
+    if (!isCheckingOrder()) return;
+    this.#assertLive('touch memory');
+    touch(pointer, bytes, this, access);
+  }
+
+  /**
+   * Pauses the stream here until the hold is released. For tests of stream order. A blocking call
+   * that waits for a held stream never returns.
+   *
+   * Any number of streams can be held at a time. On a GPU, streams that share a hardware queue
+   * may pause with a held one: there are `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 unless this environment
+   * variable is set (up to 32) before the process first uses the device. On a device
+   * without stream memory operations, a host function of the driver does the waiting; only one
+   * stream can then be held at a time, with no other host function outstanding.
+   */
+  hold(): StreamHold {
+    this.#assertLive('hold a stream');
+    checkBlocking('hold a stream', () => native().holdStream(this.handle));
+    return new StreamHold(mailbox[1] as number);
+  }
+
+  /**
+   * Gives the stream to another worker: returns a message for {@link Stream.attach}, which one call in
+   * any worker of the process can attach. For this worker the stream is disposed, with the same
+   * consequences as {@link Stream.dispose}; but it goes on, and work that is queued still runs in its
+   * order. Does not block.
+   *
+   * The message can be attached as long as this worker lives. If it is never attached, the stream
+   * exists until this worker ends or {@link Stream.discard} is called. RMM has no counterpart.
+   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle}.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared; DriverError as {@link Stream.dispose}. The state is
+   * unchanged then.
+   * @example
+   * ```ts
+   * const stream = new Stream({ nonBlocking: true });
+   * worker.postMessage(stream.detach());
+   * ```
+   */
+  detach(): StreamMessage {
+    const operation = 'detach a stream';
+    this.#assertOwner(operation);
+    const { device, identity, id } = this;
+    if (identity.shared !== undefined) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be using it`);
+    }
+    let message: StreamMessage | undefined;
+    identity.end(
+      () => lastEventOf(device, identity, true),
+      (handle) => {
+        message = handOverStream(handle, id, false);
+      },
+    );
+    unreachable.unregister(this);
+    return message as unknown as StreamMessage;
+  }
+
+  /**
+   * Lets other workers queue work on the stream: returns a message that any number of calls of
+   * {@link Stream.attach} can attach, until this worker has disposed the stream. The driver gets the
+   * stream back once every worker has disposed it. A second call returns the same message. Does not
+   * block, and calls no driver.
+   *
+   * Stream order: work runs in the order in which the workers queue it. If that matters, they must
+   * tell each other when they have queued. RMM has no counterpart; in C++, threads share a
+   * `cudaStream_t`.
+   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle};
+   * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed.
+   * @example
+   * ```ts
+   * const stream = new Stream({ nonBlocking: true });
+   * worker.postMessage(stream.share());
+   * ```
+   */
+  share(): StreamMessage {
+    this.#assertOwner('share a stream');
+    this.identity.shared ??= handOverStream(this.handle, this.id, true);
+    return this.identity.shared;
+  }
+
+  /**
+   * Records an event for what resources hold back for the stream, and returns the stream to the
+   * driver. Queued work still runs. A second call does nothing. An object for a foreign stream
+   * whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) does not touch the
+   * stream, which may be gone; if an event would be needed, it waits for the device instead.
+   * @throws DriverError if the driver can neither record an event nor wait, or if it refuses to
+   * destroy the stream; the stream is then not disposed, and the call can be repeated.
+   */
+  [Symbol.dispose](): void {
+    if (this.handle < 0 || this.#isDefault) return;
+    // Only an owner that announces the stream's end is known to have kept it alive.
+    const record = () => lastEventOf(this.device, this.identity, this.#endsStream || this.identity.announcesEnd);
+    if (this.#endsStream && this.identity.shared === undefined) this.identity.end(record);
+    else this.identity.leave(this.#reference, record);
+    this.handle = -1;
+    unreachable.unregister(this);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw alreadyDisposed(operation, `stream ${this.id}`);
+  }
+
+  /** @throws UnsupportedError if the driver's stream is not this object's. */
+  #assertOwner(operation: string): void {
+    this.#assertLive(operation);
+    if (this.#endsStream && this.identity.isOwned) return;
+    throw new UnsupportedError(
+      this.#isDefault
+        ? `cannot ${operation}: every worker has the default streams`
+        : `cannot ${operation}: this object did not create stream ${this.id}; pass its nativeHandle to Stream.fromHandle`,
+    );
+  }
+}
+
+markCopy(Stream);
+
+/** Keeps a stream paused; see {@link Stream.hold}. */
+export class StreamHold implements Disposable {
+  readonly #handle: number;
+  #released = false;
+
+  /** @internal */
+  constructor(handle: number) {
+    this.#handle = handle;
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { isReleased: this.#released }, depth, options, inspect);
+  }
+
+  /** Resumes the stream. A second call does nothing. */
+  release(): void {
+    if (this.#released) return;
+    this.#released = true;
+    native().releaseHold(this.#handle);
+    check('release a hold');
+  }
+
+  /** The same as `release()`. */
+  [Symbol.dispose](): void {
+    this.release();
+  }
+}
+
+/**
+ * @internal Stands for "no stream yet" in a cache of the last call's stream: no argument equals it,
+ * not even `undefined`.
+ */
+export const noStream = Object.freeze({ handle: -1 }) as Stream;
+
+/**
+ * Checks that an argument is a live stream.
+ * @throws ArgumentTypeError if it is not a stream, LifetimeError if it is disposed.
+ */
+export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
+  if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
+  if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
+}
+
+/**
+ * @param operation what needs the stream; any but `'allocate'` may follow the end of access
+ * @throws ArgumentRangeError for a stream of another device that has no access to the device's memory.
+ */
+export function assertStreamOf(stream: Stream, device: Device, operation?: string): void {
+  if (stream.device === device || stream.device.hasAccessTo(device)) return;
+  if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;
+  const { index } = stream.device;
+  const cure = `; Device.get(${index}).enablePeerAccess(Device.get(${device.index})) gives it access`;
+  throw new ArgumentRangeError(
+    `stream must be of device ${device.index}${otherCopyHint(device)}, got one of device ${index}${index === device.index ? '' : cure}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
+function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
+  const owner = deviceOption(device);
+  const key = `${handle}:${owner.index}`;
+  let stream = defaultStreams.get(key);
+  if (stream === undefined) {
+    stream = new Stream({ device: owner }, { address: handle, announcesEnd: true });
+    defaultStreams.set(key, stream);
+  }
+  return stream;
+}
+
+/** Throws if the last native call found that a stream is not of a device's primary context. */
+function checkContext(address: number, device: Device): void {
+  if (mailbox[0] !== NativeStatus.foreignContext) return;
+  const other = mailbox[1] as number;
+  const handle = `0x${address.toString(16)}`;
+  if (other >= 0) {
+    throw new ArgumentRangeError(
+      `handle must be of a stream of device ${device.index}, got ${handle}, which is a stream of device ${other}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  throw new UnsupportedError(
+    `cannot use the stream with handle ${handle}: it belongs to another context than the primary one of device ${device.index}, ` +
+      "such as a green context or one from cuCtxCreate; create it in the primary context, as CUDA's runtime does",
+  );
+}
+
+function warnOfLostFunction(stream: number, status: number): void {
+  const name = native().statusName(status) || `status ${status}`;
+  process.emitWarning(`a host function of stream ${stream} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
+}
+
+/**
+ * The driver's id of a stream. If the driver does not answer, the handle is released, now or at the
+ * next collection.
+ */
+function identify(handle: number): number {
+  native().streamId(handle);
+  try {
+    check('identify a stream');
+  } catch (error) {
+    native().releaseStream(handle);
+    if (mailbox[0] !== 0) undestroyed.register({}, handle);
+    throw error;
+  }
+  return keptResult(1);
+}
+
+function assertPriority(priority: unknown): asserts priority is number {
+  if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
+  if (Number.isInteger(priority) && priority >= -(2 ** 31) && priority < 2 ** 31) return;
+  throw new ArgumentRangeError(`priority must be an integer from -2^31 to 2^31 - 1, got ${priority}`);
+}
+
+/**
+ * An event recorded after everything that was queued on a stream. If none can be recorded, waits
+ * for that work and returns `undefined`.
+ * @param isAlive whether the driver's stream is known to exist
+ */
+function lastEventOf(device: Device, identity: StreamIdentity, isAlive: boolean): Event | undefined {
+  if (isAlive) {
+    try {
+      const event = new Event({ device });
+      event.recordOn(identity);
+      return event;
+    } catch {
+      // Without an event, wait below.
+    }
+  }
+  // Without an event or a wait, memory held back for the stream could not safely be given to
+  // anybody.
+  device.synchronizeSync();
+  return undefined;
+}

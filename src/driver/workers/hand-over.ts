@@ -1,0 +1,325 @@
+/**
+ * Memory, streams and events handed from one environment (the main thread or a worker) to others. The
+ * state is native and belongs to the process: see `native/addon/hand_overs.h`.
+ */
+import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../../basics/errors.js';
+import { currentBackend } from '../backend.js';
+import { Device } from '../device.js';
+import type { MemoryKind } from '../memory/plain-memory.js';
+import { HandOverContent, keptResult, mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
+import { check } from '../status.js';
+import type { Stream } from '../streams/stream.js';
+
+/**
+ * What {@link DeviceBuffer.detach} and {@link DeviceBuffer.share} give: a plain object that
+ * `postMessage` can send to any worker of the process. It stands for the memory, and contains none
+ * of it.
+ */
+export interface BufferMessage {
+  readonly kind: 'cistern-buffer';
+  /** The number of the message, from 1, never reused in a process. */
+  readonly number: number;
+  /** A random number, so that a message of another process is not taken for one of this process. */
+  readonly nonce: number;
+  /** The label of the buffer. */
+  readonly label?: string | undefined;
+}
+
+/**
+ * What {@link Stream.detach} and {@link Stream.share} return: a plain object that `postMessage` can send to
+ * any worker of the process.
+ */
+export interface StreamMessage {
+  readonly kind: 'cistern-stream';
+  /** As in {@link BufferMessage}. */
+  readonly number: number;
+  /** As in {@link BufferMessage}. */
+  readonly nonce: number;
+}
+
+/**
+ * What {@link Event.detach} and {@link Event.share} return: a plain object that `postMessage` can send to
+ * any worker of the process.
+ */
+export interface EventMessage {
+  readonly kind: 'cistern-event';
+  /** As in {@link BufferMessage}. */
+  readonly number: number;
+  /** As in {@link BufferMessage}. */
+  readonly nonce: number;
+}
+
+type Message = BufferMessage | StreamMessage | EventMessage;
+
+/** What messages stand for. */
+type Content = keyof typeof HandOverContent;
+
+/** A stream or an event that was attached. */
+export interface AttachedObject<Of extends Message> {
+  readonly handle: number;
+  readonly device: Device;
+  /** The message, if it is shared. */
+  readonly shared: Of | undefined;
+}
+
+/** Memory that is handed over. */
+export interface HandedMemory {
+  readonly pointer: number;
+  /** The allocated bytes. */
+  readonly bytes: number;
+  /** The length of the contents. */
+  readonly byteLength: number;
+  readonly alignment: number;
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+}
+
+/** A use of handed memory by this environment. */
+export interface Attachment {
+  /** The hand-over, from 1. */
+  readonly handOver: number;
+  readonly number: number;
+}
+
+/** Memory that was just handed over. */
+export interface HandOver extends Attachment {
+  readonly message: BufferMessage;
+}
+
+const words = { buffer: 'a buffer', stream: 'a stream', event: 'an event' } as const;
+
+const memoryKinds = Object.keys(NativeMemoryKind) as readonly MemoryKind[];
+
+/**
+ * Hands memory over, ordered after what is queued on a stream. Throws if the driver refuses;
+ * nothing has changed then.
+ * @returns a message that can be attached once; or, if the memory is shared, any number of times
+ * until the attachment in the result is given back
+ */
+export function handOver(memory: HandedMemory, stream: Stream, isShared: boolean, label: string | undefined): HandOver {
+  const { pointer, bytes, byteLength, alignment, memoryKind, device } = memory;
+  const kind = NativeMemoryKind[memoryKind];
+  native().handOver(pointer, bytes, byteLength, alignment, kind, device.index, stream.handle, isShared);
+  check('hand a buffer over');
+  const [, hand, number, nonce, attachment] = mailbox as unknown as [number, number, number, number, number];
+  return { handOver: hand, number: attachment, message: messageOf(number, nonce, label) };
+}
+
+/**
+ * A new message for attached memory, ordered after what is queued on a stream. The attachment ends,
+ * unless the memory is to be shared.
+ */
+export function handOn(
+  { handOver: hand, number }: Attachment,
+  byteLength: number,
+  stream: Stream,
+  isShared: boolean,
+  label: string | undefined,
+): BufferMessage {
+  native().handOn(hand, number, byteLength, stream.handle, isShared);
+  check('hand a buffer on');
+  return messageOf(mailbox[1] as number, mailbox[2] as number, label);
+}
+
+/**
+ * A copy of a message, whose properties cannot change any more.
+ * @throws ArgumentTypeError if the value does not have the form of a message.
+ */
+export function checkedMessage(message: unknown): BufferMessage {
+  const { number, nonce } = checkedNumbers(message, 'buffer');
+  const { label } = message as BufferMessage;
+  if (label !== undefined && typeof label !== 'string') throw invalidMessage(message, 'buffer');
+  return messageOf(number, nonce, label);
+}
+
+/** What a message stands for. @throws LifetimeError if it cannot be attached. */
+export function messageInfo(message: BufferMessage, operation: string): Omit<HandedMemory, 'pointer'> & { readonly isShared: boolean } {
+  native().handOverInfo(message.number, message.nonce);
+  checkMessage(message, operation);
+  const [, bytes, byteLength, alignment, kind, device, isShared] = mailbox as unknown as [number, ...number[]];
+  return {
+    bytes: bytes as number,
+    byteLength: byteLength as number,
+    alignment: alignment as number,
+    memoryKind: memoryKinds[kind as number] as MemoryKind,
+    device: Device.get(device),
+    isShared: isShared === 1,
+  };
+}
+
+/**
+ * Takes memory up, and makes the stream wait for everything queued before it was given.
+ * @throws LifetimeError if the message cannot be attached, DriverError if the stream cannot wait;
+ * nothing has changed then.
+ */
+export function attach(message: BufferMessage, stream: Stream, operation: string): Attachment & { readonly pointer: number } {
+  native().attachHandOver(message.number, message.nonce, stream.handle);
+  checkMessage(message, operation);
+  stream.identity.outdateFences();
+  return { handOver: mailbox[1] as number, number: mailbox[2] as number, pointer: mailbox[3] as number };
+}
+
+/** Gives attached memory back, after everything queued on a stream. */
+export function giveBack({ handOver: hand, number }: Attachment, stream: Stream): void {
+  native().giveBack(hand, number, stream.handle);
+  check('give a buffer back');
+}
+
+/**
+ * Makes sure that nobody attaches a message any more, unless another environment shares it. Returns
+ * whether somebody could before.
+ * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it is not of
+ * this process.
+ */
+export function discardMessage(message: unknown, content: Content): boolean {
+  const { number, nonce } = checkedNumbers(message, content);
+  native().discardMessage(number, nonce, HandOverContent[content]);
+  checkMessage({ number, nonce }, 'discard a message');
+  return mailbox[1] === 1;
+}
+
+/**
+ * Hands a stream of this environment over. Its handle is released, unless it is shared. Throws if the
+ * environment does not own it.
+ */
+export function handOverStream(handle: number, id: number, isShared: boolean): StreamMessage {
+  native().handOverStream(handle, id, isShared);
+  check('hand a stream over');
+  return Object.freeze({ kind: 'cistern-stream', number: mailbox[1] as number, nonce: mailbox[2] as number });
+}
+
+/**
+ * Hands an event of this environment over. Its handle is released, unless it is shared.
+ * @throws CisternError if somebody waits for its recording, unless it is shared.
+ */
+export function handOverEvent(handle: number, isShared: boolean): EventMessage {
+  native().handOverEvent(handle, isShared);
+  if (mailbox[0] === NativeStatus.inUse) {
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot detach an event: a wait for it has not ended');
+  }
+  check('hand an event over');
+  return Object.freeze({ kind: 'cistern-event', number: mailbox[1] as number, nonce: mailbox[2] as number });
+}
+
+/**
+ * Attaches a stream. The caller releases its handle.
+ * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it cannot
+ * be attached.
+ */
+export function attachStream(message: unknown): AttachedObject<StreamMessage> & { readonly id: number } {
+  const numbers = checkedNumbers(message, 'stream');
+  native().attachStream(numbers.number, numbers.nonce);
+  checkMessage(numbers, 'attach a stream');
+  const id = keptResult(4);
+  return { ...attachedObject({ kind: 'cistern-stream', ...numbers }), id };
+}
+
+/** Attaches an event, as {@link attachStream}. */
+export function attachEvent(message: unknown): AttachedObject<EventMessage> {
+  const numbers = checkedNumbers(message, 'event');
+  native().attachEvent(numbers.number, numbers.nonce);
+  checkMessage(numbers, 'attach an event');
+  return attachedObject({ kind: 'cistern-event', ...numbers });
+}
+
+/** Brings memory home that no environment has attached. */
+export function recall(hand: number): void {
+  native().recallHandOver(hand);
+  check('take a buffer back');
+}
+
+/**
+ * The next hand-over of this environment that has come home, or `undefined`. If not everything that
+ * used the memory has run, call {@link followReturned} next.
+ */
+export function takeReturned(): { readonly handOver: number; readonly isComplete: boolean } | undefined {
+  native().takeReturned();
+  if (mailbox[0] !== NativeStatus.success || mailbox[1] === 0) return undefined;
+  return { handOver: mailbox[1] as number, isComplete: mailbox[2] === 1 };
+}
+
+/**
+ * Makes a stream wait for everything that used memory which has come home. If that fails, or no
+ * stream is given, the memory can be taken again. Returns whether it succeeded.
+ */
+export function followReturned(hand: number, stream: Stream | undefined): boolean {
+  native().followReturned(hand, stream?.handle ?? -1);
+  if (mailbox[0] !== NativeStatus.success) return false;
+  stream?.identity.outdateFences();
+  return true;
+}
+
+/** Calls a function, which must not throw, from the event loop whenever memory has come home. */
+export function onReturned(callback: () => void): void {
+  native().onReturned(callback);
+  check('wait for handed memory');
+}
+
+/**
+ * Calls a function, which must not throw, from the event loop whenever another environment, some of
+ * whose memory this one has attached, is short of memory.
+ */
+export function onCollectionRequest(collect: () => void): void {
+  native().onCollectionRequest(() => {
+    collect();
+    native().answerCollectionRequest();
+  });
+  check('listen for other workers');
+}
+
+/**
+ * Asks the environments that have attached memory of this one to collect garbage. Returns whether any
+ * of them has not answered yet.
+ */
+export function askToCollect(): boolean {
+  native().askToCollect();
+  return mailbox[1] === 1;
+}
+
+/** Blocks until they have answered, but no longer than a time. */
+export function awaitCollections(milliseconds: number): void {
+  native().awaitCollections(milliseconds);
+}
+
+function messageOf(number: number, nonce: number, label: string | undefined): BufferMessage {
+  return Object.freeze({ kind: 'cistern-buffer', number, nonce, ...(label === undefined ? {} : { label }) });
+}
+
+function attachedObject<Of extends Message>(message: Of): AttachedObject<Of> {
+  const handle = keptResult(1);
+  const shared = mailbox[3] === 1 ? Object.freeze(message) : undefined;
+  return { handle, device: Device.get(mailbox[2]), shared };
+}
+
+function checkedNumbers(message: unknown, content: Content): { readonly number: number; readonly nonce: number } {
+  const { kind, number, nonce } = (typeof message === 'object' && message !== null ? message : {}) as Partial<Message>;
+  if (kind === `cistern-${content}` && isNumber(number) && isNumber(nonce)) {
+    currentBackend();
+    return { number, nonce };
+  }
+  throw invalidMessage(message, content);
+}
+
+function invalidMessage(message: unknown, content: Content): ArgumentTypeError {
+  return new ArgumentTypeError(`message must be what detach or share of ${words[content]} returned, got ${formatValue(message)}`);
+}
+
+function isNumber(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+function checkMessage({ number, nonce }: Pick<Message, 'number' | 'nonce'>, operation: string): void {
+  if (mailbox[0] === NativeStatus.staleMessage) {
+    throw new LifetimeError(
+      'ERR_CISTERN_STALE_MESSAGE',
+      `cannot ${operation}: message ${number} was already attached or discarded, or the worker that made it has ended`,
+    );
+  }
+  if (mailbox[0] === NativeStatus.foreignMessage) {
+    throw new LifetimeError(
+      'ERR_CISTERN_FOREIGN_MESSAGE',
+      `cannot ${operation}: no worker of this process made message ${number} with nonce ${nonce}`,
+    );
+  }
+  check(operation);
+}

@@ -1,0 +1,72 @@
+/**
+ * What objects bound to this environment have in common: they cannot be cloned, and they can be
+ * inspected.
+ */
+import { formatPointer } from '../../basics/errors.js';
+
+/** The name of the method with which `console.log` and `util.inspect` show an object. */
+export const inspected: unique symbol = Symbol.for('nodejs.util.inspect.custom');
+
+/** The options of `util.inspect` that Node passes on. */
+export type InspectionOptions = object;
+
+/** The third argument that Node passes, after the depth and the options: `util.inspect`. */
+export type Inspect = (value: unknown, options: InspectionOptions) => string;
+
+/** Shown as text without quotes. */
+class Plain {
+  readonly #text: string;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  [inspected](): string {
+    return this.#text;
+  }
+}
+
+function cannotBeCloned(): void {}
+
+/** Replaced at the first object, so that importing cistern does not load `node:worker_threads`. */
+let refuse = (object: object): void => {
+  const { markAsUncloneable } = (
+    Number.parseInt(process.versions.node, 10) < 22 ? {} : process.getBuiltinModule('node:worker_threads')
+  ) as { readonly markAsUncloneable?: (object: object) => void };
+  refuse =
+    markAsUncloneable ??
+    ((each: { cannotBeCloned?: () => void }) => {
+      each.cannotBeCloned = cannotBeCloned;
+    });
+  refuse(object);
+};
+
+/**
+ * Makes `structuredClone` and `postMessage` throw a `DataCloneError` for an object, because a clone
+ * would not have the native state. Before Node 22.10 the only way is a property that cannot be
+ * cloned.
+ */
+export function refuseCloning(object: object): void {
+  refuse(object);
+}
+
+/**
+ * Shows an object as the name of its class and some fields, without the undefined ones. Must not
+ * need the driver, so that an object can be inspected in any state.
+ */
+export function inspectObject(object: object, fields: object, depth: number, options: InspectionOptions, inspect: Inspect): string {
+  const name = object.constructor.name;
+  if (depth < 0) return `[${name}]`;
+  const shown = Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
+  return `${name} ${inspect(shown, options)}`;
+}
+
+/** A pointer that is shown in hexadecimal. */
+export function inspectedPointer(pointer: number): object {
+  return new Plain(formatPointer(pointer));
+}
+
+/** `true`, or `undefined` so that nothing is shown. */
+export function inspectedDisposal(isDisposed: boolean): true | undefined {
+  return isDisposed ? true : undefined;
+}

@@ -1,0 +1,178 @@
+/**
+ * Scopes: what a function, and whatever it calls, finds without being handed it. A scope covers the
+ * function and its asynchronous continuations. It is one frame of an immutable linked list:
+ *
+ *     innermost                                                outermost
+ *     { kind: 'caching', … } -> { kind: 'resource', … } -> { kind: 'resource', … } -> undefined
+ *
+ * Code looks at the frames of the kinds that it knows and skips the others. Entering costs one
+ * object. Reading costs nothing before the first scope of an environment was entered, and one step
+ * per frame afterwards.
+ */
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertFunction } from '../basics/validation.js';
+import { Device } from '../driver/device.js';
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { MemoryOwner } from './bulk-frees.js';
+
+/** One scope, and those around it. */
+export interface ScopeFrame {
+  /** What kind of scope it is. */
+  readonly kind: string;
+  /** The scope around it. */
+  readonly outer: ScopeFrame | undefined;
+}
+
+interface ResourceFrame extends ScopeFrame {
+  readonly kind: 'resource';
+  readonly resource: MemoryResource;
+}
+
+/** Memory whose owner is notified when the scope that it was allocated in ends. */
+export interface ScopedMemory extends MemoryOwner {
+  /** The scopes that the owner was created in. */
+  readonly home: ScopeFrame | undefined;
+  /** The owner outlives every scope. */
+  leaveScopes(): void;
+}
+
+/** A scope that takes back at its end what was allocated in it. */
+export interface CachingScope {
+  /**
+   * Registers the owner of memory that was just allocated. If the owner was not created in this
+   * scope, its memory leaves the scope. Returns whether the memory belongs to this scope.
+   */
+  adopt(pointer: DevicePointer, owner: ScopedMemory): boolean;
+}
+
+interface CachingFrame extends ScopeFrame {
+  readonly kind: 'caching';
+  readonly scope: CachingScope;
+}
+
+const frames = new AsyncLocalStorage<ScopeFrame>();
+let wasEntered = false;
+
+/** The innermost current scope. */
+export function innermostFrame(): ScopeFrame | undefined {
+  return wasEntered ? frames.getStore() : undefined;
+}
+
+/**
+ * Runs a function in a scope of the given kind, inside the current scopes, and returns its result.
+ */
+export function enterScope<Frame extends { readonly kind: string }, T>(frame: Frame, fn: () => T): T {
+  assertFunction(fn, 'fn');
+  wasEntered = true;
+  return frames.run({ ...frame, outer: frames.getStore() }, fn);
+}
+
+/** Whether a function's result continues asynchronously. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+}
+
+/** The resource of the innermost `withResource` for a device, or `undefined` outside of one. */
+export function scopedResource(device: Device): MemoryResource | undefined {
+  for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {
+    if (isResourceFrame(frame) && frame.resource.device === device) return frame.resource;
+  }
+  return undefined;
+}
+
+function isResourceFrame(frame: ScopeFrame): frame is ResourceFrame {
+  return frame.kind === 'resource';
+}
+
+/**
+ * Runs a function with a resource as the current one of its device: buffers created in it without a
+ * `resource` use this one. That covers everything that the function calls, and its asynchronous
+ * continuations: awaited promises, timers, Node's callbacks. Outside, and for other devices,
+ * nothing changes, however the function ends. The innermost of nested scopes for a device takes
+ * precedence.
+ *
+ * The resource is not disposed at the end: buffers created in the scope may outlive it, and free
+ * their memory there. A callback that other code calls, such as a listener or a host function of a
+ * stream, runs in the caller's scope, not in the one that it was registered in.
+ *
+ * RMM has no scopes; `rmm::mr::set_current_device_resource_ref` before and after a block of code
+ * comes close, but only for synchronous code.
+ * @param fn a function, asynchronous or not
+ * @returns what `fn` returns; for an asynchronous function its promise
+ * @throws ArgumentTypeError if `resource` is not a resource or `fn` is not a function, and whatever
+ * `fn` throws.
+ * @example
+ * ```ts
+ * using pool = new PoolMemoryResource(resource);
+ * using stream = new Stream();
+ * const total = await withResource(pool, async () => {
+ *   using buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { stream });
+ *   return (await buffer.toHost()).byteLength;
+ * });
+ * ```
+ */
+export function withResource<T>(resource: MemoryResource, fn: () => T): T {
+  assertResourceOfDevice(resource);
+  return enterScope({ kind: 'resource', resource }, fn);
+}
+
+/** @throws ArgumentTypeError if it has no device; nobody would then find it. */
+export function assertResourceOfDevice(resource: MemoryResource | null | undefined): void {
+  if (resource?.device instanceof Device) return;
+  throw new ArgumentTypeError(`resource must be a MemoryResource, got ${formatValue(resource)}`);
+}
+
+/** Runs a function in a caching scope, inside the current scopes, and returns its result. */
+export function enterCachingScope<T>(scope: CachingScope, fn: () => T): T {
+  return enterScope({ kind: 'caching', scope }, fn);
+}
+
+/** The innermost caching scope among a frame and those around it that `isWanted` accepts. */
+export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope: CachingScope) => boolean): CachingScope | undefined {
+  for (let each = frame; each !== undefined && each.kind !== 'uncached'; each = each.outer) {
+    if (isCachingFrame(each) && isWanted(each.scope)) return each.scope;
+  }
+  return undefined;
+}
+
+/**
+ * Notifies the scope that memory was allocated in of its owner.
+ * @param frame the innermost scope at the allocation; the current one if it was just allocated
+ */
+export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory, frame: ScopeFrame | undefined = innermostFrame()): void {
+  if (frame !== undefined) findCachingScope(frame, (scope) => scope.adopt(pointer, owner));
+}
+
+function isCachingFrame(frame: ScopeFrame): frame is CachingFrame {
+  return frame.kind === 'caching';
+}
+
+/**
+ * Runs a function outside of every caching scope: what it allocates comes from the resource below
+ * the caches, and only the caller frees it. That includes the function's asynchronous
+ * continuations. Inside, a new scope can be entered as usual.
+ *
+ * Counterpart of GPUArrays' `@uncached`.
+ * @param fn a function, asynchronous or not
+ * @returns what `fn` returns; for an asynchronous function its promise
+ * @throws ArgumentTypeError if `fn` is not a function, and whatever `fn` throws.
+ * @example
+ * ```ts
+ * using cache = new CachingMemoryResource(resource);
+ * using stream = new Stream();
+ * const weights = cache.run(() => uncached(() => new DeviceBuffer(1 * MiB, { stream }))); // outlives the scope
+ * weights.dispose();
+ * ```
+ */
+export function uncached<T>(fn: () => T): T {
+  return enterScope({ kind: 'uncached' }, fn);
+}
+
+/**
+ * Calls a function outside of every caching scope, directly if there is none. For memory that its
+ * pooling resource returns in its own time.
+ */
+export function withoutCaching<T>(fn: () => T): T {
+  return innermostFrame() === undefined ? fn() : uncached(fn);
+}

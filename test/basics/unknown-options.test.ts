@@ -1,0 +1,193 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from 'vitest';
+import { planAllocations } from '../../src/planning/index.js';
+import { readReportRun } from '../../src/report/read-report-run.js';
+import { exampleOf } from '../support/kind-stacks.js';
+import * as cistern from '../support/package.js';
+
+const {
+  ArenaMemoryResource,
+  BinningMemoryResource,
+  CallbackMemoryResource,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  DeviceBuffer,
+  Event,
+  FailureCallbackResourceAdaptor,
+  FallbackResourceAdaptor,
+  HostMemoryResource,
+  LoggingResourceAdaptor,
+  ManagedMemoryResource,
+  MonotonicMemoryResource,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  Recording,
+  RecordingResourceAdaptor,
+  ResourceStack,
+  RoundingResourceAdaptor,
+  Stream,
+  VirtualMemoryResource,
+} = cistern;
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-options-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const file = join(folder, 'file');
+const stream = Stream.legacyDefault();
+const cuda = new CudaMemoryResource();
+const managed = new ManagedMemoryResource();
+const pool = new PoolMemoryResource(cuda);
+const cudaAsync = new CudaAsyncMemoryResource();
+const buffer = new DeviceBuffer(64, { resource: cuda, stream });
+const log = await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 }));
+const csv = () => cistern.generateLog('small-hot', { events: 10 });
+
+/**
+ * Kinds that are not constructed from an upstream and options, or whose option names depend on
+ * another option.
+ */
+const named = ['fallback', 'per-device', 'planned', 'rounding'];
+
+/** The constructor of an adaptor: it checks the names of its options before it uses them. */
+function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unknown] {
+  const adaptor = cistern.createResource(exampleOf(kind)) as cistern.MemoryResourceAdaptor;
+  const type = adaptor.constructor;
+  return [`${type.name}Options`, (bogus) => Reflect.construct(type, [adaptor.upstream, bogus])];
+}
+
+/** What takes options: the name of their interface, and a call with extra ones. */
+// biome-ignore lint/suspicious/noExplicitAny: what is passed is wrong on purpose
+const takers: readonly [string, (bogus: any) => unknown][] = [
+  ...cistern.resourceKinds.filter(({ role, name }) => role !== 'upstream' && !named.includes(name)).map(takerOf),
+  ['AttachOptions', (bogus) => DeviceBuffer.attach({ kind: 'cistern-buffer', number: 1, nonce: 1 }, { stream, ...bogus })],
+  ['OpenOptions', (unknown) => DeviceBuffer.open(new Uint8Array(56), { stream, ...unknown })],
+  ['Bin', (bogus) => new BinningMemoryResource(cuda, { bins: [{ bytes: 512, resource: cuda, ...bogus }] })],
+  ['BlockingBufferTransferOptions', (bogus) => buffer.to('host', bogus)],
+  ['BufferAllocation', (bogus) => DeviceBuffer.adopt({ ptr: 256, byteLength: 1, resource: cuda, stream, ...bogus })],
+  ['BufferCopyOptions', (bogus) => buffer.copyFrom(new Uint8Array(4), bogus)],
+  ['BufferCopyOptions', (bogus) => buffer.copyFromSync(new Uint8Array(4), bogus)],
+  ['BufferCopyOptions', (bogus) => buffer.copyTo(new DeviceBuffer(64, { resource: cuda, stream }), bogus)],
+  ['BufferTransferOptions', (bogus) => buffer.toAsync('host', bogus)],
+  ['ByteRange', (bogus) => buffer.fill(0, bogus)],
+  ['ByteRange', (bogus) => buffer.toHost(bogus)],
+  ['ByteRange', (bogus) => buffer.toHost(new Uint8Array(1), bogus)],
+  ['ByteRange', (bogus) => buffer.toHostSync(undefined, bogus)],
+  [
+    'CallbackMemoryResourceOptions',
+    (bogus) =>
+      new CallbackMemoryResource(
+        () => 0,
+        () => {},
+        bogus,
+      ),
+  ],
+  ['CheckOrderOptions', (bogus) => cistern.checkOrder(bogus)],
+  ['ConvertLogOptions', (bogus) => cistern.convertLog(csv(), file, { to: 'recording', ...bogus })],
+  ['CreateResourceOptions', (bogus) => cistern.createResource('cuda', bogus)],
+  ['CreateResourceOptions', (bogus) => cistern.createResourceStack('cuda', bogus)],
+  ['CudaArrayInterfaceOptions', (bogus) => buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4', ...bogus })],
+  [
+    'FromCudaArrayInterfaceOptions',
+    (bogus) => DeviceBuffer.fromCudaArrayInterface(buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' }), { stream, ...bogus }),
+  ],
+  ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
+  ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
+  ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
+  ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
+  ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
+  ['DLPackOptions', (bogus) => buffer.toDLPack({ shape: [4], dtype: 'float32', ...bogus })],
+  ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
+  ['EventOptions', (bogus) => new Event(bogus)],
+  ['ExplainFailureOptions', (bogus) => cistern.explainFailure(log, 'cuda', bogus)],
+  ['FailureCallbackResourceAdaptorOptions', (bogus) => new FailureCallbackResourceAdaptor(cuda, () => false, bogus)],
+  ['FileLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
+  ['FitOptions', (bogus) => cistern.fitLog(log, 'pool(cuda)', bogus)],
+  ['ForeignStreamOptions', (bogus) => Stream.fromHandle(1, bogus)],
+  ['FromDLPackOptions', (bogus) => cistern.fromDLPack(buffer.toDLPack({ shape: [4], dtype: 'float32' }), { stream, ...bogus })],
+  ['GenerateLogOptions', (bogus) => cistern.generateLog('small-hot', bogus)],
+  ['GlobalArenaMemoryResourceOptions', (bogus) => new cistern.GlobalArenaMemoryResource(bogus)],
+  ['HostViewOptions', (bogus) => buffer.hostView(Uint8Array, bogus)],
+  ['LoggingResourceAdaptorOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
+  ['PlainMemoryResourceOptions', (bogus) => new CudaMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new HostMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new ManagedMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new PinnedHostMemoryResource(bogus)],
+  ['PlannedMemoryResourceOptions', (bogus) => new cistern.PlannedMemoryResource(cuda, planAllocations(log), bogus)],
+  ['PlanOptions', (bogus) => planAllocations(log, bogus)],
+  ['PublishStatisticsOptions', (bogus) => cistern.publishStatistics(bogus)],
+  ['ReadAllocationLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],
+  ['ReadLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],
+  ['ReadRecordedRunOptions', (bogus) => cistern.readRecordedRun(csv(), bogus)],
+  ['ReadRecordedRunOptions', (bogus) => readReportRun(csv(), bogus)],
+  ['RecastOptions', (bogus) => buffer.recast(managed, bogus)],
+  ['RecordingOptions', (bogus) => new Recording({ file, ...bogus })],
+  ['RecordingResourceAdaptorOptions', (bogus) => new RecordingResourceAdaptor(cuda, { file, ...bogus })],
+  ['RecordReplayOptions', (bogus) => cistern.recordReplay(log, 'cuda', file, bogus)],
+  ['ReplayOptions', (bogus) => cistern.replayLog(log, () => cistern.createResourceStack('cuda'), bogus)],
+  ['ResourceStackOptions', (bogus) => ResourceStack.of(cuda, bogus)],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'top-bits', ...bogus })],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'divisions', divisions: 4, ...bogus })],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'multiple', multipleBytes: 4, ...bogus })],
+  ['ServeStatisticsOptions', (bogus) => cistern.serveStatistics(bogus)],
+  ['SoftwareDeviceSettings', (bogus) => cistern.configureSoftwareDevice(bogus)],
+  ['StreamLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { stream: process.stderr, ...bogus })],
+  ['StreamOptions', (bogus) => new Stream(bogus)],
+  ['StreamPoolOptions', (bogus) => new cistern.StreamPool(bogus)],
+  ['TrimOptions', (bogus) => pool.trim(stream, bogus)],
+  ['TrimOptions', (bogus) => cudaAsync.trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new BinningMemoryResource(cuda, { bins: [512] }).trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new ArenaMemoryResource(cuda, { arenaBytes: cistern.MiB }).trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new MonotonicMemoryResource(cuda).trim(stream, bogus)],
+  ['VirtualMemoryResourceOptions', (bogus) => new VirtualMemoryResource(bogus)],
+  ['WrapOptions', (bogus) => DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 64, stream, ...bogus })],
+  ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],
+  ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
+];
+
+test.each(takers)('%s: an unknown option is refused without any effect', async (_, call) => {
+  const device = cistern.Device.get();
+  const { freeBytes } = device.memoryInfo();
+  let error: unknown;
+  try {
+    await call({ maxBites: 1 });
+  } catch (thrown) {
+    error = thrown;
+  }
+  expect(error).toBeInstanceOf(cistern.ArgumentRangeError);
+  expect(error).toMatchObject({ code: 'ERR_INVALID_ARG_VALUE', message: expect.stringMatching(/must not have "maxBites"/) });
+  expect(existsSync(file)).toBe(false);
+  expect(device.memoryInfo().freeBytes).toBeGreaterThanOrEqual(freeBytes - 4 * cistern.MiB);
+});
+
+test('every exported interface of options is tested', () => {
+  const exports = ['index', 'resource-kinds'].map((name) => readFileSync(new URL(`../../src/${name}.ts`, import.meta.url), 'utf8')).join('');
+  const exported = exports.match(/\b\w+(Options|Settings)\b/g) ?? [];
+  const tried = takers.map(([name]) => name);
+  expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
+});
+
+test('the error names the nearest option, and all options', () => {
+  expect(() => new PoolMemoryResource(cuda, { maxBytes: 1 } as never)).toThrow(
+    'options must not have "maxBytes", did you mean maximumBytes? it can have deallocationEvents, initialBytes, maximumBytes',
+  );
+  expect(() => new PoolMemoryResource(cuda, { size: 1 } as never)).toThrow(
+    'options must not have "size"; it can have deallocationEvents, initialBytes, maximumBytes',
+  );
+  for (const name of ['toString', 'constructor', '__proto__']) {
+    const options = Object.defineProperty({}, name, { value: 1, enumerable: true });
+    expect(() => new PoolMemoryResource(cuda, options)).toThrow(`options must not have "${name}"`);
+  }
+});
+
+test('an option of another kind of rounding is refused', () => {
+  expect(() => new RoundingResourceAdaptor(cuda, { kind: 'top-bits', divisions: 4 } as never)).toThrow('must not have "divisions"');
+});
+
+test('options may come from a prototype and may be undefined', () => {
+  const options = Object.create({ initialBytes: 1 * cistern.MiB });
+  using made = new PoolMemoryResource(cuda, options);
+  expect(made.reservedBytes).toBe(1 * cistern.MiB);
+  using other = new PoolMemoryResource(cuda, { maximumBytes: undefined } as never);
+  expect(other.reservedBytes).toBe(0);
+});

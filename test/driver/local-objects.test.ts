@@ -1,0 +1,115 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { inspect } from 'node:util';
+import { MessageChannel } from 'node:worker_threads';
+import { afterAll, describe, expect, test } from 'vitest';
+import { exampleOf } from '../support/kind-stacks.js';
+import * as cistern from '../support/package.js';
+
+const { MiB } = cistern;
+const folder = mkdtempSync(join(tmpdir(), 'cistern-local-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const stream = new cistern.Stream();
+const hold = stream.hold();
+hold.release();
+const cuda = new cistern.CudaMemoryResource();
+const monotonic = new cistern.MonotonicMemoryResource(cuda);
+
+/** One object of every exported class that stands for something of this environment. */
+const objects: readonly object[] = [
+  cistern.Device.get(),
+  stream,
+  hold,
+  new cistern.StreamPool({ size: 2 }),
+  new cistern.Event(),
+  new cistern.DeviceBuffer(4096, { resource: cuda, stream }),
+  ...cistern.resourceKinds.map((kind) => cistern.createResource(exampleOf(kind))),
+  new cistern.CallbackMemoryResource(
+    () => 0,
+    () => {},
+  ),
+  new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
+  monotonic.mark(),
+  cistern.DeviceBuffer.wrap({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
+  new cistern.Recording({ file: join(folder, 'run.cistern') }),
+  cistern.createResourceStack('pool(cuda)'),
+  await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 })),
+  await cistern.readReportRun(cistern.generateLog('small-hot', { events: 10 })),
+  cistern.checkOrder(),
+];
+const named = objects.map((object) => [object.constructor.name, object] as const);
+
+afterAll(() => {
+  for (const object of [...objects].reverse()) (object as Partial<Disposable>)[Symbol.dispose]?.();
+});
+
+test('every exported class that owns something is tested', () => {
+  const untried = Object.values(cistern).filter(
+    (value) =>
+      typeof value === 'function' &&
+      /^class /.test(Function.prototype.toString.call(value)) &&
+      !(value.prototype instanceof Error) &&
+      !objects.some((object) => object instanceof value),
+  );
+  expect(untried).toEqual([]);
+});
+
+describe('a clone would be a dead object, so cloning is refused', () => {
+  test.each(named)('%s', (_, object) => {
+    const { port1, port2 } = new MessageChannel();
+    try {
+      expect(() => structuredClone(object)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+      expect(() => structuredClone({ nested: [object] })).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+      expect(() => port1.postMessage(object)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+    } finally {
+      port1.close();
+      port2.close();
+    }
+  });
+});
+
+describe('console.log', () => {
+  test.each(named.filter(([name]) => !['AllocationLog', 'OrderChecker', 'PackedReportRun'].includes(name)))(
+    'of a %s calls no driver',
+    (name, object) => {
+      const before = cistern.driverCallCounts();
+      const text = inspect(object);
+      expect(cistern.driverCallCounts()).toEqual(before);
+      expect(text).toMatch(new RegExp(`^${name} \\{`));
+      expect(text).not.toMatch(/cannotBeCloned|isDisposed|undefined|\[Function/);
+    },
+  );
+
+  test('of a buffer shows its address, size, kind, stream and resource', () => {
+    const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB });
+    const buffer = new cistern.DeviceBuffer(1000, { resource: pool, stream, label: 'weights' });
+    expect(inspect(buffer, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(
+      `DeviceBuffer { ptr: 0x${buffer.ptr.toString(16)}, byteLength: 1000, capacityBytes: 1000, memoryKind: 'device', ` +
+        `label: 'weights', stream: [Stream], resource: [PoolMemoryResource] }`,
+    );
+    buffer.dispose();
+    expect(inspect(buffer)).toBe(`DeviceBuffer { isDisposed: true, label: 'weights' }`);
+    pool.dispose();
+  });
+
+  test('of a pool shows what it holds, and its upstream', () => {
+    const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB, deallocationEvents: 'off' });
+    const text = inspect(pool, { breakLength: Number.POSITIVE_INFINITY });
+    expect(text).toMatch(
+      /^PoolMemoryResource \{ device: 0, memoryKind: 'device', deallocationEvents: 'off', reservedBytes: 1048576, .*upstream: CudaMemoryResource \{/,
+    );
+    pool.dispose();
+    expect(inspect(pool)).toContain('isDisposed: true');
+  });
+
+  test('of an adaptor shows its counts and limits', () => {
+    const limit = new cistern.LimitingResourceAdaptor(cuda, { limitBytes: 5 * MiB });
+    const pointer = limit.allocate(1000, stream);
+    expect(inspect(limit, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(
+      `LimitingResourceAdaptor { device: 0, memoryKind: 'device', limitBytes: 5242880, allocatedBytes: 1024, upstream: [CudaMemoryResource] }`,
+    );
+    limit.deallocate(pointer, 1000, stream);
+  });
+});
