@@ -161,7 +161,9 @@ test.each(takers)('%s: an unknown option is refused without any effect', async (
 });
 
 test('every exported interface of options is tested', () => {
-  const exports = ['index', 'resource-kinds'].map((name) => readFileSync(new URL(`../../src/${name}.ts`, import.meta.url), 'utf8')).join('');
+  const exports = ['index', 'resource-kinds']
+    .map((name) => readFileSync(new URL(`../../src/${name}.ts`, import.meta.url), 'utf8'))
+    .join('');
   const exported = exports.match(/\b\w+(Options|Settings)\b/g) ?? [];
   const tried = takers.map(([name]) => name);
   expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
