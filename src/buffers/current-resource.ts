@@ -7,6 +7,7 @@ import { environmentRecording } from '../formats/recording/shared-recordings.js'
 import { assertResourceOfDevice, scopedResource } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
+import { setting } from '../settings.js';
 import { createResource } from '../specification/resource-stack.js';
 
 /** Indexed by device. */
@@ -102,8 +103,8 @@ function defaultResource(device: Device): MemoryResource {
 
 /** Reads `CISTERN_RESOURCE`. */
 function specifiedResource(device: Device): MemoryResource {
-  const specification = process.env['CISTERN_RESOURCE']?.trim() ?? '';
-  if (specification === '') return new CudaMemoryResource({ device });
+  const specification = setting('CISTERN_RESOURCE');
+  if (specification === undefined) return new CudaMemoryResource({ device });
   try {
     return createResource(specification, { device });
   } catch (error) {
@@ -114,8 +115,8 @@ function specifiedResource(device: Device): MemoryResource {
 
 /** Reads `CISTERN_LIMIT`. */
 function limitIfAsked(device: Device): number | undefined {
-  const text = process.env['CISTERN_LIMIT']?.trim() ?? '';
-  if (text === '') return undefined;
+  const text = setting('CISTERN_LIMIT');
+  if (text === undefined) return undefined;
   const share = parseShare(text);
   const limitBytes = share === undefined ? parseBytes(text) : shareOf(device.memoryInfo().totalBytes, share);
   if (limitBytes !== undefined) return limitBytes;

@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
 import { cacheFolder } from '../package/addon.js';
 import { packageRoot } from '../package/root.js';
+import { setting } from '../settings.js';
 import { ExitCode } from './exit-code.js';
 import type { Terminal } from './terminal.js';
 
@@ -49,7 +50,7 @@ async function build({ stdout, stderr }: Terminal): Promise<string | undefined> 
     return (await new Promise((resolve) => child.once('close', resolve))) === 0;
   };
   try {
-    const generator = process.platform === 'win32' && !process.env['CMAKE_GENERATOR'] ? ['-G', 'MinGW Makefiles'] : [];
+    const generator = process.platform === 'win32' && setting('CMAKE_GENERATOR') === undefined ? ['-G', 'MinGW Makefiles'] : [];
     const options = [...generator, '--log-level=WARNING', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${join(scratch, 'built')}`];
     if (!(await cmake('-S', fileURLToPath(packageRoot), '-B', scratch, ...options)))
       return `CMake cannot configure the build, for the reason above; it needs a C++17 compiler, and make or ninja (${remedy()})`;

@@ -9,6 +9,7 @@ import { Argument, type Command, Option } from 'commander';
 import { ArgumentRangeError } from '../basics/errors.js';
 import { assertWritable } from '../files/write-whole.js';
 import { detectLog } from '../formats/log-source.js';
+import { setting } from '../settings.js';
 import { resourceKind } from '../specification/kinds-by-name.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import type { Specification } from '../specification/specification.js';
@@ -110,8 +111,8 @@ function filesOf(command: Command): UsedFile[] {
       for (const text of value as readonly string[]) files.push(...filesOfStack(parseSpecification(text)));
     }
   }
-  const recording = process.env['CISTERN_LOG_FILE'] ?? '';
-  if (recording !== '' && files.length > 0) {
+  const recording = setting('CISTERN_LOG_FILE');
+  if (recording !== undefined && files.length > 0) {
     const file = recording.replaceAll('%p', String(process.pid));
     files.push({ use: 'overwritten', file, origin: 'CISTERN_LOG_FILE', isResult: false });
   }

@@ -11,6 +11,7 @@ import {
 } from '../driver/backend.js';
 import { Device } from '../driver/device.js';
 import { addonPath } from '../package/addon.js';
+import { foreignSettings, type SettingDescription, type SettingName, setting, settings } from '../settings.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
 import type { Terminal } from './terminal.js';
@@ -30,6 +31,8 @@ interface Diagnosis {
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
   readonly devices: readonly DeviceDescription[];
+  /** Each environment variable that cistern reads, with its value; null if it is not set. */
+  readonly settings: Readonly<Record<string, string | null>>;
   /** Why the requested device does not work. */
   readonly error: { readonly code: string; readonly message: string } | null;
 }
@@ -86,6 +89,7 @@ function diagnose(choice: BackendChoice | undefined): Diagnosis {
     platform: `${process.platform} ${process.arch}`,
     addon: addonPath() ?? null,
     cudaUnavailableReason: reason ?? null,
+    settings: Object.fromEntries(descriptions().map(([name, description]) => [name, valueOf(name, description)])),
     ...found,
   };
 }
@@ -94,7 +98,7 @@ function openDevices(
   choice: BackendChoice | undefined,
   cudaReason: string | undefined,
 ): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
-  const wanted = (choice ?? process.env['CISTERN_DEVICE']) || 'auto';
+  const wanted = choice ?? setting('CISTERN_DEVICE') ?? 'auto';
   // The output includes the reason, so the warning of 'auto' is suppressed.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
@@ -134,7 +138,25 @@ function toText(diagnosis: Diagnosis): string {
     const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';
     rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
   }
-  return rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`).join('');
+  const lines = rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`);
+  return [...lines, '\nenvironment variables:\n', ...settingLines(diagnosis.settings)].join('');
+}
+
+function settingLines(values: Diagnosis['settings']): string[] {
+  const width = Math.max(...Object.keys(values).map((name) => name.length));
+  return descriptions().map(([name, description]) => {
+    const value = values[name] ?? `${description.default.replaceAll('`', '')} (default)`;
+    return `  ${name.padEnd(width)}  ${value}\n`;
+  });
+}
+
+function valueOf(name: SettingName, { isSecret }: SettingDescription): string | null {
+  const value = setting(name);
+  return value === undefined ? null : isSecret === true ? 'set, not shown' : value;
+}
+
+function descriptions(): [SettingName, SettingDescription][] {
+  return Object.entries({ ...settings, ...foreignSettings }) as [SettingName, SettingDescription][];
 }
 
 function formatDriverVersion(version: number): string {

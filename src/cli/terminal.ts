@@ -1,5 +1,6 @@
 import { stat } from 'node:fs/promises';
 import { styleText } from 'node:util';
+import { setting } from '../settings.js';
 
 /** Where text goes: the part of `process.stdout` that commands use. */
 export interface OutputStream extends NodeJS.WritableStream {
@@ -16,7 +17,7 @@ export interface Terminal {
 
 /** Makes text bold if the stream is a terminal that shows it and `NO_COLOR` is not set. */
 export function bold(text: string, stream: OutputStream): string {
-  return stream.isTTY === true && !process.env['NO_COLOR'] ? styleText('bold', text) : text;
+  return stream.isTTY === true && setting('NO_COLOR') === undefined ? styleText('bold', text) : text;
 }
 
 /** Prints something that a user should know but that is not part of the result. */

@@ -6,6 +6,7 @@ import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { packageRoot } from '../package/root.js';
+import { environmentWith } from '../settings.js';
 import { parsePositiveInteger } from './options.js';
 import type { Terminal } from './terminal.js';
 
@@ -56,12 +57,11 @@ export function watchCommand(terminal: Terminal, exitWith: (code: number) => voi
 }
 
 function run(program: string, args: readonly string[], options: WatchCommandOptions, terminal: Terminal): Promise<number> {
-  const env = {
-    ...process.env,
+  const env = environmentWith({
     CISTERN_WATCH: String(options.port ?? 1),
     ...(options.interval === undefined ? {} : { CISTERN_WATCH_INTERVAL: String(options.interval) }),
     ...(options.open === true ? { CISTERN_WATCH_OPEN: '1' } : {}),
-  };
+  });
   const child = spawn(process.execPath, ['--import', preloadFor(program), program, ...args], { env, stdio: 'inherit' });
   const isInteractive = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
   const passOn = (signal: NodeJS.Signals) => child.kill(signal);

@@ -28,6 +28,7 @@ import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { setting } from '../settings.js';
 import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
 
 /** Options of {@link configureEarlyCollection}. */
@@ -188,8 +189,8 @@ function currentSettings(): Required<EarlyCollectionOptions> {
 }
 
 function timeShareFromEnvironment(): number {
-  const value = process.env['CISTERN_EARLY_COLLECTION'] ?? '';
-  if (value === '' || value === 'on') return defaultTimeShare;
+  const value = setting('CISTERN_EARLY_COLLECTION') ?? 'on';
+  if (value === 'on') return defaultTimeShare;
   if (value === 'off') return 0;
   throw new ArgumentRangeError(`CISTERN_EARLY_COLLECTION must be 'on' or 'off', got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
 }

@@ -1,5 +1,6 @@
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
+import { setting } from '../settings.js';
 import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
 import { check, invalidValueStatus } from './status.js';
@@ -76,8 +77,7 @@ export function missingDriverFunctions(): readonly MissingDriverFunction[] {
 }
 
 function choiceFromEnvironment(): BackendChoice {
-  const value = process.env['CISTERN_DEVICE'];
-  if (value === undefined || value === '') return 'auto';
+  const value = setting('CISTERN_DEVICE') ?? 'auto';
   if (choices.includes(value)) return value as BackendChoice;
   throw new ArgumentRangeError(`CISTERN_DEVICE must be one of ${choices.join(', ')}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
 }
@@ -88,7 +88,7 @@ function open(backend: Backend): Backend {
   if (backend === 'software' && mailbox[0] === invalidValueStatus) {
     throw new ArgumentRangeError(
       'CISTERN_SOFTWARE_MEMORY must be a size such as 1GiB, and CISTERN_SOFTWARE_DEVICES a count from 1 to 8, ' +
-        `got ${formatValue(process.env['CISTERN_SOFTWARE_MEMORY'])} and ${formatValue(process.env['CISTERN_SOFTWARE_DEVICES'])}`,
+        `got ${formatValue(setting('CISTERN_SOFTWARE_MEMORY'))} and ${formatValue(setting('CISTERN_SOFTWARE_DEVICES'))}`,
       'ERR_INVALID_ARG_VALUE',
     );
   }

@@ -8,6 +8,7 @@ import { captureStack } from '../basics/call-stack.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue } from '../basics/errors.js';
 import { alreadyDisposed } from '../basics/lifetime-errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
+import { setting } from '../settings.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
 import type { Stream } from './streams/stream.js';
@@ -359,8 +360,8 @@ export function formatOrderReport(report: OrderReport): string {
 
 /** @internal Starts a check that never ends if `CISTERN_CHECK_ORDER` is 1. */
 export function checkOrderIfAsked(): void {
-  const value = process.env['CISTERN_CHECK_ORDER'] ?? '';
-  if (value === '' || value === '0') return;
+  const value = setting('CISTERN_CHECK_ORDER') ?? '0';
+  if (value === '0') return;
   if (value !== '1') {
     throw new ArgumentRangeError(`CISTERN_CHECK_ORDER must be 0 or 1, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
   }

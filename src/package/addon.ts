@@ -8,6 +8,7 @@ import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { setting } from '../settings.js';
 import { packageManagerAdvice } from './advice.js';
 import { installedRoot } from './file.js';
 import { ownFile, packageRoot } from './root.js';
@@ -34,7 +35,7 @@ const platformPackages: Readonly<Record<string, readonly string[]>> = {
 
 /** Where `cistern build` puts the addon if it cannot write to the package. */
 export function cacheFolder(): string {
-  const base = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
+  const base = setting('XDG_CACHE_HOME') ?? join(homedir(), '.cache');
   const libc = process.platform === 'linux' ? (isMusl() ? '-musl' : '-gnu') : '';
   return join(base, 'cistern', `${packageVersion()}-${process.platform}-${process.arch}${libc}`);
 }
@@ -44,8 +45,8 @@ export function cacheFolder(): string {
  * @throws what `fail` makes of the reason, which says what to do, and of the loader's own error
  */
 export function loadAddon(fail: (reason: string, cause: unknown) => Error): unknown {
-  const explicit = process.env['CISTERN_ADDON'];
-  if (explicit !== undefined && explicit !== '') {
+  const explicit = setting('CISTERN_ADDON');
+  if (explicit !== undefined) {
     try {
       // The tests load an addon built with sanitizers this way, and a single executable its own copy.
       return load(requireFrom(ownFile), explicit);

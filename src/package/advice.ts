@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setting } from '../settings.js';
 
 /** What to do with a package manager, to get the package for this platform or to run the command. */
 export interface PackageManagerAdvice {
@@ -38,7 +39,7 @@ const lockFiles: readonly (readonly [string, keyof typeof advice])[] = [
  * file is nearest above a folder; npm if neither tells.
  */
 export function packageManagerAdvice(folder: string): PackageManagerAdvice {
-  const agent = process.env['npm_config_user_agent']?.split('/')[0] ?? '';
+  const agent = setting('npm_config_user_agent')?.split('/')[0] ?? '';
   if (Object.hasOwn(advice, agent)) return advice[agent as keyof typeof advice];
   for (let place = folder, last = ''; place !== last; last = place, place = dirname(place)) {
     const folder = place;

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { removeSetting, setting } from '../settings.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
 let watch: Promise<void> | undefined;
@@ -14,27 +15,27 @@ export function watchFromEnvironment(): Promise<void> {
 }
 
 async function start(): Promise<void> {
-  const wanted = process.env['CISTERN_WATCH'] ?? '';
-  if (wanted === '' || wanted === '0' || !process.getBuiltinModule('node:worker_threads').isMainThread) return;
+  const wanted = setting('CISTERN_WATCH') ?? '0';
+  if (wanted === '0' || !process.getBuiltinModule('node:worker_threads').isMainThread) return;
   try {
     const { url } = await serve(optionsFromEnvironment(wanted));
     process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);
-    if (process.env['CISTERN_WATCH_OPEN'] === '1') await open(url);
+    if (setting('CISTERN_WATCH_OPEN') === '1') await open(url);
   } catch (error) {
     warn(`the process cannot be watched: ${error instanceof Error ? error.message : String(error)}`);
   }
 }
 
 function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
-  const interval = process.env['CISTERN_WATCH_INTERVAL'];
-  const token = process.env['CISTERN_WATCH_TOKEN'];
+  const interval = setting('CISTERN_WATCH_INTERVAL');
+  const token = setting('CISTERN_WATCH_TOKEN');
   if (!/^\d+$/.test(wanted)) {
     throw new ArgumentRangeError(`CISTERN_WATCH must be 1 or a port, got ${formatValue(wanted)}`, 'ERR_INVALID_ARG_VALUE');
   }
   return {
     port: wanted === '1' ? 0 : Number(wanted),
-    ...(interval ? { intervalMilliseconds: Number(interval) } : {}),
-    ...(token ? { token } : {}),
+    ...(interval !== undefined ? { intervalMilliseconds: Number(interval) } : {}),
+    ...(token !== undefined ? { token } : {}),
   };
 }
 
@@ -53,7 +54,7 @@ async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer>
 /** Opens the page in the user's browser. */
 async function open(url: string): Promise<void> {
   // Child processes must not open pages of their own.
-  delete process.env['CISTERN_WATCH_OPEN'];
+  removeSetting('CISTERN_WATCH_OPEN');
   const { spawn } = await import('node:child_process');
   const browser = spawn('xdg-open', [url], { stdio: 'ignore', detached: true });
   browser.on('error', (error) => warn(`no browser could be opened: ${error.message}`));

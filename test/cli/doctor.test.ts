@@ -45,6 +45,16 @@ describe('cistern doctor', () => {
     expect(stderr).toMatch(/^error: the native addon of cistern cannot be loaded/);
   });
 
+  test('prints every environment variable, and no secret', async () => {
+    const variables = { CISTERN_LIMIT: ' 8GiB ', CISTERN_WATCH_TOKEN: 'secret', CISTERN_WATCH: '' };
+    const { stdout } = await runCistern(['doctor', '--device', 'software'], undefined, variables);
+    expect(stdout).toMatch(/^ {2}CISTERN_LIMIT +8GiB$/m);
+    expect(stdout).toMatch(/^ {2}CISTERN_WATCH +no page \(default\)$/m);
+    expect(stdout).toMatch(/^ {2}CISTERN_WATCH_TOKEN +set, not shown$/m);
+    const { settings } = JSON.parse((await runCistern(['doctor', '--json', '--device', 'software'], undefined, variables)).stdout);
+    expect(settings).toMatchObject({ CISTERN_LIMIT: '8GiB', CISTERN_WATCH_TOKEN: 'set, not shown', CISTERN_WATCH: null });
+  });
+
   test('refuses a misspelt device in the environment', async () => {
     const { code, stderr } = await runCistern(['doctor'], undefined, { CISTERN_DEVICE: 'gpu' });
     expect(code).toBe(1);

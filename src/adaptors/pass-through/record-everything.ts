@@ -13,6 +13,7 @@ import { parseBytes } from '../../basics/units.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
 import { type DeallocationFence, type DevicePointer, type MemoryResource, observeConstruction } from '../../memory-resource.js';
+import { setting } from '../../settings.js';
 import { kindOf, layersOf } from '../layers.js';
 import { RecordingResourceAdaptor } from './recording-resource-adaptor.js';
 
@@ -113,8 +114,8 @@ export function recorded(resource: MemoryResource, sharesLayer: boolean): Record
 
 /** Reads `CISTERN_LOG_STACKS`. */
 function stackSampleBytes(): number {
-  const text = process.env['CISTERN_LOG_STACKS']?.trim() ?? '';
-  if (text === '') return Number.POSITIVE_INFINITY;
+  const text = setting('CISTERN_LOG_STACKS');
+  if (text === undefined) return Number.POSITIVE_INFINITY;
   const bytes = parseBytes(text);
   if (bytes !== undefined) return bytes;
   throw new ArgumentRangeError(
@@ -123,4 +124,4 @@ function stackSampleBytes(): number {
   );
 }
 
-if ((process.env['CISTERN_LOG_FILE'] ?? '') !== '') observeConstruction(recordEverything);
+if (setting('CISTERN_LOG_FILE') !== undefined) observeConstruction(recordEverything);

@@ -3,6 +3,7 @@
  * it; and the recording that the environment variable `CISTERN_LOG_FILE` asks for.
  */
 import { resolve } from 'node:path';
+import { setting } from '../../settings.js';
 import { liveRecordings, Recording } from './recording.js';
 
 interface SharedRecording {
@@ -46,8 +47,8 @@ export function releaseRecording(recording: Recording): void {
  * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
  */
 export function environmentRecording(): Recording | undefined {
-  const file = process.env['CISTERN_LOG_FILE'] ?? '';
-  if (file === '') return undefined;
+  const file = setting('CISTERN_LOG_FILE');
+  if (file === undefined) return undefined;
   if (ofEnvironment === undefined || ofEnvironment.isDisposed) {
     const path = file.replaceAll('%p', String(process.pid));
     const { isMainThread, threadId } = process.getBuiltinModule('node:worker_threads');

@@ -1,0 +1,142 @@
+/**
+ * Every environment variable that cistern reads. No other file in `src/` reads one; the software
+ * device reads those marked `isNative` itself. `cistern doctor` prints this table, and a test compares
+ * `docs/settings.md` with it.
+ *
+ * Who reads a variable also checks it: this file knows no errors.
+ */
+
+/** One environment variable. */
+export interface SettingDescription {
+  /** What it can be, and what that means. Markdown. */
+  readonly values: string;
+  /** What holds if it is not set. */
+  readonly default: string;
+  /** The page of `docs/` that says more. */
+  readonly page?: string;
+  /** The software device reads it, in native code. */
+  readonly isNative?: true;
+  /** It must not be printed. */
+  readonly isSecret?: true;
+}
+
+/** What cistern defines. */
+export const settings = {
+  CISTERN_DEVICE: {
+    values: '`cuda`; `software`; `auto`: CUDA if there is a driver (12.0 or newer) and a device, else the software device, with a warning',
+    default: '`auto`',
+    page: 'guides/install.md',
+  },
+  CISTERN_SOFTWARE_MEMORY: {
+    values: 'memory of each software device, such as `4GiB`',
+    default: "half of the machine's",
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_DEVICES: { values: 'the number of software devices, 1 to 8', default: '1', isNative: true },
+  CISTERN_SOFTWARE_PEERS: {
+    values: "which software devices can reach each other's memory: `all`, `none`, or pairs such as `0-1,2-3`",
+    default: '`all`',
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_STRICT: {
+    values: "1: software devices use all the freedom that CUDA's documentation leaves a driver",
+    default: '0',
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_FREES_WAIT: {
+    values: '0: plain frees and the unmapping of virtual memory do not wait for software devices',
+    default: '1',
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_CONCURRENT_MANAGED: {
+    values: '0: the host and software devices cannot use managed memory at the same time',
+    default: '1',
+    page: 'guides/managed-memory.md',
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_COHERENT: {
+    values: "1: software devices use the host's page tables, as on Grace Hopper, so that ordinary host memory moves to them",
+    default: '0',
+    page: 'guides/managed-memory.md',
+    isNative: true,
+  },
+  CISTERN_SOFTWARE_MIGRATION_NS: {
+    values: 'nanoseconds that each 2 MiB page of managed memory takes to move',
+    default: '0',
+    page: 'guides/managed-memory.md',
+    isNative: true,
+  },
+  CISTERN_CHECK_ORDER: {
+    values: '1: checks the order of all uses of memory from the start, and warns of each fault',
+    default: '0',
+    page: 'order-reports.md',
+  },
+  CISTERN_EARLY_COLLECTION: {
+    values: '`on`; `off`: garbage is not collected before memory runs out',
+    default: '`on`',
+    page: 'design/008-buffers-and-the-collector.md',
+  },
+  CISTERN_RESOURCE: {
+    values: 'a specification of the resource that buffers take by default',
+    default: '`cuda`',
+    page: 'adaptors.md',
+  },
+  CISTERN_LIMIT: {
+    values: "the most bytes that may be live through that resource: `8GiB`, or a share of the device's memory such as `50%`",
+    default: 'no limit',
+    page: 'adaptors.md',
+  },
+  CISTERN_LOG_FILE: {
+    values: 'a file in which to record what the program does with memory; `%p` stands for the process number',
+    default: 'nothing is recorded',
+    page: 'recording.md',
+  },
+  CISTERN_LOG_STACKS: {
+    values: 'a size: records a stack whenever this much was allocated since the last; 0: the stack of every allocation',
+    default: 'no stacks',
+    page: 'recording.md',
+  },
+  CISTERN_WATCH: {
+    values: '1, or the port of a live page; if that is in use, another one is taken',
+    default: 'no page',
+    page: 'watch.md',
+  },
+  CISTERN_WATCH_INTERVAL: { values: 'milliseconds between two samples of that page, from 10', default: '1000', page: 'watch.md' },
+  CISTERN_WATCH_TOKEN: {
+    values: "the secret part of that page's address, 22 or more of `A-Z a-z 0-9 _ -`",
+    default: 'random',
+    page: 'watch.md',
+    isSecret: true,
+  },
+  CISTERN_WATCH_OPEN: { values: '1: opens that page in a browser', default: '0', page: 'watch.md' },
+  CISTERN_ADDON: {
+    values: 'the path of the addon, instead of looking for it',
+    default: "the platform's package",
+    page: 'guides/install.md',
+  },
+} as const satisfies Record<string, SettingDescription>;
+
+/** What others define and cistern takes into account. */
+export const foreignSettings = {
+  NO_COLOR: { values: 'any value: the output of commands has no bold text', default: 'bold in a terminal' },
+  XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
+  CMAKE_GENERATOR: { values: 'what `cistern build` builds with; only asked for on Windows', default: '`MinGW Makefiles`' },
+  npm_config_user_agent: { values: 'the package manager that errors name in their advice', default: 'found by its lock file' },
+} as const satisfies Record<string, SettingDescription>;
+
+export type SettingName = keyof typeof settings | keyof typeof foreignSettings;
+
+/** The value of a variable, without spaces at its ends; `undefined` if it is not set or empty. */
+export function setting(name: SettingName): string | undefined {
+  return process.env[name]?.trim() || undefined;
+}
+
+/** Removes a variable, so that child processes do not have it. */
+export function removeSetting(name: SettingName): void {
+  delete process.env[name];
+}
+
+/** The whole environment, with these variables set: for a child process. */
+export function environmentWith(added: Readonly<Partial<Record<SettingName, string>>>): NodeJS.ProcessEnv {
+  return { ...process.env, ...added };
+}

@@ -1,0 +1,41 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { markdownTable } from 'markdown-table';
+import { expect, test } from 'vitest';
+import { foreignSettings, type SettingDescription, settings } from '../../src/settings.js';
+
+const ours = Object.entries<SettingDescription>(settings);
+
+function filesIn(folder: string, ending: RegExp): string[] {
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((file) => ending.test(file))
+    .map((file) => join(folder, file));
+}
+
+test('only src/settings.ts reads environment variables', () => {
+  const readers = filesIn('src', /\.ts$/).filter((file) =>
+    /\bprocess(\.env|\['env'\])|\benv\b.*from 'node:process'/.test(readFileSync(file, 'utf8')),
+  );
+  expect(readers).toEqual([join('src', 'settings.ts')]);
+});
+
+test('the table names what native code reads, and nothing else', () => {
+  const text = filesIn('native/software', /\.cc$/).map((file) => readFileSync(file, 'utf8'));
+  const read = new Set(text.join('').match(/(?<=")CISTERN_[A-Z_]+(?=")/g));
+  expect([...read].sort()).toEqual(ours.flatMap(([name, { isNative }]) => (isNative === true ? [name] : [])).sort());
+});
+
+test('docs/settings.md has the table', () => {
+  const page = readFileSync('docs/settings.md', 'utf8');
+  expect(page).toContain(tableOf(ours));
+  expect(page).toContain(tableOf(Object.entries(foreignSettings)));
+});
+
+function tableOf(rows: readonly [string, SettingDescription][]): string {
+  const linked = (name: string, page?: string) => (page === undefined ? `\`${name}\`` : `[\`${name}\`](${page})`);
+  const cells = [
+    ['environment variable', 'values', 'default'],
+    ...rows.map(([name, { values, default: otherwise, page }]) => [linked(name, page), values, otherwise]),
+  ];
+  return markdownTable(cells, { alignDelimiters: false });
+}
