@@ -89,7 +89,7 @@ function diagnose(choice: BackendChoice | undefined): Diagnosis {
     platform: `${process.platform} ${process.arch}`,
     addon: addonPath() ?? null,
     cudaUnavailableReason: reason ?? null,
-    settings: Object.fromEntries(descriptions().map(([name, description]) => [name, valueOf(name, description)])),
+    settings: Object.fromEntries(descriptions().map(([name, description]) => [name, printableValue(name, description)])),
     ...found,
   };
 }
@@ -150,7 +150,7 @@ function settingLines(values: Diagnosis['settings']): string[] {
   });
 }
 
-function valueOf(name: SettingName, { isSecret }: SettingDescription): string | null {
+function printableValue(name: SettingName, { isSecret }: SettingDescription): string | null {
   const value = setting(name);
   return value === undefined ? null : isSecret === true ? 'set, not shown' : value;
 }
