@@ -22,7 +22,7 @@ const allSettings = {
   strictest: { ALLOC_SYNCS: 1, LOCKS_WHILE_WAITING: 1, FIXED_DEFAULT_IDS: 1, KERNELS: 1 },
   'allocations wait': { ALLOC_SYNCS: 1 },
   'frees do not wait': { FREE_SYNCS: 0 },
-  'frees do not wait, long pauses': { FREE_SYNCS: 0, DELAY_US: 2000, SEED: 3 },
+  'frees do not wait and long pauses': { FREE_SYNCS: 0, DELAY_US: 2000, SEED: 3 },
   'locks while waiting': { LOCKS_WHILE_WAITING: 1 },
   // A stream then stands still in a host function, so that several can stand still only if host
   // functions run concurrently.
