@@ -9,6 +9,7 @@ import { join, relative } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
+import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { countBranches } from './count-branches.mjs';
 
 /** By name: whether it needs the instrumented addon, and the maximum input length. */
@@ -26,13 +27,18 @@ const folder = join(root, 'build-presets', 'fuzz');
 const addons = join(folder, 'Release');
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { seconds: { type: 'string', default: '60' }, seed: { type: 'string' }, input: { type: 'string' } },
+  options: {
+    seconds: { type: 'string', default: '60' },
+    seed: { type: 'string' },
+    input: { type: 'string' },
+    save: { type: 'boolean', default: false },
+  },
 });
 const [name] = positionals;
 const names = name === 'all' ? Object.keys(targets) : [name];
 if (positionals.length !== 1 || names.some((each) => !Object.hasOwn(targets, each)) || (values.input !== undefined && name === 'all')) {
   console.error(
-    `usage: npm run fuzz -- TARGET|all [--seconds N] [--seed S], or TARGET --input FILE; targets: ${Object.keys(targets).join(', ')}`,
+    `usage: npm run fuzz -- TARGET|all [--seconds N] [--seed S] [--save], or TARGET --input FILE; targets: ${Object.keys(targets).join(', ')}`,
   );
   process.exit(2);
 }
@@ -48,6 +54,17 @@ buildForFuzzing();
 const results = [];
 for (const each of names) results.push(await fuzz(each));
 printTable(results);
+if (values.save) {
+  const rowOf = ({ target, runs, seconds, coverage, corpus, finding }) => ({
+    target: `\`${target}\``,
+    runs: Number(runs),
+    seconds: Number(seconds),
+    'counters reached': Number(coverage),
+    'inputs kept': Number(corpus),
+    findings: finding === '' ? 0 : 1,
+  });
+  saveFigures('fuzz', results.map(rowOf));
+}
 process.exit(results.some(({ finding }) => finding !== '') ? 1 : 0);
 
 function wholeNumber(option, text) {

@@ -1,6 +1,6 @@
 /**
  * Runs the suites over the strict driver in each of its settings: `npm run test:strict`, or with
- * `-- [--settings a,b] [--suites c,d]` in some. `-- SUITE …` runs these in the usual settings. Prints
+ * `-- [--settings a,b] [--suites c,d] [--save]` in some; `--save` enters the counts in docs/proof.md. `-- SUITE …` runs these in the usual settings. Prints
  * what passed and what failed after each suite, and a table at the end. Exits with 0 only if nothing
  * failed and the driver's log reports no misuse.
  */
@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { buildKernels, buildStrictDriver } from '../../scripts/build-for-tests.mjs';
 import { faultsIn, strictDriverEnvironment } from '../../scripts/over-strict-driver.mjs';
+import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { failureLines, runSuite, skippedOf } from './run-suite.mjs';
 import { gpuSuites } from './suites.mjs';
 
@@ -50,7 +51,7 @@ const allSettings = {
 const misusesMemory = new Set(['driver', 'adaptors', 'buffers']);
 
 const { values, positionals } = parseArgs({
-  options: { settings: { type: 'string' }, suites: { type: 'string' } },
+  options: { settings: { type: 'string' }, suites: { type: 'string' }, save: { type: 'boolean', default: false } },
   allowPositionals: true,
 });
 const suites = chosen('suite', values.suites?.split(',') ?? positionals, Object.keys(gpuSuites));
@@ -76,6 +77,7 @@ for (const name of settings) {
     // Printed at once, so that a run that is cut off still has its counts.
     console.log(`${name}, ${suite}: ${row.at(-1)}, ${result.seconds.toFixed(0)} s`);
     for (const line of [...failureLines(result), ...misuses.slice(0, 5).map((line) => `  ${line}`)]) console.log(line);
+    if (values.save) saveFigures('strict-driver', [{ settings: name, [suite]: row.at(-1) }]);
     isGoodSoFar &&= failed === 0 && misuses.length === 0;
   }
   rows.push(`| ${name} | ${row.join(' | ')} | ${((performance.now() - started) / 1000).toFixed(0)} |`);

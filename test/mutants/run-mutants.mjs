@@ -6,6 +6,7 @@
 //   --sample N     only N of them, drawn with --seed S (default 0)
 //   --shard I/N    only every Nth, starting with the Ith
 //   --processes N  default 2
+//   --save TABLE   enters the figures in this table of docs/proof.md
 //   --list         prints their names and which are listed as equivalent, and exits
 // Exits with 0 only if every surviving mutant is listed in equivalent.mjs, and every listed one survived.
 import { fork } from 'node:child_process';
@@ -17,6 +18,7 @@ import { parseArgs } from 'node:util';
 import ts from 'typescript';
 import { createServer } from 'vite';
 import { compileWith, moduleOf } from '../../scripts/build-wasm.mjs';
+import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { byHand } from './by-hand.mjs';
 import { equivalent } from './equivalent.mjs';
 import { compilerOptions, hashOf, makeMutants, typeChecked, withProbes } from './make-mutants.mjs';
@@ -130,6 +132,7 @@ const { values: options } = parseArgs({
     seed: { type: 'string', default: '0' },
     shard: { type: 'string', default: '1/1' },
     processes: { type: 'string', default: '2' },
+    save: { type: 'string' },
     list: { type: 'boolean', default: false },
   },
 });
@@ -634,7 +637,12 @@ async function main() {
       mutants.filter((mutant) => mutant.file === file),
     ),
   );
-  console.log(formatTable(['file', 'mutants', 'killed', 'did not end', 'equivalent', 'survived'], [...rows, row('all', mutants)]));
+  const columns = ['file', 'mutants', 'killed', 'did not end', 'equivalent', 'survived'];
+  console.log(formatTable(columns, [...rows, row('all', mutants)]));
+  if (options.save !== undefined) {
+    const named = rows.map((cells) => Object.fromEntries(columns.map((column, i) => [column, cells[i]])));
+    saveFigures(options.save, named);
+  }
   const survivors = mutants.filter((mutant) => verdictOf(mutant) === 'survived');
   for (const mutant of survivors) console.log(`survived: ${mutant.file}:${mutant.line} ${mutant.name}`);
   const wrong = mutants.filter((mutant) => reasonOf(mutant) !== undefined && isNoticed(results.get(mutant)));

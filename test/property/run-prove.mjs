@@ -1,7 +1,8 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--seed S] [--path P] [--workers N]`. They are distributed
+ * `npm run prove -- --programs 200000 [--seed S] [--path P] [--workers N] [--save]`. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
+ * `--save` enters the figures in docs/proof.md.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
  * printed with, its program is run again.
  */
@@ -11,6 +12,7 @@ import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
+import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const { values } = parseArgs({
@@ -18,6 +20,7 @@ const { values } = parseArgs({
     programs: { type: 'string', default: '10000' },
     seed: { type: 'string' },
     path: { type: 'string' },
+    save: { type: 'boolean', default: false },
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
@@ -52,7 +55,7 @@ function run(worker) {
   child.send({ programs: share, seed: isPath ? seed : seed + worker, path: values.path });
   return new Promise((resolve) => {
     let isOver = false;
-    child.on('message', ({ progress, text, hasViolation }) => {
+    child.on('message', ({ progress, text, hasViolation, figures }) => {
       if (progress !== undefined) {
         done[worker] = progress;
         if (isTTY) process.stderr.write(`\r${done.reduce((sum, each) => sum + each)} of ${programs} programs`);
@@ -62,6 +65,7 @@ function run(worker) {
       if (hasViolation) violations++;
       if (isTTY) process.stderr.write('\r\u001b[K');
       console.log(text);
+      if (values.save && !isPath) saveFigures('programs', [figures]);
     });
     child.on('exit', (code, signal) => {
       if (!isOver || code !== 0) {

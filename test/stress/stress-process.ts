@@ -1,6 +1,5 @@
 /**
- * The process that runs the rounds. Its arguments: minutes, seed, and the file for the outcome as
- * JSON, or an empty string.
+ * The process that runs the rounds. Its arguments: minutes, seed, and the file for the outcome as JSON.
  */
 import { writeFileSync } from 'node:fs';
 import { SingleBar } from 'cli-progress';
@@ -30,7 +29,7 @@ const soaked = await soak({
   },
 });
 if (isTTY) bar.stop();
-if (json !== '') writeFileSync(json, `${JSON.stringify(soaked, undefined, 1)}\n`);
+writeFileSync(json, `${JSON.stringify(soaked, undefined, 1)}\n`);
 console.log(tableOf(soaked));
 for (const violation of soaked.violations) console.log(violation);
 if (soaked.rounds < minimumRounds) console.log(`growth is reported only from ${minimumRounds} rounds on`);

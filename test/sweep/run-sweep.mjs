@@ -1,13 +1,15 @@
 /**
- * The whole fault sweep: `npm run sweep -- [--scenario TEXT]`. Prints a table, and exits with 0
+ * The whole fault sweep: `npm run sweep -- [--scenario TEXT | --save]`. Prints a table, and exits with 0
  * only if nothing leaked, crashed or went wrong otherwise. The trials run in separate processes;
- * one that ends early is a crash, and the next continues after that scenario.
+ * one that ends early is a crash, and the next continues after that scenario. `--save` enters the sums in
+ * docs/proof.md.
  */
 import { spawn } from 'node:child_process';
 import { writeSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { saveFigures, today } from '../../scripts/proof-figures.mjs';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -15,8 +17,10 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const longestTrialMilliseconds = 60_000;
 const columns = ['scenario', 'trials', 'failed', 'errors', 'recovered', 'leaks', 'stranded', 'faults', 'crashes'];
 
-const { values } = parseArgs({ options: { scenario: { type: 'string', default: '' }, from: { type: 'string' } } });
-if (values.from === undefined) await main(values.scenario);
+const { values } = parseArgs({
+  options: { scenario: { type: 'string', default: '' }, from: { type: 'string' }, save: { type: 'boolean', default: false } },
+});
+if (values.from === undefined) await main(values.scenario, values.save);
 else await makeTrials(Number(values.from), values.scenario);
 
 async function makeTrials(from, filter) {
@@ -33,7 +37,7 @@ async function makeTrials(from, filter) {
   process.exit(0);
 }
 
-async function main(filter) {
+async function main(filter, save) {
   const started = performance.now();
   const results = [];
   for (let from = 0; from !== undefined; from = await sweepFrom(from, filter, results));
@@ -44,6 +48,12 @@ async function main(filter) {
   const sum = (key) => results.reduce((total, result) => total + result[key], 0);
   const seconds = ((performance.now() - started) / 1000).toFixed(0);
   const [errors, recoveries, pairs] = [sum('errors'), sum('recoveries'), sum('seconds')];
+  if (save) {
+    const [trials, failed] = [errors + recoveries + sum('untouched'), errors + recoveries + pairs];
+    const found = { leaks: sum('leaks'), stranded: sum('stranded'), faults: problems.length, crashes: sum('crashes') };
+    const counts = { scenarios: results.length, trials, 'calls failed': failed, errors, recovered: recoveries };
+    saveFigures('sweep', [{ 'run on': today(), ...counts, ...found, seconds }]);
+  }
   console.log(
     `\n${results.length} scenarios, ${errors + recoveries + sum('untouched')} trials, ${errors + recoveries + pairs} calls failed;`,
   );
