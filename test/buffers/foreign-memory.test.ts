@@ -22,6 +22,7 @@ import { ForeignMemoryResource } from '../../src/resources/foreign-memory-resour
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { needSecondDevice } from '../support/device-memory.js';
 import { code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
 
@@ -307,7 +308,8 @@ describe('a wrapped buffer', () => {
     expect(release).not.toHaveBeenCalled();
   });
 
-  it.runIf(Device.count() > 1)('belongs to the device of its memory', () => {
+  it('belongs to the device of its memory', () => {
+    needSecondDevice();
     const other = Device.get(1);
     using elsewhere = new Stream({ device: other });
     expect(() => DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, device: other })).toThrow(/device must be that of the memory at 0x/);
