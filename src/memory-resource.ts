@@ -1,3 +1,4 @@
+import { ArgumentTypeError, formatValue } from './basics/errors.js';
 import { optionNames } from './basics/validation.js';
 import type { Device } from './driver/device.js';
 import type { MemoryKind } from './driver/memory/plain-memory.js';
@@ -170,4 +171,11 @@ export interface MemoryResourceAdaptor extends MemoryResource {
    * binning resource. Not set if there are none.
    */
   readonly alternates?: readonly MemoryResource[];
+}
+
+/** @internal @throws ArgumentTypeError if the value lacks the methods of a memory resource. */
+export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
+  const candidate = value as Partial<MemoryResource> | null | undefined;
+  if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
+  throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
 }

@@ -3,13 +3,12 @@
  * border between versions: members are only added, and arrays only get longer.
  */
 
-import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { Device } from '../driver/device.js';
 import { Stream } from '../driver/streams/stream.js';
 import { noteFree, servedPointer } from '../lifetimes/served-memory.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { kindOfMemory } from './buffer-transfer.js';
 import { DeviceBuffer } from './device-buffer.js';
 

@@ -1,4 +1,3 @@
-import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { deviceOfMemory, hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
 import { assertBoolean, optionNames } from '../basics/validation.js';
@@ -7,7 +6,7 @@ import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { pointerInfo } from '../driver/memory/transfer.js';
 import { assertStream, Stream } from '../driver/streams/stream.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
 import { currentResource } from './current-resource.js';
 import { follow } from './ordered-copy.js';

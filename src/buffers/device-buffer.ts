@@ -1,5 +1,4 @@
 import { isAnyArrayBuffer } from 'node:util/types';
-import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { deviceOfMemory, hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import {
   ArgumentRangeError,
@@ -30,7 +29,13 @@ import {
   refuseCloning,
 } from '../driver/workers/local-object.js';
 import { flushLast } from '../files/flush-at-exit.js';
-import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import {
+  assertMemoryResource,
+  type DeallocationEvents,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+} from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';

@@ -1,10 +1,9 @@
 import { disposeLayers, layersOf } from '../adaptors/layers.js';
-import { assertMemoryResource } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
-import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
+import { assertMemoryResource, type DeallocationEvents, type MemoryResource, type MemoryResourceAdaptor } from '../memory-resource.js';
 import type { KindArguments, ResourceKind } from '../resource-kind.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
 import { formatSpecification } from './format-specification.js';

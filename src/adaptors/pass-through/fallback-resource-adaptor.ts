@@ -1,10 +1,16 @@
 import { ArgumentRangeError, OutOfMemoryError } from '../../basics/errors.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import {
+  assertMemoryResource,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+} from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
-import { assertMemoryResource, outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
+import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
  * Takes memory from a second resource if the first is out of memory. A free goes to the resource

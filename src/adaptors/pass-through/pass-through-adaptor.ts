@@ -1,4 +1,4 @@
-import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { CisternError, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { alreadyDisposed } from '../../basics/lifetime-errors.js';
 import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
 import type { Device } from '../../driver/device.js';
@@ -8,6 +8,7 @@ import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseC
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import {
   announceConstruction,
+  assertMemoryResource,
   type DeallocationEvents,
   type DeallocationEventsOption,
   type DeallocationFence,
@@ -182,11 +183,4 @@ export function outOfMemoryThrough(
 export function isAllocationFailure(error: unknown): boolean {
   if (error instanceof CisternError) return !(error instanceof LifetimeError);
   return !(error instanceof TypeError || error instanceof RangeError);
-}
-
-/** @throws ArgumentTypeError if the value lacks the methods of a memory resource. */
-export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
-  const candidate = value as Partial<MemoryResource> | null | undefined;
-  if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
-  throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
 }

@@ -1,11 +1,17 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { Device } from '../../driver/device.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import {
+  assertMemoryResource,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+} from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
-import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
+import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
  * Takes memory from one of several resources: from that of the stream's device. A free goes to the

@@ -44,12 +44,13 @@ import { noStream, Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import { isThenable, withResource } from '../../lifetimes/resource-scope.js';
 import { noteFree } from '../../lifetimes/served-memory.js';
-import type {
-  DeallocationEvents,
-  DeallocationEventsOption,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
+import {
+  assertMemoryResource,
+  type DeallocationEvents,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
 } from '../../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../../plans/plan.js';
 import { differenceOf, invalidPlan, type OrderedSequence } from '../../plans/sequence.js';
@@ -57,7 +58,6 @@ import { defineAdaptor } from '../../resource-kind.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
-import { assertMemoryResource } from '../pass-through/pass-through-adaptor.js';
 import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from '../pooling/stream-ordered-memory-resource.js';
 import { PassRecorder } from './pass-recorder.js';
 import { PlannedBlock } from './planned-block.js';

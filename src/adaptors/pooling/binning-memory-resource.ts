@@ -5,6 +5,7 @@ import { assertBytes, assertOptions, optionNames } from '../../basics/validation
 import type { Stream } from '../../driver/streams/stream.js';
 import { takesBack } from '../../lifetimes/bulk-frees.js';
 import {
+  assertMemoryResource,
   type DeallocationEvents,
   type DeallocationEventsOption,
   type DeallocationFence,
@@ -17,7 +18,7 @@ import {
 import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { disposeAll, layersOf } from '../layers.js';
-import { assertMemoryResource, PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
 
 /**

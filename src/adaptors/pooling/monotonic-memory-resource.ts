@@ -34,13 +34,14 @@ import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseC
 import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../../lifetimes/bulk-frees.js';
 import { withoutCaching } from '../../lifetimes/resource-scope.js';
 import { noteFree, servedTwice } from '../../lifetimes/served-memory.js';
-import type {
-  DeallocationEvents,
-  DeallocationEventsOption,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-  TrimOptions,
+import {
+  assertMemoryResource,
+  type DeallocationEvents,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type TrimOptions,
 } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
@@ -48,7 +49,6 @@ import { assertFence } from '../../stream-ordering/stream-ordering.js';
 import { none, type Segment, segmentAround } from '../../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
-import { assertMemoryResource } from '../pass-through/pass-through-adaptor.js';
 import { StreamOrderedMemoryResource, type StreamOrderedStatistics, stillUsed } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;

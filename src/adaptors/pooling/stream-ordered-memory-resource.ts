@@ -18,6 +18,7 @@ import {
 import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
 import {
   announceConstruction,
+  assertMemoryResource,
   type DeallocationEvents,
   type DeallocationFence,
   type DevicePointer,
@@ -33,7 +34,6 @@ import { noLane } from '../../stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../stream-ordering/stream-ordering.js';
 import { type AddressClass, type BlockView, none, type Segment } from '../../suballocation/blocks.js';
 import { layersOf } from '../layers.js';
-import { assertMemoryResource } from '../pass-through/pass-through-adaptor.js';
 import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
 /** Statistics of every resource that keeps memory. */
