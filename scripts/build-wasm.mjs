@@ -15,7 +15,7 @@ const sources = [
 
 /** Compiles the module, and returns it as bytes. */
 async function compile() {
-  return inlined(await compileWith((name) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : null), '-O3'));
+  return inlined(await compileWith((name) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : null), '-O0'));
 }
 
 /**

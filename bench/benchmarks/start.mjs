@@ -17,6 +17,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {Figures} import in milliseconds
  * @property {Figures} cpu in milliseconds
  * @property {readonly Figures[]} first in nanoseconds for an operation, in the order of `operations`
+ * @property {readonly Figures[]} firstCpu the same, as CPU time of all threads
  */
 
 export const name = 'start';
@@ -41,7 +42,8 @@ export async function run(context) {
     ...(subject === 'null' ? { files: 0, bytes: 0 } : importedFiles(join(distFolder(), 'index.js'))),
     import: figuresOf(runs.map((result) => result.import)),
     cpu: figuresOf(runs.map((result) => result.cpu)),
-    first: subject === 'null' ? [] : operations.map((_, index) => figuresOf(runs.map((result) => result.first[index]))),
+    first: operations.map((_, index) => figuresOf(runs.map((result) => result.first[index]))),
+    firstCpu: operations.map((_, index) => figuresOf(runs.map((result) => result.firstCpu[index]))),
   }));
 }
 
@@ -56,9 +58,9 @@ export function format(rows) {
       'minimum',
       'CPU\nmedian',
       'minimum',
-      ...operations.flatMap((count) => [`first ${count}\nmedian`, 'minimum']),
+      ...operations.flatMap((count) => [`first ${count}\nmedian`, 'minimum', 'CPU']),
     ],
-    rows.map(({ subject, files, bytes, import: imported, cpu, first }) => [
+    rows.map(({ subject, files, bytes, import: imported, cpu, first, firstCpu }) => [
       subject,
       String(files),
       formatNumber(bytes / 1024, 0),
@@ -66,7 +68,11 @@ export function format(rows) {
       formatNumber(imported.minimum),
       formatNumber(cpu.median),
       formatNumber(cpu.minimum),
-      ...operations.flatMap((_, index) => [formatNumber(first[index]?.median, 0), formatNumber(first[index]?.minimum, 0)]),
+      ...operations.flatMap((_, index) => [
+        formatNumber(first[index]?.median, 0),
+        formatNumber(first[index]?.minimum, 0),
+        formatNumber(firstCpu[index]?.minimum, 0),
+      ]),
     ]),
   );
 }

@@ -1,7 +1,11 @@
-/** Imports the main entry, or an empty module, and then uses a pool for the first time. */
+/**
+ * Imports the main entry and then uses a pool for the first time; or imports an empty module, and uses a
+ * resource that does nothing.
+ */
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { distFolder } from '../support/cistern.mjs';
+import { NullResource } from '../support/null-resource.mjs';
 import { seededNumbers } from '../support/numbers.mjs';
 import { parameters, report } from '../support/processes.mjs';
 
@@ -14,38 +18,50 @@ const before = performance.now();
 const cistern = await import(entry);
 const imported = performance.now() - before;
 const { user, system } = process.cpuUsage(cpuBefore);
-report({ import: imported, cpu: (user + system) / 1000, first: subject === 'null' ? undefined : firstOperations() });
+report({ import: imported, cpu: (user + system) / 1000, ...firstOperations() });
 
-/** Nanoseconds for each of the first operations, by how many there are. */
+/** Nanoseconds for each of the first operations, by how many there are: on the clock, and of all threads. */
 function firstOperations() {
-  cistern.configureSoftwareDevice({ totalBytes: 4 * 1024 * cistern.GiB });
-  cistern.selectBackend('software');
-  const stream = new cistern.Stream({ nonBlocking: true });
-  const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), {
-    initialBytes: cistern.GiB,
-    deallocationEvents: 'deferred',
-  });
+  const { resource, stream } = subject === 'null' ? doingNothing() : pool();
   const random = seededNumbers();
   const sizes = Float64Array.from({ length: Math.max(...operations) }, () => Math.floor(2 ** (8 + 12 * random())));
   const pointers = new Float64Array(slots);
   /** @type {number[]} */
-  const ends = [];
-  const start = performance.now();
+  const first = [];
+  /** @type {number[]} */
+  const firstCpu = [];
   let done = 0;
   let step = 0;
+  const cpuAtStart = process.cpuUsage();
+  const start = performance.now();
   for (const count of operations) {
     // Allocates into each slot in turn, and frees what it held before.
     while (done < count) {
       const slot = step % slots;
       if (step >= slots) {
-        pool.deallocate(pointers[slot], sizes[step - slots], stream);
+        resource.deallocate(pointers[slot], sizes[step - slots], stream);
         done++;
       }
-      pointers[slot] = pool.allocate(sizes[step], stream);
+      pointers[slot] = resource.allocate(sizes[step], stream);
       step++;
       done++;
     }
-    ends.push(((performance.now() - start) * 1e6) / done);
+    first.push(((performance.now() - start) * 1e6) / done);
+    const { user, system } = process.cpuUsage(cpuAtStart);
+    firstCpu.push(((user + system) * 1e3) / done);
   }
-  return ends;
+  return { first, firstCpu };
+}
+
+function pool() {
+  cistern.configureSoftwareDevice({ totalBytes: 4 * 1024 * cistern.GiB });
+  cistern.selectBackend('software');
+  const stream = new cistern.Stream({ nonBlocking: true });
+  const upstream = new cistern.CudaMemoryResource();
+  return { resource: new cistern.PoolMemoryResource(upstream, { initialBytes: cistern.GiB, deallocationEvents: 'deferred' }), stream };
+}
+
+/** It never looks at its device or the stream. @returns {any} */
+function doingNothing() {
+  return { resource: new NullResource(/** @type {any} */ (undefined)), stream: undefined };
 }
