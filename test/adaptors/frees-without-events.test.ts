@@ -15,6 +15,7 @@ import {
   CachingMemoryResource,
   CudaMemoryResource,
   createResourceStack,
+  currentBackend,
   type DeallocationEvents,
   type DevicePointer,
   driverCallCounts,
@@ -190,7 +191,8 @@ function expectFree(traffic: Traffic): Costs {
   if (traffic.isScarce !== true) expect(costs.frees, told(traffic)).toBeGreaterThan(steps / 3);
   const fresh = costs.growths + 2 * traffic.streams;
   expect(costs.records, told(traffic)).toBeLessThanOrEqual(fresh + costs.otherFrees + costs.defragmentations);
-  expect(costs.synchronizations, told(traffic)).toBe(0);
+  // A stream that has just begun to wait for an event is idle again at once only on the software device.
+  if (traffic.isScarce !== true || currentBackend() === 'software') expect(costs.synchronizations, told(traffic)).toBe(0);
   if (traffic.percentOff === 100) expect(costs.waitedBytes, told(traffic)).toBeLessThanOrEqual(costs.grownBytes);
   return costs;
 }

@@ -127,7 +127,7 @@ describe('toDLPack', () => {
     }
   });
 
-  it('makes the consumer’s stream wait for the buffer’s', () => {
+  it('makes the consumer’s stream wait for the buffer’s', async () => {
     using consumer = new Stream({ nonBlocking: true });
     using foreign = new Stream({ nonBlocking: true });
     for (const [option, waiting] of [
@@ -147,8 +147,11 @@ describe('toDLPack', () => {
       library.release(library.consume(capsule));
     }
     using buffer = new DeviceBuffer(96, { resource, stream });
-    using hold = stream.hold();
     const legacy = Stream.legacyDefault();
+    // What was released above is freed after the work of its consumers.
+    await delivered();
+    legacy.synchronizeSync();
+    using hold = stream.hold();
     const capsules = [buffer.toDLPack({ ...bytes, stream: -1 }), buffer.toDLPack({ ...bytes, stream: -1n })];
     expect(legacy.query()).toBe(true);
     hold.release();

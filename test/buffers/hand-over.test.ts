@@ -41,7 +41,8 @@ afterEach(async () => {
   Device.get().synchronizeSync();
   await home();
   expect(pool.statistics().allocatedBytes, 'bytes that a test left behind').toBe(0);
-  expect(watchedBuffers().count, 'buffers that a test left behind').toBe(watched);
+  // Fewer if a test before was skipped halfway, and what it had is collected now.
+  expect(watchedBuffers().count, 'buffers that a test left behind').toBeLessThanOrEqual(watched);
   pool.dispose();
   giver.dispose();
   taker.dispose();
