@@ -5,7 +5,6 @@ import { Comment, CommentTag, Converter, ReflectionKind } from 'typedoc';
 /** The group of each folder of src/; the first that a file's path contains. */
 const groups = [
   ['src/basics/errors', 'Errors'],
-  ['src/basics/lifetime-errors', 'Errors'],
   ['src/buffers/current-resource', 'Resources'],
   ['src/buffers/', 'Buffers'],
   ['src/adaptors/', 'Adaptors'],

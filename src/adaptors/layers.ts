@@ -1,4 +1,4 @@
-import { attemptEach, throwFirst } from '../basics/collect-errors.js';
+import { attemptEach, throwFirst } from '../basics/errors.js';
 import type { MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 
 /**

@@ -367,3 +367,51 @@ function nameOf({ name }: { readonly name: unknown }): string | undefined {
 function shortened(text: string, most = 40): string {
   return text.length > most ? `${text.slice(0, most)}…` : text;
 }
+
+/**
+ * The error for using something that is disposed.
+ * @param operation the operation that is refused: `allocate`
+ * @param subject what is disposed: `the PoolMemoryResource`
+ */
+export function alreadyDisposed(operation: string, subject: string): LifetimeError {
+  return new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${subject} is already disposed`);
+}
+
+/*
+ * Errors for a free that is refused. `refusal` is the beginning of the sentence:
+ * `the PoolMemoryResource cannot free 0x100`.
+ */
+
+export function alreadyFreed(refusal: string): LifetimeError {
+  return new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${refusal}: it is already freed`);
+}
+
+export function wrongSize(refusal: string, bytes: number, allocatedBytes: number): LifetimeError {
+  return new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${refusal} with ${bytes} bytes: it was allocated with ${allocatedBytes} bytes`);
+}
+
+export function insideAllocation(refusal: string): LifetimeError {
+  return new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${refusal}: it lies inside an allocation, not at its start`);
+}
+
+export function notAllocatedHere(refusal: string): LifetimeError {
+  return new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${refusal}: it was not allocated by this resource`);
+}
+
+/** Calls an action for each thing, even if some calls throw. Returns the errors. */
+export function attemptEach<T>(things: Iterable<T>, action: (thing: T) => void): unknown[] {
+  const errors: unknown[] = [];
+  for (const thing of things) {
+    try {
+      action(thing);
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  return errors;
+}
+
+/** Throws the first error, if there is one. */
+export function throwFirst(errors: readonly unknown[]): void {
+  if (errors.length > 0) throw errors[0];
+}

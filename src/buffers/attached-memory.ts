@@ -1,5 +1,4 @@
-import { formatPointer, UnsupportedError } from '../basics/errors.js';
-import { notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import { formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';

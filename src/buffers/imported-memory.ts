@@ -1,5 +1,4 @@
-import { formatPointer, UnsupportedError } from '../basics/errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import { alreadyFreed, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import { endLater } from '../collector/other-processes.js';
 import type { Device } from '../driver/device.js';
 import { closeImport, type ImportedRange } from '../driver/memory/process-memory.js';

@@ -1,6 +1,6 @@
 import { Command, CommanderError } from 'commander';
 import { CisternError } from '../basics/errors.js';
-import { packageVersion } from '../package/version.js';
+import { packageVersion } from '../package/root.js';
 import { adviceFor } from './advice.js';
 import { buildCommand } from './build.js';
 import { checkFiles } from './command-files.js';

@@ -5,8 +5,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue } from '../basics/errors.js';
-import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, CisternError, formatPointer, formatValue } from '../basics/errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { setting } from '../settings.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';

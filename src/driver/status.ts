@@ -1,5 +1,13 @@
-import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../basics/errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import {
+  alreadyFreed,
+  CisternError,
+  DriverError,
+  formatPointer,
+  LifetimeError,
+  notAllocatedHere,
+  OutOfMemoryError,
+  wrongSize,
+} from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { mailbox, NativeStatus, native } from './native.js';
 

@@ -1,4 +1,4 @@
-import { attemptEach, throwFirst } from '../basics/collect-errors.js';
+import { attemptEach, throwFirst } from '../basics/errors.js';
 
 /** Holds bytes that still must be written to a file. */
 export interface Flushable {

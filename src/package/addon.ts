@@ -11,8 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { setting } from '../settings.js';
 import { packageManagerAdvice } from './advice.js';
 import { installedRoot } from './file.js';
-import { ownFile, packageRoot } from './root.js';
-import { packageVersion } from './version.js';
+import { ownFile, packageRoot, packageVersion } from './root.js';
 
 /** The file from which this copy of cistern has loaded the addon. */
 export function addonPath(): string | undefined {

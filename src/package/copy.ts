@@ -1,6 +1,5 @@
 import { fileURLToPath } from 'node:url';
-import { ownFile, packageRoot } from './root.js';
-import { packageVersion } from './version.js';
+import { ownFile, packageRoot, packageVersion } from './root.js';
 
 /** In the registry of the process, so that every copy of cistern has the same symbol. */
 const copyOf = Symbol.for('cistern.copy');

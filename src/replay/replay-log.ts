@@ -1,5 +1,13 @@
-import { attemptEach, throwFirst } from '../basics/collect-errors.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../basics/errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  attemptEach,
+  formatValue,
+  InvalidLogError,
+  OutOfMemoryError,
+  ReplayError,
+  throwFirst,
+} from '../basics/errors.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import type { Device } from '../driver/device.js';

@@ -1,5 +1,4 @@
-import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../basics/errors.js';
-import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ArgumentRangeError, alreadyDisposed, formatPointer, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import {
   assertAlignment,

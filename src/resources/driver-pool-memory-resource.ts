@@ -1,6 +1,4 @@
-import { throwFirst } from '../basics/collect-errors.js';
-import { ArgumentRangeError, formatPointer } from '../basics/errors.js';
-import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ArgumentRangeError, alreadyDisposed, formatPointer, throwFirst } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';

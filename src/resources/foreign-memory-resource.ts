@@ -15,9 +15,7 @@
  * that somebody owns it until `release` is called.
  */
 
-import { attemptEach } from '../basics/collect-errors.js';
-import { formatPointer, UnsupportedError } from '../basics/errors.js';
-import { alreadyFreed, notAllocatedHere, wrongSize } from '../basics/lifetime-errors.js';
+import { alreadyFreed, attemptEach, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import { assertBytes, assertPointer } from '../basics/validation.js';
 import { type Device, usedDevices } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';

@@ -1,5 +1,4 @@
-import { ArgumentRangeError } from '../basics/errors.js';
-import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { ArgumentRangeError, alreadyDisposed } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';

@@ -1,4 +1,4 @@
-import { alreadyDisposed } from '../basics/lifetime-errors.js';
+import { alreadyDisposed } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertPointer, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';

@@ -1,4 +1,4 @@
-import type { ManagedActivity } from '../driver/memory/managed-counts.js';
+import type { ManagedActivity } from '../driver/memory/managed-activity.js';
 
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
 export interface ResourceSample {

@@ -13,8 +13,7 @@
  * Invariants: Σ bytes of the records that are out or leaving = bytes; a pointer is out at most
  * once. Cost: expected constant, except for `list` and `refusal`, which are linear.
  */
-import { formatPointer, type LifetimeError } from '../../basics/errors.js';
-import { alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../../basics/lifetime-errors.js';
+import { alreadyFreed, formatPointer, insideAllocation, type LifetimeError, notAllocatedHere, wrongSize } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import type { DevicePointer } from '../../memory-resource.js';

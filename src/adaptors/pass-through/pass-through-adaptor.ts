@@ -1,5 +1,4 @@
-import { CisternError, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { alreadyDisposed, CisternError, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
 import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';

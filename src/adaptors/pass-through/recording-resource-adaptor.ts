@@ -1,6 +1,5 @@
 import { callStack } from '../../basics/call-stack.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
 import { assertBytes, assertPointer, optionNames } from '../../basics/validation.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { Recording } from '../../formats/recording/recording.js';

@@ -1,5 +1,13 @@
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../../basics/errors.js';
-import { alreadyFreed, wrongSize } from '../../basics/lifetime-errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  alreadyFreed,
+  CisternError,
+  formatPointer,
+  formatValue,
+  LifetimeError,
+  wrongSize,
+} from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';

@@ -27,8 +27,15 @@
  * the runs that have not ended, and to those that ended in a host function and left something.
  */
 
-import { throwFirst } from '../../basics/collect-errors.js';
-import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import {
+  ArgumentTypeError,
+  CisternError,
+  formatPointer,
+  formatValue,
+  LifetimeError,
+  OutOfMemoryError,
+  throwFirst,
+} from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { isNotPermitted } from '../../driver/status.js';

@@ -1,4 +1,4 @@
-import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/lifetime-errors.js';
+import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/errors.js';
 
 /**
  * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
@@ -17,15 +17,16 @@ import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/lifetime
  *  6. the fallback, which serves that one allocation.
  */
 
-import { attemptEach, throwFirst } from '../../basics/collect-errors.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
+  attemptEach,
   CisternError,
   formatPointer,
   formatValue,
   LifetimeError,
   OutOfMemoryError,
+  throwFirst,
 } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';

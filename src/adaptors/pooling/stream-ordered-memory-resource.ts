@@ -1,6 +1,14 @@
-import { throwFirst } from '../../basics/collect-errors.js';
-import { CisternError, formatPointer, OutOfMemoryError } from '../../basics/errors.js';
-import { alreadyDisposed, alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../../basics/lifetime-errors.js';
+import {
+  alreadyDisposed,
+  alreadyFreed,
+  CisternError,
+  formatPointer,
+  insideAllocation,
+  notAllocatedHere,
+  OutOfMemoryError,
+  throwFirst,
+  wrongSize,
+} from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOptions, assertPointer } from '../../basics/validation.js';
 import { type Device, devicesUsing } from '../../driver/device.js';

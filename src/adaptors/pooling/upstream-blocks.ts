@@ -11,8 +11,7 @@
  * are right before and after each such call.
  */
 
-import { attemptEach, throwFirst } from '../../basics/collect-errors.js';
-import type { OutOfMemoryError } from '../../basics/errors.js';
+import { attemptEach, type OutOfMemoryError, throwFirst } from '../../basics/errors.js';
 import { type Device, devicesUsing } from '../../driver/device.js';
 import { Event } from '../../driver/streams/event.js';
 import type { Stream } from '../../driver/streams/stream.js';

@@ -1,5 +1,4 @@
-import { ArgumentTypeError, CisternError, formatValue } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { ArgumentTypeError, alreadyDisposed, CisternError, formatValue } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy } from '../../package/copy.js';
 import { type Device, deviceOption } from '../device.js';

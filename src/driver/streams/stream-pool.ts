@@ -1,6 +1,4 @@
-import { attemptEach, throwFirst } from '../../basics/collect-errors.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, attemptEach, formatValue, throwFirst } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import type { Device } from '../device.js';
 import {

@@ -1,5 +1,12 @@
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, UnsupportedError } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  alreadyDisposed,
+  CisternError,
+  formatValue,
+  LifetimeError,
+  UnsupportedError,
+} from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';

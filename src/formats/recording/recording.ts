@@ -6,8 +6,7 @@
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
-import { alreadyDisposed } from '../../basics/lifetime-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/memory/managed-moves.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
@@ -24,7 +23,7 @@ import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import { FileTarget } from '../../files/log-target.js';
 import { innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
-import { packageVersion } from '../../package/version.js';
+import { packageVersion } from '../../package/root.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
 import { NameTable } from './name-table.js';

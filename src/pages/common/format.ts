@@ -37,3 +37,19 @@ export function formatDuration(milliseconds: number): string {
 export function formatTimeOfDay(milliseconds: number): string {
   return new Date(milliseconds).toLocaleTimeString('en-GB');
 }
+
+const timeUnits = [
+  ['s', 1e9],
+  ['ms', 1e6],
+  ['µs', 1e3],
+] as const;
+
+/**
+ * Formats nanoseconds in the unit that fits `total`, with enough digits to distinguish a thousandth
+ * of `shown`.
+ */
+export function formatTime(nanoseconds: number, total: number, shown = total): string {
+  const [suffix, size] = timeUnits.find(([, nanosecondsOfUnit]) => total >= nanosecondsOfUnit) ?? timeUnits[2];
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(Math.max(1, shown) / size / 1000))));
+  return `${(nanoseconds / size).toFixed(digits)} ${suffix}`;
+}

@@ -3,12 +3,11 @@ import type { Grouping } from '../../report/held-bytes.js';
 import { emptyPixel, MapRaster, reservedPixel } from '../../report/map-raster.js';
 import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatDuration } from '../common/format.js';
+import { formatBytes, formatDuration, formatTime } from '../common/format.js';
 import { onColorSchemeChange, resolveColor } from '../common/series-style.js';
 import type { ReportState } from './report-state.js';
 import type { RunModel } from './run-model.js';
 import { areaColors } from './textures.js';
-import { formatTime } from './time-format.js';
 
 /** As wide as the y axis of the charts, so that the same time is at the same x. */
 const leftSpace = 84;

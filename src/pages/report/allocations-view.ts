@@ -2,11 +2,10 @@ import { parseBytes } from '../../basics/units.js';
 import { type AllocationOrder, findAllocations, lifetimeOf, startTimeOf } from '../../report/find-allocations.js';
 import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatDuration } from '../common/format.js';
+import { formatBytes, formatCount, formatDuration, formatTime } from '../common/format.js';
 import { hexadecimal } from './address-chart.js';
 import type { ReportState, View } from './report-state.js';
 import { labelledSelect, scrollable } from './tables.js';
-import { formatTime } from './time-format.js';
 
 const pageRows = 25;
 

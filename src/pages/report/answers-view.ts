@@ -3,10 +3,9 @@ import { callSites } from '../../report/call-sites.js';
 import type { Extremes } from '../../report/extremes.js';
 import type { Grouping } from '../../report/held-bytes.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
 import { labelledSelect, scrollable } from './tables.js';
-import { formatTime } from './time-format.js';
 
 const groupings: readonly (readonly [Grouping, string])[] = [
   ['site', 'call site'],

@@ -1,10 +1,9 @@
 import type { RunOverview } from '../../report/report-contents.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import { shortName } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import { type Cell, dataTable, numberCell } from './tables.js';
-import { formatTime } from './time-format.js';
 
 type Summary = RunOverview['layers'][number];
 

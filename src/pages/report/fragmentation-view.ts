@@ -1,11 +1,10 @@
 import { Chart } from '../common/chart.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatShare } from '../common/format.js';
+import { formatBytes, formatShare, formatTime } from '../common/format.js';
 import { lineData } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import type { FragmentationCurves, RunModel } from './run-model.js';
 import { dataTable, Folded, numberCell } from './tables.js';
-import { formatTime } from './time-format.js';
 
 const tableRows = 24;
 

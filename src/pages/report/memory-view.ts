@@ -4,13 +4,12 @@ import { type Grouping, phasesWithin } from '../../report/held-bytes.js';
 import { type PhaseInterval, phaseIntervals } from '../../report/phase-intervals.js';
 import { Chart, type ChartData, type ChartSeries } from '../common/chart.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount } from '../common/format.js';
+import { formatBytes, formatCount, formatTime } from '../common/format.js';
 import { resolveColor } from '../common/series-style.js';
 import type { ReportState, View } from './report-state.js';
 import type { RunModel, TimeRange } from './run-model.js';
 import { dataTable, Folded, labelledSelect, numberCell } from './tables.js';
 import { areaPattern, areaSwatch } from './textures.js';
-import { formatTime } from './time-format.js';
 
 type Shown = 'total' | 'layer' | Grouping;
 

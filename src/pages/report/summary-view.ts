@@ -1,9 +1,8 @@
 import { externalFragmentation } from '../../report/fragmentation.js';
 import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
-import { formatTime } from './time-format.js';
 
 /** What the log is, and what is wrong with it. */
 export class FactsView implements View {

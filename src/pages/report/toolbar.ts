@@ -1,10 +1,9 @@
 import { element } from '../common/dom.js';
-import { formatDuration } from '../common/format.js';
+import { formatDuration, formatTime } from '../common/format.js';
 import { shortName } from './memory-view.js';
 import type { ReportState } from './report-state.js';
 import type { RunModel } from './run-model.js';
 import { labelledSelect, setOptions } from './tables.js';
-import { formatTime } from './time-format.js';
 
 /**
  * The choices that apply to all views: the run, the compared run, the layer, stream and phase, and
