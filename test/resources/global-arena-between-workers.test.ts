@@ -427,7 +427,7 @@ describe('one arena for all workers', () => {
             if (live.length > 2) pool.deallocate(...live.shift());
             if (i % 8 === 0) await new Promise(setImmediate);
             // A driver that waits for the device in each call would have more to wait for in every round.
-            if (i % 32 === 0) for (const each of streams) each.synchronize();
+            if (i % 32 === 0) for (const each of streams) each.synchronizeSync();
           }
         \`, 3);
         for (const worker of workers) worker.on('error', (error) => show(error.message));
