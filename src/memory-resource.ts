@@ -5,18 +5,6 @@ import type { MemoryKind } from './driver/memory/plain-memory.js';
 import type { Event } from './driver/streams/event.js';
 import type { Stream } from './driver/streams/stream.js';
 
-let constructionObserver: ((resource: MemoryResource) => void) | undefined;
-
-/** @internal Calls a function with each resource of cistern's own classes while it is constructed. */
-export function observeConstruction(observer: (resource: MemoryResource) => void): void {
-  constructionObserver = observer;
-}
-
-/** @internal A base class calls this in its constructor, as soon as `device` and `upstream` are set. */
-export function announceConstruction(resource: MemoryResource): void {
-  constructionObserver?.(resource);
-}
-
 /**
  * The address of memory that a device can access: a safe integer. `0` is the null pointer, the
  * result of allocating zero bytes.

@@ -39,8 +39,8 @@ export function callStack(below: Callee): string {
   return stack === '' ? '' : stack.split('\n').map(formatFrame).join('\n');
 }
 
-/** The stack above a call with cistern's own frames, to find out which of them called. */
-export function wholeStack(below: Callee | undefined, depth: number): string {
+/** The stack above a call with cistern's own frames. */
+function wholeStack(below: Callee | undefined, depth: number): string {
   const limit = Error.stackTraceLimit;
   // An assignment would throw if the property is frozen.
   Reflect.set(Error, 'stackTraceLimit', depth);

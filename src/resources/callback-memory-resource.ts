@@ -20,8 +20,9 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
+import { announceConstruction } from '../lifetimes/interceptor.js';
 import { giveBack, noteFree, servedPointer } from '../lifetimes/served-memory.js';
-import { announceConstruction, type DeallocationFence, type DevicePointer, type MemoryResource } from '../memory-resource.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**
  * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes (1 or more),
@@ -74,6 +75,8 @@ const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, 
  * ```
  */
 export class CallbackMemoryResource implements MemoryResource {
+  /** @internal */
+  static readonly name = 'CallbackMemoryResource';
   readonly memoryKind: MemoryKind;
   readonly device: Device;
   /** Not set once this is disposed. */

@@ -14,8 +14,8 @@ import {
   refuseCloning,
 } from '../driver/workers/local-object.js';
 import { rememberedSoFar, takeBack } from '../lifetimes/bulk-frees.js';
+import { announceConstruction } from '../lifetimes/interceptor.js';
 import {
-  announceConstruction,
   type DeallocationFence,
   type DevicePointer,
   type MemoryResource,

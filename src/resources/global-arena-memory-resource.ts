@@ -13,14 +13,8 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
-import {
-  announceConstruction,
-  type DeallocationFence,
-  type DevicePointer,
-  type GrowingMemoryResource,
-  type MemoryResource,
-  type TakingMemoryResource,
-} from '../memory-resource.js';
+import { announceConstruction } from '../lifetimes/interceptor.js';
+import type { DeallocationFence, DevicePointer, GrowingMemoryResource, MemoryResource, TakingMemoryResource } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
 
 /** Options of {@link GlobalArenaMemoryResource}. */
@@ -122,6 +116,8 @@ const longestWaitMilliseconds = 60_000;
  * ```
  */
 export class GlobalArenaMemoryResource implements GrowingMemoryResource {
+  /** @internal */
+  static readonly name = 'GlobalArenaMemoryResource';
   readonly memoryKind: GlobalArenaMemoryKind;
   readonly device: Device;
   /** The arena's name in the process. */

@@ -13,13 +13,8 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
-import {
-  announceConstruction,
-  type DeallocationFence,
-  type DevicePointer,
-  type MemoryResource,
-  type ReservingMemoryResource,
-} from '../memory-resource.js';
+import { announceConstruction } from '../lifetimes/interceptor.js';
+import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {

@@ -4,9 +4,9 @@ import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { announceConstruction } from '../../lifetimes/interceptor.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import {
-  announceConstruction,
   assertMemoryResource,
   type DeallocationEvents,
   type DeallocationEventsOption,

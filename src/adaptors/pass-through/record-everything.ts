@@ -3,16 +3,16 @@
  * what the program allocates through a resource directly is recorded in a layer of that resource.
  * What a resource takes from the resources below it is not; pools record their growth.
  *
- * A recorded resource gets an `allocate` and a `deallocate` of its own, so that programs without the
- * variable pay nothing. At its first allocation it gets a `RecordingResourceAdaptor`, which the
- * program does not see.
+ * Each resource gets an interceptor while it is constructed, so that programs without the variable
+ * pay nothing. At its first allocation it gets a `RecordingResourceAdaptor`, which the program does
+ * not see.
  */
-import { wholeStack } from '../../basics/call-stack.js';
 import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
 import { parseBytes } from '../../basics/units.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
-import { type DeallocationFence, type DevicePointer, type MemoryResource, observeConstruction } from '../../memory-resource.js';
+import { type Interceptor, initialTaker, interceptConstruction } from '../../lifetimes/interceptor.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { setting } from '../../settings.js';
 import { kindOf, layersOf } from '../layers.js';
 import { RecordingResourceAdaptor } from './recording-resource-adaptor.js';
@@ -20,64 +20,42 @@ import { RecordingResourceAdaptor } from './recording-resource-adaptor.js';
 /** The resources of the stack that is being called: only the call of the outermost is recorded. */
 let active: ReadonlySet<MemoryResource> | undefined;
 
-/** The resource that was announced last: its constructor may still be running. */
-let constructed: MemoryResource | undefined;
-
-/** Whether a resource is called by the constructor of one that is built on it, for an initial block. */
-function isForConstruction(resource: MemoryResource): boolean {
-  if (constructed === undefined || !layersOf(constructed).includes(resource)) return false;
-  if (wholeStack(resource.allocate, 16).includes(`at new ${constructed.constructor.name} `)) return true;
-  constructed = undefined;
-  return false;
+/** Whether a call of a resource comes from one that is built on it, not from the program. */
+function isFromAbove(resource: MemoryResource): boolean {
+  if (active?.has(resource)) return true;
+  const taker = initialTaker();
+  return taker !== undefined && layersOf(taker).includes(resource);
 }
 
-/** Calls a resource, so that calls of the resources below it are not recorded. */
-function asOutermost<T>(stack: ReadonlySet<MemoryResource>, call: () => T): T {
-  const previous = active;
-  active = stack;
-  try {
-    return call();
-  } finally {
-    active = previous;
-  }
-}
-
-function recordEverything(resource: MemoryResource): void {
-  constructed = resource;
-  if (resource instanceof RecordingResourceAdaptor) coverWhatIsBelow(resource);
-  else record(resource);
-}
-
-/** An adaptor that the program made for the same recording takes the place of this module's. */
-function coverWhatIsBelow(adaptor: RecordingResourceAdaptor): void {
-  const allocate = adaptor.allocate.bind(adaptor);
-  const deallocate = adaptor.deallocate.bind(adaptor);
-  let stack: ReadonlySet<MemoryResource> | undefined;
-  const call = <T>(body: () => T): T => {
-    if (adaptor.recording !== environmentRecording()) return body();
-    stack ??= new Set(layersOf(adaptor));
-    return asOutermost(stack, body);
-  };
-  adaptor.allocate = (bytes, stream, alignment) => call(() => allocate(bytes, stream, alignment));
-  adaptor.deallocate = (pointer, bytes, stream, fence) => call(() => deallocate(pointer, bytes, stream, fence));
-}
-
-function record(resource: MemoryResource): void {
-  const allocate = resource.allocate.bind(resource);
-  const deallocate = resource.deallocate.bind(resource);
-  let adaptor: RecordingResourceAdaptor | undefined;
+/** Records what the program allocates through a resource directly. */
+class ProgramCalls implements Interceptor {
+  readonly #resource: MemoryResource;
+  #adaptor: RecordingResourceAdaptor | undefined;
   /** What the adaptor allocated: a block that a pool took from here goes back unrecorded. */
-  const live = new Set<DevicePointer>();
-  resource.allocate = (bytes: number, stream: Stream, alignment?: number): DevicePointer => {
-    if (active?.has(resource) || isForConstruction(resource)) return allocate(bytes, stream, alignment);
-    adaptor ??= adaptorOf(resource);
-    const pointer = adaptor.allocate(bytes, stream, alignment);
-    if (pointer !== 0) live.add(pointer);
+  readonly #live = new Set<DevicePointer>();
+
+  constructor(resource: MemoryResource) {
+    this.#resource = resource;
+  }
+
+  allocate(next: MemoryResource['allocate'], bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (isFromAbove(this.#resource)) return next(bytes, stream, alignment);
+    this.#adaptor ??= adaptorOf(this.#resource);
+    const pointer = this.#adaptor.allocate(bytes, stream, alignment);
+    if (pointer !== 0) this.#live.add(pointer);
     return pointer;
-  };
-  resource.deallocate = (pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void => {
-    if (active?.has(resource) || !live.has(pointer)) {
-      deallocate(pointer, bytes, stream, fence);
+  }
+
+  deallocate(
+    next: MemoryResource['deallocate'],
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+  ): void {
+    const live = this.#live;
+    if (active?.has(this.#resource) || !live.has(pointer)) {
+      next(pointer, bytes, stream, fence);
       live.delete(pointer);
       return;
     }
@@ -85,12 +63,57 @@ function record(resource: MemoryResource): void {
     // again.
     live.delete(pointer);
     try {
-      (adaptor as RecordingResourceAdaptor).deallocate(pointer, bytes, stream, fence);
+      (this.#adaptor as RecordingResourceAdaptor).deallocate(pointer, bytes, stream, fence);
     } catch (error) {
       live.add(pointer);
       throw error;
     }
-  };
+  }
+}
+
+/**
+ * While an adaptor that records to the file of the environment variable is called, whether the program
+ * made it or this module, what is below it is not recorded again.
+ */
+class CoversWhatIsBelow implements Interceptor {
+  readonly #adaptor: RecordingResourceAdaptor;
+  #stack: ReadonlySet<MemoryResource> | undefined;
+
+  constructor(adaptor: RecordingResourceAdaptor) {
+    this.#adaptor = adaptor;
+  }
+
+  allocate(next: MemoryResource['allocate'], bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const previous = active;
+    active = this.#covered(previous);
+    try {
+      return next(bytes, stream, alignment);
+    } finally {
+      active = previous;
+    }
+  }
+
+  deallocate(
+    next: MemoryResource['deallocate'],
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+  ): void {
+    const previous = active;
+    active = this.#covered(previous);
+    try {
+      next(pointer, bytes, stream, fence);
+    } finally {
+      active = previous;
+    }
+  }
+
+  #covered(previous: ReadonlySet<MemoryResource> | undefined): ReadonlySet<MemoryResource> | undefined {
+    if (this.#adaptor.recording !== environmentRecording()) return previous;
+    this.#stack ??= new Set(layersOf(this.#adaptor));
+    return this.#stack;
+  }
 }
 
 function adaptorOf(resource: MemoryResource): RecordingResourceAdaptor {
@@ -124,4 +147,8 @@ function stackSampleBytes(): number {
   );
 }
 
-if (setting('CISTERN_LOG_FILE') !== undefined) observeConstruction(recordEverything);
+if (setting('CISTERN_LOG_FILE') !== undefined) {
+  interceptConstruction((resource) =>
+    resource instanceof RecordingResourceAdaptor ? new CoversWhatIsBelow(resource) : new ProgramCalls(resource),
+  );
+}

@@ -1,6 +1,7 @@
 import type { Stream } from '../../driver/streams/stream.js';
 import { addRemembering, LiveAllocations, takesBack } from '../../lifetimes/bulk-frees.js';
-import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { type Interceptor, intercept } from '../../lifetimes/interceptor.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { layersOf } from '../layers.js';
 
 /** The allocations that an adaptor remembers. */
@@ -20,17 +21,36 @@ export function rememberIfTakenBack(adaptor: MemoryResource, below: MemoryResour
   const layers = layersOf(below);
   if (!layers.some(takesBack)) return undefined;
   const live = new LiveAllocations<Stream>();
-  const allocate = adaptor.allocate.bind(adaptor);
-  const deallocate = adaptor.deallocate.bind(adaptor);
-  adaptor.allocate = (bytes, stream, alignment) => {
-    const pointer = allocate(bytes, stream, alignment);
-    if (pointer !== 0) live.add(pointer, bytes, stream);
+  intercept(adaptor, new Remembering(live));
+  const remembered = { live, below: new Set(layers), deallocate: adaptor.deallocate };
+  addRemembering(remembered);
+  return remembered;
+}
+
+class Remembering implements Interceptor {
+  readonly #live: LiveAllocations<Stream>;
+
+  constructor(live: LiveAllocations<Stream>) {
+    this.#live = live;
+  }
+
+  allocate(next: MemoryResource['allocate'], bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = next(bytes, stream, alignment);
+    if (pointer !== 0) this.#live.add(pointer, bytes, stream);
     return pointer;
-  };
-  adaptor.deallocate = (pointer, bytes, stream, fence) => {
+  }
+
+  deallocate(
+    next: MemoryResource['deallocate'],
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+  ): void {
+    const live = this.#live;
     const allocatedOn = typeof pointer === 'number' ? live.holderOf(pointer) : undefined;
     if (allocatedOn === undefined) {
-      deallocate(pointer, bytes, stream, fence);
+      next(pointer, bytes, stream, fence);
       return;
     }
     const allocatedBytes = live.bytesOf(pointer);
@@ -38,13 +58,10 @@ export function rememberIfTakenBack(adaptor: MemoryResource, below: MemoryResour
     // again.
     live.remove(pointer);
     try {
-      deallocate(pointer, bytes, stream, fence);
+      next(pointer, bytes, stream, fence);
     } catch (error) {
       live.add(pointer, allocatedBytes, allocatedOn);
       throw error;
     }
-  };
-  const remembered = { live, below: new Set(layers), deallocate: adaptor.deallocate };
-  addRemembering(remembered);
-  return remembered;
+  }
 }

@@ -24,8 +24,8 @@ import {
   refuseCloning,
 } from '../../driver/workers/local-object.js';
 import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
+import { announceConstruction, takingInitialMemory } from '../../lifetimes/interceptor.js';
 import {
-  announceConstruction,
   assertMemoryResource,
   type DeallocationEvents,
   type DeallocationFence,
@@ -445,7 +445,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** Like `takeFromUpstream`, for a constructor: an error leaves nothing behind. */
   protected takeInitial(bytes: number, stream: Stream): void {
     try {
-      this.takeFromUpstream(bytes, stream);
+      takingInitialMemory(this, () => this.takeFromUpstream(bytes, stream));
     } catch (error) {
       this[Symbol.dispose]();
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;

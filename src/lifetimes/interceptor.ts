@@ -1,0 +1,68 @@
+/**
+ * The one place through which something looks on at the calls of a resource: what remembers
+ * allocations so that they can be taken back, and what records them for `CISTERN_LOG_FILE`.
+ *
+ *     program ── allocate ──► the latest interceptor ──► … ──► the first ──► the method of the class
+ *
+ * A resource gets its interceptors while it is constructed, from its own class (`intercept`) or from
+ * whoever asked to see every resource (`interceptConstruction`). It then has an `allocate` and a
+ * `deallocate` of its own, which hide those of its class; a resource without interceptors has not, so
+ * its calls take not one step more. The functions that go on are made once, not at each call.
+ */
+
+import type { MemoryResource } from '../memory-resource.js';
+
+/** Looks on at the calls of one resource, or answers in its place. */
+export interface Interceptor {
+  /** @param next goes on: the interceptor behind this one, or the resource itself */
+  allocate(next: MemoryResource['allocate'], ...call: Parameters<MemoryResource['allocate']>): ReturnType<MemoryResource['allocate']>;
+  /** @param next goes on: the interceptor behind this one, or the resource itself */
+  deallocate(next: MemoryResource['deallocate'], ...call: Parameters<MemoryResource['deallocate']>): void;
+}
+
+/** Chooses an interceptor for a resource that is being constructed. */
+export type InterceptorChoice = (resource: MemoryResource) => Interceptor | undefined;
+
+let ofEveryResource: InterceptorChoice | undefined;
+
+/** The resource whose constructor takes memory from those below it, if one does. */
+let taker: MemoryResource | undefined;
+
+/** Puts an interceptor in front of those that a resource has. */
+export function intercept(resource: MemoryResource, interceptor: Interceptor): void {
+  const allocate = resource.allocate.bind(resource);
+  const deallocate = resource.deallocate.bind(resource);
+  resource.allocate = (bytes, stream, alignment) => interceptor.allocate(allocate, bytes, stream, alignment);
+  resource.deallocate = (pointer, bytes, stream, fence) => interceptor.deallocate(deallocate, pointer, bytes, stream, fence);
+}
+
+/** Offers an interceptor to every resource of cistern's own classes that is constructed from now on. */
+export function interceptConstruction(choose: InterceptorChoice): void {
+  ofEveryResource = choose;
+}
+
+/** A base class calls this in its constructor, as soon as `device` and `upstream` are set. */
+export function announceConstruction(resource: MemoryResource): void {
+  if (ofEveryResource === undefined) return;
+  const interceptor = ofEveryResource(resource);
+  if (interceptor !== undefined) intercept(resource, interceptor);
+}
+
+/**
+ * Runs the part of a resource's constructor that takes memory from the resources below: those calls
+ * are the resource's, not the program's.
+ */
+export function takingInitialMemory<T>(resource: MemoryResource, take: () => T): T {
+  const outer = taker;
+  taker = resource;
+  try {
+    return take();
+  } finally {
+    taker = outer;
+  }
+}
+
+/** The resource whose constructor takes memory from those below it, if one does. */
+export function initialTaker(): MemoryResource | undefined {
+  return taker;
+}
