@@ -3,7 +3,10 @@ import type { MemoryResource, MemoryResourceAdaptor } from '../memory-resource.j
 
 /**
  * The name that specifications use for a resource of this class: `cuda-async` for a
- * `CudaAsyncMemoryResource`.
+ * `CudaAsyncMemoryResource`. It follows from the name of the class, for classes of programs too.
+ * cistern's own classes state theirs as a static `name`, which bundlers that shorten names keep. A
+ * symbol that `defineAdaptor` sets on the class would not do: the call would then have a side effect,
+ * and a bundle would hold every adaptor.
  */
 export function kindOf(resource: MemoryResource): string {
   const name = (resource.constructor?.name ?? '').replace(/(Memory)?Resource(Adaptor)?$/, '');

@@ -59,6 +59,8 @@ const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
  * ```
  */
 export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
+  /** @internal */
+  static override readonly name = 'CudaAsyncMemoryResource';
   /**
    * @throws OutOfMemoryError if `initialBytes`, or a byte of the given pool, cannot be allocated;
    * UnsupportedError if the driver has no exportable pools.

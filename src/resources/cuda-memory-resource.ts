@@ -20,6 +20,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * ```
  */
 export class CudaMemoryResource extends PlainMemoryResource {
+  /** @internal */
+  static override readonly name = 'CudaMemoryResource';
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
     super(PlainMemory.of('device', deviceOption(options.device)), ALLOCATION_ALIGNMENT);

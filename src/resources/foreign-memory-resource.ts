@@ -68,6 +68,8 @@ export interface ForeignMemory {
  * ```
  */
 export class ForeignMemoryResource implements MemoryResource {
+  /** @internal */
+  static readonly name = 'ForeignMemoryResource';
   readonly memoryKind: MemoryKind;
   readonly device: Device;
   /** @internal Whether somebody else keeps the memory, so that its end frees nothing. */

@@ -15,6 +15,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Counterpart of `rmm::mr::new_delete_resource` for host code.
  */
 export class HostMemoryResource extends PlainMemoryResource {
+  /** @internal */
+  static override readonly name = 'HostMemoryResource';
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
     super(PlainMemory.of('host', deviceOption(options.device)), GiB);

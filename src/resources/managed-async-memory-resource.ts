@@ -24,6 +24,8 @@ import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPo
  * ```
  */
 export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
+  /** @internal */
+  static override readonly name = 'ManagedAsyncMemoryResource';
   /**
    * @throws UnsupportedError if the driver has no pools of managed memory; OutOfMemoryError if
    * `initialBytes` cannot be allocated.

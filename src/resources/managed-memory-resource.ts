@@ -15,6 +15,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Counterpart of `rmm::mr::managed_memory_resource`.
  */
 export class ManagedMemoryResource extends PlainMemoryResource {
+  /** @internal */
+  static override readonly name = 'ManagedMemoryResource';
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
     super(PlainMemory.of('managed', deviceOption(options.device)), ALLOCATION_ALIGNMENT);

@@ -15,6 +15,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Counterpart of `rmm::mr::pinned_host_memory_resource`.
  */
 export class PinnedHostMemoryResource extends PlainMemoryResource {
+  /** @internal */
+  static override readonly name = 'PinnedHostMemoryResource';
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
     super(PlainMemory.of('pinned-host', deviceOption(options.device)), ALLOCATION_ALIGNMENT);

@@ -51,6 +51,8 @@ const reservationPerTotal = 4;
  * ```
  */
 export class VirtualMemoryResource extends PlainMemoryResource implements GrowingMemoryResource {
+  /** @internal */
+  static override readonly name = 'VirtualMemoryResource';
   readonly granularityBytes: number;
   /** The size of the reserved range of addresses, in whole pages. */
   readonly reservationBytes: number;

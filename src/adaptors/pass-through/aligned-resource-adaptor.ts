@@ -48,6 +48,8 @@ const knownOptions = optionNames<AlignedResourceAdaptorOptions>({
  * ```
  */
 export class AlignedResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'AlignedResourceAdaptor';
   /** Pointers are multiples of this, in bytes; at least 256. */
   readonly alignment: number;
   /** Smaller allocations have only the alignment that their call asks for. */

@@ -46,6 +46,8 @@ const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallo
  * ```
  */
 export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryError> extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'FailureCallbackResourceAdaptor';
   /** Not set once this is disposed. */
   #callback: FailureCallback<Failure> | undefined;
   readonly #errorClass: abstract new (

@@ -30,6 +30,8 @@ import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.j
  * ```
  */
 export class FallbackResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'FallbackResourceAdaptor';
   /** The resource that serves requests when the upstream is out of memory. */
   readonly fallback: MemoryResource;
   /** The fallback. */

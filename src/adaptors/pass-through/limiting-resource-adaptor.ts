@@ -56,6 +56,8 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
  * ```
  */
 export class LimitingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'LimitingResourceAdaptor';
   /** The most bytes that may be allocated at once. */
   readonly limitBytes: number;
   readonly #alignment: number;

@@ -59,6 +59,8 @@ const knownOptions = optionNames<LoggingResourceAdaptorOptions>({ autoFlush: tru
  * ```
  */
 export class LoggingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'LoggingResourceAdaptor';
   readonly #writer: LogWriter;
   readonly #writesEveryRow: boolean;
   /** The stream of the last call, and the text that ends its rows. */

@@ -34,6 +34,8 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
  * ```
  */
 export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'PerDeviceResourceAdaptor';
   /** The resources, in the given order. */
   readonly resources: readonly MemoryResource[];
   /** All resources but the first. */

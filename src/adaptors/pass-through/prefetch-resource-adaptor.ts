@@ -34,6 +34,8 @@ const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationE
  * ```
  */
 export class PrefetchResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'PrefetchResourceAdaptor';
   /** The place that memory is moved to. */
   readonly location: MemoryLocation;
 

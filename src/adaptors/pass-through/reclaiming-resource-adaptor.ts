@@ -129,6 +129,8 @@ type Steps<Result> = Generator<Pause, Result, boolean>;
  * ```
  */
 export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'ReclaimingResourceAdaptor';
   /** Bytes that may be live before garbage is collected; Infinity without a soft limit. */
   readonly softLimitBytes: number;
   /** Not set once this is disposed. */

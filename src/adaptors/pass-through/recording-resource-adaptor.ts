@@ -80,6 +80,8 @@ const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
  * ```
  */
 export class RecordingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'RecordingResourceAdaptor';
   static readonly #unseen = new WeakMap<MemoryResource, RecordingResourceAdaptor>();
   /** The recording that is written to. */
   readonly recording: Recording;

@@ -68,6 +68,8 @@ const kinds = Object.keys(knownOptions) as (keyof typeof knownOptions)[];
  * ```
  */
 export class RoundingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'RoundingResourceAdaptor';
   /** Steps from one power of two to the next; 0 for multiples. */
   readonly #divisions: number;
   readonly #multipleBytes: number;

@@ -102,6 +102,8 @@ const keptFrees = 4096;
  * ```
  */
 export class SanitizingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'SanitizingResourceAdaptor';
   readonly #checker: OrderChecker;
   readonly #onReport: ((report: SanitizerReport) => void) | undefined;
   readonly #wantsStacks: boolean;

@@ -74,6 +74,8 @@ const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocatio
  * ```
  */
 export class StatisticsResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'StatisticsResourceAdaptor';
   #counters = new Counters();
   readonly #outer: Counters[] = [];
   /** The name in samples and metrics. */

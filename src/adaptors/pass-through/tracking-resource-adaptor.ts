@@ -49,6 +49,8 @@ const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks
  * ```
  */
 export class TrackingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'TrackingResourceAdaptor';
   readonly #captureStacks: boolean;
   readonly #stackDepth: number;
   readonly #allocations = new OutstandingAllocations(0);

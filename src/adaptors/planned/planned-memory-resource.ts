@@ -251,6 +251,8 @@ const deviationWords = ['fallback', 'refuse'] as const;
  * ```
  */
 export class PlannedMemoryResource extends StreamOrderedMemoryResource {
+  /** @internal */
+  static override readonly name = 'PlannedMemoryResource';
   /** Serves what is not in the plan. */
   readonly fallback: MemoryResource;
   /** The fallback, if it is not the upstream. */

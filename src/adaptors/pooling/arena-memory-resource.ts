@@ -119,6 +119,8 @@ export interface ArenaStatistics extends StreamOrderedStatistics {
  * ```
  */
 export class ArenaMemoryResource extends SuballocatingMemoryResource {
+  /** @internal */
+  static override readonly name = 'ArenaMemoryResource';
   /** The most bytes that are reserved from the upstream. */
   readonly arenaBytes: number;
   readonly #dumpFile: string | undefined;

@@ -111,6 +111,8 @@ interface Server {
  * ```
  */
 export class BinningMemoryResource extends PassThroughAdaptor implements TrimmingMemoryResource {
+  /** @internal */
+  static override readonly name = 'BinningMemoryResource';
   readonly #blocksToPreallocate: number;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];

@@ -181,6 +181,8 @@ class Run implements CachingScope {
  * ```
  */
 export class CachingMemoryResource extends StreamOrderedMemoryResource {
+  /** @internal */
+  static override readonly name = 'CachingMemoryResource';
   /** The name of the cache in errors and statistics. */
   readonly name: string;
   /** The most bytes that all blocks together may have. */

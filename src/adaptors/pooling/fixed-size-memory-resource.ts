@@ -87,6 +87,8 @@ const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
  * ```
  */
 export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
+  /** @internal */
+  static override readonly name = 'FixedSizeMemoryResource';
   /** Bytes of every block, a multiple of 256. */
   readonly blockBytes: number;
   readonly #blockUnits: number;

@@ -245,6 +245,8 @@ export class MonotonicMark implements Disposable {
  * ```
  */
 export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
+  /** @internal */
+  static override readonly name = 'MonotonicMemoryResource';
   /** The size of the first block of each stream. */
   readonly initialBytes: number;
   /** The ratio of a stream's next block to its last. */

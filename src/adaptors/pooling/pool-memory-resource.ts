@@ -97,6 +97,8 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  * ```
  */
 export class PoolMemoryResource extends SuballocatingMemoryResource {
+  /** @internal */
+  static override readonly name = 'PoolMemoryResource';
   readonly #maximumBytes: number;
   /**
    * The lane of the initial block, until the first stream takes the block over, so that the block
