@@ -23,10 +23,18 @@ struct ContextOpaque;
 struct StreamOpaque;
 struct EventOpaque;
 struct PoolOpaque;
+struct GraphOpaque;
+struct GraphExecOpaque;
+struct GraphNodeOpaque;
+struct UserObjectOpaque;
 using Context = ContextOpaque*;
 using Stream = StreamOpaque*;
 using Event = EventOpaque*;
 using Pool = PoolOpaque*;
+using Graph = GraphOpaque*;
+using GraphExec = GraphExecOpaque*;
+using GraphNode = GraphNodeOpaque*;
+using UserObject = UserObjectOpaque*;
 using HostFunction = void (*)(void* user_data);
 
 // CUresult values that cistern itself returns or tests for.
@@ -40,7 +48,9 @@ enum : Status {
   kErrorInvalidContext = 201,
   kErrorMapFailed = 205,
   kErrorPeerAccessUnsupported = 217,
+  kErrorOperatingSystem = 304,
   kErrorInvalidHandle = 400,
+  kErrorIllegalState = 401,
   kErrorNotFound = 500,
   kErrorNotReady = 600,
   kErrorIllegalAddress = 700,
@@ -48,6 +58,16 @@ enum : Status {
   kErrorPeerAccessNotEnabled = 705,
   kErrorNotPermitted = 800,
   kErrorNotSupported = 801,
+  kErrorCaptureUnsupported = 900,
+  kErrorCaptureInvalidated = 901,
+  kErrorCaptureMerge = 902,
+  kErrorCaptureUnmatched = 903,
+  kErrorCaptureUnjoined = 904,
+  kErrorCaptureIsolation = 905,
+  kErrorCaptureImplicit = 906,
+  kErrorCapturedEvent = 907,
+  kErrorCaptureWrongThread = 908,
+  kErrorGraphExecUpdateFailure = 910,
   kErrorUnknown = 999,
 };
 
@@ -63,7 +83,30 @@ enum : unsigned { kMemAttachGlobal = 1 };
 enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
 
 // CUstreamCaptureMode
-enum : int { kCaptureModeGlobal = 0, kCaptureModeRelaxed = 2 };
+enum : int { kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2 };
+// CUstreamCaptureStatus
+enum : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
+// CUgraphNodeType: those that the software device makes.
+enum : int { kNodeCopy = 1, kNodeFill = 2, kNodeHost = 3, kNodeAllocation = 10, kNodeFree = 11, kNodeTypeCount = 14 };
+// CUgraphInstantiate_flags
+enum : unsigned long long { kInstantiateAutoFree = 1 };
+// CUuserObject_flags, CUuserObjectRetain_flags
+enum : unsigned { kUserObjectNoDestructorSync = 1, kUserObjectMove = 1 };
+// CUgraphExecUpdateResult
+enum : int {
+  kUpdateSuccess = 0,
+  kUpdateTopologyChanged = 2,
+  kUpdateNodeTypeChanged = 3,
+  kUpdateParametersChanged = 5,
+  kUpdateNotSupported = 6
+};
+// CUgraphExecUpdateResultInfo, 24 bytes
+struct GraphUpdateResult {
+  int result;
+  GraphNode node;
+  GraphNode from_node;
+};
+static_assert(sizeof(GraphUpdateResult) == 24, "CUgraphExecUpdateResultInfo has 24 bytes");
 
 // CUdevice_attribute: those that the software device answers; a CUDA device answers any.
 enum : int {
@@ -216,6 +259,24 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
   X(StreamWaitValue32, "cuStreamWaitValue32", 11070, (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))    \
   X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, (int* mode))                                        \
+  X(StreamBeginCapture, "cuStreamBeginCapture", 10010, (Stream stream, int mode))                                                    \
+  X(StreamEndCapture, "cuStreamEndCapture", 10000, (Stream stream, Graph * graph))                                                   \
+  X(StreamIsCapturing, "cuStreamIsCapturing", 10000, (Stream stream, int* status))                                                   \
+  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo", 11030,                                                                           \
+    (Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies, std::size_t* dependency_count))    \
+  X(GraphDestroy, "cuGraphDestroy", 10000, (Graph graph))                                                                            \
+  X(GraphGetNodes, "cuGraphGetNodes", 10000, (Graph graph, GraphNode * nodes, std::size_t * count))                                  \
+  X(GraphNodeGetType, "cuGraphNodeGetType", 10000, (GraphNode node, int* type))                                                      \
+  X(GraphDebugDotPrint, "cuGraphDebugDotPrint", 11030, (Graph graph, const char* path, unsigned flags))                              \
+  X(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, (GraphExec * exec, Graph graph, unsigned long long flags))      \
+  X(GraphExecDestroy, "cuGraphExecDestroy", 10000, (GraphExec exec))                                                                 \
+  X(GraphExecUpdate, "cuGraphExecUpdate", 12000, (GraphExec exec, Graph graph, GraphUpdateResult * result))                          \
+  X(GraphUpload, "cuGraphUpload", 11010, (GraphExec exec, Stream stream))                                                            \
+  X(GraphLaunch, "cuGraphLaunch", 10000, (GraphExec exec, Stream stream))                                                            \
+  X(UserObjectCreate, "cuUserObjectCreate", 11030,                                                                                   \
+    (UserObject * object, void* data, HostFunction destroy, unsigned references, unsigned flags))                                    \
+  X(UserObjectRelease, "cuUserObjectRelease", 11030, (UserObject object, unsigned count))                                            \
+  X(GraphRetainUserObject, "cuGraphRetainUserObject", 11030, (Graph graph, UserObject object, unsigned count, unsigned flags))       \
   X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                             \
   X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                             \
   X(EventRecord, "cuEventRecord", 2000, (Event event, Stream stream))                                                                \

@@ -77,7 +77,12 @@ const Feature kFeatures[] = {
     {"no times between events: Event.elapsedMilliseconds", {"cuEventElapsedTime"}},
     {"no fills with 4-byte values", {"cuMemsetD32Async"}},
     {"no descriptions in errors", {"cuGetErrorString"}},
-    {"waits of promises may invalidate a graph that another thread captures", {"cuThreadExchangeStreamCaptureMode"}},
+    {"calls that cistern makes on its own may invalidate a graph that is being captured", {"cuThreadExchangeStreamCaptureMode"}},
+    {"streams that another library captures are not recognized", {"cuStreamIsCapturing"}},
+    {"no graphs: Stream.capture",
+     {"cuStreamBeginCapture", "cuStreamEndCapture", "cuStreamGetCaptureInfo", "cuGraphDestroy", "cuGraphGetNodes", "cuGraphNodeGetType",
+      "cuGraphDebugDotPrint", "cuGraphInstantiateWithFlags", "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuGraphLaunch",
+      "cuUserObjectCreate", "cuUserObjectRelease", "cuGraphRetainUserObject"}},
     {"nothing", {"cuDevicePrimaryCtxRelease"}},
 };
 

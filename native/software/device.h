@@ -89,9 +89,10 @@ void WaitToFree();
 struct ThreadState {
   Device* current;
   bool is_in_host_function;
+  int capture_mode;  // CUstreamCaptureMode
 };
 // Every call reads this.
-CISTERN_INITIAL_EXEC inline thread_local ThreadState thread_state = {nullptr, false};
+CISTERN_INITIAL_EXEC inline thread_local ThreadState thread_state = {nullptr, false, kCaptureModeGlobal};
 
 // The calling thread's current device.
 inline Status RequireDevice(Device** device) {

@@ -192,6 +192,8 @@ Status CtxSynchronize() {
   Device* device;
   Status status = RequireDevice(&device);
   if (status != kSuccess) return status;
+  if (open_captures.load(std::memory_order_relaxed) != 0) status = CheckUseOfContext(*device);
+  if (status != kSuccess) return status;
   device->Synchronize();
   ReclaimPools(*device, Reclaim::kAboveThreshold);
   return kSuccess;

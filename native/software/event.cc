@@ -102,6 +102,7 @@ Status DestroyEvent(EventState& event, std::uint64_t handle) {
 }
 
 Status RecordEvent(EventState& event, StreamState& stream) {
+  if (IsCapturing(stream)) return CaptureRecord(stream, event);
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   if (event.HasTiming()) return RecordWithTime(event, stream);
@@ -112,6 +113,7 @@ Status RecordEvent(EventState& event, StreamState& stream) {
 }
 
 Status ElapsedTime(EventState& start, EventState& end, float* milliseconds) {
+  if (IsCaptured(start) || IsCaptured(end)) return kErrorCapturedEvent;
   std::int64_t times[2];
   EventState* events[2] = {&start, &end};
   for (EventState* event : events) {

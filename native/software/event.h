@@ -13,12 +13,16 @@
 #include <vector>
 
 #include "cuda/driver_table.h"
+#include "software/capture.h"
 #include "software/handle_table.h"
 #include "software/ipc.h"
 #include "software/spin_lock.h"
 #include "software/stream.h"
 
 namespace cistern::software {
+
+// Of an event that was last recorded in a capture. No stream has slot 0.
+inline constexpr Mark kCapturedMark = 1;
 
 struct alignas(64) EventState : HandleSlot {
   std::atomic<Mark> mark{0};  // 0: never recorded
@@ -35,6 +39,8 @@ struct alignas(64) EventState : HandleSlot {
   std::uint32_t slot_index = 0;
   std::uint64_t generation = 0;  // of the slot
   std::vector<std::uint64_t> early;
+  // Of the last recording in a capture, which counts while the mark says so. Guarded by GraphMutex.
+  std::unique_ptr<CapturePoint> captured;
   // Set if it is an event of another process.
   std::shared_ptr<const ForeignEvent> foreign;
 
@@ -55,6 +61,8 @@ void SignalEvent(EventState& event, std::uint64_t generation, std::uint64_t reco
 
 // An event of another process.
 Status OpenForeignEvent(Device& device, ForeignEvent foreign, EventState** event);
+
+inline bool IsCaptured(const EventState& event) { return event.mark.load(std::memory_order_acquire) == kCapturedMark; }
 
 inline bool IsComplete(const EventState& event) {
   if (event.foreign != nullptr) return event.foreign->IsOver(event.foreign->Latest()) || event.foreign->file->HasOwnerEnded();

@@ -29,7 +29,7 @@ struct HandleSlot {
   std::uint32_t next_free = 0;
 };
 
-enum class HandleKind : std::uint64_t { kStream = 1, kEvent = 2, kPool = 3 };
+enum class HandleKind : std::uint64_t { kStream = 1, kEvent = 2, kPool = 3, kGraph = 4, kGraphExec = 5 };
 
 template <typename Slot, HandleKind kind>
 class HandleTable {
@@ -41,6 +41,14 @@ class HandleTable {
     if (chunk == nullptr) return nullptr;
     Slot* slot = chunk + index % kChunkSlots;
     return handle != 0 && slot->handle.load(std::memory_order_acquire) == handle ? slot : nullptr;
+  }
+
+  // The slot of this index if it has a valid handle, else null.
+  Slot* FindAt(std::uint32_t index) {
+    if (index >= kMaxSlots) return nullptr;
+    Slot* chunk = chunks_[index / kChunkSlots].load(std::memory_order_acquire);
+    Slot* slot = chunk == nullptr ? nullptr : chunk + index % kChunkSlots;
+    return slot != nullptr && slot->handle.load(std::memory_order_acquire) != 0 ? slot : nullptr;
   }
 
   Slot& At(std::uint32_t index) { return chunks_[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots]; }

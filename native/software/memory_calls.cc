@@ -112,6 +112,9 @@ Status MemFree(DevicePointer pointer) {
   ImportedRangeInfo imported;
   if (device == nullptr && FindImportedRange(pointer, &imported)) return EndImport(pointer);
   if (device == nullptr) return FreeHostMemory(HostMemoryKind::kManaged, pointer);
+  bool gives_back;
+  status = FreeGraphMemory(pointer, &gives_back);
+  if (status != kErrorNotFound && !(status == kSuccess && gives_back)) return status;
   std::uint32_t block;
   if (device->memory.BeginFree(pointer, &block) == kSuccess) {
     if (FreesWait()) device->Synchronize();
@@ -234,21 +237,26 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   MemoryPool* state;
   StreamState* stream_state;
   Status status = ResolvePool(pool, &state);
-  if (status == kSuccess) status = ResolveStream(stream, &stream_state);
+  if (status == kSuccess) status = ResolveStreamToUse(stream, &stream_state);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
   std::uint64_t address;
-  status = AllocateFromPool(*state, *stream_state, bytes, &address);
+  status = IsCapturing(*stream_state) ? CaptureAllocation(*stream_state, bytes, &address)
+                                      : AllocateFromPool(*state, *stream_state, bytes, &address);
   if (status == kSuccess) *pointer = address;
   return status;
 }
 
 Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   StreamState* stream_state;
-  Status status = ResolveStream(stream, &stream_state);
+  Status status = ResolveStreamToUse(stream, &stream_state);
   if (status != kSuccess) return status;
   Device* device = FindDeviceByAddress(pointer);
   if (device == nullptr) return kErrorInvalidValue;
+  if (IsCapturing(*stream_state)) return CaptureFree(*stream_state, pointer);
+  bool gives_back;
+  status = FreeGraphMemory(pointer, &gives_back);
+  if (status != kErrorNotFound) return status == kSuccess && gives_back ? FreePlainAsync(*device, pointer, *stream_state) : status;
   status = FreeToPool(*device, pointer, stream_state);
   return status == kErrorInvalidValue ? FreePlainAsync(*device, pointer, *stream_state) : status;
 }
@@ -313,7 +321,7 @@ Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescri
 
 Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   return status == kSuccess ? Copy(destination, source, bytes, *state, false) : status;
 }
 
@@ -321,8 +329,9 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
 Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
                        std::size_t bytes, Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   if (status != kSuccess) return status;
+  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   const Device* to = FindDeviceOf(destination_context);
   const Device* from = FindDeviceOf(source_context);
   if (to == nullptr || from == nullptr || !to->IsRetained() || !from->IsRetained()) return kErrorInvalidContext;
@@ -333,13 +342,13 @@ Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, D
 
 Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   return status == kSuccess ? Fill(destination, value, true, bytes, *state) : status;
 }
 
 Status MemsetD32Async(DevicePointer destination, unsigned value, std::size_t count, Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   return status == kSuccess ? Fill(destination, value, false, count, *state) : status;
 }
 
@@ -350,8 +359,9 @@ Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocati
 // The request is reported from now on, whether it has been served or not, as by the driver.
 Status MemPrefetchAsync(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   if (status != kSuccess) return status;
+  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   if (flags != 0) return kErrorInvalidValue;
   if (!HasConcurrentManagedAccess()) return kErrorInvalidDevice;
   status = NotePrefetch(pointer, bytes, location);

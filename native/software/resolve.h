@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "software/capture.h"
 #include "software/device.h"
 #include "software/event.h"
 #include "software/memory_pool.h"
@@ -35,6 +36,13 @@ inline Status ResolveStream(Stream stream, StreamState** state) {
   if (bits <= HandleBits(PerThreadStream())) return ResolveDefaultStream(bits, state);
   *state = stream_table.Find(bits);
   return *state != nullptr ? kSuccess : kErrorInvalidHandle;
+}
+
+// For a call that uses the stream, and does not only read what it is.
+inline Status ResolveStreamToUse(Stream stream, StreamState** state) {
+  const Status status = ResolveStream(stream, state);
+  if (__builtin_expect(open_captures.load(std::memory_order_relaxed) == 0, 1) || status != kSuccess) return status;
+  return (*state)->role == StreamRole::kLegacy ? CheckUseOfLegacy(*(*state)->device) : kSuccess;
 }
 
 inline Status ResolveEvent(Event event, EventState** state) {

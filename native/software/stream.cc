@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "platform/thread.h"
+#include "software/capture.h"
 #include "software/device.h"
 #include "software/event.h"
 #include "software/ipc.h"
@@ -60,6 +61,8 @@ struct Executor {
   void operator()(const SignalWork& work) const { SignalEvent(*work.event, work.generation, work.recording); }
   void operator()(const ForeignWaitWork& work) const { work.event->Await(work.recording); }
   void operator()(const FreeWork& work) const { work.device->memory.FinishFree(work.block); }
+  // Not with the work itself, which is destroyed under the stream's lock.
+  void operator()(KeepWork& work) const { work.object.reset(); }
 };
 
 // Forgets the stream; the slot may be in use again before this returns.
@@ -104,8 +107,8 @@ bool StartStreamThread(StreamState& stream) {
   return stream.has_thread;
 }
 
-Status Enqueue(StreamState& stream, Work work, Mark* mark) {
-  std::lock_guard<std::mutex> guard(stream.mutex);
+// The stream's mutex must be held.
+Status EnqueueLocked(StreamState& stream, Work work, Mark* mark) {
   if (stream.is_closing) return kErrorInvalidHandle;
   if (!stream.has_thread && !StartStreamThread(stream)) return kErrorOutOfMemory;
   stream.queue.push_back(std::move(work));
@@ -115,6 +118,11 @@ Status Enqueue(StreamState& stream, Work work, Mark* mark) {
   if (stream.queue.size() == 1) stream.work_arrived.notify_one();
   if (mark != nullptr) *mark = MakeMark(stream.index, submitted + 1);
   return kSuccess;
+}
+
+Status Enqueue(StreamState& stream, Work work, Mark* mark) {
+  std::lock_guard<std::mutex> guard(stream.mutex);
+  return EnqueueLocked(stream, std::move(work), mark);
 }
 
 void NoteOrder(StreamState& stream, Mark mark) {
@@ -169,6 +177,7 @@ Status CreateStream(Device& device, StreamRole role, unsigned flags, int priorit
 
 Status CloseStream(StreamState& stream, std::uint64_t handle) {
   if (!StreamTable::Close(stream, handle)) return kErrorInvalidHandle;
+  if (stream.is_capturing.load(std::memory_order_acquire)) LeaveCapture(stream);
   std::unique_lock<std::mutex> lock(stream.mutex);
   stream.is_closing = true;
   if (stream.has_thread) {
@@ -194,6 +203,16 @@ Status PerThreadStreamOf(Device& device, StreamState** stream) {
 Status Submit(StreamState& stream, Work work, Mark* mark) {
   Status status = OrderWithLegacy(stream);
   return status == kSuccess ? Enqueue(stream, std::move(work), mark) : status;
+}
+
+Status SubmitAll(StreamState& stream, std::vector<Work> works, Mark* mark) {
+  Status status = OrderWithLegacy(stream);
+  std::lock_guard<std::mutex> guard(stream.mutex);
+  for (Work& work : works) {
+    // The first one starts the thread if there is none; after it no other fails.
+    if (status == kSuccess) status = EnqueueLocked(stream, std::move(work), mark);
+  }
+  return status;
 }
 
 Status SubmitWait(StreamState& stream, Mark mark) {

@@ -105,8 +105,12 @@ struct FreeWork {
   Device* device;
   std::uint32_t block;
 };
-using Work =
-    std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, SignalWork, ForeignWaitWork, FreeWork>;
+// Keeps what earlier work of the stream uses.
+struct KeepWork {
+  std::shared_ptr<const void> object;
+};
+using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, SignalWork, ForeignWaitWork,
+                          FreeWork, KeepWork>;
 
 enum class StreamRole { kCreated, kLegacy, kPerThread };
 
@@ -119,6 +123,7 @@ struct alignas(64) StreamState : HandleSlot {
   unsigned flags = 0;
   int priority = 0;
   std::uint64_t id = 0;
+  std::atomic<bool> is_capturing{false};  // capture.h
 
   // What work on this stream comes after, by its own waits: at most one mark per other stream, the
   // latest.
@@ -155,6 +160,9 @@ Status PerThreadStreamOf(Device& device, StreamState** stream);
 // Queues work behind everything submitted, and behind what the legacy stream's rules put before it.
 // Unless null, *mark receives the work's own mark.
 Status Submit(StreamState& stream, Work work, Mark* mark);
+
+// The same for several works, between which nothing else comes; *mark is the last one's.
+Status SubmitAll(StreamState& stream, std::vector<Work> works, Mark* mark);
 
 // Work submitted to the stream from now on starts once the mark is reached.
 Status SubmitWait(StreamState& stream, Mark mark);

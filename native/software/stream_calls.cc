@@ -14,6 +14,21 @@ namespace {
 constexpr int kLeastPriority = 0;
 constexpr int kGreatestPriority = -5;
 
+// What a captured stream or event stands for will only run when a graph is launched, so nobody can
+// wait for it, or ask whether it has run.
+Status CheckWaitFor(StreamState& stream) {
+  if (open_captures.load(std::memory_order_relaxed) == 0) return kSuccess;
+  return IsCapturing(stream) ? RefuseInCapture(stream, kErrorCaptureUnsupported) : CheckUnsafeCall();
+}
+
+Status CheckWaitFor(const EventState& event) {
+  if (IsCaptured(event)) return RefuseWaitForCaptured(event);
+  return open_captures.load(std::memory_order_relaxed) == 0 ? kSuccess : CheckUnsafeCall();
+}
+
+// Reading what a stream is counts as potentially unsafe while the stream is captured.
+Status CheckRead(const StreamState& stream) { return IsCapturing(stream) ? CheckUnsafeCall() : kSuccess; }
+
 }  // namespace
 
 Status CtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -44,7 +59,8 @@ Status StreamDestroy(Stream stream) {
 
 Status StreamSynchronize(Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
+  if (status == kSuccess) status = CheckWaitFor(*state);
   if (status != kSuccess) return status;
   Device& device = *state->device;
   if (state->role == StreamRole::kLegacy && device.busy_blocking_streams.load(std::memory_order_acquire) != 0) {
@@ -57,7 +73,8 @@ Status StreamSynchronize(Stream stream) {
 
 Status StreamQuery(Stream stream) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
+  if (status == kSuccess) status = CheckWaitFor(*state);
   if (status != kSuccess) return status;
   if (!IsIdle(*state)) return kErrorNotReady;
   bool is_behind_others = state->role == StreamRole::kLegacy && state->device->busy_blocking_streams.load(std::memory_order_acquire) != 0;
@@ -67,6 +84,7 @@ Status StreamQuery(Stream stream) {
 Status StreamGetId(Stream stream, unsigned long long* id) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
+  if (status == kSuccess) status = CheckRead(*state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
   // "The Id is unique for the life of the program"; it is doubtful whether that includes the
@@ -78,6 +96,7 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
 Status StreamGetFlags(Stream stream, unsigned* flags) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
+  if (status == kSuccess) status = CheckRead(*state);
   if (status != kSuccess) return status;
   if (flags == nullptr) return kErrorInvalidValue;
   *flags = state->flags;
@@ -87,6 +106,7 @@ Status StreamGetFlags(Stream stream, unsigned* flags) {
 Status StreamGetCtx(Stream stream, Context* context) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
+  if (status == kSuccess) status = CheckRead(*state);
   if (status != kSuccess) return status;
   if (context == nullptr) return kErrorInvalidValue;
   *context = state->device->context();
@@ -96,6 +116,7 @@ Status StreamGetCtx(Stream stream, Context* context) {
 Status StreamGetPriority(Stream stream, int* priority) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
+  if (status == kSuccess) status = CheckRead(*state);
   if (status != kSuccess) return status;
   if (priority == nullptr) return kErrorInvalidValue;
   *priority = state->priority;
@@ -105,10 +126,11 @@ Status StreamGetPriority(Stream stream, int* priority) {
 Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   StreamState* state;
   EventState* event_state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   if (status == kSuccess) status = ResolveEvent(event, &event_state);
   if (status != kSuccess) return status;
   if (flags != 0) return kErrorInvalidValue;
+  if (IsCapturing(*state) || IsCaptured(*event_state)) return CaptureWait(*state, *event_state);
   if (event_state->foreign != nullptr) {
     const std::uint64_t recording = event_state->foreign->Latest();
     if (event_state->foreign->IsOver(recording)) return kSuccess;
@@ -120,8 +142,9 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
 
 Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   if (status != kSuccess) return status;
+  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   if (flags != kWaitValueGreaterOrEqual) return kErrorNotSupported;
   AddressKind kind = address % sizeof value == 0 ? Classify(address, sizeof value, false).kind : AddressKind::kInvalid;
   if (kind != AddressKind::kPinned && kind != AddressKind::kDevice) return kErrorInvalidValue;
@@ -129,12 +152,6 @@ Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t val
   Status ordered = OrderWithLegacy(*state);
   if (ordered != kSuccess || (IsIdle(*state) && work.IsReached())) return ordered;
   return Submit(*state, work, nullptr);
-}
-
-// There is no capture here, so the mode has no effect.
-Status ThreadExchangeStreamCaptureMode(int* mode) {
-  if (!IsInitialized()) return kErrorNotInitialized;
-  return mode != nullptr && *mode >= kCaptureModeGlobal && *mode <= kCaptureModeRelaxed ? kSuccess : kErrorInvalidValue;
 }
 
 Status EventCreate(Event* event, unsigned flags) {
@@ -160,7 +177,7 @@ Status EventRecord(Event event, Stream stream) {
   EventState* state;
   StreamState* stream_state;
   Status status = ResolveEvent(event, &state);
-  if (status == kSuccess) status = ResolveStream(stream, &stream_state);
+  if (status == kSuccess) status = ResolveStreamToUse(stream, &stream_state);
   if (status != kSuccess) return status;
   if (state->device != stream_state->device) return kErrorInvalidHandle;
   return RecordEvent(*state, *stream_state);
@@ -169,6 +186,7 @@ Status EventRecord(Event event, Stream stream) {
 Status EventQuery(Event event) {
   EventState* state;
   Status status = ResolveEvent(event, &state);
+  if (status == kSuccess) status = CheckWaitFor(*state);
   if (status != kSuccess) return status;
   return IsComplete(*state) ? kSuccess : kErrorNotReady;
 }
@@ -176,6 +194,7 @@ Status EventQuery(Event event) {
 Status EventSynchronize(Event event) {
   EventState* state;
   Status status = ResolveEvent(event, &state);
+  if (status == kSuccess) status = CheckWaitFor(*state);
   if (status != kSuccess) return status;
   Device& device = *state->device;
   if (const std::shared_ptr<const ForeignEvent> foreign = state->foreign) foreign->Await(foreign->Latest());
@@ -219,9 +238,10 @@ Status IpcOpenEventHandle(Event* event, IpcEventHandle handle) {
 
 Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
   StreamState* state;
-  Status status = ResolveStream(stream, &state);
+  Status status = ResolveStreamToUse(stream, &state);
   if (status != kSuccess) return status;
   if (function == nullptr) return kErrorInvalidValue;
+  if (IsCapturing(*state)) return CaptureWork(*state, kNodeHost, HostFunctionWork{function, user_data});
   return Submit(*state, HostFunctionWork{function, user_data}, nullptr);
 }
 

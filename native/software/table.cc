@@ -1,12 +1,63 @@
 #include <new>
 
 #include "software/calls.h"
+#include "software/capture.h"
 #include "software/device.h"
 #include "software/injection.h"
 #include "software/software_device.h"
 
 namespace cistern::software {
 namespace {
+
+// The calls that CUDA's documentation calls potentially unsafe in a capture, as far as is known
+// (docs/design/031-graphs.md). Queries and waits check this themselves, after the rules of all modes.
+constexpr bool IsUnsafeInCapture(Call call) {
+  switch (call) {
+    case Call::kCtxEnablePeerAccess:
+    case Call::kCtxDisablePeerAccess:
+    case Call::kStreamCreateWithPriority:
+    case Call::kStreamDestroy:
+    case Call::kEventElapsedTime:
+    case Call::kMemAlloc:
+    case Call::kMemFree:
+    case Call::kMemAllocManaged:
+    case Call::kMemHostAlloc:
+    case Call::kMemFreeHost:
+    case Call::kMemPoolCreate:
+    case Call::kMemPoolDestroy:
+    case Call::kMemPoolTrimTo:
+    case Call::kMemPoolSetAttribute:
+    case Call::kMemPoolGetAttribute:
+    case Call::kMemPoolSetAccess:
+    case Call::kMemAddressReserve:
+    case Call::kMemAddressFree:
+    case Call::kMemCreate:
+    case Call::kMemRelease:
+    case Call::kMemMap:
+    case Call::kMemUnmap:
+    case Call::kMemSetAccess:
+    case Call::kMemAdvise:
+    case Call::kIpcGetMemHandle:
+    case Call::kIpcOpenMemHandle:
+    case Call::kIpcCloseMemHandle:
+    case Call::kIpcGetEventHandle:
+    case Call::kIpcOpenEventHandle:
+    case Call::kMemPoolExportToShareableHandle:
+    case Call::kMemPoolImportFromShareableHandle:
+    case Call::kMemPoolExportPointer:
+    case Call::kMemPoolImportPointer:
+    case Call::kGraphDestroy:
+    case Call::kGraphInstantiateWithFlags:
+    case Call::kGraphExecDestroy:
+    case Call::kGraphExecUpdate:
+    case Call::kGraphUpload:
+    case Call::kEventCreate:
+    case Call::kEventDestroy:
+      return true;
+    default:
+      return false;
+  }
+}
 
 // Wraps a function in what every call has in common.
 template <Call call, auto function>
@@ -20,6 +71,12 @@ struct Entry<call, function> {
     if (__builtin_expect(injection_count.load(std::memory_order_relaxed) != 0, 0)) {
       Status status = Inject(call);
       if (status != kSuccess) return status;
+    }
+    if constexpr (IsUnsafeInCapture(call)) {
+      if (__builtin_expect(open_captures.load(std::memory_order_relaxed) != 0, 0)) {
+        const Status status = CheckUnsafeCall();
+        if (status != kSuccess) return status;
+      }
     }
 #if defined(__cpp_exceptions)
     try {

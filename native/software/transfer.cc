@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "software/capture.h"
 #include "software/device.h"
 #include "software/host_memory.h"
 #include "software/ipc.h"
@@ -56,6 +57,8 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr,
                 to == AddressKind::kManaged,          from == AddressKind::kManaged};
   bool is_pageable = to == AddressKind::kPageable || from == AddressKind::kPageable;
+  // Whether a graph reads pageable memory at each launch is not documented.
+  if (IsCapturing(stream)) return is_pageable ? RefuseInCapture(stream, kErrorCaptureUnsupported) : CaptureWork(stream, kNodeCopy, work);
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   if (is_pageable && IsIdle(stream)) {
@@ -90,7 +93,8 @@ Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::
   const AddressRange range = Classify(destination, count * width, true);
   const AddressKind to = range.kind;
   if (to == AddressKind::kInvalid || to == AddressKind::kPageable || !HasAccess(*stream.device, range)) return kErrorInvalidValue;
-  return Submit(stream, FillWork{reinterpret_cast<void*>(destination), value, count, is_bytes, to == AddressKind::kManaged}, nullptr);
+  const FillWork work{reinterpret_cast<void*>(destination), value, count, is_bytes, to == AddressKind::kManaged};
+  return IsCapturing(stream) ? CaptureWork(stream, kNodeFill, work) : Submit(stream, work, nullptr);
 }
 
 }  // namespace cistern::software

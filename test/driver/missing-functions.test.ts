@@ -105,7 +105,7 @@ const costs: readonly (readonly [RegExp, string])[] = [
   [/^cuMemsetD32Async$/, 'words'],
 ];
 const costless =
-  /^cu(MemAdvise|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx)|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
+  /^cu(MemAdvise|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx|IsCapturing|BeginCapture|EndCapture|GetCaptureInfo)|Graph.*|UserObject.*|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
 
 function needStrictDriver(): void {
   if (process.env['STRICT_DRIVER_CONTROL'] === undefined) skipTest('only the strict driver can be made to lack a function');
