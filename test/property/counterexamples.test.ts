@@ -41,6 +41,18 @@ const counterexamples: Readonly<Record<string, Program>> = {
     ],
     ending: 'free',
   },
+  'a read needs more staging memory while a host function is pending on another stream': {
+    stack: { leaf: { kind: 'cuda' }, layers: [] },
+    unitBytes: 256,
+    isDefaultHeld: false,
+    streams: ['non-blocking', 'non-blocking'],
+    commands: [
+      { do: 'buffer', stream: 0, bytes: 100_000, spare: 0, hasData: true },
+      { do: 'launch', stream: 1, body: [] },
+      { do: 'buffer-step', what: 'read', buffer: 0, other: 0, from: 0, bytes: 100_000 },
+    ],
+    ending: 'free',
+  },
 };
 
 test.each(Object.entries(counterexamples))('%s', (_name, program) => {

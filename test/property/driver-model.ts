@@ -453,10 +453,13 @@ export class DriverModel implements Disposable {
    * A call that waits for a stream or an event. It stops if a host function must run first, and is
    * then repeated as the next call: it continues to wait for its original target. A call that no
    * host function stalls completes before any host function is considered.
-   * @param queue enters what the call queues, and returns what it waits for
+   * @param awaited what the call waits for
+   * @param queued what it waits for once it has queued something, which is entered then; until it has, it
+   * may also stop because it needs staging memory: an allocation may wait for the whole device
    */
-  #block(handle: number, queue: () => Clock, hasRun: () => boolean, call: () => void): void {
+  #block(handle: number, awaited: () => Clock, hasRun: () => boolean, call: () => void, queued?: () => Clock | undefined): void {
     let position: Clock | undefined;
+    let hasQueued = true;
     // Calls from host functions are not repetitions, and none of them stops.
     if (!this.isInHostFunction) {
       if (this.#stopped?.handle === handle) position = this.#stopped.position;
@@ -464,20 +467,27 @@ export class DriverModel implements Disposable {
     }
     if (position === undefined) {
       if (!this.isInHostFunction) this.#releaseHolds();
-      position = queue().slice();
+      position = awaited().slice();
       if (!this.#isStalled(position)) this.#untilTrue(hasRun);
+      hasQueued = queued === undefined;
     }
     const deadline = performance.now() + longestWaitMilliseconds;
-    do call();
-    while (
+    do {
+      call();
+      const after = hasQueued ? undefined : queued?.();
+      if (after === undefined) continue;
+      hasQueued = true;
+      position = after.slice();
+    } while (
       mailbox[0] === NativeStatus.hostFunctionReady &&
+      hasQueued &&
       !this.#isStalled(position) &&
       !this.#mayBeStalled() &&
       performance.now() < deadline
     );
     if (performance.now() > deadline) this.#report('a call still waits for work that no host function and no hold stalls');
     if (mailbox[0] === NativeStatus.success) join(this.#host, position);
-    else if (mailbox[0] === NativeStatus.hostFunctionReady) this.#stopped = { handle, position };
+    else if (mailbox[0] === NativeStatus.hostFunctionReady && hasQueued) this.#stopped = { handle, position };
   }
 
   #isIdle(handle: number): boolean {
@@ -691,18 +701,19 @@ export class DriverModel implements Disposable {
         this.#use(books, destination, bytes, true, 'copy to');
       },
       copyToHostSync: (destination, source, bytes, handle) => {
+        const copiesBefore = queuedCopies();
         this.#block(
           handle,
-          () => {
-            const books = this.#named(handle, 'a copy');
-            if (bytes > 0) {
-              this.#submit(books);
-              this.#use(books, source, bytes, false, 'copy from');
-            }
-            return this.#awaited(books);
-          },
+          () => this.#awaited(this.#named(handle, 'a copy')),
           () => this.#isIdle(handle),
           () => own.copyToHostSync(destination, source, bytes, handle),
+          () => {
+            if (queuedCopies() === copiesBefore) return;
+            const books = this.#books(handle);
+            this.#submit(books);
+            this.#use(books, source, bytes, false, 'copy from');
+            return this.#position(books);
+          },
         );
       },
       copyToHost: (source, bytes, handle, destination) => {
@@ -759,6 +770,12 @@ export class DriverModel implements Disposable {
 function realCollector(): (options?: object) => void {
   setFlagsFromString('--expose-gc');
   return runInNewContext('gc');
+}
+
+/** How many copies were queued, also those that the addon makes in a host function. */
+function queuedCopies(): number {
+  const { byFunction } = driverCallCounts();
+  return ['cuMemcpyAsync', 'cuMemcpyPeerAsync', 'cuLaunchHostFunc'].reduce((total, name) => total + (byFunction[name] as number), 0);
 }
 
 function extend(clock: Clock, length: number): void {
