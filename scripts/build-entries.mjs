@@ -11,12 +11,15 @@ const output = join(root, 'dist');
 const { bin, exports, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 
 const main = source(exports['.'].default);
+const command = source(bin.cistern);
+/** What imports each part of the command when it is called. */
+const program = join(root, 'src/cli/program.ts');
 /** Entries that load all resources anyway; the others share only what they need. */
-const heavy = [main, source(exports['./replay'].default), source(bin.cistern)];
+const heavy = [main, source(exports['./replay'].default), command];
 /** The module that `cistern watch` makes Node import is no entry of the package, but a file of its own. */
 const entries = [
   ...Object.values(exports).flatMap((target) => (typeof target === 'string' ? [] : [source(target.default)])),
-  source(bin.cistern),
+  command,
   'src/watch/preload.ts',
 ];
 
@@ -40,29 +43,50 @@ async function build() {
     sourcemap: true,
     chunkFileNames: 'chunks/[name].js',
     minifyInternalExports: false,
-    codeSplitting: { groups: [{ debugName: 'shared', name: chunkOf }] },
+    // A chunk takes along what its modules import, unless a group before it has that.
+    codeSplitting: {
+      groups: [
+        { debugName: 'package', name: ofAll, priority: 1 },
+        { debugName: 'shared', name: chunkOf },
+      ],
+    },
   });
   removeOthers(new Set(files.map(({ fileName }) => fileName)));
   assertPlace(files);
 }
 
-/** The chunk of a module that the main entry needs and another entry too; Rolldown places the rest. */
+/** The chunk of what every run of the command and the main entry need. */
+function ofAll(id, context) {
+  return neededByCommand(context).has(id) && entriesOf(id, context).has(main) ? 'package' : null;
+}
+
+/** The chunk of a module that every run of the command needs, or the main entry and another one; Rolldown places the rest. */
 function chunkOf(id, context) {
+  if (neededByCommand(context).has(id)) return id === join(root, command) ? null : 'command';
   const reaching = entriesOf(id, context);
   if (!reaching.has(main) || reaching.size === 1) return null;
   return [...reaching].every((entry) => heavy.includes(entry)) ? 'resources' : 'driver';
 }
 
-/** The entries from which a module can be reached by static imports. */
+/** The entries from which a module can be reached by static imports, or as a part of the command. */
 function entriesOf(id, context) {
   const known = new Set();
   const visit = (each) => {
     if (known.has(each)) return;
     known.add(each);
-    context.getModuleInfo(each).importers.forEach(visit);
+    const { importers, dynamicImporters } = context.getModuleInfo(each);
+    importers.forEach(visit);
+    if (dynamicImporters.includes(program)) visit(program);
   };
   visit(id);
   return new Set(entries.filter((entry) => known.has(join(root, entry))));
+}
+
+/** The modules that the command imports statically. */
+function neededByCommand(context) {
+  const known = new Set([join(root, command)]);
+  for (const each of known) for (const imported of context.getModuleInfo(each).importedIds) known.add(imported);
+  return known;
 }
 
 /** Removes what an earlier build left. */

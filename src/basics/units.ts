@@ -44,6 +44,14 @@ export function formatBytes(bytes: number): string {
   return `${Number.isInteger(value) ? value : value.toFixed(value < 10 ? 2 : 1)} ${binarySuffixes[suffix]}`;
 }
 
+/**
+ * A count, an integer from 0, for people: `194854` gives `194,854`. The formatter of the language for
+ * numbers loads its tables for that, which takes a third of the time in which the command starts.
+ */
+export function formatCount(count: number): string {
+  return String(count).replace(/\B(?=(?:\d{3})+$)/g, ',');
+}
+
 const bytesOfUnit: Readonly<Record<string, number>> = {
   '': 1,
   B: 1,

@@ -24,15 +24,12 @@ Examples:
 
 /** `cistern build`: compiles the addon from the sources in the package. */
 export function buildCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
-  return new Command('build')
-    .description('Compile the native addon, on a platform for which no package with a compiled one was installed.')
-    .addHelpText('after', details)
-    .action(async () => {
-      const failure = await build(terminal);
-      if (failure === undefined) return;
-      terminal.stderr.write(`error: ${failure}\n`);
-      exitWith(ExitCode.failure);
-    });
+  return new Command('build').addHelpText('after', details).action(async () => {
+    const failure = await build(terminal);
+    if (failure === undefined) return;
+    terminal.stderr.write(`error: ${failure}\n`);
+    exitWith(ExitCode.failure);
+  });
 }
 
 /**

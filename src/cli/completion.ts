@@ -17,7 +17,6 @@ Examples:
 /** `cistern completion`: prints a script that makes a shell complete the command. */
 export function completionCommand(terminal: Terminal): Command {
   const command = new Command('completion')
-    .description('Print a script that makes a shell complete the commands, options and choices of cistern.')
     .addArgument(new Argument('<shell>', 'the shell').choices(shells))
     .addHelpText('after', examples);
   return command.action((shell: Shell) => {

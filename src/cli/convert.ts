@@ -1,11 +1,11 @@
 import { Command, Option } from 'commander';
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
 import type { LogFormat } from '../formats/log-source.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
+import { type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The input's format is detected from its bytes. The output's name gives the format to write: .csv (RMM's
@@ -31,7 +31,6 @@ interface ConvertCommandOptions {
 /** `cistern convert`: writes a log in another format. */
 export function convertCommand(terminal: Terminal): Command {
   return new Command('convert')
-    .description("Write a log in another format: RMM's CSV, a recording, a snapshot for PyTorch's viewer, or a trace for Perfetto.")
     .addArgument(logArgument('<input>'))
     .addArgument(new FileArgument('<output>', 'the path of the file to write', 'overwritten'))
     .addOption(

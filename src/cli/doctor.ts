@@ -12,8 +12,9 @@ import {
 import { Device } from '../driver/device.js';
 import { addonPath } from '../package/addon.js';
 import { foreignSettings, type SettingDescription, type SettingName, setting, settings } from '../settings.js';
-import { ExitCode, exitCodeOf } from './exit-code.js';
+import { ExitCode } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
+import { exitCodeOf } from './print-error.js';
 import type { Terminal } from './terminal.js';
 
 /** The findings of `cistern doctor`. */
@@ -60,7 +61,6 @@ Examples:
 /** `cistern doctor`: prints which device there is and, if it is not a CUDA device, why. */
 export function doctorCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('doctor')
-    .description('Print which device is used, with its driver and memory; if it is not a CUDA device, say why.')
     .addOption(deviceOption())
     .addOption(jsonOption())
     .addHelpText('after', examples)

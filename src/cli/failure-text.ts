@@ -1,9 +1,9 @@
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import type { FailureAlternative, FailureExplanation, FailureReason } from '../replay/explain-failure.js';
 import { describeStreams } from './options.js';
 import { escapeMarkdown, formatHeading, formatTable } from './table.js';
-import { formatCount, type OutputStream } from './terminal.js';
+import type { OutputStream } from './terminal.js';
 
 const reasonTexts: Readonly<Record<FailureReason, string>> = {
   maximum: 'The live bytes and the request together exceed the limit: no allocator could have served it.',

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type FitResult, type FittedMaximum, fitLog } from '../replay/fit-log.js';
 import type { ReplayStreams, ReplayTime } from '../replay/replay-result.js';
@@ -25,7 +25,7 @@ import {
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
-import { formatCount, hint, type Terminal } from './terminal.js';
+import { hint, type Terminal } from './terminal.js';
 
 /** The stacks compared if no `--resource` is given. */
 const defaultSpecifications = [
@@ -64,7 +64,6 @@ interface FitCommandOptions extends DeviceOptions, FormatOptions {
 /** `cistern fit`: finds the smallest maximum that completes a log. */
 export function fitCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('fit')
-    .description('Find the smallest maximum with which stacks of resources complete a log, and the time it costs.')
     .addArgument(logArgument())
     .addOption(resourceOption('a stack without a maximum', defaultSpecifications))
     .addOption(streamsOption())

@@ -1,12 +1,13 @@
 import { once } from 'node:events';
 import { Argument, Command, InvalidArgumentError, Option } from 'commander';
 import { nearestWord } from '../basics/nearest-word.js';
+import { formatCount } from '../basics/units.js';
 import { writeWhole } from '../files/write-whole.js';
 import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
 import { FileOption, forceOption } from './command-files.js';
 import { progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, tellOfFile } from './terminal.js';
+import { type Terminal, tellOfFile } from './terminal.js';
 
 const examples = `
 Workloads:
@@ -29,7 +30,6 @@ interface GenerateCommandOptions {
 /** `cistern generate`: writes the log of a made-up program. */
 export function generateCommand(terminal: Terminal): Command {
   return new Command('generate')
-    .description('Generate an allocation log of a typical workload, to a file or to standard output.')
     .addArgument(new Argument('<workload>', 'the kind of log').choices(workloadNames).argParser(parseWorkload))
     .addOption(new Option('--seed <n>', 'a different seed gives a different log of the same kind').argParser(parseInteger(0)).default(1))
     .addOption(new Option('--events <n>', 'the approximate number of events (default: see below)').argParser(parseInteger(2)))

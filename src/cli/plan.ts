@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import { writeWhole } from '../files/write-whole.js';
 import { isMinimallocCsv, type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from '../planning/minimalloc-csv.js';
 import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.js';
@@ -11,7 +11,7 @@ import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';
 import { readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
-import { formatCount, type Terminal, tellOfFile } from './terminal.js';
+import { type Terminal, tellOfFile } from './terminal.js';
 
 const examples = `
 The log may be anything that cistern replay reads, or a problem in the CSV of Google's MiniMalloc
@@ -41,7 +41,6 @@ interface PlanCommandOptions {
 /** `cistern plan`: computes where each allocation of a log lies. */
 export function planCommand(terminal: Terminal): Command {
   return new Command('plan')
-    .description('Compute where each allocation of a log lies, so that nothing is searched at run time.')
     .addArgument(logArgument('<logs...>', 'the paths of the logs; - is standard input'))
     .addOption(new FileOption('-o, --output <file>', 'the file to write the plan to', 'overwritten'))
     .addOption(forceOption())

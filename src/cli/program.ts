@@ -1,21 +1,64 @@
 import { Command, CommanderError } from 'commander';
-import { CisternError } from '../basics/errors.js';
 import { packageVersion } from '../package/root.js';
-import { adviceFor } from './advice.js';
-import { buildCommand } from './build.js';
-import { checkFiles } from './command-files.js';
-import { completionCommand } from './completion.js';
-import { convertCommand } from './convert.js';
-import { doctorCommand } from './doctor.js';
-import { ExitCode, exitCodeOf } from './exit-code.js';
-import { fitCommand } from './fit.js';
-import { generateCommand } from './generate.js';
-import { planCommand } from './plan.js';
-import { replayCommand } from './replay.js';
-import { reportCommand } from './report.js';
-import { resourcesCommand } from './resources.js';
-import { hint, note, type Terminal } from './terminal.js';
-import { watchCommand } from './watch.js';
+import { ExitCode } from './exit-code.js';
+import type { Terminal } from './terminal.js';
+
+type CreateCommand = (terminal: Terminal, exitWith: (code: number) => void) => Command;
+
+/**
+ * The commands: what each is for, and what makes it. What a command needs is read when it is called, so
+ * that `--version` and `--help` read next to nothing.
+ */
+const commands: Readonly<Record<string, { readonly description: string; readonly load: () => Promise<CreateCommand> }>> = {
+  doctor: {
+    description: 'Print which device is used, with its driver and memory; if it is not a CUDA device, say why.',
+    load: async () => (await import('./doctor.js')).doctorCommand,
+  },
+  replay: {
+    description:
+      'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
+    load: async () => (await import('./replay.js')).replayCommand,
+  },
+  fit: {
+    description: 'Find the smallest maximum with which stacks of resources complete a log, and the time it costs.',
+    load: async () => (await import('./fit.js')).fitCommand,
+  },
+  plan: {
+    description: 'Compute where each allocation of a log lies, so that nothing is searched at run time.',
+    load: async () => (await import('./plan.js')).planCommand,
+  },
+  convert: {
+    description: "Write a log in another format: RMM's CSV, a recording, a snapshot for PyTorch's viewer, or a trace for Perfetto.",
+    load: async () => (await import('./convert.js')).convertCommand,
+  },
+  report: {
+    description: 'Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.',
+    load: async () => (await import('./report.js')).reportCommand,
+  },
+  generate: {
+    description: 'Generate an allocation log of a typical workload, to a file or to standard output.',
+    load: async () => (await import('./generate.js')).generateCommand,
+  },
+  resources: {
+    description: 'List the kinds of resources that --resource understands, and their options.',
+    load: async () => (await import('./resources.js')).resourcesCommand,
+  },
+  watch: {
+    description: "Run a Node program, and serve a live page about its memory to this machine's browsers.",
+    load: async () => (await import('./watch.js')).watchCommand,
+  },
+  build: {
+    description: 'Compile the native addon, on a platform for which no package with a compiled one was installed.',
+    load: async () => (await import('./build.js')).buildCommand,
+  },
+  completion: {
+    description: 'Print a script that makes a shell complete the commands, options and choices of cistern.',
+    load: async () => (await import('./completion.js')).completionCommand,
+  },
+};
+
+/** The names of all commands. */
+const commandNames: readonly string[] = Object.keys(commands);
 
 const examples = `
 Examples:
@@ -29,51 +72,48 @@ Examples:
 /** Runs the `cistern` command with its arguments. Returns the exit status. */
 export async function runCommand(args: readonly string[], terminal: Terminal): Promise<number> {
   let exitCode: number = ExitCode.success;
-  const program = createProgram(terminal, (code) => {
+  const exitWith = (code: number) => {
     exitCode = code;
-  });
+  };
   try {
+    // One that is named as an argument, as in "help replay", is shown; the words for a shell are those of all.
+    const named = args.includes('completion') ? commandNames : commandNames.filter((name) => args.includes(name));
+    const program = await createProgram(terminal, exitWith, named);
     await program.parseAsync(args, { from: 'user' });
     return exitCode;
   } catch (error) {
     // Commander has already printed the error.
-    if (error instanceof CommanderError) return exitCodeOf(error);
-    terminal.stderr.write(`error: ${describe(error)}\n`);
-    const advice = adviceFor(error);
-    if (advice !== undefined) hint(terminal, advice);
-    return exitCodeOf(error);
+    if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.success : ExitCode.usage;
+    const { printError } = await import('./print-error.js');
+    return printError(error, terminal);
   }
 }
 
-/** The `cistern` command with all of its commands, whose files are checked before one begins. */
-export function createProgram(terminal: Terminal, exitWith: (code: number) => void): Command {
+/**
+ * The `cistern` command. Files are checked before one of its commands begins.
+ * @param complete the commands that can be run; of the others, only the descriptions are known
+ */
+export async function createProgram(terminal: Terminal, exitWith: (code: number) => void, complete = commandNames): Promise<Command> {
   let replaced: readonly string[] = [];
   const program = new Command('cistern')
     .description('Composable GPU memory resources: see what the machine has, and replay allocation logs through stacks of resources.')
     .version(packageVersion())
     .addHelpText('after', examples)
+    // Every command has options, and its own help says which arguments.
+    .configureHelp({ subcommandTerm: (command) => command.name() })
     // Options after the program of `watch` belong to that program.
     .enablePositionalOptions()
     .hook('preAction', async (_, command) => {
+      const { checkFiles } = await import('./command-files.js');
       replaced = await checkFiles(command);
     })
-    .hook('postAction', () => {
+    .hook('postAction', async () => {
+      const { note } = await import('./terminal.js');
       for (const path of replaced) note(terminal, `${path} took the place of an older file`);
     });
-  for (const create of [
-    doctorCommand,
-    replayCommand,
-    fitCommand,
-    planCommand,
-    convertCommand,
-    reportCommand,
-    generateCommand,
-    resourcesCommand,
-    watchCommand,
-    buildCommand,
-    completionCommand,
-  ]) {
-    program.addCommand(create(terminal, exitWith));
+  for (const [name, { description, load }] of Object.entries(commands)) {
+    const command = complete.includes(name) ? (await load())(terminal, exitWith) : new Command(name);
+    program.addCommand(command.description(description));
   }
   for (const command of [program, ...program.commands]) {
     command
@@ -85,10 +125,4 @@ export function createProgram(terminal: Terminal, exitWith: (code: number) => vo
       });
   }
   return program;
-}
-
-function describe(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  const isExpected = error instanceof CisternError || exitCodeOf(error) === ExitCode.usage;
-  return isExpected ? error.message : (error.stack ?? error.message);
 }

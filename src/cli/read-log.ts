@@ -1,9 +1,9 @@
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, warn } from './terminal.js';
+import { type Terminal, warn } from './terminal.js';
 
 /**
  * Reads a log for a command that replays it, and warns about anything that cannot be replayed as it

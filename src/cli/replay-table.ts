@@ -1,8 +1,8 @@
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import type { ReplayResult } from '../replay/replay-result.js';
 import type { FailedReplay } from './failed-replay.js';
 import { type Column, formatTable } from './table.js';
-import { formatCount, type OutputStream } from './terminal.js';
+import type { OutputStream } from './terminal.js';
 
 const titles = [
   'resource',

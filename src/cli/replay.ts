@@ -1,6 +1,6 @@
 import { join, parse } from 'node:path';
 import { Command, Option } from 'commander';
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import { Device } from '../driver/device.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
@@ -31,7 +31,7 @@ import {
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
 import { replayTable } from './replay-table.js';
-import { formatCount, hint, type Terminal } from './terminal.js';
+import { hint, type Terminal } from './terminal.js';
 
 /** The stacks compared if no `--resource` is given. */
 const defaultSpecifications = [
@@ -79,9 +79,6 @@ interface Completed {
 /** `cistern replay`: replays a log through stacks of resources and compares them. */
 export function replayCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('replay')
-    .description(
-      'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
-    )
     .addArgument(logArgument())
     .addOption(resourceOption('a stack to replay through', defaultSpecifications))
     .addOption(streamsOption())

@@ -1,7 +1,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { Command, Option } from 'commander';
 import { ArgumentRangeError } from '../basics/errors.js';
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 import { appendEvents, EventKind } from '../formats/event-columns.js';
 import type { LogProgress } from '../formats/log-source.js';
 import { readRecordedRun } from '../formats/read-recorded-run.js';
@@ -20,7 +20,7 @@ import { fitForReport, ReplayedEvents } from './fit-for-report.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
+import { type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
@@ -48,7 +48,6 @@ interface ReportCommandOptions {
 /** `cistern report`: writes a page that shows where memory went. */
 export function reportCommand(terminal: Terminal): Command {
   return new Command('report')
-    .description('Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.')
     .addArgument(
       logArgument(
         '<logs...>',

@@ -13,7 +13,6 @@ Examples:
 /** `cistern resources`: lists the kinds that `--resource` of `cistern replay` understands. */
 export function resourcesCommand(terminal: Terminal): Command {
   return new Command('resources')
-    .description('List the kinds of resources that --resource understands, and their options.')
     .addOption(jsonOption())
     .addHelpText('after', examples)
     .action(({ json }: { json?: boolean }) => {

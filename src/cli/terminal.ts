@@ -35,11 +35,6 @@ export function hint(terminal: Terminal, message: string): void {
   terminal.stderr.write(`hint: ${message}\n`);
 }
 
-/** `194854` as `194,854`. */
-export function formatCount(count: number): string {
-  return count.toLocaleString('en-US');
-}
-
 /**
  * Prints what was written to a file: on standard output, unless that may be the file itself, as
  * with `/dev/stdout`.

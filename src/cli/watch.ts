@@ -41,7 +41,6 @@ const preload = 'dist/watch/preload.js';
 /** `cistern watch`: runs a program with a page that shows its memory. */
 export function watchCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('watch')
-    .description("Run a Node program, and serve a live page about its memory to this machine's browsers.")
     .argument('<program>', "the program's file")
     .argument('[args...]', 'its arguments')
     .addOption(new Option('--port <port>', 'the port of the page (default: any free port)').argParser(parsePort))

@@ -1,4 +1,4 @@
-import { formatBytes } from '../basics/units.js';
+import { formatBytes, formatCount } from '../basics/units.js';
 
 /**
  * A way of recovering memory. The stages, in their order:
@@ -103,10 +103,6 @@ export function formatReclaimTimings({ elapsedMilliseconds, allocations, exhaust
   const soft = softCollections === 0 ? '' : `, ${formatCount(softCollections)} soft collections`;
   const total = `stages took ${formatShare(measured)} of ${formatTime(elapsedMilliseconds)}${soft}`;
   return [total, rule, head, rule, ...body, rule, ''].join('\n');
-}
-
-function formatCount(count: number): string {
-  return count.toLocaleString('en-US');
 }
 
 function formatShare(share: number): string {

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, formatValue, InvalidLogError } from '../basics/errors.js';
+import { formatCount } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
@@ -214,5 +215,5 @@ function countOf(run: RecordedRun, kinds: readonly number[]): number {
 }
 
 function counted(what: string, count: number): string[] {
-  return count === 0 ? [] : [`${what}: ${count.toLocaleString('en-US')}`];
+  return count === 0 ? [] : [`${what}: ${formatCount(count)}`];
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { isPowerOfTwo } from '../../src/basics/units.js';
+import { formatCount, isPowerOfTwo } from '../../src/basics/units.js';
 
 describe('isPowerOfTwo', () => {
   const powers = Array.from({ length: 53 }, (_, exponent) => 2 ** exponent);
@@ -16,5 +16,19 @@ describe('isPowerOfTwo', () => {
 
   it.each([0, -1, -2, -(2 ** 31), 0.5, 1.5, 2 ** 53, 2 ** 64, Number.NaN, Number.POSITIVE_INFINITY])('refuses %d', (value) => {
     expect(isPowerOfTwo(value)).toBe(false);
+  });
+});
+
+describe('formatCount', () => {
+  it.each([
+    [0, '0'],
+    [7, '7'],
+    [999, '999'],
+    [1000, '1,000'],
+    [194854, '194,854'],
+    [1_000_000, '1,000,000'],
+    [Number.MAX_SAFE_INTEGER, '9,007,199,254,740,991'],
+  ])('writes %d as %s', (count, text) => {
+    expect(formatCount(count)).toBe(text);
   });
 });

@@ -112,7 +112,7 @@ const pairs: Readonly<Record<string, (read: string, written: string) => string[]
 const names = Object.keys(pairs);
 
 const terminal = { stdout: process.stdout, stderr: process.stderr };
-const commands = createProgram(terminal, () => {}).commands as readonly Command[];
+const { commands }: { readonly commands: readonly Command[] } = await createProgram(terminal, () => {});
 
 test('every argument and option of every command that takes a value says whether it names a file', () => {
   const found: Record<string, string> = {};
@@ -148,7 +148,7 @@ test('there is a command line for every file that is written beside one that is 
 /** The check alone, as it runs before a command. */
 async function check(...args: readonly string[]): Promise<readonly string[]> {
   let replaced: readonly string[] = [];
-  const program = createProgram(terminal, () => {});
+  const program = await createProgram(terminal, () => {});
   for (const command of program.commands) {
     command.action(async (..._: unknown[]) => {
       replaced = await checkFiles(command);

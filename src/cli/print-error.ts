@@ -1,0 +1,34 @@
+import { ArgumentRangeError, ArgumentTypeError, CisternError, InvalidLogError, SpecificationError } from '../basics/errors.js';
+import { adviceFor } from './advice.js';
+import { ExitCode } from './exit-code.js';
+import { hint, type Terminal } from './terminal.js';
+
+/** Prints why a command failed, and what to do about it. Returns the exit status. */
+export function printError(error: unknown, terminal: Terminal): number {
+  terminal.stderr.write(`error: ${describe(error)}\n`);
+  const advice = adviceFor(error);
+  if (advice !== undefined) hint(terminal, advice);
+  return exitCodeOf(error);
+}
+
+/** The exit status for an error. */
+export function exitCodeOf(error: unknown): number {
+  const isWrongInput =
+    error instanceof SpecificationError ||
+    error instanceof InvalidLogError ||
+    error instanceof ArgumentRangeError ||
+    error instanceof ArgumentTypeError ||
+    isFileError(error);
+  return isWrongInput ? ExitCode.usage : ExitCode.failure;
+}
+
+/** Whether the file system refused a path that the user named. */
+function isFileError(error: unknown): boolean {
+  return error instanceof Error && 'syscall' in error;
+}
+
+function describe(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const isExpected = error instanceof CisternError || exitCodeOf(error) === ExitCode.usage;
+  return isExpected ? error.message : (error.stack ?? error.message);
+}
