@@ -19,15 +19,17 @@ import type { Terminal } from './terminal.js';
 /** The stacks that a report compares with what was reserved. */
 const specifications = ['cuda', 'pool(cuda, deallocationEvents=deferred)', 'pool(cuda, deallocationEvents=off)', 'arena(cuda)'];
 
-/** Longer logs take more than a second for each replay. */
-const mostEvents = 4_000_000;
+/** Each stack needs a few replays at least, and with this many events a replay takes half a second, or 1.4 s on `cuda`. */
+const mostEvents = 10_000_000;
 
 /** Collects the allocations of a log while it is read, as long as they can be replayed. */
 export class ReplayedEvents implements Pick<EventSink, 'append'> {
   #projection: AllocationProjection | undefined;
+  readonly #most: number;
 
-  constructor(projection: AllocationProjection) {
+  constructor(projection: AllocationProjection, most = mostEvents) {
     this.#projection = projection;
+    this.#most = most;
   }
 
   append(
@@ -42,7 +44,7 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
     second: number,
   ): void {
     this.#projection?.append(kind, layer, stream, thread, phase, stack, time, first, second);
-    if ((this.#projection?.eventCount ?? 0) > mostEvents) this.#projection = undefined;
+    if ((this.#projection?.eventCount ?? 0) > this.#most) this.#projection = undefined;
   }
 
   /** The allocations, unless they are too many, none, or contradict each other. */
