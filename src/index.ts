@@ -70,14 +70,14 @@ export {
   checkOrder,
   declareAllocation,
   declareFree,
-  formatOrderReport,
+  formatOrderViolation,
   isCheckingOrder,
   type MemoryAccess,
   OrderChecker,
   OrderError,
-  type OrderReport,
-  type OrderReportKind,
-  type OrderReportSide,
+  type OrderViolation,
+  type OrderViolationKind,
+  type OrderViolationSide,
 } from './driver/order-checker.js';
 export {
   configureSoftwareDevice,

@@ -48,9 +48,9 @@ export {
   type TopBitsRounding,
 } from './adaptors/pass-through/rounding-resource-adaptor.js';
 export {
-  formatSanitizerReport,
-  type LifetimeReport,
-  type SanitizerReport,
+  formatSanitizerViolation,
+  type LifetimeViolation,
+  type SanitizerViolation,
   SanitizingResourceAdaptor,
   type SanitizingResourceAdaptorOptions,
 } from './adaptors/pass-through/sanitizing-resource-adaptor.js';

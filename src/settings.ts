@@ -69,7 +69,7 @@ export const settings = {
   CISTERN_CHECK_ORDER: {
     values: '1: checks the order of all uses of memory from the start, and warns of each fault',
     default: '0',
-    page: 'order-reports.md',
+    page: 'order-violations.md',
   },
   CISTERN_EARLY_COLLECTION: {
     values: '`on`; `off`: garbage is not collected before memory runs out',

@@ -1,7 +1,7 @@
 /**
  * Checks that every use of memory is ordered after the uses that it conflicts with. The checking is
  * native (`native/order/`) and works on the driver calls that are actually made. This file turns it
- * on and off, keeps the stacks of operations, and puts reports into words.
+ * on and off, keeps the stacks of operations, and puts violations into words.
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
@@ -19,26 +19,26 @@ export type MemoryAccess = 'read' | 'write';
 /** Options of {@link checkOrder}. */
 export interface CheckOrderOptions {
   /**
-   * Whether both sides of a report say where in the program they come from. Keeps the stacks of the
+   * Whether both sides of a violation say where in the program they come from. Keeps the stacks of the
    * last 4,096 operations, at a cost of some tens of microseconds per operation.
    * @defaultValue true
    */
   readonly stacks?: boolean;
   /**
-   * Called with each report, from within the call that caused it. An error that it throws is
+   * Called with each violation, from within the call that caused it. An error that it throws is
    * reported as an uncaught exception.
    */
-  readonly onReport?: (report: OrderReport) => void;
+  readonly onViolation?: (violation: OrderViolation) => void;
   /**
-   * Whether the copy, set, touch or declaration that causes a report throws an {@link OrderError}.
+   * Whether the copy, set, touch or declaration that causes a violation throws an {@link OrderError}.
    * It is submitted even so. Other calls, and a copy to the host that must run host functions
    * first, are only reported.
    * @defaultValue false
    */
-  readonly throwOnReport?: boolean;
+  readonly throwOnViolation?: boolean;
 }
 
-const knownOptions = optionNames<CheckOrderOptions>({ onReport: true, stacks: true, throwOnReport: true });
+const knownOptions = optionNames<CheckOrderOptions>({ onViolation: true, stacks: true, throwOnViolation: true });
 
 /**
  * What is wrong.
@@ -53,10 +53,10 @@ const knownOptions = optionNames<CheckOrderOptions>({ onReport: true, stacks: tr
  * - `'use-before-allocation'`: a use or free on a stream that does not wait for the allocation on
  *   another stream.
  */
-export type OrderReportKind = 'unordered' | 'use-after-free' | 'freed-while-in-use' | 'reuse-without-wait' | 'use-before-allocation';
+export type OrderViolationKind = 'unordered' | 'use-after-free' | 'freed-while-in-use' | 'reuse-without-wait' | 'use-before-allocation';
 
-/** One of the two operations of an {@link OrderReport}. */
-export interface OrderReportSide {
+/** One of the two operations of an {@link OrderViolation}. */
+export interface OrderViolationSide {
   /** What was done. A touch stands for a kernel ({@link Stream.touch}). */
   readonly operation: 'copy' | 'set' | 'touch' | 'allocate' | 'free';
   /** How the memory was used; `undefined` for an allocation and a free. */
@@ -82,36 +82,36 @@ export interface OrderReportSide {
 }
 
 /** Two operations that are not in order. */
-export interface OrderReport {
-  readonly kind: OrderReportKind;
+export interface OrderViolation {
+  readonly kind: OrderViolationKind;
   /** The memory that both sides share. */
   readonly pointer: number;
   readonly bytes: number;
   /** The operation that was submitted first. */
-  readonly earlier: OrderReportSide;
-  /** The operation that caused the report. */
-  readonly later: OrderReportSide;
+  readonly earlier: OrderViolationSide;
+  /** The operation that caused the violation. */
+  readonly later: OrderViolationSide;
   /** Which wait is missing, in one sentence. */
   readonly missing: string;
 }
 
 /**
  * Two operations are not in order. The later one throws this if
- * {@link CheckOrderOptions.throwOnReport} is set. The message is the report as text.
+ * {@link CheckOrderOptions.throwOnViolation} is set. The message is the violation as text.
  */
 export class OrderError extends CisternError {
-  readonly report: OrderReport;
+  readonly violation: OrderViolation;
 
-  constructor(report: OrderReport) {
-    super('ERR_CISTERN_ORDER', formatOrderReport(report));
-    this.report = report;
+  constructor(violation: OrderViolation) {
+    super('ERR_CISTERN_ORDER', formatOrderViolation(violation));
+    this.violation = violation;
   }
 }
 
 const kinds = ['unordered', 'use-after-free', 'freed-while-in-use', 'reuse-without-wait', 'use-before-allocation'] as const;
 const operations = ['copy', 'set', 'touch', 'allocate', 'free'] as const;
 const accesses = [undefined, 'read', 'write'] as const;
-const cellsOfReport = 15;
+const cellsOfViolation = 15;
 const cellsOfSide = 6;
 
 interface KeptStack {
@@ -153,18 +153,18 @@ const throwingCalls: ReadonlySet<string> = new Set<(typeof submittingCalls)[numb
 
 const stackCount = 4096;
 const stackDepth = 32;
-/** How many reports a checker keeps. */
-const reportLimit = 1000;
+/** How many violations a checker keeps. */
+const violationLimit = 1000;
 
 const orderChannel = channel('cistern:order');
 /** See `beginOrderCheck`. */
 const cells = new Float64Array(2);
-const taken = new Float64Array(32 * cellsOfReport);
+const taken = new Float64Array(32 * cellsOfViolation);
 const checkers = new Set<OrderChecker>();
 let isChecking = false;
 let isThrowing = false;
 let lastNumber = 0;
-let seenReports = 0;
+let seenViolations = 0;
 /** The stack of operation n is at n modulo the length; empty if no checker wants stacks. */
 let stacks: KeptStack[] = [];
 
@@ -185,8 +185,8 @@ let stacks: KeptStack[] = [];
  * allocated without the driver, not even on a coherent system, on which a device uses it.
  *
  * While nobody checks, it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment starts the
- * check at the first use of a device and prints each report as a process warning with the code
- * `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.
+ * check at the first use of a device and prints each violation as a process warning with the code
+ * `CISTERN_ORDER`. Violations are also published on the diagnostics channel `cistern:order`.
  * @throws ArgumentTypeError for invalid options.
  * @example
  * ```ts
@@ -194,39 +194,39 @@ let stacks: KeptStack[] = [];
  * const pointer = resource.allocate(4096, producer);
  * set(pointer, 0, 1, 4096, producer);
  * set(pointer, 1, 1, 4096, consumer); // consumer does not wait for producer
- * for (const report of checker.reports) console.log(formatOrderReport(report));
+ * for (const violation of checker.violations) console.log(formatOrderViolation(violation));
  * ```
  */
 export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
   assertOptions(options, knownOptions);
-  const { stacks: wantsStacks, onReport, throwOnReport } = options;
-  if (onReport !== undefined && typeof onReport !== 'function') {
-    throw new ArgumentTypeError(`onReport must be a function, got ${formatValue(onReport)}`);
+  const { stacks: wantsStacks, onViolation, throwOnViolation } = options;
+  if (onViolation !== undefined && typeof onViolation !== 'function') {
+    throw new ArgumentTypeError(`onViolation must be a function, got ${formatValue(onViolation)}`);
   }
-  return new OrderChecker(wantsStacks !== false, throwOnReport === true, onReport);
+  return new OrderChecker(wantsStacks !== false, throwOnViolation === true, onViolation);
 }
 
-/** The reports of one period of checking; see {@link checkOrder}. */
+/** The violations of one period of checking; see {@link checkOrder}. */
 export class OrderChecker implements Disposable {
   /** @internal */
   readonly wantsStacks: boolean;
   /** @internal */
-  readonly throwsOnReport: boolean;
+  readonly throwsOnViolation: boolean;
   /** Not set once this is disposed. */
-  #onReport: ((report: OrderReport) => void) | undefined;
-  #reports: OrderReport[] = [];
-  #droppedReports = 0;
+  #onViolation: ((violation: OrderViolation) => void) | undefined;
+  #violations: OrderViolation[] = [];
+  #droppedViolations = 0;
 
   /** @internal */
-  constructor(wantsStacks: boolean, throwsOnReport: boolean, onReport: ((report: OrderReport) => void) | undefined) {
+  constructor(wantsStacks: boolean, throwsOnViolation: boolean, onViolation: ((violation: OrderViolation) => void) | undefined) {
     this.wantsStacks = wantsStacks;
-    this.throwsOnReport = throwsOnReport;
-    this.#onReport = onReport;
+    this.throwsOnViolation = throwsOnViolation;
+    this.#onViolation = onViolation;
     refuseCloning(this);
     if (checkers.size === 0) {
       native().beginOrderCheck(cells);
       check('check stream order');
-      seenReports = cells[1] as number;
+      seenViolations = cells[1] as number;
       isChecking = true;
     }
     checkers.add(this);
@@ -234,36 +234,36 @@ export class OrderChecker implements Disposable {
   }
 
   /**
-   * The first 1,000 reports since the start or the last `clear`, about calls of this thread and of
+   * The first 1,000 violations since the start or the last `clear`, about calls of this thread and of
    * threads that do not check.
    */
-  get reports(): readonly OrderReport[] {
+  get violations(): readonly OrderViolation[] {
     if (checkers.has(this)) collect();
-    return [...this.#reports];
+    return [...this.#violations];
   }
 
-  /** How many reports were dropped after the first 1,000. */
-  get droppedReports(): number {
+  /** How many violations were dropped after the first 1,000. */
+  get droppedViolations(): number {
     if (checkers.has(this)) collect();
-    return this.#droppedReports;
+    return this.#droppedViolations;
   }
 
-  /** Forgets the reports. Earlier uses still count. */
+  /** Forgets the violations. Earlier uses still count. */
   clear(): void {
     if (checkers.has(this)) collect();
-    this.#reports = [];
-    this.#droppedReports = 0;
+    this.#violations = [];
+    this.#droppedViolations = 0;
   }
 
   /**
-   * Ends this checker; the check itself ends with the last one. The reports stay. A second call
+   * Ends this checker; the check itself ends with the last one. The violations stay. A second call
    * does nothing.
    */
   [Symbol.dispose](): void {
     if (!checkers.has(this)) return;
     collect();
     checkers.delete(this);
-    this.#onReport = undefined;
+    this.#onViolation = undefined;
     if (checkers.size === 0) {
       isChecking = false;
       native().endOrderCheck();
@@ -278,20 +278,20 @@ export class OrderChecker implements Disposable {
   }
 
   /** @internal */
-  take(reports: readonly OrderReport[], dropped: number): void {
-    this.#droppedReports += dropped;
-    for (const report of reports) {
-      if (this.#reports.length < reportLimit) this.#reports.push(report);
-      else this.#droppedReports++;
-      if (this.#onReport !== undefined) callReporter(this.#onReport, report);
+  take(violations: readonly OrderViolation[], dropped: number): void {
+    this.#droppedViolations += dropped;
+    for (const violation of violations) {
+      if (this.#violations.length < violationLimit) this.#violations.push(violation);
+      else this.#droppedViolations++;
+      if (this.#onViolation !== undefined) callObserver(this.#onViolation, violation);
     }
   }
 }
 
 /** @internal An error from a callback must not end the call that is reported. */
-export function callReporter<Report>(onReport: (report: Report) => void, report: Report): void {
+export function callObserver<Violation>(onViolation: (violation: Violation) => void, violation: Violation): void {
   try {
-    onReport(report);
+    onViolation(violation);
   } catch (error) {
     process.nextTick(() => {
       throw error;
@@ -346,9 +346,9 @@ export function touch(pointer: number, bytes: number, stream: Stream, access: Me
   check('touch memory');
 }
 
-/** A report as text of several lines, for people. */
-export function formatOrderReport(report: OrderReport): string {
-  const { kind, pointer, bytes, earlier, later, missing } = report;
+/** A violation as text of several lines, for people. */
+export function formatOrderViolation(violation: OrderViolation): string {
+  const { kind, pointer, bytes, earlier, later, missing } = violation;
   return [
     `${headings[kind]}: ${bytes} bytes from ${formatPointer(pointer)}`,
     `  later:   ${formatSide(later)}`,
@@ -364,10 +364,10 @@ export function checkOrderIfAsked(): void {
   if (value !== '1') {
     throw new ArgumentRangeError(`CISTERN_CHECK_ORDER must be 0 or 1, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
   }
-  checkOrder({ onReport: (report) => process.emitWarning(formatOrderReport(report), { code: 'CISTERN_ORDER' }) });
+  checkOrder({ onViolation: (violation) => process.emitWarning(formatOrderViolation(violation), { code: 'CISTERN_ORDER' }) });
 }
 
-const headings: Readonly<Record<OrderReportKind, string>> = {
+const headings: Readonly<Record<OrderViolationKind, string>> = {
   unordered: 'memory is used by two streams without order',
   'use-after-free': 'memory is used after it was freed',
   'freed-while-in-use': 'memory is freed while it may be in use',
@@ -376,7 +376,7 @@ const headings: Readonly<Record<OrderReportKind, string>> = {
 };
 
 /** @internal */
-export function formatSide(side: OrderReportSide): string {
+export function formatSide(side: OrderViolationSide): string {
   const how = side.access === undefined ? '' : ` (${side.access})`;
   const where = side.streamId === undefined ? 'on the host' : `on stream ${side.streamId}`;
   const number = side.number === 0 ? '' : `, operation ${side.number}`;
@@ -385,11 +385,11 @@ export function formatSide(side: OrderReportSide): string {
 }
 
 /** The noun for an operation in a sentence. */
-function nounOf({ operation, access }: OrderReportSide): string {
+function nounOf({ operation, access }: OrderViolationSide): string {
   return access ?? (operation === 'allocate' ? 'allocation' : 'free');
 }
 
-function missingWait(kind: OrderReportKind, earlier: OrderReportSide, later: OrderReportSide): string {
+function missingWait(kind: OrderViolationKind, earlier: OrderViolationSide, later: OrderViolationSide): string {
   if (kind === 'use-after-free') {
     return earlier.streamId === undefined || earlier.streamId === later.streamId
       ? `the memory must be freed after the ${nounOf(later)} on stream ${later.streamId} was submitted`
@@ -402,12 +402,12 @@ function missingWait(kind: OrderReportKind, earlier: OrderReportSide, later: Ord
   return `stream ${later.streamId} must wait for ${event}${before}`;
 }
 
-/** Makes `native()` number operations and look for reports while anybody checks. */
+/** Makes `native()` number operations and look for violations while anybody checks. */
 function follow(): void {
   const wantsStacks = [...checkers].some((checker) => checker.wantsStacks);
   if (!wantsStacks) stacks = [];
   else if (stacks.length === 0) stacks = Array.from({ length: stackCount }, () => ({ number: 0, stack: '' }));
-  isThrowing = [...checkers].some((checker) => checker.throwsOnReport);
+  isThrowing = [...checkers].some((checker) => checker.throwsOnViolation);
   interpose(isChecking ? followed : undefined);
 }
 
@@ -426,9 +426,9 @@ function followed(addon: NativeBinding): Partial<NativeBinding> {
       if (stacks.length > 0) keepStack(number, followedCall);
       const result = call(...values);
       cells[0] = 0;
-      if (cells[1] !== seenReports) {
-        const report = collect().find(({ later }) => later.number === number);
-        if (isThrowing && mayThrow && report !== undefined && mailbox[0] === 0) throw new OrderError(report);
+      if (cells[1] !== seenViolations) {
+        const violation = collect().find(({ later }) => later.number === number);
+        if (isThrowing && mayThrow && violation !== undefined && mailbox[0] === 0) throw new OrderError(violation);
       }
       return result;
     };
@@ -452,31 +452,31 @@ export function stackOf(number: number): string | undefined {
 }
 
 /**
- * Takes new reports, passes them on and returns them. Leaves the mailbox unchanged: its results may
+ * Takes new violations, passes them on and returns them. Leaves the mailbox unchanged: its results may
  * not have been read yet.
  */
-function collect(): OrderReport[] {
-  seenReports = cells[1] as number;
+function collect(): OrderViolation[] {
+  seenViolations = cells[1] as number;
   const before = mailbox.slice();
-  const reports: OrderReport[] = [];
+  const violations: OrderViolation[] = [];
   let dropped = 0;
   let count: number;
   do {
     native().takeOrderReports(taken);
     count = mailbox[1] as number;
     dropped += mailbox[2] as number;
-    for (let i = 0; i < count; i++) reports.push(reportAt(i * cellsOfReport));
-  } while (count * cellsOfReport === taken.length);
-  if (reports.length > 0 || dropped > 0) {
-    for (const checker of [...checkers]) checker.take(reports, dropped);
-    for (const report of reports) orderChannel.publish(report);
+    for (let i = 0; i < count; i++) violations.push(violationAt(i * cellsOfViolation));
+  } while (count * cellsOfViolation === taken.length);
+  if (violations.length > 0 || dropped > 0) {
+    for (const checker of [...checkers]) checker.take(violations, dropped);
+    for (const violation of violations) orderChannel.publish(violation);
   }
   mailbox.set(before);
-  return reports;
+  return violations;
 }
 
-function reportAt(at: number): OrderReport {
-  const kind = kinds[taken[at] as number] as OrderReportKind;
+function violationAt(at: number): OrderViolation {
+  const kind = kinds[taken[at] as number] as OrderViolationKind;
   const earlier = sideAt(at + 3);
   const later = sideAt(at + 3 + cellsOfSide);
   return Object.freeze({
@@ -489,11 +489,11 @@ function reportAt(at: number): OrderReport {
   });
 }
 
-function sideAt(at: number): OrderReportSide {
+function sideAt(at: number): OrderViolationSide {
   const stream = taken[at + 2] as number;
   const number = taken[at + 5] as number;
   return Object.freeze({
-    operation: operations[taken[at] as number] as OrderReportSide['operation'],
+    operation: operations[taken[at] as number] as OrderViolationSide['operation'],
     access: accesses[taken[at + 1] as number],
     streamId: stream < 0 ? undefined : stream,
     pointer: taken[at + 3] as number,

@@ -146,7 +146,7 @@ const adaptors: readonly Adaptor[] = [
   {
     name: 'SanitizingResourceAdaptor',
     wrap: (upstream) => new SanitizingResourceAdaptor(upstream),
-    numbers: (resource: SanitizingResourceAdaptor) => [resource.allocatedBytes, resource.reports.length],
+    numbers: (resource: SanitizingResourceAdaptor) => [resource.allocatedBytes, resource.violations.length],
   },
   {
     name: 'RoundingResourceAdaptor',

@@ -4,7 +4,7 @@ import {
   checkOrder,
   driverCallCounts,
   Event,
-  formatOrderReport,
+  formatOrderViolation,
   formatPlan,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
@@ -206,7 +206,7 @@ describe('a planned resource that learns', () => {
     for (let i = 0; i < 4; i++) pass();
     expect(resource.plan?.totalBytes).toBe(pages * page);
     expect(resource.statistics().fallbackAllocations).toBe(4);
-    expect(checker.reports.map((report) => formatOrderReport(report))).toEqual([]);
+    expect(checker.violations.map((report) => formatOrderViolation(report))).toEqual([]);
   });
 
   test('plans for the greatest alignment that was asked for', () => {

@@ -6,7 +6,7 @@ import {
   checkOrder,
   Event,
   failCall,
-  formatOrderReport,
+  formatOrderViolation,
   type MemoryResource,
   type Plan,
   PlannedMemoryResource,
@@ -31,7 +31,7 @@ function take(resource: MemoryResource, pages: number, stream: Stream): number {
 function inOrder(run: () => void): void {
   using checker = checkOrder();
   run();
-  expect(checker.reports.map((report) => formatOrderReport(report))).toEqual([]);
+  expect(checker.violations.map((report) => formatOrderViolation(report))).toEqual([]);
 }
 
 /** Makes a stream wait for another. */

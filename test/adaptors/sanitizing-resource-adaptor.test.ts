@@ -10,13 +10,13 @@ import {
   type DevicePointer,
   Event,
   failCall,
-  formatSanitizerReport,
+  formatSanitizerViolation,
   isCheckingOrder,
   type MemoryResource,
   OrderError,
-  type OrderReportSide,
+  type OrderViolationSide,
   PoolMemoryResource,
-  type SanitizerReport,
+  type SanitizerViolation,
   SanitizingResourceAdaptor,
   type SanitizingResourceAdaptorOptions,
   Stream,
@@ -78,9 +78,9 @@ interface Program {
   readonly faulty: (resource: SanitizingResourceAdaptor) => void;
   /** The same without the error. */
   readonly right: (resource: SanitizingResourceAdaptor) => void;
-  readonly kind: SanitizerReport['kind'];
-  readonly earlier?: Partial<OrderReportSide>;
-  readonly later?: Partial<OrderReportSide>;
+  readonly kind: SanitizerViolation['kind'];
+  readonly earlier?: Partial<OrderViolationSide>;
+  readonly later?: Partial<OrderViolationSide>;
 }
 
 const programs: Record<string, Program> = {
@@ -274,30 +274,30 @@ describe('SanitizingResourceAdaptor', () => {
 
     test.each(upstreams)('once, with both sides and their stacks', (make) => {
       using upstream = make();
-      const onReport = vi.fn<(report: SanitizerReport) => void>();
-      using resource = new SanitizingResourceAdaptor(upstream, { onReport });
+      const onViolation = vi.fn<(violation: SanitizerViolation) => void>();
+      using resource = new SanitizingResourceAdaptor(upstream, { onViolation });
       faulty(resource);
-      expect(resource.reports.map((report) => report.kind)).toEqual([kind]);
-      expect(onReport.mock.calls).toEqual([[resource.reports[0]]]);
-      const report = resource.reports[0] as SanitizerReport;
-      if (earlier === undefined) expect(report.earlier).toBeUndefined();
-      else expect(report.earlier).toMatchObject(earlier);
-      expect(report.later).toMatchObject(later as object);
-      for (const side of [report.earlier, report.later]) {
+      expect(resource.violations.map((violation) => violation.kind)).toEqual([kind]);
+      expect(onViolation.mock.calls).toEqual([[resource.violations[0]]]);
+      const violation = resource.violations[0] as SanitizerViolation;
+      if (earlier === undefined) expect(violation.earlier).toBeUndefined();
+      else expect(violation.earlier).toMatchObject(earlier);
+      expect(violation.later).toMatchObject(later as object);
+      for (const side of [violation.earlier, violation.later]) {
         if (side !== undefined) expect(side.stack).toMatch(/^ {4}at .*sanitizing-resource-adaptor\.test\.ts/m);
       }
-      expect(report.earlier?.stack).not.toBe(report.later?.stack);
+      expect(violation.earlier?.stack).not.toBe(violation.later?.stack);
     });
 
     test.each(upstreams)('and nothing in its correct twin', (make) => {
       using upstream = make();
       using resource = new SanitizingResourceAdaptor(upstream);
       right(resource);
-      expect(resource.reports).toEqual([]);
+      expect(resource.violations).toEqual([]);
     });
   });
 
-  test.each(policies)('reports nothing for a pool that orders what it returns (%s)', (events) => {
+  test.each(policies)('violations nothing for a pool that orders what it returns (%s)', (events) => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     using resource = new SanitizingResourceAdaptor(pool, { deallocationEvents: events });
@@ -313,7 +313,7 @@ describe('SanitizingResourceAdaptor', () => {
       if (i % 50 === 0) stream.synchronizeSync();
     }
     for (const { pointer, size, stream } of live) resource.deallocate(pointer, size, stream);
-    expect(resource.reports).toEqual([]);
+    expect(resource.violations).toEqual([]);
   });
 
   test('checks memory that the upstream had taken before', () => {
@@ -324,7 +324,7 @@ describe('SanitizingResourceAdaptor', () => {
     set(pointer, 1, 1, bytes, b);
     resource.deallocate(pointer, bytes, a);
     set(pointer, 1, 1, bytes, b);
-    expect(resource.reports.map(({ kind }) => kind)).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
+    expect(resource.violations.map(({ kind }) => kind)).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
   });
 
   test('reports nothing for frees that share an event', () => {
@@ -340,7 +340,7 @@ describe('SanitizingResourceAdaptor', () => {
       set(pointer, 1, 1, bytes, b);
       resource.deallocate(pointer, bytes, b);
     }
-    expect(resource.reports).toEqual([]);
+    expect(resource.violations).toEqual([]);
   });
 
   test('reports nothing for unused memory that is freed with an event from before its allocation', () => {
@@ -357,7 +357,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(pointer).toBe(first);
     set(pointer, 0, 1, bytes, b);
     sanitizer.deallocate(pointer, bytes, b);
-    expect(sanitizer.reports).toEqual([]);
+    expect(sanitizer.violations).toEqual([]);
   });
 
   test('reports nothing if one is above a pool and another below', () => {
@@ -375,7 +375,7 @@ describe('SanitizingResourceAdaptor', () => {
     (resource.upstream as SanitizingResourceAdaptor).dispose();
     resource.dispose();
     pool.dispose();
-    expect([resource.reports, inner.reports]).toEqual([[], []]);
+    expect([resource.violations, inner.violations]).toEqual([[], []]);
   });
 
   test('finds in buffers what it finds in bare memory', () => {
@@ -383,28 +383,28 @@ describe('SanitizingResourceAdaptor', () => {
     using resource = new SanitizingResourceAdaptor(upstream);
     const buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { resource, stream: a });
     set(buffer.ptr, 0, 4, 3, b);
-    expect(resource.reports[0]).toMatchObject({ kind: 'unordered', earlier: { operation: 'copy' }, later: { operation: 'set' } });
+    expect(resource.violations[0]).toMatchObject({ kind: 'unordered', earlier: { operation: 'copy' }, later: { operation: 'set' } });
     resource.clear();
     buffer.dispose();
-    expect(resource.reports.map(({ kind }) => kind)).toEqual(['freed-while-in-use']);
+    expect(resource.violations.map(({ kind }) => kind)).toEqual(['freed-while-in-use']);
   });
 
   test('reports leaks when it is disposed, with their stacks, and warns', () => {
     const emitWarning = vi.spyOn(process, 'emitWarning').mockReturnValue();
     using upstream = new CudaMemoryResource();
-    const onReport = vi.fn();
-    using resource = new SanitizingResourceAdaptor(upstream, { onReport });
+    const onViolation = vi.fn();
+    using resource = new SanitizingResourceAdaptor(upstream, { onViolation });
     const pointers = [resource.allocate(100, a), resource.allocate(300, b)] as const;
     expect(resource.allocatedBytes).toBe(400);
     resource.dispose();
     resource.dispose();
     expect(isCheckingOrder()).toBe(false);
-    expect(resource.reports).toMatchObject([
+    expect(resource.violations).toMatchObject([
       { kind: 'leak', pointer: pointers[1], bytes: 300, earlier: { operation: 'allocate', streamId: b.id }, later: undefined },
       { kind: 'leak', pointer: pointers[0], bytes: 100, earlier: { operation: 'allocate', streamId: a.id }, later: undefined },
     ]);
-    expect(resource.reports[0]?.earlier?.stack).toContain('sanitizing-resource-adaptor.test.ts');
-    expect(onReport).toHaveBeenCalledTimes(2);
+    expect(resource.violations[0]?.earlier?.stack).toContain('sanitizing-resource-adaptor.test.ts');
+    expect(onViolation).toHaveBeenCalledTimes(2);
     expect(emitWarning.mock.calls).toEqual([
       [
         expect.stringMatching(/^2 allocations of 400 bytes outstanding\n[\s\S]*sanitizing-resource-adaptor\.test/),
@@ -415,7 +415,7 @@ describe('SanitizingResourceAdaptor', () => {
     upstream.deallocate(pointers[1], 300, a);
   });
 
-  test('formats its reports for people', () => {
+  test('formats its violations for people', () => {
     vi.spyOn(process, 'emitWarning').mockReturnValue();
     const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
@@ -427,7 +427,7 @@ describe('SanitizingResourceAdaptor', () => {
     const earlier = expect.stringMatching(
       new RegExp(`^  earlier: allocate of 100 bytes from ${address} on stream ${a.id}, operation \\d+$`),
     );
-    expect(resource.reports.map((report) => formatSanitizerReport(report).split('\n'))).toEqual([
+    expect(resource.violations.map((violation) => formatSanitizerViolation(violation).split('\n'))).toEqual([
       [
         `memory is freed with a different size than it was allocated with: 99 bytes from ${address}`,
         `  later:   free of 99 bytes from ${address} on stream ${b.id}`,
@@ -447,7 +447,7 @@ describe('SanitizingResourceAdaptor', () => {
     vi.spyOn(upstream, 'allocate').mockReturnValue(last);
     resource.deallocate(resource.allocate(256, b), 256, b);
     expect(() => resource.deallocate(last, 256, a)).toThrow(refusal('DOUBLE_FREE'));
-    expect(resource.reports).toMatchObject([{ kind: 'double-free', earlier: { operation: 'free', streamId: b.id } }]);
+    expect(resource.violations).toMatchObject([{ kind: 'double-free', earlier: { operation: 'free', streamId: b.id } }]);
   });
 
   test('remembers the last 4,096 frees', () => {
@@ -470,16 +470,16 @@ describe('SanitizingResourceAdaptor', () => {
     resource.deallocate(pointer, bytes, a, event);
     expect(() => resource.deallocate(pointer, bytes, a)).toThrow();
     a.touch(pointer, bytes, 'read');
-    expect(resource.reports.map(({ kind }) => kind)).toEqual(['double-free', 'use-after-free']);
-    for (const { earlier, later } of resource.reports) expect([earlier?.stack, later?.stack]).toEqual([undefined, undefined]);
+    expect(resource.violations.map(({ kind }) => kind)).toEqual(['double-free', 'use-after-free']);
+    for (const { earlier, later } of resource.violations) expect([earlier?.stack, later?.stack]).toEqual([undefined, undefined]);
   });
 
-  test('keeps a bounded list of reports', () => {
+  test('keeps a bounded list of violations', () => {
     using resource = new SanitizingResourceAdaptor(new SpyResource());
     for (let i = 0; i < 1003; i++) expect(() => resource.deallocate(256, 8, a)).toThrow();
-    expect([resource.reports.length, resource.droppedReports]).toEqual([1000, 3]);
+    expect([resource.violations.length, resource.droppedViolations]).toEqual([1000, 3]);
     resource.clear();
-    expect([resource.reports.length, resource.droppedReports]).toEqual([0, 0]);
+    expect([resource.violations.length, resource.droppedViolations]).toEqual([0, 0]);
   });
 
   test('still has memory that the upstream refused to free, which can be used and freed then', () => {
@@ -491,7 +491,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.outstandingAllocations()).toMatchObject([{ pointer, bytes, streamId: a.id }]);
     a.touch(pointer, bytes, 'write');
     resource.deallocate(pointer, bytes, a);
-    expect([resource.allocatedBytes, resource.reports]).toEqual([0, []]);
+    expect([resource.allocatedBytes, resource.violations]).toEqual([0, []]);
   });
 
   test('has nothing of allocations that the upstream refused', () => {
@@ -539,17 +539,18 @@ describe('SanitizingResourceAdaptor', () => {
     );
     a.touch(pointer, bytes, 'write');
     resource.deallocate(pointer, bytes, a);
-    expect(resource.reports).toEqual([]);
+    expect(resource.violations).toEqual([]);
   });
 
-  test.each<[SanitizingResourceAdaptorOptions]>([[{ onReport: 5 as never }], [{ deallocationEvents: 'late' as never }], [null as never]])(
-    'refuses the options %o and checks nothing then',
-    (options) => {
-      expect(() => new SanitizingResourceAdaptor(new SpyResource(), options)).toThrow(
-        expect.objectContaining({ code: expect.stringMatching(/^ERR_INVALID_ARG/) }),
-      );
-    },
-  );
+  test.each<[SanitizingResourceAdaptorOptions]>([
+    [{ onViolation: 5 as never }],
+    [{ deallocationEvents: 'late' as never }],
+    [null as never],
+  ])('refuses the options %o and checks nothing then', (options) => {
+    expect(() => new SanitizingResourceAdaptor(new SpyResource(), options)).toThrow(
+      expect.objectContaining({ code: expect.stringMatching(/^ERR_INVALID_ARG/) }),
+    );
+  });
 
   test('reports an error of the callback as an uncaught exception, and the call continues', () => {
     const end = runModule(
@@ -557,7 +558,7 @@ describe('SanitizingResourceAdaptor', () => {
       import { CudaMemoryResource, SanitizingResourceAdaptor, Stream } from 'cistern';
       process.on('uncaughtException', (error) => console.log('caught', error.message));
       const stream = new Stream();
-      const resource = new SanitizingResourceAdaptor(new CudaMemoryResource(), { onReport: ({ kind }) => { throw new Error(kind); } });
+      const resource = new SanitizingResourceAdaptor(new CudaMemoryResource(), { onViolation: ({ kind }) => { throw new Error(kind); } });
       const pointer = resource.allocate(64, stream);
       resource.deallocate(pointer, 64, stream);
       stream.touch(pointer, 64, 'read');
@@ -569,10 +570,10 @@ describe('SanitizingResourceAdaptor', () => {
   });
 });
 
-describe('a SanitizingResourceAdaptor whose reports throw', () => {
-  const make = (upstream: MemoryResource) => new SanitizingResourceAdaptor(upstream, { throwOnReport: true });
+describe('a SanitizingResourceAdaptor whose violations throw', () => {
+  const make = (upstream: MemoryResource) => new SanitizingResourceAdaptor(upstream, { throwOnViolation: true });
 
-  test('throws the report from the reported use, which is submitted anyway', async () => {
+  test('throws the violation from the reported use, which is submitted anyway', async () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = make(upstream);
     const pointer = resource.allocate(64, a);
@@ -593,16 +594,16 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     a.touch(pointer, 64, 'write');
     await expect(copyToHost(pointer, 64, b)).rejects.toThrow(OrderError);
     await b.synchronize();
-    expect(resource.reports).toHaveLength(6);
+    expect(resource.violations).toHaveLength(6);
     a.touch(pointer, 64, 'write');
     try {
       set(pointer, 9, 1, 64, b);
       expect.unreachable();
     } catch (error) {
-      const { code, report, message } = error as OrderError;
+      const { code, violation, message } = error as OrderError;
       expect(code).toBe('ERR_CISTERN_ORDER');
-      expect(report).toBe(resource.reports.at(-1));
-      expect(message).toBe(formatSanitizerReport(report));
+      expect(violation).toBe(resource.violations.at(-1));
+      expect(message).toBe(formatSanitizerViolation(violation));
     }
     b.synchronizeSync();
     const host = new Uint8Array(64);
@@ -621,12 +622,12 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     resource.deallocate(pointer, bytes, a);
     deallocate.mockClear();
     expect(() => resource.allocate(bytes, b)).toThrow(
-      expect.objectContaining({ report: expect.objectContaining({ kind: 'reuse-without-wait' }) }),
+      expect.objectContaining({ violation: expect.objectContaining({ kind: 'reuse-without-wait' }) }),
     );
     expect(deallocate.mock.calls).toEqual([[pointer, bytes, b, undefined]]);
     expect(resource.allocatedBytes).toBe(0);
     resource.deallocate(resource.allocate(bytes, b), bytes, b);
-    expect(resource.reports).toHaveLength(1);
+    expect(resource.violations).toHaveLength(1);
   });
 
   test('does not free memory that may be in use, and does when the stream waits', () => {
@@ -636,13 +637,13 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     const pointer = resource.allocate(bytes, a);
     a.touch(pointer, bytes, 'write');
     expect(() => resource.deallocate(pointer, bytes, b)).toThrow(
-      expect.objectContaining({ report: expect.objectContaining({ kind: 'freed-while-in-use' }) }),
+      expect.objectContaining({ violation: expect.objectContaining({ kind: 'freed-while-in-use' }) }),
     );
     expect(deallocate).not.toHaveBeenCalled();
     expect(resource.allocatedBytes).toBe(bytes);
     wait(b, a);
     resource.deallocate(pointer, bytes, b);
-    expect([resource.reports.length, resource.allocatedBytes]).toEqual([1, 0]);
+    expect([resource.violations.length, resource.allocatedBytes]).toEqual([1, 0]);
   });
 
   test('does not throw from unchecked calls, or from a copy that has not completed', () => {
@@ -661,7 +662,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     a.touch(pointer, 8, 'write');
     upstream.deallocate(pointer, bytes, b);
     expect(() => upstream.deallocate(pointer, bytes, b)).toThrow(refusal('DOUBLE_FREE'));
-    expect(resource.reports.map(({ kind }) => kind)).toEqual(['unordered', 'freed-while-in-use']);
+    expect(resource.violations.map(({ kind }) => kind)).toEqual(['unordered', 'freed-while-in-use']);
   });
 
   test('no longer throws after it is disposed, even if others continue to check', () => {
@@ -670,7 +671,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     make(upstream).dispose();
     const pointer = other.allocate(bytes, a);
     b.touch(pointer, bytes, 'read');
-    expect(other.reports).toHaveLength(1);
+    expect(other.violations).toHaveLength(1);
     b.synchronizeSync();
     other.deallocate(pointer, bytes, a);
   });

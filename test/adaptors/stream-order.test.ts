@@ -795,7 +795,7 @@ describe('an arena', () => {
     expect(second).toBe(first);
     c.touch(second, half, 'write');
     hold.release();
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
     upstream.deallocate(other, half, b);
   });
 });

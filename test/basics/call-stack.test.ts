@@ -41,7 +41,7 @@ describe('the stacks of', () => {
     event.record(stream);
     resource.deallocate(second, 256, stream, event);
     expect(() => resource.deallocate(second, 256, stream)).toThrow(/already freed/);
-    const stacks = resource.reports.flatMap(({ earlier, later }) => [earlier?.stack, later?.stack]);
+    const stacks = resource.violations.flatMap(({ earlier, later }) => [earlier?.stack, later?.stack]);
     expect(stacks).toHaveLength(4);
     for (const stack of stacks) {
       expect(stack).toMatch(/^ {4}at .*call-stack\.test\.ts/);

@@ -130,7 +130,7 @@ describe('a buffer that a worker gives to another', () => {
         show(await returned(pool));
         const next = new DeviceBuffer(MiB, { resource: pool, stream });
         next.fill(3);
-        show(valuesOf(next), checker.reports.length);
+        show(valuesOf(next), checker.violations.length);
         next.dispose();
         await worker.terminate();
       }
@@ -354,11 +354,11 @@ describe('a buffer that a worker gives to another', () => {
       show(await returned(pool));
       const second = new DeviceBuffer(MiB, { resource: pool, stream });
       second.fill(3);
-      show(checker.reports.length);
+      show(checker.violations.length);
       worker.postMessage({ ptr: second.ptr, bytes: MiB });
       await received(worker);
       second.fill(4);
-      show(checker.reports.map(({ kind }) => kind).join());
+      show(checker.violations.map(({ kind }) => kind).join());
       await worker.terminate();
     `);
     expect(end).toEqual(printed('0', '0', 'unordered'));
@@ -445,7 +445,7 @@ describe('an event that a worker gives to another', () => {
         await once(worker, 'exit');
         event.dispose();
         copy.dispose();
-        show(form, isFilled || form === 'nothing', checker.reports.length > 0);
+        show(form, isFilled || form === 'nothing', checker.violations.length > 0);
         checker.clear();
       }
       stream.synchronizeSync();
@@ -482,7 +482,7 @@ describe('a stream that workers share', () => {
       hold.release();
       show([...new Set(await copy.toHost())].join());
       worker.postMessage('dispose');
-      show(await received(worker), stream.query(), checker.reports.length);
+      show(await received(worker), stream.query(), checker.violations.length);
       await worker.terminate();
     `);
     expect(end).toEqual(printed('queued', 'false', '2', 'disposed true 0'));

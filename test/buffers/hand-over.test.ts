@@ -255,7 +255,7 @@ describe('a detached buffer', () => {
     await home();
     using next = given();
     next.fill(3);
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
   });
 
   test('leaves the run of a cache that it was allocated in', async () => {

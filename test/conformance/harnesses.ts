@@ -4,7 +4,7 @@ import {
   createResourceStack,
   type DeallocationEvents,
   FailureCallbackResourceAdaptor,
-  formatSanitizerReport,
+  formatSanitizerViolation,
   GiB,
   type KindRole,
   type MemoryResource,
@@ -79,17 +79,17 @@ function supportOf({ kind, upstream, options = {} }: Specification, asked?: unkn
 function harness(specification: string, wrap?: (resource: MemoryResource) => MemoryResource): ResourceHarness {
   const create = () => {
     const stack = createResourceStack(specification);
-    return { resource: wrap?.(stack.resource) ?? stack.resource, dispose: () => disposeWithoutReports(stack) };
+    return { resource: wrap?.(stack.resource) ?? stack.resource, dispose: () => disposeWithoutViolations(stack) };
   };
   return { name: specification, create, supports: supportOf(parseSpecification(specification)) };
 }
 
 /** Fails if the suite, or a resource below that checks stream order, found a violation. */
-function disposeWithoutReports(stack: ResourceStack): void {
+function disposeWithoutViolations(stack: ResourceStack): void {
   stack.dispose();
   const sanitizers = stack.layers.filter((layer) => layer instanceof SanitizingResourceAdaptor);
-  const reports = sanitizers.flatMap((sanitizer) => sanitizer.reports.filter((report) => 'missing' in report));
-  if (reports.length > 0) throw new Error(reports.map(formatSanitizerReport).join('\n'));
+  const reports = sanitizers.flatMap((sanitizer) => sanitizer.violations.filter((report) => 'missing' in report));
+  if (reports.length > 0) throw new Error(reports.map(formatSanitizerViolation).join('\n'));
 }
 
 /** Stacks that combine kinds, or in which a kind has other options than in its example. */

@@ -13,12 +13,12 @@ import {
   declareAllocation,
   declareFree,
   Event,
-  formatOrderReport,
+  formatOrderViolation,
   isCheckingOrder,
   ManagedMemoryResource,
   type OrderChecker,
-  type OrderReport,
-  type OrderReportKind,
+  type OrderViolation,
+  type OrderViolationKind,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
@@ -61,15 +61,15 @@ function wait(waiting: Stream, recorded: Stream): void {
   waiting.wait(event);
 }
 
-/** The kinds of the reports since the last call. */
-function kinds(): OrderReportKind[] {
-  const result = checker.reports.map(({ kind }) => kind);
+/** The kinds of the violations since the last call. */
+function kinds(): OrderViolationKind[] {
+  const result = checker.violations.map(({ kind }) => kind);
   checker.clear();
   return result;
 }
 
-/** The reports of two writes on two streams, with something done in between. */
-async function between(body: () => unknown, first = a, second = b): Promise<OrderReportKind[]> {
+/** The violations of two writes on two streams, with something done in between. */
+async function between(body: () => unknown, first = a, second = b): Promise<OrderViolationKind[]> {
   Device.get().synchronizeSync();
   first.touch(pointer, bytes, 'write');
   await body();
@@ -77,14 +77,14 @@ async function between(body: () => unknown, first = a, second = b): Promise<Orde
   return kinds();
 }
 
-describe('a report', () => {
+describe('a violation', () => {
   test('names both sides, their origins, and the missing wait', () => {
     set(pointer, 1, 1, 1000, a);
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
     copyFromHost(pointer + 500, new Uint8Array(1000), b);
-    expect(checker.reports).toHaveLength(1);
-    const [report] = checker.reports as [OrderReport];
-    expect(report).toMatchObject({
+    expect(checker.violations).toHaveLength(1);
+    const [violation] = checker.violations as [OrderViolation];
+    expect(violation).toMatchObject({
       kind: 'unordered',
       pointer: pointer + 500,
       bytes: 500,
@@ -92,20 +92,20 @@ describe('a report', () => {
       later: { operation: 'copy', access: 'write', streamId: b.id, pointer: pointer + 500, bytes: 1000 },
       missing: `stream ${b.id} must wait for an event recorded on stream ${a.id} after its write`,
     });
-    expect(report.later.number).toBe(report.earlier.number + 1);
-    for (const side of [report.earlier, report.later]) {
+    expect(violation.later.number).toBe(violation.earlier.number + 1);
+    for (const side of [violation.earlier, violation.later]) {
       expect(side.stack).toContain('order-checker.test.ts');
       expect(side.stack).not.toContain('order-checker.ts');
     }
-    expect(report.earlier.stack).not.toBe(report.later.stack);
+    expect(violation.earlier.stack).not.toBe(violation.later.stack);
   });
 
   test('has a readable text', () => {
     set(pointer, 1, 1, 1000, a);
     b.touch(pointer, 8, 'read');
-    const [report] = checker.reports as [OrderReport];
+    const [violation] = checker.violations as [OrderViolation];
     const address = `0x${pointer.toString(16)}`;
-    const lines = formatOrderReport(report).split('\n');
+    const lines = formatOrderViolation(violation).split('\n');
     expect(lines[0]).toBe(`memory is used by two streams without order: 8 bytes from ${address}`);
     expect(lines[1]).toMatch(new RegExp(`^ {2}later: {3}touch \\(read\\) of 8 bytes from ${address} on stream ${b.id}, operation \\d+$`));
     expect(lines[2]).toMatch(/^ {4}at /);
@@ -115,34 +115,34 @@ describe('a report', () => {
 
   test('reaches every checker, during the call that caused it, and a diagnostics channel', () => {
     const seen: string[] = [];
-    const onMessage = (message: unknown) => seen.push(`channel ${(message as OrderReport).kind}`);
+    const onMessage = (message: unknown) => seen.push(`channel ${(message as OrderViolation).kind}`);
     subscribe('cistern:order', onMessage);
-    using second = checkOrder({ stacks: false, onReport: ({ kind }) => seen.push(kind) });
+    using second = checkOrder({ stacks: false, onViolation: ({ kind }) => seen.push(kind) });
     a.touch(pointer, bytes, 'write');
     b.touch(pointer, bytes, 'write');
     unsubscribe('cistern:order', onMessage);
     expect(seen).toEqual(['unordered', 'channel unordered']);
-    expect([second.reports.length, checker.reports.length]).toEqual([1, 1]);
+    expect([second.violations.length, checker.violations.length]).toEqual([1, 1]);
     second.dispose();
     second.dispose();
     a.touch(pointer, bytes, 'write');
-    expect([second.reports.length, checker.reports.length]).toEqual([1, 2]);
+    expect([second.violations.length, checker.violations.length]).toEqual([1, 2]);
   });
 
   test('does not change the results of the call that caused it', () => {
     using async = new CudaAsyncMemoryResource();
     using event = new Event();
-    const onReport = vi.fn(() => event.query());
-    using second = checkOrder({ onReport });
+    const onViolation = vi.fn(() => event.query());
+    using second = checkOrder({ onViolation });
     const pooled = async.allocate(bytes, a);
     async.deallocate(pooled, bytes, b);
-    expect(onReport).toHaveBeenCalledOnce();
-    expect(second.reports[0]?.kind).toBe('use-before-allocation');
+    expect(onViolation).toHaveBeenCalledOnce();
+    expect(second.violations[0]?.kind).toBe('use-before-allocation');
     mailbox[5] = 7;
     native().set(pointer, 0, 1, 1, a.handle);
     native().set(pointer, 0, 1, 1, b.handle);
     expect([mailbox[0], mailbox[5]]).toEqual([0, 7]);
-    expect(onReport).toHaveBeenCalledTimes(2);
+    expect(onViolation).toHaveBeenCalledTimes(2);
   });
 
   test('whose callback throws causes an uncaught exception, and the call goes on', () => {
@@ -150,11 +150,11 @@ describe('a report', () => {
       `
       import { checkOrder, CudaMemoryResource, Stream } from 'cistern';
       process.on('uncaughtException', (error) => console.log('caught', error.message));
-      using checker = checkOrder({ onReport: () => { throw new Error('seen'); } });
+      using checker = checkOrder({ onViolation: () => { throw new Error('seen'); } });
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
       const pointer = new CudaMemoryResource().allocate(64, a);
       for (const stream of [a, b]) stream.touch(pointer, 64, 'write');
-      console.log(checker.reports.length);
+      console.log(checker.violations.length);
     `.replace('using checker', 'const checker'),
     );
     expect(end).toMatchObject({ status: 0, stdout: '1\ncaught seen\n' });
@@ -162,23 +162,23 @@ describe('a report', () => {
 
   test('is kept in a bounded list', () => {
     for (let i = 0; i < 1005; i++) (i % 2 === 0 ? a : b).touch(pointer, 8, 'write');
-    expect([checker.reports.length, checker.droppedReports]).toEqual([1000, 4]);
+    expect([checker.violations.length, checker.droppedViolations]).toEqual([1000, 4]);
     checker.clear();
-    expect([checker.reports.length, checker.droppedReports]).toEqual([0, 0]);
+    expect([checker.violations.length, checker.droppedViolations]).toEqual([0, 0]);
   });
 
   test('has no stacks if none are wanted, and loses those of old operations', () => {
     a.touch(pointer, 8, 'write');
     for (let i = 0; i < 5000; i++) a.touch(pointer + 8, 8, 'write');
     b.touch(pointer, 8, 'write');
-    expect(checker.reports[0]?.earlier.stack).toBeUndefined();
-    expect(checker.reports[0]?.later.stack).toBeDefined();
+    expect(checker.violations[0]?.earlier.stack).toBeUndefined();
+    expect(checker.violations[0]?.later.stack).toBeDefined();
     checker.dispose();
     checker = checkOrder({ stacks: false });
     const fresh = resource.allocate(8, a);
     a.touch(fresh, 8, 'write');
     b.touch(fresh, 8, 'write');
-    expect(checker.reports[0]).toMatchObject({ earlier: { stack: undefined }, later: { stack: undefined } });
+    expect(checker.violations[0]).toMatchObject({ earlier: { stack: undefined }, later: { stack: undefined } });
     resource.deallocate(fresh, 8, a);
   });
 });
@@ -279,7 +279,7 @@ describe('uses of two streams are in order', () => {
 
   test('inside a host function, but not merely because its stream has reached it', async () => {
     a.touch(pointer, bytes, 'write');
-    const seen: OrderReportKind[][] = [];
+    const seen: OrderViolationKind[][] = [];
     using hold = a.hold();
     a.launchHostFunction(() => {
       b.touch(pointer, 64, 'write');
@@ -389,7 +389,7 @@ describe('uses are checked against each other', () => {
     expect(() => a.touch(-1, 8, 'read')).toThrow(RangeError);
     expect(() => a.touch(pointer, 0.5, 'read')).toThrow(RangeError);
     expect(() => a.touch(pointer, 8, 'readwrite' as 'read')).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
-    expect(() => checkOrder({ onReport: 1 as unknown as () => void })).toThrow(TypeError);
+    expect(() => checkOrder({ onViolation: 1 as unknown as () => void })).toThrow(TypeError);
     expect(() => checkOrder(null as unknown as object)).toThrow(TypeError);
     const gone = new Stream();
     gone.dispose();
@@ -404,14 +404,14 @@ describe('memory has a lifetime', () => {
     using async = new CudaAsyncMemoryResource();
     const early = async.allocate(bytes, a);
     b.touch(early, 8, 'read');
-    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'allocate', access: undefined, streamId: a.id } });
+    expect(checker.violations[0]).toMatchObject({ earlier: { operation: 'allocate', access: undefined, streamId: a.id } });
     expect(kinds()).toEqual(['use-before-allocation']);
     async.deallocate(early, bytes, a);
-    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'touch' }, later: { operation: 'free', access: undefined } });
-    expect(checker.reports[0]?.missing).toContain('before it frees the memory');
+    expect(checker.violations[0]).toMatchObject({ earlier: { operation: 'touch' }, later: { operation: 'free', access: undefined } });
+    expect(checker.violations[0]?.missing).toContain('before it frees the memory');
     expect(kinds()).toEqual(['freed-while-in-use']);
     a.touch(early, 8, 'read');
-    expect(checker.reports[0]?.missing).toBe(`the memory must be freed after the read on stream ${a.id} was submitted`);
+    expect(checker.violations[0]?.missing).toBe(`the memory must be freed after the read on stream ${a.id} was submitted`);
     expect(kinds()).toEqual(['use-after-free']);
     const again = async.allocate(bytes, a);
     wait(b, a);
@@ -427,7 +427,7 @@ describe('memory has a lifetime', () => {
     resource.deallocate(plain, 64, b);
     expect(kinds()).toEqual([]);
     a.touch(plain, 64, 'write');
-    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'free', streamId: undefined } });
+    expect(checker.violations[0]).toMatchObject({ earlier: { operation: 'free', streamId: undefined } });
     expect(kinds()).toEqual(['use-after-free']);
   });
 
@@ -444,8 +444,8 @@ describe('memory has a lifetime', () => {
     declareFree(pointer, 256, a);
     expect(kinds()).toEqual([]);
     declareAllocation(pointer, 256, b);
-    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'free' }, later: { operation: 'allocate' } });
-    expect(checker.reports[0]?.missing).toContain('before it is given the memory');
+    expect(checker.violations[0]).toMatchObject({ earlier: { operation: 'free' }, later: { operation: 'allocate' } });
+    expect(checker.violations[0]?.missing).toContain('before it is given the memory');
     expect(kinds()).toEqual(['reuse-without-wait']);
     declareFree(pointer, 256, b);
     wait(a, b);
@@ -529,7 +529,7 @@ describe('checking', () => {
     expect(run('yes').stderr).toContain('CISTERN_CHECK_ORDER must be 0 or 1');
   });
 
-  test('sees the calls of workers, which get their own reports if they check', () => {
+  test('sees the calls of workers, which get their own violations if they check', () => {
     const end = runModule(
       `
       import { once } from 'node:events';
@@ -547,17 +547,17 @@ describe('checking', () => {
             const checker = \${asks} ? checkOrder() : undefined;
             const stream = new Stream({ nonBlocking: true });
             set(\${pointer}, 2, 1, 64, stream);
-            parentPort.postMessage(checker?.reports.map(({ earlier, later }) => [earlier.number, later.number, later.stack !== undefined]));
+            parentPort.postMessage(checker?.violations.map(({ earlier, later }) => [earlier.number, later.number, later.stack !== undefined]));
           });
         \`, { eval: true, execArgv: [] });
-        const [reports] = await once(worker, 'message');
+        const [violations] = await once(worker, 'message');
         await worker.terminate();
-        return reports;
+        return violations;
       };
-      console.log(JSON.stringify(await work(false)), checker.reports.length);
-      console.log(JSON.stringify(await work(true)), checker.reports.length);
+      console.log(JSON.stringify(await work(false)), checker.violations.length);
+      console.log(JSON.stringify(await work(true)), checker.violations.length);
       set(pointer, 3, 1, 64, b);
-      console.log(checker.reports.length);
+      console.log(checker.violations.length);
       process.exit();
     `,
     );
@@ -582,7 +582,7 @@ describe('checking', () => {
         await worker.terminate();
         const checker = checkOrder();
         for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
-        console.log('since', checker.reports.length);
+        console.log('since', checker.violations.length);
         checker.dispose();
         resource.deallocate(pointer, 64, a);
       }

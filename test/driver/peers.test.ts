@@ -280,7 +280,7 @@ describe.each(policies)('a pool with %s events', (deallocationEvents) => {
         target.dispose();
       }
     }
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
   });
 });
 
@@ -299,7 +299,7 @@ test('a driver pool hands memory that one device has freed to another only after
   far.synchronizeSync();
   expect(new Set(target.toHostSync())).toEqual(new Set([3]));
   target.dispose();
-  expect(checker.reports).toEqual([]);
+  expect(checker.violations).toEqual([]);
 });
 
 test('what a disposed pool had goes back only after the work of every device with access', () => {
@@ -312,7 +312,7 @@ test('what a disposed pool had goes back only after the work of every device wit
   set(pointer, 2, 1, 4096, far);
   pool.dispose();
   hold.release();
-  expect(checker.reports).toEqual([]);
+  expect(checker.violations).toEqual([]);
 });
 
 test('the order checker sees copies between devices', () => {
@@ -324,7 +324,7 @@ test('the order checker sees copies between devices', () => {
   using hold = far.hold();
   copy(target, source, 4096, far);
   copy(target, source, 4096, near);
-  expect(checker.reports).toEqual([
+  expect(checker.violations).toEqual([
     expect.objectContaining({
       kind: 'unordered',
       earlier: expect.objectContaining({ operation: 'copy', streamId: far.id }),

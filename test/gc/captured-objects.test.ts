@@ -169,7 +169,7 @@ const uses: Readonly<Record<string, Use>> = {
     return resource;
   },
   'the callback of a disposed order checker': (captured) => {
-    const checker = checkOrder({ onReport: () => void captured });
+    const checker = checkOrder({ onViolation: () => void captured });
     checker.dispose();
     return checker;
   },

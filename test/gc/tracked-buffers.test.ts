@@ -44,5 +44,5 @@ it('the order checker keeps the stacks of uses, but not the buffers', async () =
   expect(resource.reservedBytes).toBeGreaterThanOrEqual(before + dropped * 1000);
   await collectGarbageUntil(() => resource.reservedBytes <= before + 1024);
   expect(resource.reservedBytes).toBeLessThanOrEqual(before + 1024);
-  expect(checker.reports).toEqual([]);
+  expect(checker.violations).toEqual([]);
 });

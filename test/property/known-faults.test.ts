@@ -11,7 +11,7 @@ import {
   type DevicePointer,
   driverCallCounts,
   FixedSizeMemoryResource,
-  formatOrderReport,
+  formatOrderViolation,
   LimitingResourceAdaptor,
   type MemoryResource,
   MiB,
@@ -105,7 +105,7 @@ function freedBlock(pool: MemoryResource, stream: Stream, waitsOnHost: boolean):
 /** Fails unless waits order a stream that got the block after the stream that had it. */
 function expectOrder(pointer: DevicePointer, stream: Stream): void {
   stream.touch(pointer, bytes, 'write');
-  expect(checker.reports.map(formatOrderReport)).toEqual([]);
+  expect(checker.violations.map(formatOrderViolation)).toEqual([]);
 }
 
 /**

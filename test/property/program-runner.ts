@@ -14,7 +14,7 @@ import {
   declareFree,
   driverCallCounts,
   Event,
-  formatOrderReport,
+  formatOrderViolation,
   type MonotonicMark,
   type MonotonicMemoryResource,
   type OrderChecker,
@@ -345,8 +345,8 @@ class Run {
 
   #checkOrder(): void {
     if (this.#model.violation !== undefined) throw this.#model.violation;
-    const [report] = this.#checker.reports;
-    if (report !== undefined) throw new Violation(formatOrderReport(report));
+    const [report] = this.#checker.violations;
+    if (report !== undefined) throw new Violation(formatOrderViolation(report));
   }
 
   #step(command: Command): void {

@@ -9,7 +9,7 @@ import {
   Device,
   type FallbackResourceAdaptor,
   type FixedSizeMemoryResource,
-  formatSanitizerReport,
+  formatSanitizerViolation,
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
@@ -64,7 +64,7 @@ export interface Layer {
   /** Its number of calls at the last check. */
   checkedCalls: number;
   /** Reports of the program's deliberately wrong calls. */
-  excusedReports: number;
+  excusedViolations: number;
 }
 
 interface StackLeaf {
@@ -112,7 +112,7 @@ export class Stack {
       const second = alternate === undefined ? undefined : makeLeaf(alternate.leaf);
       const resource = make(kind, alternate === undefined ? options : { ...options, [alternate.option]: second }, below);
       const above = new Probe(resource, this.#misuse);
-      layers.unshift({ kind, resource, above, below, alternate: second, isSide, checkedCalls: -1, excusedReports: 0 });
+      layers.unshift({ kind, resource, above, below, alternate: second, isSide, checkedCalls: -1, excusedViolations: 0 });
       return above;
     };
     let below = makeLeaf(plan.leaf);
@@ -209,7 +209,7 @@ export class Stack {
     } finally {
       this.#misuse.isGoingOn = false;
       for (const layer of this.layers) {
-        if (layer.kind === 'sanitizing') layer.excusedReports = (layer.resource as SanitizingResourceAdaptor).reports.length;
+        if (layer.kind === 'sanitizing') layer.excusedViolations = (layer.resource as SanitizingResourceAdaptor).violations.length;
       }
     }
   }
@@ -361,11 +361,11 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
     equal('allocatedBytes', tracking.allocatedBytes, above.liveBytes);
     equal('outstanding allocations', tracking.outstandingAllocations().length, above.live.size);
   },
-  sanitizing: ({ resource, above, excusedReports }) => {
+  sanitizing: ({ resource, above, excusedViolations }) => {
     const sanitizer = resource as SanitizingResourceAdaptor;
     equal('allocatedBytes', sanitizer.allocatedBytes, above.liveBytes);
-    const report = sanitizer.reports[excusedReports];
-    if (report !== undefined) throw new Violation(formatSanitizerReport(report));
+    const report = sanitizer.violations[excusedViolations];
+    if (report !== undefined) throw new Violation(formatSanitizerViolation(report));
   },
   rounding: ({ resource, above, below }) => {
     const rounding = resource as RoundingResourceAdaptor;

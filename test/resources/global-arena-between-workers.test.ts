@@ -53,7 +53,7 @@ describe('one arena for all workers', () => {
         post('freed');
         await received();
         hold.release();
-        post(checker.reports.length);
+        post(checker.violations.length);
       \`);
       await received(worker);
       const pool = new PoolMemoryResource(open({ waitMilliseconds: 5000 }));
@@ -63,7 +63,7 @@ describe('one arena for all workers', () => {
       show(stream.query());
       const contents = buffer.toHost();
       worker.postMessage('go on');
-      show(await received(worker), [...new Set(await contents)].join(), checker.reports.length);
+      show(await received(worker), [...new Set(await contents)].join(), checker.violations.length);
       await worker.terminate();
     `);
     expect(end).toEqual(printed('false', '0 2 0'));
@@ -438,7 +438,7 @@ describe('one arena for all workers', () => {
         set(pointer, 9, 1, 8 * MiB, stream);
         arena.deallocate(pointer, 8 * MiB, stream);
       }
-      show(arena.statistics().usedBytes, arena.statistics().workers, checker.reports.length);
+      show(arena.statistics().usedBytes, arena.statistics().workers, checker.violations.length);
       arena.dispose();
       show(before - free());
     `,

@@ -261,7 +261,7 @@ describe('a global arena', () => {
       hold.release();
     }
     stream.synchronizeSync();
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
     arena.deallocate(both, 2 * superblockBytes, stream);
     arena.deallocate(rest, arenaBytes - 2 * superblockBytes, stream);
   });
@@ -312,7 +312,7 @@ describe('a global arena', () => {
     const again = arena.allocate(arenaBytes, stream);
     set(again, 2, 1, arenaBytes, stream);
     arena.deallocate(again, arenaBytes, stream);
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
   });
 
   test('says why it has no memory', () => {
@@ -351,7 +351,7 @@ describe('a global arena', () => {
     const again = first.allocate(arenaBytes, stream);
     set(again, 3, 1, arenaBytes, stream);
     first.deallocate(again, arenaBytes, stream);
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
   });
 
   test('leaves a pool what is in use', () => {

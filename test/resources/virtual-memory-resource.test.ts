@@ -345,10 +345,10 @@ describe('VirtualMemoryResource', () => {
     resource.deallocate(early, page, other);
     pool.trim(stream);
     const pointer = resource.allocate(2 * page, stream);
-    expect(checker.reports).toEqual([]);
+    expect(checker.violations).toEqual([]);
     set(pointer, 1, 1, 2 * page, stream);
     set(pointer + page, 1, 1, page, other);
-    expect(checker.reports.map(({ kind }) => kind)).toEqual(['unordered']);
+    expect(checker.violations.map(({ kind }) => kind)).toEqual(['unordered']);
     // The free waits for the other stream only.
     stream.synchronizeSync();
     resource.deallocate(pointer, 2 * page, other);

@@ -41,7 +41,7 @@ test('no two kinds have the same name', () => {
 const onlyForPrograms: Readonly<Record<string, readonly string[]>> = {
   reclaiming: ['onOutOfMemory', 'stages'],
   planned: ['planner', 'planningMilliseconds', 'recordedPasses', 'repeats', 'replanAfter'],
-  sanitizing: ['onReport'],
+  sanitizing: ['onViolation'],
   prefetch: ['location'],
   logging: ['stream'],
   recording: ['recording'],

@@ -122,7 +122,8 @@ function stage() {
   const stream = new Stream({ nonBlocking: true });
   const unanswered = new Map();
   let nextPort;
-  if (checksOrder) cistern.checkOrder({ stacks: false, onReport: (report) => parentPort.postMessage({ report: JSON.stringify(report) }) });
+  if (checksOrder)
+    cistern.checkOrder({ stacks: false, onViolation: (report) => parentPort.postMessage({ report: JSON.stringify(report) }) });
 
   parentPort.on('message', ({ next, previous }) => {
     if (next !== undefined) {

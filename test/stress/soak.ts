@@ -1,7 +1,7 @@
 /** The soak: all of cistern, mixed in rounds. After each round, the state must be as before it. */
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
-import { checkOrder, formatBytes, formatOrderReport } from '../../src/index.js';
+import { checkOrder, formatBytes, formatOrderViolation } from '../../src/index.js';
 import { Random } from '../../src/testing/random.js';
 import { programs } from '../property/program.js';
 import { describeViolation, noCounts, type ProgramCounts, ProgramRunner } from '../property/program-runner.js';
@@ -101,8 +101,8 @@ async function makeRound(soaked: Soaked, random: Random): Promise<void> {
     soaked.checkedRounds++;
     using checker = checkOrder({ stacks: false });
     await runTraffic(randoms, options);
-    const [report] = checker.reports;
-    if (report !== undefined) throw new Violation(formatOrderReport(report));
+    const [report] = checker.violations;
+    if (report !== undefined) throw new Violation(formatOrderViolation(report));
   } else {
     await runTraffic(randoms, options);
   }

@@ -48,7 +48,7 @@ export function hostScenarios(): Scenario[] {
     { name: 'bodies of runs and scopes that throw', play: playBodies },
     { name: 'plans that are learnt', play: playPlans },
     { name: 'host functions that throw', play: playHostFunctions },
-    { name: 'an order checker whose onReport throws', play: playOnReport },
+    { name: 'an order checker whose onViolation throws', play: playOnViolation },
     { name: 'a log to a stream that fails', play: playFailingStream },
     { name: 'a log on a full disk', play: playFullDisk },
     { name: 'a log to a closed pipe', play: playClosedPipe },
@@ -264,10 +264,10 @@ async function playHostFunctions(run: ScenarioRun): Promise<void> {
   );
 }
 
-async function playOnReport(run: ScenarioRun): Promise<void> {
-  const thrown = new Error('thrown by onReport');
+async function playOnViolation(run: ScenarioRun): Promise<void> {
+  const thrown = new Error('thrown by onViolation');
   let reports = 0;
-  const onReport = () => {
+  const onViolation = () => {
     reports++;
     throw thrown;
   };
@@ -277,17 +277,17 @@ async function playOnReport(run: ScenarioRun): Promise<void> {
     const pointer = run.do('allocate', () => leaf.allocate(5000, a));
     run.do('synchronize', () => a.synchronizeSync());
     {
-      using _checker = checkOrder({ onReport });
+      using _checker = checkOrder({ onViolation });
       const watched = run.do('allocate', () => leaf.allocate(5000, a));
       b.touch(watched, 5000, 'write');
-      run.expectOrderReports();
+      run.expectOrderViolations();
       run.do('synchronize', () => b.synchronizeSync());
       run.do('free', () => leaf.deallocate(watched, 5000, a));
     }
     run.do('free', () => leaf.deallocate(pointer, 5000, a));
     await new Promise(setImmediate);
   });
-  run.check(uncaught.length === reports && uncaught.every((error) => error === thrown), 'what onReport throws is uncaught');
+  run.check(uncaught.length === reports && uncaught.every((error) => error === thrown), 'what onViolation throws is uncaught');
 }
 
 /** A Node stream whose writes sometimes fail, as a socket's do. */

@@ -31,7 +31,7 @@ export class ScenarioRun {
   readonly #faults: number;
   readonly #owned: { readonly step: string; readonly resource: Disposable }[] = [];
   readonly #validating: Validating[] = [];
-  #expectsOrderReports = false;
+  #expectsOrderViolations = false;
 
   /**
    * @param hostFunctions those known from an earlier run; others are added
@@ -125,12 +125,12 @@ export class ScenarioRun {
   }
 
   /** From here on, the scenario breaks stream order on purpose. */
-  expectOrderReports(): void {
-    this.#expectsOrderReports = true;
+  expectOrderViolations(): void {
+    this.#expectsOrderViolations = true;
   }
 
-  get expectsOrderReports(): boolean {
-    return this.#expectsOrderReports;
+  get expectsOrderViolations(): boolean {
+    return this.#expectsOrderViolations;
   }
 
   /** A condition that must hold at this point, whatever failed. */

@@ -177,8 +177,8 @@ class Trials {
     }
     using checker = checkOrder({ stacks: false });
     await run.play(this.#scenario);
-    if (run.expectsOrderReports) return run;
-    for (const { kind, missing } of checker.reports) run.problems.push(`stream order: ${kind}, ${missing}`);
+    if (run.expectsOrderViolations) return run;
+    for (const { kind, missing } of checker.violations) run.problems.push(`stream order: ${kind}, ${missing}`);
     return run;
   }
 

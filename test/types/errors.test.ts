@@ -11,8 +11,8 @@ import {
   FaultyResourceError,
   LifetimeError,
   OrderError,
-  type OrderReport,
-  type OrderReportSide,
+  type OrderViolation,
+  type OrderViolationSide,
   OutOfMemoryError,
   SpecificationError,
   UnsupportedError,
@@ -49,8 +49,8 @@ describe('the names and codes of errors', () => {
   });
 
   const details = { requestedBytes: 8, path: ['pool', 'device'] };
-  const side: OrderReportSide = { operation: 'set', access: 'write', streamId: 1, pointer: 0, bytes: 8, number: 1, stack: undefined };
-  const report: OrderReport = { kind: 'unordered', pointer: 0, bytes: 8, earlier: side, later: side, missing: 'a wait' };
+  const side: OrderViolationSide = { operation: 'set', access: 'write', streamId: 1, pointer: 0, bytes: 8, number: 1, stack: undefined };
+  const report: OrderViolation = { kind: 'unordered', pointer: 0, bytes: 8, earlier: side, later: side, missing: 'a wait' };
   test.each([
     [new ArgumentTypeError('a'), 'TypeError', 'ERR_INVALID_ARG_TYPE', TypeError],
     [new ArgumentRangeError('a'), 'RangeError', 'ERR_OUT_OF_RANGE', RangeError],

@@ -2,16 +2,16 @@ import { captureStack } from '../../basics/call-stack.js';
 import { formatPointer } from '../../basics/errors.js';
 import { assertFunction, optionNames } from '../../basics/validation.js';
 import {
-  callReporter,
+  callObserver,
   checkOrder,
   declareAllocation,
   declareFree,
-  formatOrderReport,
+  formatOrderViolation,
   formatSide,
   nextOperationNumber,
   type OrderChecker,
-  type OrderReport,
-  type OrderReportSide,
+  type OrderViolation,
+  type OrderViolationSide,
   stackOf,
 } from '../../driver/order-checker.js';
 import { Event } from '../../driver/streams/event.js';
@@ -25,20 +25,20 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link SanitizingResourceAdaptor}. */
 export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Called with each report, from within the call that caused it. If it throws, the error is
+   * Called with each violation, from within the call that caused it. If it throws, the error is
    * reported as an uncaught exception.
    */
-  readonly onReport?: (report: SanitizerReport) => void;
+  readonly onViolation?: (violation: SanitizerViolation) => void;
   /**
-   * Whether a report about stream order is thrown as an {@link OrderError} from the call that
+   * Whether a violation about stream order is thrown as an {@link OrderError} from the call that
    * caused it. A copy, set or touch is submitted anyway; an allocation is given back; a free does
    * not take place, and the memory then belongs to the stream on which it was to be freed. Frees
    * that are wrong in another way always throw.
    * @defaultValue false
    */
-  readonly throwOnReport?: boolean;
+  readonly throwOnViolation?: boolean;
   /**
-   * Whether reports say where in the program both sides come from. Costs tens of microseconds for
+   * Whether violations say where in the program both sides come from. Costs tens of microseconds for
    * each operation.
    * @defaultValue true
    */
@@ -47,28 +47,28 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
 
 const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
   deallocationEvents: true,
-  onReport: true,
+  onViolation: true,
   stacks: true,
-  throwOnReport: true,
+  throwOnViolation: true,
 });
 
 /** A free that is wrong regardless of stream order, or an allocation that was never freed. */
-export interface LifetimeReport {
+export interface LifetimeViolation {
   readonly kind: 'double-free' | 'wrong-size' | 'foreign-pointer' | 'leak';
   /** The pointer that was freed, or that leaked. */
   readonly pointer: DevicePointer;
   readonly bytes: number;
   /** The allocation concerned; for a double free, the first free; `undefined` if none is known. */
-  readonly earlier: OrderReportSide | undefined;
+  readonly earlier: OrderViolationSide | undefined;
   /** The free, which did not take place; `undefined` for a leak. */
-  readonly later: OrderReportSide | undefined;
+  readonly later: OrderViolationSide | undefined;
 }
 
-/** What a {@link SanitizingResourceAdaptor} reports. */
-export type SanitizerReport = OrderReport | LifetimeReport;
+/** What a {@link SanitizingResourceAdaptor} violations. */
+export type SanitizerViolation = OrderViolation | LifetimeViolation;
 
-/** How many reports are kept, and how many frees are remembered at least. */
-const reportLimit = 1000;
+/** How many violations are kept, and how many frees are remembered at least. */
+const violationLimit = 1000;
 const keptFrees = 4096;
 
 /**
@@ -80,7 +80,7 @@ const keptFrees = 4096;
  *
  * While the adaptor lives, stream order is checked in the whole process ({@link checkOrder}): every
  * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands
- * for a kernel. `reports` lists the findings, with the stacks of both sides. A free that is itself
+ * for a kernel. `violations` lists what it found, with the stacks of both sides. A free that is itself
  * wrong also throws, and the upstream is not called. Disposing the adaptor while allocations are
  * outstanding reports each of them as a leak, and emits a process warning with the code
  * `CISTERN_OUTSTANDING_ALLOCATIONS`.
@@ -95,7 +95,7 @@ const keptFrees = 4096;
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
- * using sanitizer = new SanitizingResourceAdaptor(upstream, { onReport: (report) => console.log(formatSanitizerReport(report)) });
+ * using sanitizer = new SanitizingResourceAdaptor(upstream, { onViolation: (violation) => console.log(formatSanitizerViolation(violation)) });
  * const pointer = sanitizer.allocate(4096, producer);
  * set(pointer, 0, 1, 4096, producer);
  * sanitizer.deallocate(pointer, 4096, consumer); // reported: consumer does not wait for producer
@@ -105,42 +105,42 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   static override readonly name = 'SanitizingResourceAdaptor';
   readonly #checker: OrderChecker;
-  readonly #onReport: ((report: SanitizerReport) => void) | undefined;
+  readonly #onViolation: ((violation: SanitizerViolation) => void) | undefined;
   readonly #wantsStacks: boolean;
   readonly #allocations = new OutstandingAllocations(keptFrees);
   /** By record: its allocation, or its free after it is freed. */
-  readonly #sides: OrderReportSide[] = [];
-  #reports: SanitizerReport[] = [];
-  #droppedReports = 0;
+  readonly #sides: OrderViolationSide[] = [];
+  #violations: SanitizerViolation[] = [];
+  #droppedViolations = 0;
 
   /** @throws ArgumentTypeError, ArgumentRangeError for invalid options. */
   constructor(upstream: MemoryResource, options: SanitizingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
-    const { onReport, throwOnReport = false, stacks = true } = options;
-    if (onReport !== undefined) assertFunction(onReport, 'onReport');
-    this.#onReport = onReport;
+    const { onViolation, throwOnViolation = false, stacks = true } = options;
+    if (onViolation !== undefined) assertFunction(onViolation, 'onViolation');
+    this.#onViolation = onViolation;
     this.#wantsStacks = stacks !== false;
     this.#checker = checkOrder({
       stacks: this.#wantsStacks,
-      throwOnReport: throwOnReport === true,
-      onReport: (report) => this.#take(report),
+      throwOnViolation: throwOnViolation === true,
+      onViolation: (violation) => this.#take(violation),
     });
   }
 
   /**
-   * The first 1,000 reports since construction or the last `clear`, in order: on the lifetime of
+   * The first 1,000 violations since construction or the last `clear`, in order: on the lifetime of
    * memory that passed through here, and on the stream order of all memory of the process
-   * ({@link OrderChecker.reports}).
+   * ({@link OrderChecker.violations}).
    */
-  get reports(): readonly SanitizerReport[] {
+  get violations(): readonly SanitizerViolation[] {
     this.#collect();
-    return [...this.#reports];
+    return [...this.#violations];
   }
 
-  /** How many further reports there were. */
-  get droppedReports(): number {
+  /** How many further violations there were. */
+  get droppedViolations(): number {
     this.#collect();
-    return this.#droppedReports;
+    return this.#droppedViolations;
   }
 
   /** Outstanding bytes, as requested. */
@@ -153,15 +153,15 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     return this.#allocations.list((record) => this.#sides[record]?.stack);
   }
 
-  /** Forgets the reports. Later operations are still checked against earlier uses. */
+  /** Forgets the violations. Later operations are still checked against earlier uses. */
   clear(): void {
     this.#collect();
-    this.#reports = [];
-    this.#droppedReports = 0;
+    this.#violations = [];
+    this.#droppedViolations = 0;
   }
 
   /**
-   * @throws OrderError if reports are thrown and `stream` must not have the memory yet; the memory
+   * @throws OrderError if violations are thrown and `stream` must not have the memory yet; the memory
    * is given back.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
@@ -190,7 +190,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
    * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`,
    * `ERR_CISTERN_WRONG_SIZE`) if the pointer is not outstanding here with this size; the upstream
    * is not called.
-   * @throws OrderError if reports are thrown and the memory may be in use; it is not freed.
+   * @throws OrderError if violations are thrown and the memory may be in use; it is not freed.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const allocations = this.#allocations;
@@ -207,7 +207,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     const isDeclared = !(fence instanceof Event);
     const number = isDeclared ? nextOperationNumber() : 0;
     allocations.beginFree(pointer, record);
-    let free: OrderReportSide;
+    let free: OrderViolationSide;
     try {
       if (isDeclared) declareFree(pointer, bytes, stream);
       free = sideOf(
@@ -230,7 +230,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * Ends allocation through this object, and the check of stream order unless another checker
-   * lives; reports outstanding allocations. The reports stay. The upstream is left to its owner. A
+   * lives; reports outstanding allocations. The violations stay. The upstream is left to its owner. A
    * second call does nothing.
    */
   override [Symbol.dispose](): void {
@@ -266,20 +266,20 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     throw error;
   }
 
-  #report(report: LifetimeReport): void {
-    Object.freeze(report);
-    callReporter((each: SanitizerReport) => this.#take(each), report);
+  #report(violation: LifetimeViolation): void {
+    Object.freeze(violation);
+    callObserver((each: SanitizerViolation) => this.#take(each), violation);
   }
 
-  #take(report: SanitizerReport): void {
-    if (this.#reports.length < reportLimit) this.#reports.push(report);
-    else this.#droppedReports++;
-    this.#onReport?.(report);
+  #take(violation: SanitizerViolation): void {
+    if (this.#violations.length < violationLimit) this.#violations.push(violation);
+    else this.#droppedViolations++;
+    this.#onViolation?.(violation);
   }
 
-  /** Reports of threads that do not check themselves wait until they are asked for. */
+  /** Violations of threads that do not check themselves wait until they are asked for. */
   #collect(): void {
-    void this.#checker.reports;
+    void this.#checker.violations;
   }
 }
 
@@ -287,10 +287,10 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
 export const sanitizingKind = defineAdaptor({
   name: 'sanitizing',
   role: 'pass-through',
-  summary: 'checks stream order, and reports wrong uses, wrong frees and leaks',
+  summary: 'checks stream order, wrong uses, wrong frees and leaks',
   options: {
-    stacks: { type: 'boolean', summary: 'whether reports have the stacks of both sides', default: 'true' },
-    throwOnReport: { type: 'boolean', summary: 'whether reports about stream order are thrown', default: 'false' },
+    stacks: { type: 'boolean', summary: 'whether violations have the stacks of both sides', default: 'true' },
+    throwOnViolation: { type: 'boolean', summary: 'whether violations about stream order are thrown', default: 'false' },
   },
   example: 'sanitizing(cuda, stacks=false)',
   create: ({ upstream, options }) => new SanitizingResourceAdaptor(upstream, options),
@@ -302,17 +302,17 @@ const refusalKinds = {
   ERR_CISTERN_FOREIGN_POINTER: 'foreign-pointer',
 } as const;
 
-const headings: Readonly<Record<LifetimeReport['kind'], string>> = {
+const headings: Readonly<Record<LifetimeViolation['kind'], string>> = {
   'double-free': 'memory is freed twice',
   'wrong-size': 'memory is freed with a different size than it was allocated with',
   'foreign-pointer': 'memory is freed that was not allocated here',
   leak: 'memory was not freed',
 };
 
-/** A report as text of several lines for people. */
-export function formatSanitizerReport(report: SanitizerReport): string {
-  if ('missing' in report) return formatOrderReport(report);
-  const { kind, pointer, bytes, earlier, later } = report;
+/** A violation as text of several lines for people. */
+export function formatSanitizerViolation(violation: SanitizerViolation): string {
+  if ('missing' in violation) return formatOrderViolation(violation);
+  const { kind, pointer, bytes, earlier, later } = violation;
   const lines = [`${headings[kind]}: ${bytes} bytes from ${formatPointer(pointer)}`];
   if (later !== undefined) lines.push(`  later:   ${formatSide(later)}`);
   if (earlier !== undefined) lines.push(`  earlier: ${formatSide(earlier)}`);
@@ -326,6 +326,6 @@ function sideOf(
   streamId: number | undefined,
   number: number,
   stack: string | undefined,
-): OrderReportSide {
+): OrderViolationSide {
   return Object.freeze({ operation, access: undefined, streamId, pointer, bytes, number, stack });
 }
