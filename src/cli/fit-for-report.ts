@@ -7,7 +7,7 @@ import { CisternError } from '../basics/errors.js';
 import { GiB } from '../basics/units.js';
 import { selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
-import type { EventKind, EventSink } from '../formats/event-columns.js';
+import type { EventSink, LogEvent } from '../formats/event-columns.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { fitLog } from '../replay/fit-log.js';
@@ -32,18 +32,8 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
     this.#most = most;
   }
 
-  append(
-    kind: EventKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    phase: number,
-    stack: number,
-    time: number,
-    first: number,
-    second: number,
-  ): void {
-    this.#projection?.append(kind, layer, stream, thread, phase, stack, time, first, second);
+  append(event: Readonly<LogEvent>): void {
+    this.#projection?.append(event);
     if ((this.#projection?.eventCount ?? 0) > this.#most) this.#projection = undefined;
   }
 

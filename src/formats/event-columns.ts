@@ -67,39 +67,45 @@ type Column = Columns[keyof Columns];
 const initialCapacity = 4096;
 
 /**
+ * An event of a log on its way from the reader of a format to a sink. Readers that are fast write each
+ * event into the same object, so that none is made: a sink keeps the fields, not the object.
+ */
+export interface LogEvent {
+  kind: EventKind;
+  layer: number;
+  stream: number;
+  thread: number;
+  phase: number;
+  stack: number;
+  time: number;
+  first: number;
+  second: number;
+}
+
+/**
  * Receives each event from the reader of a format: the columns themselves, or something that needs
  * fewer fields.
  */
 export interface EventSink {
   /** Number of events. */
   readonly eventCount: number;
-  append(
-    kind: EventKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    phase: number,
-    stack: number,
-    time: number,
-    first: number,
-    second: number,
-  ): void;
+  append(event: Readonly<LogEvent>): void;
 }
 
 /** Passes one event of a log that is in columns to a sink. */
 export function appendEvent(columns: EventColumns, index: number, sink: Pick<EventSink, 'append'>): void {
   const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = columns;
-  sink.append(
-    kinds[index] as EventKind,
-    layerOf[index] as number,
-    streamOf[index] as number,
-    threadOf[index] as number,
-    phaseOf[index] as number,
-    stackOf[index] as number,
-    times[index] as number,
-    firsts[index] as number,
-    seconds[index] as number,
-  );
+  sink.append({
+    kind: kinds[index] as EventKind,
+    layer: layerOf[index] as number,
+    stream: streamOf[index] as number,
+    thread: threadOf[index] as number,
+    phase: phaseOf[index] as number,
+    stack: stackOf[index] as number,
+    time: times[index] as number,
+    first: firsts[index] as number,
+    second: seconds[index] as number,
+  });
 }
 
 /** Passes every event of a log that is in columns to a sink, in order. */
@@ -127,17 +133,7 @@ export class EventColumnsBuilder implements EventSink {
     return this.#count;
   }
 
-  append(
-    kind: EventKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    phase: number,
-    stack: number,
-    time: number,
-    first: number,
-    second: number,
-  ): void {
+  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LogEvent>): void {
     if (this.#count === this.#capacity) this.#grow();
     const columns = this.#columns;
     const row = this.#count++;

@@ -28,17 +28,17 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
   const builder = new EventColumnsBuilder();
   const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
   const copy = (i: number, kind: number, first: number, second: number) =>
-    builder.append(
-      kind as EventKind,
-      0,
-      streamOf[i] as number,
-      threadOf[i] as number,
-      phaseOf[i] as number,
-      stackOf[i] as number,
-      times[i] as number,
+    builder.append({
+      kind: kind as EventKind,
+      layer: 0,
+      stream: streamOf[i] as number,
+      thread: threadOf[i] as number,
+      phase: phaseOf[i] as number,
+      stack: stackOf[i] as number,
+      time: times[i] as number,
       first,
       second,
-    );
+    });
   const addressOf = (number: number) => base + (plan.offsets[number] as number);
   /** By address in the run: what is live there in the plan. */
   const live = new Map<number, number>();

@@ -9,7 +9,7 @@
  * event that was recorded, and for each wait.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../basics/errors.js';
-import { EventKind, type EventSink } from '../formats/event-columns.js';
+import { EventKind, type EventSink, type LogEvent } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
 import { streamHandle } from '../formats/stream-handle.js';
@@ -65,17 +65,7 @@ export class AllocationProjection implements EventSink {
   }
 
   /** @throws InvalidLogError naming the line at fault, if the log has lines. */
-  append(
-    kind: EventKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    _phase: number,
-    _stack: number,
-    _time: number,
-    first: number,
-    second: number,
-  ): void {
+  append({ kind, layer, stream, thread, first, second }: Readonly<LogEvent>): void {
     this.#eventCount++;
     if (kind === EventKind.eventRecord || kind === EventKind.eventWait) {
       for (const each of this.#layers) each?.order(kind, thread, first, stream);

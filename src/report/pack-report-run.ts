@@ -8,7 +8,7 @@
  * per span and 24 per distinct address.
  */
 import { refuseCloning } from '../driver/workers/local-object.js';
-import { appendEvents, EventKind, type EventSink } from '../formats/event-columns.js';
+import { appendEvents, EventKind, type EventSink, type LogEvent } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
 import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { AddressMap } from '../suballocation/address-map.js';
@@ -99,17 +99,7 @@ export class ReportRunPacker implements EventSink {
     return this.#events;
   }
 
-  append(
-    kind: EventKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    phase: number,
-    stack: number,
-    time: number,
-    first: number,
-    second: number,
-  ): void {
+  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LogEvent>): void {
     if (this.#events++ === 0) this.#firstTime = time;
     // Threads that share a log may write events slightly out of order.
     this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));

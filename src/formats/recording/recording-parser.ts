@@ -9,7 +9,7 @@
 import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { KiB } from '../../basics/units.js';
-import { type EventKind, type EventSink, maximumNames } from '../event-columns.js';
+import { EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
@@ -60,9 +60,18 @@ export class RecordingParser {
   #header: HeaderFields | undefined;
   #damage: RecordingDamage | undefined;
 
-  #thread = 0;
-  #phase = 0;
-  #stack = 0;
+  /** The last event; thread, phase and stack are those of the next one. */
+  readonly #event = {
+    kind: EventKind.allocate as EventKind,
+    layer: 0,
+    stream: 0,
+    thread: 0,
+    phase: 0,
+    stack: 0,
+    time: 0,
+    first: 0,
+    second: 0,
+  };
 
   /** @param names receives each name before the first event that refers to it */
   constructor(source: string, names: RecordedNames, events: EventSink) {
@@ -218,6 +227,7 @@ export class RecordingParser {
     const words = this.#words;
     const doubles = this.#doubles;
     const events = this.#events;
+    const event = this.#event;
     const time = doubles[this.#start / 8 + 2] as number;
     let at = this.#start + recordBytes;
     let records = 0;
@@ -233,9 +243,14 @@ export class RecordingParser {
       if (kind >= RecordKind.allocate && kind <= lastEventKind) {
         fault = this.#eventFault(kind, layer, stream, first, second);
         if (fault === undefined) {
-          const nanoseconds = time + (words[at / 4 + 1] as number);
-          events.append(kind as EventKind, layer, stream, this.#thread, this.#phase, this.#stack, nanoseconds, first, second);
-          this.#stack = 0;
+          event.kind = kind as EventKind;
+          event.layer = layer;
+          event.stream = stream;
+          event.time = time + (words[at / 4 + 1] as number);
+          event.first = first;
+          event.second = second;
+          events.append(event);
+          event.stack = 0;
         }
       } else if (kind >= RecordKind.thread && kind <= RecordKind.stack) {
         fault = this.#set(kind, first);
@@ -263,7 +278,7 @@ export class RecordingParser {
   /** The fault of an event, if any. */
   #eventFault(kind: number, layer: number, stream: number, first: number, second: number): string | undefined {
     const { layers, streams, threads, phases, labels } = this.#names;
-    if (this.#thread >= threads.length) return 'a thread is not defined';
+    if (this.#event.thread >= threads.length) return 'a thread is not defined';
     if (kind <= RecordKind.eventWait && stream >= streams.length) return 'a stream is not defined';
     if (kind <= RecordKind.release) {
       if (layer >= layers.length) return 'a layer is not defined';
@@ -283,9 +298,9 @@ export class RecordingParser {
     const { threads, phases, stacks } = this.#names;
     const table = kind === RecordKind.thread ? threads : kind === RecordKind.phase ? phases : stacks;
     if (!isIndex(index, table.length)) return 'what a record refers to is not defined';
-    if (kind === RecordKind.thread) this.#thread = index;
-    else if (kind === RecordKind.phase) this.#phase = index;
-    else this.#stack = index;
+    if (kind === RecordKind.thread) this.#event.thread = index;
+    else if (kind === RecordKind.phase) this.#event.phase = index;
+    else this.#event.stack = index;
     return undefined;
   }
 

@@ -1,4 +1,4 @@
-import { type EventKind, type EventSink, maximumNames } from '../event-columns.js';
+import { EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { RecordedNames } from '../recorded-run.js';
 import { nanosecondsPerDay } from './csv-rows.js';
 
@@ -25,6 +25,18 @@ export class RecordedRows {
   /** Nanoseconds from the first midnight to the one before the last row. */
   #day = 0;
   #lastTime = 0;
+  /** The last event. */
+  readonly #event = {
+    kind: EventKind.allocate as EventKind,
+    layer: 0,
+    stream: 0,
+    thread: 0,
+    phase: 0,
+    stack: 0,
+    time: 0,
+    first: 0,
+    second: 0,
+  };
 
   /** @param names receives the names that the events refer to */
   constructor(names: RecordedNames, events: EventSink) {
@@ -54,7 +66,14 @@ export class RecordedRows {
       return `exceeds the maximum of ${maximumNames} streams`;
     if (second === Number.POSITIVE_INFINITY) return 'has a size above the range of numbers';
     const time = timeOfDay < 0 ? 0 : this.#timeOf(timeOfDay);
-    this.#events.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, time, first, second);
+    const event = this.#event;
+    event.kind = kind;
+    event.stream = this.#lastStreamIndex;
+    event.thread = this.#lastThreadIndex;
+    event.time = time;
+    event.first = first;
+    event.second = second;
+    this.#events.append(event);
     return undefined;
   }
 
