@@ -1,5 +1,6 @@
 import { defineConfig } from 'vitest/config';
 import './scripts/build-wasm.mjs';
+import './scripts/build-stale-entries.mjs';
 import { gpuSuites } from './test/gpu/suites.mjs';
 import { deviceUnderTest } from './test/support/device-under-test.mjs';
 
