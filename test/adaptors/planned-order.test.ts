@@ -4,6 +4,7 @@ import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   checkOrder,
+  Device,
   Event,
   failCall,
   formatOrderViolation,
@@ -369,6 +370,8 @@ describe('planned memory is ordered', () => {
       statistics.push(resource.statistics());
     });
     for (const stream of streams) stream.dispose();
+    // Gives back the memory of its pools before the next program makes others.
+    Device.get().synchronizeSync();
     return statistics[0] as PlannedStatistics;
   }
 

@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
+import { needMemoryPools } from '../support/device-memory.js';
 import { type ProcessEnd, printed } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { runWithWorkers } from '../support/workers.js';
@@ -370,6 +371,7 @@ describe('four workers that hand buffers on', () => {
     ['', 300, 0],
     [', although workers are terminated at random', 150, 25],
   ])('get every byte right, and leave nothing behind%s', { timeout: 90_000 }, (_, buffers, terminateEvery) => {
+    needMemoryPools();
     const program = [
       'test/stress/hand-over-pipeline.mjs',
       '--buffers',

@@ -93,12 +93,13 @@ describe('a detached buffer', () => {
   });
 
   test.each([
-    [new CudaMemoryResource(), 'device'],
-    [new CudaAsyncMemoryResource(), 'device'],
-    [new ManagedMemoryResource(), 'managed'],
-    [new PinnedHostMemoryResource(), 'pinned-host'],
-    [new HostMemoryResource(), 'host'],
-  ] as const)('may be memory of any resource: %s', async (resource, memoryKind) => {
+    ['CudaMemoryResource', CudaMemoryResource, 'device'],
+    ['CudaAsyncMemoryResource', CudaAsyncMemoryResource, 'device'],
+    ['ManagedMemoryResource', ManagedMemoryResource, 'managed'],
+    ['PinnedHostMemoryResource', PinnedHostMemoryResource, 'pinned-host'],
+    ['HostMemoryResource', HostMemoryResource, 'host'],
+  ] as const)('may be memory of any resource: %s', async (_name, make, memoryKind) => {
+    const resource = new make();
     const buffer = new DeviceBuffer(Uint8Array.of(1, 2), { resource, stream: giver });
     using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
     expect(attached.resource.memoryKind).toBe(memoryKind);

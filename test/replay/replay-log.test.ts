@@ -180,7 +180,10 @@ describe('a replay', () => {
     }
   });
 
-  test('of the bundled log on a stream per thread records a quarter as many under deferred, in the same memory', () => {
+  // A driver with long pauses takes a millisecond for each event.
+  test('of the bundled log on a stream per thread records a quarter as many under deferred, in the same memory', {
+    timeout: 600_000,
+  }, () => {
     const stack = (events: string) => replay(arrow, `pool(host, deallocationEvents=${events})`, { streams: 'thread' });
     const eager = stack('eager');
     const deferred = stack('deferred');

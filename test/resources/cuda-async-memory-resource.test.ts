@@ -21,7 +21,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
+import { needMemoryPools, needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';
 
 describe('CudaAsyncMemoryResource', () => {
@@ -203,6 +203,7 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
   };
 
   test('uses the default pool of the device, which other resources use too, and does not destroy it', () => {
+    needMemoryPools();
     using stream = new Stream();
     const destroyed = calls('cuMemPoolDestroy');
     const first = new CudaAsyncMemoryResource({ pool: 'default' });

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { needSecondDevice } from './device-memory.js';
+import { needMemoryPools, needSecondDevice } from './device-memory.js';
 import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
 import { skipTest } from './skip-test.js';
 
@@ -31,6 +31,7 @@ export function runModule(
   const isStrict = isCuda && env['STRICT_DRIVER_CONTROL'] !== undefined;
   if (isCuda && !isStrict && /\bfailCall\b/.test(text)) skipTest('a GPU cannot be made to fail');
   if (isCuda && /\bDevice\.get\(1\)/.test(text)) needSecondDevice();
+  if (isCuda && /\bnew CudaAsyncMemoryResource\(/.test(text)) needMemoryPools();
   if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
   const preload = isStrict ? ['--import', preloadOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
