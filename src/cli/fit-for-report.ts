@@ -7,11 +7,10 @@ import { CisternError } from '../basics/errors.js';
 import { GiB } from '../basics/units.js';
 import { selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
-import type { EventSink, LogEvent } from '../formats/event-columns.js';
-import type { RecordingDamage } from '../formats/recorded-run.js';
+import type { EventSink, LoggedEvent } from '../formats/event-columns.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { fitLog } from '../replay/fit-log.js';
-import type { AllocationProjection } from '../replay/project-allocations.js';
+import type { AllocationProjection, LogEnd } from '../replay/project-allocations.js';
 import type { ReportFit } from '../report/report-contents.js';
 import { progressBar } from './progress-bar.js';
 import type { Terminal } from './terminal.js';
@@ -32,15 +31,15 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
     this.#most = most;
   }
 
-  append(event: Readonly<LogEvent>): void {
+  append(event: Readonly<LoggedEvent>): void {
     this.#projection?.append(event);
     if ((this.#projection?.eventCount ?? 0) > this.#most) this.#projection = undefined;
   }
 
   /** The allocations, unless they are too many, none, or contradict each other. */
-  finish(damage: RecordingDamage | undefined): AllocationLog | undefined {
+  finish(end: LogEnd): AllocationLog | undefined {
     try {
-      const log = this.#projection?.finish(damage);
+      const log = this.#projection?.finish(end);
       return log === undefined || log.eventCount === 0 ? undefined : log;
     } catch (error) {
       if (error instanceof CisternError) return undefined;

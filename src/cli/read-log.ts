@@ -3,7 +3,7 @@ import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
-import { type Terminal, warn } from './terminal.js';
+import { type Terminal, warn, warnOfSkipped } from './terminal.js';
 
 /**
  * Reads a log for a command that replays it, and warns about anything that cannot be replayed as it
@@ -24,6 +24,7 @@ export async function readLog(argument: string, terminal: Terminal, layer?: stri
       const { offset, fault } = log.truncation;
       warn(terminal, `${name} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
     }
+    warnOfSkipped(terminal, name, log.skippedRecordCount);
     if (log.failureCount > 0) warn(terminal, `${name} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
     if (log.unfreedCount > 0) {
       const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;

@@ -20,7 +20,7 @@ import { fitForReport, ReplayedEvents } from './fit-for-report.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
-import { type Terminal, tellOfFile, warn } from './terminal.js';
+import { type Terminal, tellOfFile, warn, warnOfSkipped } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
@@ -122,7 +122,7 @@ async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
       return events;
     }),
   );
-  return { run, log: events?.finish(run.damage) };
+  return { run, log: events?.finish(run) };
 }
 
 async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
@@ -130,7 +130,7 @@ async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
   const run = await withProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
   const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
   appendEvents(run, events);
-  return { run, log: events.finish(run.damage) };
+  return { run, log: events.finish(run) };
 }
 
 /** Shows the progress of reading, and warns of a log that is not read to its end. */
@@ -149,6 +149,7 @@ async function withProgress<Run extends PackedReportRun | RecordedRun>(
       const what = isTruncation ? 'ends early' : 'is damaged';
       warn(terminal, `${run.source} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows the events before that`);
     }
+    warnOfSkipped(terminal, run.source, run.skippedRecordCount);
     return run;
   } finally {
     bar.stop();

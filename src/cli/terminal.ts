@@ -1,5 +1,6 @@
 import { stat } from 'node:fs/promises';
 import { styleText } from 'node:util';
+import { formatCount } from '../basics/units.js';
 import { setting } from '../settings.js';
 
 /** Where text goes: the part of `process.stdout` that commands use. */
@@ -23,6 +24,12 @@ export function bold(text: string, stream: OutputStream): string {
 /** Prints something that a user should know but that is not part of the result. */
 export function warn(terminal: Terminal, message: string): void {
   terminal.stderr.write(`warning: ${message}\n`);
+}
+
+/** Tells that a log is not read completely, if a newer cistern wrote some of its records. */
+export function warnOfSkipped(terminal: Terminal, source: string, skippedRecordCount: number): void {
+  if (skippedRecordCount === 0) return;
+  warn(terminal, `${source} has ${formatCount(skippedRecordCount)} records that only a newer cistern knows; they are left out`);
 }
 
 /** Prints what a command did besides what it was asked for. */

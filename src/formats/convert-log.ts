@@ -121,6 +121,8 @@ export async function convertLog(source: LogSource, output: string, options: Con
       onProgress?.({ step: 'writing', done: written.count, total: run.eventCount });
     }
   });
+  const skipped = run.skippedRecordCount;
+  if (skipped > 0) omissions.push(`records that only a newer cistern knows: ${skipped}`);
   return { format, eventCount: run.eventCount, omissions, truncation: damage };
 }
 

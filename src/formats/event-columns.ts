@@ -70,7 +70,7 @@ const initialCapacity = 4096;
  * An event of a log on its way from the reader of a format to a sink. Readers that are fast write each
  * event into the same object, so that none is made: a sink keeps the fields, not the object.
  */
-export interface LogEvent {
+export interface LoggedEvent {
   kind: EventKind;
   layer: number;
   stream: number;
@@ -89,7 +89,7 @@ export interface LogEvent {
 export interface EventSink {
   /** Number of events. */
   readonly eventCount: number;
-  append(event: Readonly<LogEvent>): void;
+  append(event: Readonly<LoggedEvent>): void;
 }
 
 /** Passes one event of a log that is in columns to a sink. */
@@ -133,7 +133,7 @@ export class EventColumnsBuilder implements EventSink {
     return this.#count;
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LogEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
     if (this.#count === this.#capacity) this.#grow();
     const columns = this.#columns;
     const row = this.#count++;

@@ -31,7 +31,9 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
  * RecordedRun.damage} says where it is. The same goes for an RMM log that ends in the middle of a
- * row or whose gzip data ends early; an invalid row is an error. The events are not checked against
+ * row or whose gzip data ends early; an invalid row is an error. Records that a newer cistern wrote, of
+ * kinds that this one does not know, are left out and counted in {@link
+ * RecordedRun.skippedRecordCount}. The events are not checked against
  * each other: a free may name memory that is not live.
  * @param source a path, a `file:` URL, or the bytes in pieces
  * @throws InvalidLogError if the source is not a log, if a snapshot is damaged, or if a row of an
@@ -105,7 +107,7 @@ async function readRecording(log: OpenLog, names: RecordedNames, events: EventSi
   );
   if (gzipFault === undefined) parser.finish();
   else parser.abandon(gzipFault.fault, gzipFault.isTruncation);
-  return { source: log.name, ...parser.header, damage: parser.damage };
+  return { source: log.name, ...parser.header, damage: parser.damage, skippedRecordCount: parser.skippedRecords };
 }
 
 async function readRows(
@@ -133,5 +135,5 @@ async function readRows(
       damage = { offset: parser.offset, fault, isTruncation: true };
     }
   }
-  return { source: log.name, startedAt: undefined, utcOffsetMinutes: 0, damage, csv: parser.spelling };
+  return { source: log.name, startedAt: undefined, utcOffsetMinutes: 0, damage, skippedRecordCount: 0, csv: parser.spelling };
 }

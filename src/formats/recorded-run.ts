@@ -65,6 +65,11 @@ export interface RunDescription {
   readonly labels: readonly string[];
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
+  /**
+   * Number of records of a recording that are left out, because a newer cistern wrote them and this one
+   * does not know their kind.
+   */
+  readonly skippedRecordCount: number;
 }
 
 /** Everything that a log holds, independent of its format. */
@@ -87,7 +92,7 @@ export class RecordedNames {
 }
 
 /** The properties of a {@link RecordedRun} that apply to the log as a whole. */
-export type RecordedRunOrigin = Pick<RecordedRun, 'source' | 'startedAt' | 'utcOffsetMinutes' | 'damage' | 'csv'>;
+export type RecordedRunOrigin = Pick<RecordedRun, 'source' | 'startedAt' | 'utcOffsetMinutes' | 'damage' | 'skippedRecordCount' | 'csv'>;
 
 /**
  * Builds the run from what was read, with the layers nearest to the program first. Nothing may be

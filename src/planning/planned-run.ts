@@ -59,7 +59,7 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
   const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels } = run;
   const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels };
   const layers = [{ name: 'plan', upstream: undefined }];
-  return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, csv: undefined };
+  return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, skippedRecordCount: 0, csv: undefined };
 }
 
 /** Without a slash: reports shorten paths. */

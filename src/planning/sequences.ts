@@ -36,5 +36,5 @@ export function sequenceOfLog({ chunks, streams: names, orders }: AllocationLog)
 export function sequenceOfRun(run: RecordedRun): { readonly sequence: OrderedSequence; readonly layer: number | undefined } {
   const projection = new AllocationProjection(run.source, run, undefined);
   appendEvents(run, projection);
-  return { sequence: sequenceOfLog(projection.finish(undefined)), layer: projection.layer };
+  return { sequence: sequenceOfLog(projection.finish({ damage: undefined, skippedRecordCount: 0 })), layer: projection.layer };
 }

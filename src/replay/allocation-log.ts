@@ -89,6 +89,8 @@ export class AllocationLog {
    * before that point.
    */
   readonly truncation: RecordingDamage | undefined;
+  /** Number of records of a recording that are left out: a newer cistern wrote them. */
+  readonly skippedRecordCount: number;
   /** @internal */
   readonly orders: StreamOrders;
   readonly #skippedRows: readonly number[];
@@ -108,6 +110,7 @@ export class AllocationLog {
     this.unfreedBytes = contents.unfreedBytes;
     this.unfreedCount = contents.unfreedCount;
     this.truncation = contents.truncation;
+    this.skippedRecordCount = contents.skippedRecordCount;
     this.orders = contents.orders;
     this.#skippedRows = contents.skippedRows;
   }

@@ -9,9 +9,9 @@
  * event that was recorded, and for each wait.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../basics/errors.js';
-import { EventKind, type EventSink, type LogEvent } from '../formats/event-columns.js';
+import { EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
-import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
+import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
 import { streamHandle } from '../formats/stream-handle.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { AllocationLog, chunkCapacity, type EventChunk, headerLines } from './allocation-log.js';
@@ -26,6 +26,9 @@ const dependsOnThread = -1;
 
 /** The names that a projection uses; they may still grow. */
 type Names = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
+
+/** What is known of a log once it is read. */
+export type LogEnd = Pick<RunDescription, 'damage' | 'skippedRecordCount'>;
 
 /**
  * Builds an {@link AllocationLog} from one layer of a log. Which layer may be unknown until the
@@ -65,7 +68,7 @@ export class AllocationProjection implements EventSink {
   }
 
   /** @throws InvalidLogError naming the line at fault, if the log has lines. */
-  append({ kind, layer, stream, thread, first, second }: Readonly<LogEvent>): void {
+  append({ kind, layer, stream, thread, first, second }: Readonly<LoggedEvent>): void {
     this.#eventCount++;
     if (kind === EventKind.eventRecord || kind === EventKind.eventWait) {
       for (const each of this.#layers) each?.order(kind, thread, first, stream);
@@ -86,7 +89,8 @@ export class AllocationProjection implements EventSink {
    * @throws InvalidLogError if there is no such layer, the layer has a fault, or the log is damaged
    * and does not merely end early.
    */
-  finish(damage: RecordingDamage | undefined): AllocationLog {
+  finish(end: LogEnd): AllocationLog {
+    const { damage } = end;
     if (damage !== undefined && !damage.isTruncation) {
       throw new InvalidLogError(this.#source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
     }
@@ -99,7 +103,7 @@ export class AllocationProjection implements EventSink {
     const fault = layer === undefined ? undefined : this.#faults[layer];
     if (fault !== undefined) throw new InvalidLogError(this.#source, undefined, fault);
     const projection = layer === undefined ? undefined : this.#layers[layer];
-    return (projection ?? new LayerProjection(this.#names)).finish(this.#source, damage);
+    return (projection ?? new LayerProjection(this.#names)).finish(this.#source, end);
   }
 
   #addLayer(layer: number): LayerProjection | undefined {
@@ -213,9 +217,8 @@ class LayerProjection {
 
   /**
    * The finished log. Nothing may be added afterwards.
-   * @param truncation set if the log ends early
    */
-  finish(source: string, truncation: RecordingDamage | undefined): AllocationLog {
+  finish(source: string, { damage, skippedRecordCount }: LogEnd): AllocationLog {
     const eventCount = this.#operationCount;
     if (this.#count > 0) this.#closeChunk();
     return new AllocationLog({
@@ -231,7 +234,8 @@ class LayerProjection {
       unfreedBytes: this.#liveBytes,
       unfreedCount: this.#slots.count,
       skippedRows: this.#skippedRows,
-      truncation,
+      truncation: damage,
+      skippedRecordCount,
       orders: this.#orders,
     });
   }

@@ -44,12 +44,11 @@ export async function readAllocationLog(source: LogSource, options: ReadAllocati
     const run = await readWholeSnapshot(log);
     const projection = new AllocationProjection(log.name, run, options.layer);
     appendEvents(run, projection);
-    return projection.finish(run.damage);
+    return projection.finish(run);
   }
   const names = new RecordedNames();
   const isText = log.format === 'rmm-csv';
   // An RMM log's only layer has a name, but no caller may ask for it.
   const projection = new AllocationProjection(log.name, names, isText ? undefined : options.layer, isText);
-  const { damage } = await readEvents(log, names, projection, { readsTimes: false, isWhole: true });
-  return projection.finish(damage);
+  return projection.finish(await readEvents(log, names, projection, { readsTimes: false, isWhole: true }));
 }

@@ -8,7 +8,7 @@
  * per span and 24 per distinct address.
  */
 import { refuseCloning } from '../driver/workers/local-object.js';
-import { appendEvents, EventKind, type EventSink, type LogEvent } from '../formats/event-columns.js';
+import { appendEvents, EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
 import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { AddressMap } from '../suballocation/address-map.js';
@@ -26,6 +26,8 @@ export class PackedReportRun {
   readonly eventCount: number;
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
+  /** Number of records of a recording that are left out: a newer cistern wrote them. */
+  readonly skippedRecordCount: number;
   /** @internal */
   readonly overview: Omit<RunOverview, 'fits'>;
   readonly #texts: ReportTexts;
@@ -36,6 +38,7 @@ export class PackedReportRun {
     this.source = texts.source;
     this.eventCount = texts.eventCount;
     this.damage = texts.damage;
+    this.skippedRecordCount = texts.skippedRecordCount;
     this.overview = overview;
     this.#texts = texts;
     this.#columns = columns;
@@ -99,7 +102,7 @@ export class ReportRunPacker implements EventSink {
     return this.#events;
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LogEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
     if (this.#events++ === 0) this.#firstTime = time;
     // Threads that share a log may write events slightly out of order.
     this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
@@ -163,7 +166,7 @@ export class ReportRunPacker implements EventSink {
    * @param places for each layer of the events, its index in `layers`, if these differ
    */
   finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
-    const { source, startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage } = texts;
+    const { source, startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage, skippedRecordCount } = texts;
     const layers = texts.layers.length > 0 ? texts.layers : [{ name: 'log', upstream: undefined }];
     this.#live.length = 0;
     const tallies = layers.map((_, layer) => this.#tallies[places?.indexOf(layer) ?? layer] ?? new LayerTally());
@@ -178,7 +181,7 @@ export class ReportRunPacker implements EventSink {
       failureLayerOf: renumbered(packed.failureLayerOf),
     };
     const report: ReportTexts = {
-      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, damage },
+      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, damage, skippedRecordCount },
       stacks: shortenPaths(texts.stacks),
       startedAt: startedAt === undefined ? undefined : startedAt + this.#firstTime / 1e6,
       eventCount: this.#events,

@@ -1,5 +1,5 @@
 import { assertOptions } from '../basics/validation.js';
-import { appendEvents, type EventSink, type LogEvent } from '../formats/event-columns.js';
+import { appendEvents, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
 import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
@@ -65,7 +65,7 @@ class Both implements EventSink {
     return this.#first.eventCount;
   }
 
-  append(event: Readonly<LogEvent>): void {
+  append(event: Readonly<LoggedEvent>): void {
     this.#first.append(event);
     this.#second.append(event);
   }

@@ -48,6 +48,7 @@ describe('an RMM log read as a run', () => {
       firsts: Float64Array.of(0x100, 0, 0x100),
       seconds: Float64Array.of(256, 1024, 256),
       damage: undefined,
+      skippedRecordCount: 0,
       csv: { timeSeparator: '.', nullPointer: '(nil)' },
     });
   });

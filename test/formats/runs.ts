@@ -38,6 +38,7 @@ export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = 
     firsts: Float64Array.from(column('first')),
     seconds: Float64Array.from(column('second')),
     damage: undefined,
+    skippedRecordCount: 0,
     csv: undefined,
     ...rest,
   };

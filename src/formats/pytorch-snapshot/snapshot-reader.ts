@@ -238,7 +238,7 @@ class SnapshotReader {
       builder.append({ kind, layer, stream, thread: 0, phase: open.at(-1) ?? 0, stack, time: nanoseconds, first, second });
       if (kind === EventKind.phaseBegin) open.push(first);
     }
-    const origin = { source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, csv: undefined };
+    const origin = { source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, skippedRecordCount: 0, csv: undefined };
     return finishRun(origin, this.#names, builder);
   }
 

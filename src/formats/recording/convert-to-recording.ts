@@ -1,4 +1,4 @@
-import { appendEvent, type LogEvent } from '../event-columns.js';
+import { appendEvent, type LoggedEvent } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
 import type { WrittenEvents } from '../written-events.js';
 import { BlockEncoder } from './block-encoder.js';
@@ -79,7 +79,7 @@ class RunEncoder {
     this.#labels = define(all(RecordKind.defineLabel, labels), labels, 1);
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LogEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
     const isOfPhase = kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd;
     if (layer >= this.#layers.count) this.#define(this.#layers, layer, time);
     if (stream >= this.#streams.count) this.#define(this.#streams, stream, time);

@@ -14,6 +14,17 @@
  * from there on it stands for another stream. cistern does so once 65,535 streams are defined. If
  * there are more layers, streams, phases, stacks or labels than fit, the last index stands for all
  * the rest, and is called `(more …)`.
+ *
+ * A newer cistern may write kinds of records that an older one does not know. The number of a kind says
+ * what to skip, so they need no new version:
+ *
+ *     1 to 15    an event: 24 bytes; it uses up a `stack` before it
+ *     16 to 31   something about the records that follow: 24 bytes
+ *     32 to 255  a definition: 24 bytes, and as many bytes of text as `second` says, padded
+ *
+ * Readers count what they skip. What would make an older reader misunderstand the records that it does
+ * know needs a new version, which it refuses. There is no kind 0. Unknown fields of the header are
+ * ignored.
  */
 
 import { EventKind } from '../event-columns.js';
@@ -79,8 +90,9 @@ export const RecordKind = {
 
 export type RecordKind = (typeof RecordKind)[keyof typeof RecordKind];
 
-/** Kinds up to this are events; the others set or define what events refer to. */
-export const lastEventKind = RecordKind.label;
+/** Where the ranges of kinds begin, known ones or not: those before are events. */
+export const firstStateKind = 16;
+export const firstDefinitionKind = 32;
 
 /** The header of a recording, as JSON. */
 export interface RecordingHeader {

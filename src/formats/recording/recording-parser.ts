@@ -3,7 +3,7 @@
  * their bytes. Pieces are gathered until a block is whole; its records are then read through typed
  * arrays, without creating an object for any of them.
  *
- * A fault ends the reading. Events are passed on only from blocks whose CRC is right, and from the
+ * Records of kinds that a newer cistern writes are skipped and counted. A fault ends the reading. Events are passed on only from blocks whose CRC is right, and from the
  * last block if the file ends within it.
  */
 import { crc32 } from 'node:zlib';
@@ -13,7 +13,8 @@ import { EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
-  lastEventKind,
+  firstDefinitionKind,
+  firstStateKind,
   maximumPayloadBytes,
   maximumTextBytes,
   paddedToRecord,
@@ -59,6 +60,7 @@ export class RecordingParser {
   #offset = 0;
   #header: HeaderFields | undefined;
   #damage: RecordingDamage | undefined;
+  #skippedRecords = 0;
 
   /** The last event; thread, phase and stack are those of the next one. */
   readonly #event = {
@@ -83,6 +85,11 @@ export class RecordingParser {
   /** Where the recording cannot be read further, if a fault was found. */
   get damage(): RecordingDamage | undefined {
     return this.#damage;
+  }
+
+  /** Number of records of unknown kinds. */
+  get skippedRecords(): number {
+    return this.#skippedRecords;
   }
 
   get header(): HeaderFields {
@@ -196,7 +203,7 @@ export class RecordingParser {
     // Only a single long text makes a block long. For any other wrong length, the reader would wait
     // for the rest of the file.
     if (payloadBytes > maximumPayloadBytes && left >= 2 * recordBytes) {
-      const isText = ((this.#words[word + 6] as number) & 0xff) > RecordKind.stack;
+      const isText = ((this.#words[word + 6] as number) & 0xff) >= firstDefinitionKind;
       const textBytes = this.#doubles[this.#start / 8 + 5] as number;
       if (!isText || textBytes > maximumTextBytes || paddedToRecord(textBytes) + recordBytes !== payloadBytes) {
         return this.#spoil(0, 'the length of a block is invalid') || undefined;
@@ -240,7 +247,7 @@ export class RecordingParser {
       const second = doubles[at / 8 + 2] as number;
       let fault: string | undefined;
       let length = recordBytes;
-      if (kind >= RecordKind.allocate && kind <= lastEventKind) {
+      if (kind >= RecordKind.allocate && kind <= RecordKind.label) {
         fault = this.#eventFault(kind, layer, stream, first, second);
         if (fault === undefined) {
           event.kind = kind as EventKind;
@@ -254,16 +261,20 @@ export class RecordingParser {
         }
       } else if (kind >= RecordKind.thread && kind <= RecordKind.stack) {
         fault = this.#set(kind, first);
-      } else if (kind >= RecordKind.defineLayer && kind <= RecordKind.defineLabel) {
+      } else if (kind === 0) {
+        fault = 'there is no record kind 0';
+      } else if (kind < firstDefinitionKind) {
+        this.#skippedRecords++;
+        if (kind < firstStateKind) event.stack = 0;
+      } else {
         if (!isIndex(second, maximumTextBytes + 1)) {
           fault = 'the length of a text is invalid';
         } else {
           length += paddedToRecord(second);
           if (at + length > end) break;
-          fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
+          if (kind > RecordKind.defineLabel) this.#skippedRecords++;
+          else fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
         }
-      } else {
-        fault = `there is no record kind ${kind}`;
       }
       if (fault !== undefined) {
         this.#spoil(at - this.#start, fault);

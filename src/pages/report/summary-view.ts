@@ -31,6 +31,9 @@ export class FactsView implements View {
         `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Events after that are missing here.`,
       );
     }
+    if (run.skippedRecordCount > 0) {
+      notes.push(`${formatCount(run.skippedRecordCount)} records are missing here: only a newer cistern knows their kind.`);
+    }
     if (run.unmatchedFreeCount > 0) {
       notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated, because it began late.`);
     }

@@ -324,6 +324,7 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
       stacks: ['', 'forward (model.py:12)\nmain (train.py:3)'],
       labels: ['', 'weights'],
       damage: undefined,
+      skippedRecordCount: 0,
     });
   });
 

@@ -2,6 +2,7 @@ import { crc32, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
+import { RecordKind } from '../../../src/formats/recording/recording-format.js';
 import { InvalidLogError } from '../../../src/index.js';
 import { readAllocationLog } from '../../../src/replay/index.js';
 import { pieces } from '../logs.js';
@@ -192,7 +193,7 @@ describe('a damaged recording', () => {
     ['the length of a block is invalid', 'a length is not a multiple of the unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
     ['the length of a block is invalid', 'a length is huge', header, (bytes) => bytes.writeUInt32LE(unit * 1e8, header + 4)],
     ['the time of a block is invalid', 'a time is not a number', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
-    ['there is no record kind 99', 'a kind is unknown', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
+    ['there is no record kind 0', 'a record is empty', firstRecord, (bytes) => seal(bytes, header).writeUInt8(0, firstRecord)],
     ['the length of a text is invalid', 'a text is too long', firstRecord, (bytes) => bytes.writeDoubleLE(2 ** 30, firstRecord + 16)],
     [
       'a name has the index 7, which is not the next one',
@@ -260,6 +261,84 @@ describe('a damaged recording', () => {
     await expect(read(bytes)).rejects.toThrow(/^run: is a recording of version 2; this cistern reads version 1$/);
   });
 });
+
+describe('a recording of a newer cistern', () => {
+  const isStack = (record: Buffer) => record.readUInt8() === RecordKind.stack;
+
+  test('gives all that is known, and counts what is not', async () => {
+    const added = (record: Buffer) => [
+      future(20),
+      future(31),
+      future(38, 0),
+      future(255, 30),
+      ...(isStack(record) ? [] : [future(11), future(15)]),
+    ];
+    let count = 0;
+    const bytes = withRecords(encode(rich), (record, before) => {
+      const more = before === undefined || isStack(before) ? [] : added(before);
+      count += more.length;
+      return [...more, record];
+    });
+    expect(count).toBeGreaterThan(100);
+    expect(await read(bytes, 100)).toEqual({ ...rich, skippedRecordCount: count });
+    const log = await readAllocationLog(pieces(bytes));
+    expect([log.eventCount, log.skippedRecordCount]).toEqual([3, count]);
+    for (let length = 1; length < bytes.length; length += 7) {
+      const run = await read(bytes.subarray(0, length));
+      expect(events(run)).toEqual(events(rich, run.eventCount));
+      expect(run.damage?.isTruncation ?? true).toBe(true);
+    }
+  });
+
+  test('has an event that uses up the stack before it, though it is not known', async () => {
+    const run = await read(withRecords(encode(rich), (record) => (isStack(record) ? [record, future(12)] : [record])));
+    expect(run.stackOf.some((stack) => stack !== 0)).toBe(false);
+  });
+
+  test('has a text of its own that is longer than a block', async () => {
+    const bytes = encode(rich);
+    const head = Buffer.alloc(unit);
+    head.write('CBLK');
+    const text = future(99, 200_000);
+    head.writeUInt32LE(text.length, 4);
+    head.writeUInt32LE(1, 12);
+    const block = seal(Buffer.concat([head, text]), 0);
+    const at = bytes.indexOf('CBLK');
+    const run = await read(Buffer.concat([bytes.subarray(0, at), block, bytes.subarray(at)]), 5000);
+    expect(run).toEqual({ ...rich, skippedRecordCount: 1 });
+  });
+});
+
+/** A record of a kind that does not exist yet, with so many bytes of text. */
+function future(kind: number, textBytes?: number): Buffer {
+  const record = Buffer.alloc(unit + Math.ceil((textBytes ?? 0) / unit) * unit, 0x7a, 'latin1');
+  record.writeUInt8(kind);
+  record.writeDoubleLE(textBytes ?? 7, 16);
+  return record;
+}
+
+/** A recording with other records in its blocks. */
+function withRecords(bytes: Buffer, change: (record: Buffer, before: Buffer | undefined) => Buffer[]): Buffer {
+  const pieces: Buffer[] = [bytes.subarray(0, bytes.indexOf('CBLK'))];
+  let before: Buffer | undefined;
+  for (let block = bytes.indexOf('CBLK'); block < bytes.length; ) {
+    const end = block + unit + bytes.readUInt32LE(block + 4);
+    const records: Buffer[] = [];
+    for (let at = block + unit; at < end; at += (before as Buffer).length) {
+      const textBytes = bytes.readUInt8(at) >= 32 ? bytes.readDoubleLE(at + 16) : 0;
+      const record = bytes.subarray(at, at + unit + Math.ceil(textBytes / unit) * unit);
+      records.push(...change(record, before));
+      before = record;
+    }
+    const head = Buffer.from(bytes.subarray(block, block + unit));
+    const payload = Buffer.concat(records);
+    head.writeUInt32LE(payload.length, 4);
+    head.writeUInt32LE(records.length, 12);
+    pieces.push(seal(Buffer.concat([head, payload]), 0));
+    block = end;
+  }
+  return Buffer.concat(pieces);
+}
 
 describe('the allocations of a recording', () => {
   test('are those of the layer nearest to the program', async () => {
