@@ -49,7 +49,9 @@ export function formatBytes(bytes: number): string {
  * numbers loads its tables for that, which takes a third of the time in which the command starts.
  */
 export function formatCount(count: number): string {
-  return String(count).replace(/\B(?=(?:\d{3})+$)/g, ',');
+  let text = String(count);
+  for (let end = text.length - 3; end > 0; end -= 3) text = `${text.slice(0, end)},${text.slice(end)}`;
+  return text;
 }
 
 const bytesOfUnit: Readonly<Record<string, number>> = {
