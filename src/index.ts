@@ -42,6 +42,9 @@ export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stag
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
+export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
+export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
+export { GraphExec } from './driver/graphs/graph-exec.js';
 export type { GlobalArenaMemoryKind } from './driver/memory/global-arena.js';
 export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/memory/managed-activity.js';
 export {

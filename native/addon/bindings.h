@@ -105,6 +105,22 @@ Status ElapsedMilliseconds(Environment& environment, const Napi::CallbackInfo& i
 Status StreamCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status EventCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
+// captures.cc
+Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info);
+Status EndCapture(Environment& environment, const Napi::CallbackInfo& info);
+Status AbandonCapture(Environment& environment, const Napi::CallbackInfo& info);
+Status CaptureStatus(Environment& environment, const Napi::CallbackInfo& info);
+
+// graphs.cc
+Status DestroyGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status InstantiateGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status DestroyGraphExec(Environment& environment, const Napi::CallbackInfo& info);
+Status UpdateGraphExec(Environment& environment, const Napi::CallbackInfo& info);
+Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info);
+Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info);
+
 // memory.cc
 Status Allocate(Environment& environment);
 Status Deallocate(Environment& environment);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "addon/captures.h"
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
@@ -76,7 +77,7 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
 }
 
 void FreeSurplus(Environment& environment, int device) {
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   // The driver's free waits for the device. If it may not now, a later delivery tries again.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
   if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
@@ -141,7 +142,7 @@ void ForgetEvent(Environment& environment, WatchedEvent* watched) {
   } else if (watched->shared.hand_over != 0) {
     EndShare(environment, watched->shared);
   } else {
-    const ContextScope context(environment, watched->device);
+    const RelaxedContextScope context(environment, watched->device);
     if (context.status() == kSuccess) environment.driver->EventDestroy(watched->event);
   }
   std::vector<WatchedEvent*>& all = environment.watched_events;
@@ -213,9 +214,9 @@ void DeliverCompletions(Environment& environment) {
 Status StreamCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
   return GivePromise(info.Env(), result, [&](napi_deferred deferred) -> std::optional<Status> {
     StreamEntry* stream;
-    Status status = FindStream(environment, info[0], &stream);
+    Status status = FindUncapturedStream(environment, info[0], &stream);
     if (status != kSuccess) return status;
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     status = context.status() == kSuccess ? environment.driver->StreamQuery(stream->stream) : context.status();
     if (status != kErrorNotReady) return status;
 
@@ -235,8 +236,9 @@ Status EventCompletion(Environment& environment, const Napi::CallbackInfo& info,
     if (!ReadNumber(info[0], &handle)) return kInvalidArgument;
     EventEntry* event;
     Status status = environment.events.Find(handle, &event);
+    if (status == kSuccess) status = CheckNotCaptured(*event);
     if (status != kSuccess) return status;
-    const ContextScope context(environment, event->device);
+    const RelaxedContextScope context(environment, event->device);
     status = context.status() == kSuccess ? environment.driver->EventQuery(event->event) : context.status();
     if (status != kErrorNotReady) return status;
 

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/queued_copies.h"
 #include "addon/ranges.h"
@@ -32,7 +33,7 @@ Status Copy(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = FindStream(environment, info[3], &stream);
   if (status != kSuccess || bytes == 0) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   Location to, from;
   status = CheckRange(environment, destination, bytes, &to);
@@ -47,9 +48,9 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &destination) || !ReadView(info[1], &source) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
   if (bytes > source.bytes) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = FindStream(environment, info[3], &stream);
+  Status status = FindUncapturedStream(environment, info[3], &stream);
   if (status != kSuccess || bytes == 0) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   Location to;
   status = CheckRange(environment, destination, bytes, &to);
@@ -86,9 +87,9 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
   if (call.event == nullptr) {
     if (!has_room) return kInvalidArgument;
     StreamEntry* stream;
-    Status status = FindStream(environment, info[3], &stream);
+    Status status = FindUncapturedStream(environment, info[3], &stream);
     if (status != kSuccess || bytes == 0) return status;
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
     Location from;
     status = CheckRange(environment, source, bytes, &from);
@@ -111,7 +112,7 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
     call.source = source;
     call.bytes = bytes;
   }
-  const ContextScope context(environment, call.device);
+  const RelaxedContextScope context(environment, call.device);
   if (context.status() != kSuccess) return context.status();
   const Status status = WaitOrStop(environment, call);
   if (status == kErrorNotPermitted) ReleaseLater(environment, {call.block, call.event}, call.device);
@@ -132,14 +133,14 @@ Status CopyToHost(Environment& environment, const Napi::CallbackInfo& info, Napi
     ByteView destination;
     if (has_destination && (!ReadView(info[3], &destination) || bytes > destination.bytes)) return kInvalidArgument;
     StreamEntry* stream;
-    Status status = FindStream(environment, info[2], &stream);
+    Status status = FindUncapturedStream(environment, info[2], &stream);
     if (status != kSuccess) return status;
     if (bytes == 0) {
       if (has_destination) return kSuccess;
       ResolveWithBytes(environment, deferred, nullptr, 0);
       return std::nullopt;
     }
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
     Location from;
     status = CheckRange(environment, source, bytes, &from);
@@ -173,7 +174,7 @@ Status Set(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = FindStream(environment, info[4], &stream);
   if (status != kSuccess || count == 0) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   Location to;
   status = CheckRange(environment, destination, count * element_bytes, &to);

@@ -1,4 +1,5 @@
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/host_functions.h"
 
 namespace cistern {
@@ -76,7 +77,7 @@ Status DeviceStreamPriorityRange(Environment& environment, const Napi::CallbackI
   int device;
   Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   int least = 0;
   int greatest = 0;
@@ -92,7 +93,7 @@ Status DeviceMemoryInfo(Environment& environment, const Napi::CallbackInfo& info
   Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
   environment.ReapOrphans();
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   std::size_t free = 0;
   std::size_t total = 0;
@@ -108,9 +109,7 @@ Status SynchronizeDevice(Environment& environment, const Napi::CallbackInfo& inf
   Status status = FindDevice(environment, info, &device);
   if (status == kSuccess) status = BeforeWaitingForDevice(environment);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, device);
-  if (context.status() != kSuccess) return context.status();
-  const Status synchronized = environment.Counted<Call::kCtxSynchronize>();
+  const Status synchronized = SynchronizeContext(environment, device, true);
   if (synchronized == kSuccess) environment.ReapOrphans();
   return synchronized;
 }

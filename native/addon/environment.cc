@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/dlpack.h"
 #include "addon/global_arena.h"
@@ -109,6 +110,7 @@ void Environment::LeaveToOrphans() {
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
+    if (!entry.owned) LeaveCapture(*this, entry.stream);
   });
   events.ForEach([&](std::uint64_t, const EventEntry& entry) {
     if (entry.shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, entry.device, AsAddress(entry.event)});
@@ -120,6 +122,12 @@ void Environment::LeaveToOrphans() {
   for (const DeviceEvent& internal : internal_events.all()) {
     orphans.push_back({OrphanKind::kEvent, internal.device, AsAddress(internal.event)});
   }
+  graph_execs.ForEach([&](std::uint64_t, const GraphExecEntry& entry) {
+    orphans.push_back({OrphanKind::kGraphExec, entry.device, AsAddress(entry.exec)});
+  });
+  graphs.ForEach([&](std::uint64_t, const GraphEntry& entry) {
+    orphans.push_back({OrphanKind::kGraph, entry.device, AsAddress(entry.graph)});
+  });
   pools.ForEach([&](std::uint64_t, const PoolEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
   });
@@ -163,6 +171,7 @@ Status Environment::OpenBackend(const DriverTable* table) {
   contexts_.assign(devices.size(), nullptr);
   reads_pageable_memory_.assign(devices.size(), -1);
   has_memory_operations_.assign(devices.size(), -1);
+  witnesses_.assign(devices.size(), nullptr);
   devices_ = std::move(devices);
   static std::once_flag once;
   std::call_once(once, CloseEventLoopsAtExit);
@@ -225,6 +234,13 @@ void Environment::NoteWaitToFree(Status status) {
   if (!tells_of_orphans) return;
   const std::lock_guard<std::mutex> lock(loop->mutex);
   loop->PostWake();
+}
+
+Status Environment::WitnessOf(int device, Event* event) {
+  Event& witness = witnesses_[static_cast<std::size_t>(device)];
+  const Status status = witness == nullptr ? internal_events.Acquire(*driver, device, &witness) : Status{kSuccess};
+  *event = witness;
+  return status;
 }
 
 bool Environment::ReapOrphans() {

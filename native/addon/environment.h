@@ -52,6 +52,17 @@ struct EventEntry {
   bool timing = false;
   WatchedEvent* watched = nullptr;  // set while an eventCompletion waits for this recording; see completions.h
   SharedObject shared;
+  std::uint64_t capture = 0;  // the driver's id of the capture that it was last recorded in; see captures.h
+};
+
+struct GraphEntry {
+  Graph graph = nullptr;
+  int device = 0;
+};
+
+struct GraphExecEntry {
+  GraphExec exec = nullptr;
+  int device = 0;
 };
 
 struct PoolEntry {
@@ -172,6 +183,9 @@ class Environment {
   // page tables. The driver then need not have read it when an asynchronous copy returns.
   bool ReadsPageableMemory(int device);
 
+  // An event of the device that is never recorded. The device's context must be current.
+  Status WitnessOf(int device, Event* event);
+
   // Whether streams of the device can wait for a word of memory: -1 if that has not been tried yet.
   signed char& HasMemoryOperations(int device) { return has_memory_operations_[static_cast<std::size_t>(device)]; }
 
@@ -200,6 +214,8 @@ class Environment {
   HandleTable<StreamEntry> streams;
   HandleTable<EventEntry> events;
   HandleTable<PoolEntry> pools;
+  HandleTable<GraphEntry> graphs;
+  HandleTable<GraphExecEntry> graph_execs;
   HandleTable<std::shared_ptr<AddressSpace>> address_spaces;
   HandleTable<std::shared_ptr<Gate>> holds;
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
@@ -257,6 +273,7 @@ class Environment {
   std::vector<Context> contexts_;
   std::vector<signed char> reads_pageable_memory_;  // -1: not asked yet
   std::vector<signed char> has_memory_operations_;
+  std::vector<Event> witnesses_;
   Napi::Reference<Napi::Float64Array> mailbox_reference_;
   Napi::Reference<Napi::Float64Array> counters_reference_;
   int pending_ = 0;
@@ -293,6 +310,28 @@ class ContextScope {
   const DriverTable* driver_;
   Context previous_ = nullptr;
   Status status_;
+};
+
+// The same for everything that is not on the way of an allocation: the calls of the scope invalidate
+// nobody's capture of a stream, unless they name what is captured.
+class RelaxedContextScope {
+ public:
+  RelaxedContextScope(Environment& environment, int device) : driver_(environment.driver), context_(environment, device) {
+    is_relaxed_ = context_.status() == kSuccess && driver_->ThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
+  }
+  ~RelaxedContextScope() {
+    if (is_relaxed_) driver_->ThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedContextScope(const RelaxedContextScope&) = delete;
+  RelaxedContextScope& operator=(const RelaxedContextScope&) = delete;
+
+  Status status() const { return context_.status(); }
+
+ private:
+  const DriverTable* driver_;
+  ContextScope context_;
+  int mode_ = kCaptureModeRelaxed;  // the thread's own, once it is exchanged
+  bool is_relaxed_;
 };
 
 }  // namespace cistern

@@ -1,4 +1,5 @@
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/hand_overs.h"
 #include "addon/stopped_calls.h"
@@ -13,7 +14,7 @@ unsigned EventFlags(bool timing) { return timing ? kEventDefault : kEventDisable
   Event replacement = nullptr;
   Status status;
   {
-    const ContextScope context(environment, event->device);
+    const RelaxedContextScope context(environment, event->device);
     status = context.status() == kSuccess ? environment.driver->EventCreate(&replacement, EventFlags(event->timing)) : context.status();
   }
   if (status != kSuccess) return status;
@@ -34,12 +35,12 @@ Status CreateEvent(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInt(info[0], &device) || !ReadBoolean(info[1], &timing)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   Event event = nullptr;
   const Status status = environment.Counted<Call::kEventCreate>(&event, EventFlags(timing));
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.events.Add({event, device, timing, nullptr, {}});
+  const std::uint64_t handle = environment.events.Add({event, device, timing, nullptr, {}, 0});
   if (handle == 0) {
     environment.Counted<Call::kEventDestroy>(event);
     return kHostOutOfMemory;
@@ -59,7 +60,7 @@ Status DestroyEvent(Environment& environment, const Napi::CallbackInfo& info) {
   } else if (event->shared.hand_over != 0) {
     EndShare(environment, event->shared);
   } else {
-    const ContextScope context(environment, event->device);
+    const RelaxedContextScope context(environment, event->device);
     if (context.status() != kSuccess) return context.status();
     status = environment.Counted<Call::kEventDestroy>(event->event);
     if (status != kSuccess) return status;
@@ -76,6 +77,10 @@ Status RecordEvent(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  if (own_captures != 0) {
+    status = NoteCaptureOf(environment, *stream, event);
+    if (status != kSuccess) return status;
+  }
   if (event->watched != nullptr) return RecordWatchedEvent(environment, event, stream->stream);
   return environment.Counted<Call::kEventRecord>(event->event, stream->stream);
 }
@@ -88,6 +93,10 @@ Status WaitEvent(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  if (own_captures != 0) {
+    status = CheckCapturedWait(environment, *stream, *event);
+    if (status != kSuccess) return status;
+  }
   return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event->event, 0u);
 }
 
@@ -95,8 +104,10 @@ Status QueryEvent(Environment& environment) {
   EventEntry* event;
   Status status = environment.events.Find(environment.In(0), &event);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, event->device);
+  const RelaxedContextScope context(environment, event->device);
   if (context.status() != kSuccess) return context.status();
+  if (own_captures != 0) status = CheckNotCaptured(*event);
+  if (status != kSuccess) return status;
   status = environment.Counted<Call::kEventQuery>(event->event);
   if (status != kSuccess && status != kErrorNotReady) return status;
   environment.Out(1, status == kSuccess ? 1 : 0);
@@ -110,8 +121,9 @@ Status SynchronizeEvent(Environment& environment, const Napi::CallbackInfo& info
   if (call.event == nullptr) {
     EventEntry* event;
     Status status = environment.events.Find(static_cast<double>(handle), &event);
+    if (status == kSuccess) status = CheckNotCaptured(*event);
     if (status != kSuccess) return status;
-    const ContextScope context(environment, event->device);
+    const RelaxedContextScope context(environment, event->device);
     if (context.status() != kSuccess) return context.status();
     if (environment.outstanding_host_functions > 0) status = environment.driver->EventQuery(event->event);
     if (status == kSuccess) return environment.Counted<Call::kEventSynchronize>(event->event);
@@ -123,7 +135,7 @@ Status SynchronizeEvent(Environment& environment, const Napi::CallbackInfo& info
     call.device = event->device;
     call.handle = handle;
   }
-  const ContextScope context(environment, call.device);
+  const RelaxedContextScope context(environment, call.device);
   if (context.status() != kSuccess) return context.status();
   const Status status = WaitOrStop(environment, call);
   if (status != kHostFunctionReady) ForgetEvent(environment, call.watched);
@@ -137,8 +149,10 @@ Status ElapsedMilliseconds(Environment& environment, const Napi::CallbackInfo& i
   EventEntry* end;
   Status status = environment.events.Find(start_handle, &start);
   if (status == kSuccess) status = environment.events.Find(end_handle, &end);
+  if (status == kSuccess) status = CheckNotCaptured(*start);
+  if (status == kSuccess) status = CheckNotCaptured(*end);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, start->device);
+  const RelaxedContextScope context(environment, start->device);
   if (context.status() != kSuccess) return context.status();
   float milliseconds = 0;
   status = environment.Counted<Call::kEventElapsedTime>(&milliseconds, start->event, end->event);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
@@ -486,9 +487,9 @@ Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& i
   std::uint64_t bytes;
   StreamEntry* stream;
   if (!ReadInteger(info[1], &bytes) || bytes == 0) return kInvalidArgument;
-  Status status = FindStream(environment, info[2], &stream);
+  Status status = FindUncapturedStream(environment, info[2], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   GlobalArenas& arenas = AllArenas();
@@ -525,9 +526,9 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
   std::uint64_t address, bytes;
   StreamEntry* stream;
   if (!ReadInteger(info[1], &address) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
-  Status status = FindStream(environment, info[3], &stream);
+  Status status = FindUncapturedStream(environment, info[3], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   GlobalArenas& arenas = AllArenas();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/dlpack.h"
 #include "addon/ipc.h"
 
@@ -220,7 +221,7 @@ HandOvers& All() {
 // left to the orphans.
 void Destroy(Environment& environment, const Orphan& unneeded) {
   {
-    const ContextScope context(environment, unneeded.device);
+    const RelaxedContextScope context(environment, unneeded.device);
     const auto destroyed = [&] {
       return unneeded.kind == OrphanKind::kEvent ? environment.Counted<Call::kEventDestroy>(reinterpret_cast<Event>(unneeded.address))
                                                  : environment.Counted<Call::kStreamDestroy>(reinterpret_cast<Stream>(unneeded.address));
@@ -281,7 +282,7 @@ void Prune(Environment& environment, std::uint64_t number) {
     uses = hand_over.uses;
   }
   const auto is_pending = [&](const DeviceEvent& use) {
-    const ContextScope context(environment, use.device);
+    const RelaxedContextScope context(environment, use.device);
     return context.status() != kSuccess || environment.driver->EventQuery(use.event) != kSuccess;
   };
   uses.erase(std::remove_if(uses.begin(), uses.end(), is_pending), uses.end());
@@ -452,9 +453,9 @@ Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) 
   if (!ReadInteger(info[4], &hand_over.kind) || !ReadInt(info[5], &hand_over.device)) return kInvalidArgument;
   if (!ReadBoolean(info[7], &hand_over.is_shared)) return kInvalidArgument;
   if (hand_over.bytes > kMaxSafeInteger - hand_over.address || hand_over.byte_length > hand_over.bytes) return kInvalidRange;
-  Status status = FindStream(environment, info[6], &stream);
+  Status status = FindUncapturedStream(environment, info[6], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   status = RecordUse(environment, *stream, {}, &hand_over.ready);
   if (status != kSuccess) return status;
@@ -494,9 +495,9 @@ Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) 
   Message message;
   StreamEntry* stream;
   if (!ReadMessage(info, Content::kMemory, &message)) return kInvalidArgument;
-  Status status = FindStream(environment, info[2], &stream);
+  Status status = FindUncapturedStream(environment, info[2], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   HandOvers& all = All();
@@ -535,9 +536,9 @@ Status HandOn(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   if (!ReadInteger(info[0], &number) || !ReadInteger(info[1], &attachment) || !ReadInteger(info[2], &byte_length)) return kInvalidArgument;
   if (!ReadBoolean(info[4], &is_shared)) return kInvalidArgument;
-  Status status = FindStream(environment, info[3], &stream);
+  Status status = FindUncapturedStream(environment, info[3], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   HandOvers& all = All();
@@ -570,9 +571,9 @@ Status GiveBack(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t number, attachment;
   StreamEntry* stream;
   if (!ReadInteger(info[0], &number) || !ReadInteger(info[1], &attachment)) return kInvalidArgument;
-  Status status = FindStream(environment, info[2], &stream);
+  Status status = FindUncapturedStream(environment, info[2], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   HandOvers& all = All();
@@ -665,7 +666,7 @@ Status TakeReturned(Environment& environment, const Napi::CallbackInfo&) {
   }
   environment.Out(1, static_cast<double>(entry->first));
   const bool is_complete = std::all_of(events.begin(), events.end(), [&](const DeviceEvent& each) {
-    const ContextScope context(environment, each.device);
+    const RelaxedContextScope context(environment, each.device);
     return context.status() == kSuccess && environment.Counted<Call::kEventQuery>(each.event) == kSuccess;
   });
   if (!is_complete) return kSuccess;
@@ -686,9 +687,9 @@ Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) 
     if (entry == all.by_number.end() || entry->second.origin != environment.id() || !entry->second.is_taken) return kStaleHandle;
   }
   StreamEntry* stream;
-  Status status = FindStream(environment, info[1], &stream);
+  Status status = FindUncapturedStream(environment, info[1], &stream);
   if (status == kSuccess) {
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     status = context.status();
     std::vector<DeviceEvent> events = entry->second.uses;
     events.push_back(entry->second.ready);
@@ -756,7 +757,7 @@ Status HandOverStream(Environment& environment, const Napi::CallbackInfo& info) 
   HandOver hand_over;
   if (!ReadInteger(info[0], &handle) || !ReadInteger(info[1], &hand_over.stream_id)) return kInvalidArgument;
   if (!ReadBoolean(info[2], &hand_over.is_shared)) return kInvalidArgument;
-  const Status status = FindStream(environment, info[0], &stream);
+  const Status status = FindUncapturedStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
   if (!stream->owned) return kInvalidArgument;
   hand_over.content = Content::kStream;
@@ -774,7 +775,8 @@ Status HandOverEvent(Environment& environment, const Napi::CallbackInfo& info) {
   EventEntry* event;
   HandOver hand_over;
   if (!ReadInteger(info[0], &handle) || !ReadBoolean(info[1], &hand_over.is_shared)) return kInvalidArgument;
-  const Status status = environment.events.Find(static_cast<double>(handle), &event);
+  Status status = environment.events.Find(static_cast<double>(handle), &event);
+  if (status == kSuccess) status = CheckNotCaptured(*event);
   if (status != kSuccess) return status;
   if (event->shared.hand_over != 0) return kInvalidArgument;
   // The taker may record it again, which would prolong the wait.

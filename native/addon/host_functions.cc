@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/gates.h"
 #include "addon/order.h"
@@ -153,24 +154,30 @@ int RunReadyHostFunctions(Environment& environment) {
 }
 
 void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock) {
-  std::vector<std::pair<Context, Status>> contexts;
+  struct Look {
+    Context context;
+    Event witness;
+    Status status;
+  };
+  std::vector<Look> contexts;
   for (const QueuedFunction* function : loop.outstanding_host_functions) {
     if (function->is_called) continue;
-    const auto is_same = [function](const auto& entry) { return entry.first == function->context; };
-    if (std::none_of(contexts.begin(), contexts.end(), is_same)) contexts.push_back({function->context, kSuccess});
+    const auto is_same = [function](const Look& look) { return look.context == function->context; };
+    if (std::none_of(contexts.begin(), contexts.end(), is_same)) contexts.push_back({function->context, function->witness, kSuccess});
   }
   if (contexts.empty()) return;
   loop.poller_in_driver = true;
   lock.unlock();
-  for (auto& [context, status] : contexts) {
+  for (auto& [context, witness, status] : contexts) {
     status = MakeCurrent(driver, context, current);
-    if (status == kSuccess) status = driver.StreamQuery(LegacyStream());
+    // Not the legacy stream: a query of it would invalidate captures of blocking streams.
+    if (status == kSuccess) status = driver.EventQuery(witness);
   }
   lock.lock();
   loop.poller_in_driver = false;
   loop.for_close.notify_all();
   if (loop.closed) return;
-  for (const auto& [context, status] : contexts) {
+  for (const auto& [context, witness, status] : contexts) {
     if (status == kSuccess || status == kErrorNotReady || IsOfCapture(status)) continue;
     for (QueuedFunction* function : loop.outstanding_host_functions) {
       if (function->context != context || function->is_called) continue;
@@ -221,10 +228,10 @@ Status BeforeAllocating(Environment& environment) {
 Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& info) {
   if (!info[0].IsNumber() || !info[1].IsFunction()) return kInvalidArgument;
   StreamEntry* entry;
-  Status status = FindStream(environment, info[0], &entry);
+  Status status = FindUncapturedStream(environment, info[0], &entry);
   if (status != kSuccess) return status;
   const StreamEntry stream = *entry;
-  const ContextScope context(environment, stream.device);
+  const RelaxedContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
   if (!StartPoller(environment)) return kHostOutOfMemory;
 
@@ -238,6 +245,8 @@ Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& in
   owner->number = environment.launched_host_functions += 1;
   owner->position = PositionBeforeNext(environment, stream.stream);
   environment.ContextOf(stream.device, &owner->context);
+  status = environment.WitnessOf(stream.device, &owner->witness);
+  if (status != kSuccess) return status;
   {
     const std::lock_guard<std::mutex> lock(environment.loop->mutex);
     std::vector<QueuedFunction*>& outstanding = environment.loop->outstanding_host_functions;
@@ -310,10 +319,10 @@ Status OutstandingHostFunctions(Environment& environment) {
 
 Status HoldStream(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* entry;
-  Status status = FindStream(environment, info[0], &entry);
+  Status status = FindUncapturedStream(environment, info[0], &entry);
   if (status != kSuccess) return status;
   const StreamEntry stream = *entry;
-  const ContextScope context(environment, stream.device);
+  const RelaxedContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
 
   std::shared_ptr<Gate> gate;

@@ -32,6 +32,7 @@ struct QueuedFunction {
   std::shared_ptr<Gate> gate;
   std::uint64_t number = 0;  // its position among the functions that the environment has launched
   Context context = nullptr;
+  Event witness = nullptr;           // of the context, never recorded: a query of it fails if the device is in error
   Napi::FunctionReference callback;  // empty once the environment has let go of it: the driver's thread may delete this object
   order::Position position;          // what comes before it, for the order checker
   // Guarded by the loop's mutex.

@@ -12,7 +12,7 @@ Status ViewFromHost(Environment& environment, const Napi::CallbackInfo& info, Na
   std::uint64_t address, bytes;
   if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || bytes == 0) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
-  const ContextScope context(environment, 0);
+  const RelaxedContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
   Location range;
   const Status status = CheckRange(environment, address, bytes, &range);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/hand_overs.h"
 #include "platform/memory.h"
 #include "platform/memory_file.h"
@@ -249,7 +250,7 @@ Backend BackendOf(const Environment& environment) {
 
 void DestroyExportEvent(Environment& environment, const DeviceEvent& event) {
   if (event.event == nullptr) return;
-  const ContextScope context(environment, event.device);
+  const RelaxedContextScope context(environment, event.device);
   if (context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(event.event) == kSuccess) return;
   LeaveOrphans(environment, {{OrphanKind::kEvent, event.device, reinterpret_cast<std::uintptr_t>(event.event)}});
 }
@@ -572,10 +573,10 @@ Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadInteger(info[2], &byte_length)) return kInvalidArgument;
   if (!ReadInteger(info[3], &alignment) || !ReadView(info[5], &destination)) return kInvalidArgument;
   if (destination.bytes != sizeof(Handle) || byte_length > bytes || bytes > kMaxSafeInteger - address) return kInvalidArgument;
-  Status status = FindStream(environment, info[4], &stream);
+  Status status = FindUncapturedStream(environment, info[4], &stream);
   if (status != kSuccess) return status;
   if (!kHasMemoryFiles) return kNoProcessMemory;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   Description description;
@@ -644,7 +645,7 @@ Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t number, byte_length;
   StreamEntry* stream;
   if (!ReadInteger(info[0], &number) || !ReadInteger(info[1], &byte_length)) return kInvalidArgument;
-  Status status = FindStream(environment, info[2], &stream);
+  Status status = FindUncapturedStream(environment, info[2], &stream);
   if (status != kSuccess) return status;
   Exports& all = AllExports();
   DeviceEvent event;
@@ -656,7 +657,7 @@ Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info) {
     event = entry->second.event;
   }
   if (event.event != nullptr) {
-    const ContextScope context(environment, event.device);
+    const RelaxedContextScope context(environment, event.device);
     status = context.status() == kSuccess ? environment.Counted<Call::kEventRecord>(event.event, stream->stream) : context.status();
     if (status != kSuccess) return status;
   }
@@ -737,11 +738,11 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = ReadHandle(environment, info[0], &handle);
   if (status != kSuccess) return status;
-  status = FindStream(environment, info[1], &stream);
+  status = FindUncapturedStream(environment, info[1], &stream);
   if (status != kSuccess) return status;
   if (!kHasMemoryFiles) return kNoProcessMemory;
   if (IsOwn(handle)) return kOwnMessage;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   // Before the mutex is locked: whoever has excluded stalls may be about to lock it.
@@ -815,7 +816,7 @@ Status CloseImport(Environment& environment, const Napi::CallbackInfo& info) {
   // Unmapping may wait for the device.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
   if (!no_stalls.owns_lock()) return kErrorNotReady;
-  const ContextScope context(environment, entry->second.device);
+  const RelaxedContextScope context(environment, entry->second.device);
   return context.status() == kSuccess ? EndImport(environment, all, entry) : context.status();
 }
 

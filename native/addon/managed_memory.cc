@@ -1,4 +1,5 @@
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/ranges.h"
 
 namespace cistern {
@@ -28,7 +29,7 @@ Status Advise(Environment& environment, const Napi::CallbackInfo& info) {
   Location range;
   Status status = ReadLocation(environment, info, 3, &location);
   if (status != kSuccess || bytes == 0) return status;
-  const ContextScope context(environment, 0);
+  const RelaxedContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
   status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
@@ -45,8 +46,9 @@ Status Prefetch(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = ReadLocation(environment, info, 2, &location);
   if (status == kSuccess) status = environment.streams.Find(handle, &stream);
+  if (status == kSuccess) status = CheckNotCaptured(environment, *stream);
   if (status != kSuccess || bytes == 0) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
@@ -60,7 +62,7 @@ Status RangeAttribute(Environment& environment, const Napi::CallbackInfo& info) 
   if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadInt(info[2], &attribute)) return kInvalidArgument;
   if (attribute < kRangeReadMostly || attribute > kRangeLastPrefetchLocation || bytes == 0) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
-  const ContextScope context(environment, 0);
+  const RelaxedContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
   Location range;
   Status status = CheckRange(environment, address, bytes, &range);

@@ -1,6 +1,7 @@
 #include "addon/memory.h"
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/host_functions.h"
 #include "addon/host_memory.h"
 
@@ -27,7 +28,7 @@ Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t
     FreeHostMemory(pointer);
     return kSuccess;
   }
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   if (kind == MemoryKind::kPinnedHost) return environment.Counted<Call::kMemFreeHost>(pointer);
   return environment.Counted<Call::kMemFree>(static_cast<DevicePointer>(address));
@@ -44,7 +45,9 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 Status WaitBeforeFree(Environment& environment, double stream_handle) {
   StreamEntry* stream;
   if (environment.streams.Find(stream_handle, &stream) != kSuccess) return SynchronizeDevices(environment);
-  const ContextScope context(environment, stream->device);
+  const Status captured = CheckNotCaptured(environment, *stream);
+  if (captured != kSuccess) return captured;
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   const Status status = environment.Counted<Call::kStreamQuery>(stream->stream);
   return status == kErrorNotReady ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
@@ -53,7 +56,7 @@ Status WaitBeforeFree(Environment& environment, double stream_handle) {
 Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
   const Status ready = BeforeAllocating(environment);
   if (ready != kSuccess) return ready;
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   return environment.WithReclaim([&] {
     if (kind == MemoryKind::kPinnedHost) {

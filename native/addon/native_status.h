@@ -30,6 +30,8 @@ inline constexpr Status kNoAccess = -21;
 inline constexpr Status kInUse = -22;
 inline constexpr Status kNoProcessMemory = -23;
 inline constexpr Status kForeignContext = -24;
+inline constexpr Status kCapturing = -25;
+inline constexpr Status kCapturedEvent = -26;
 
 }  // namespace cistern
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "addon/captures.h"
 #include "addon/dlpack.h"
 #include "addon/environment.h"
 #include "addon/global_arena.h"
@@ -72,6 +73,10 @@ bool Free(Environment& environment, const Orphan& orphan) {
       return true;  // its deleter is called when the orphan ends
     case OrphanKind::kImport:
       return CloseOrphanedImport(environment, orphan.address);
+    case OrphanKind::kGraphExec:
+      return environment.CountedIf<Call::kGraphExecDestroy>(is_own, AsHandle<GraphExec>(orphan)) == kSuccess;
+    case OrphanKind::kGraph:
+      return environment.CountedIf<Call::kGraphDestroy>(is_own, AsHandle<Graph>(orphan)) == kSuccess;
   }
   return true;
 }
@@ -79,6 +84,7 @@ bool Free(Environment& environment, const Orphan& orphan) {
 // What is to be freed stays if the devices cannot be waited for, since their work may still use it.
 bool WaitToFree(Environment& environment) {
   const Status status = SynchronizeDevices(environment);
+  if (status == kCapturing) return false;  // later
   environment.NoteWaitToFree(status);
   return status == kSuccess;
 }
@@ -86,12 +92,12 @@ bool WaitToFree(Environment& environment) {
 // Frees orphans of one device, in order. Leaves those that the driver refuses to free, and all that
 // are left if it fails to wait. True if anything was freed.
 bool FreeOnDevice(Environment& environment, int device, const std::vector<Orphan>& orphans) {
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   Status status = context.status();
   std::size_t count = 0;
   bool frees_pending = false;
   const auto wait_for_frees = [&] {
-    if (frees_pending) status = environment.driver->CtxSynchronize();
+    if (frees_pending) status = SynchronizeContext(environment, device, false);
     frees_pending = false;
   };
   for (; status == kSuccess && count < orphans.size(); ++count) {
@@ -110,7 +116,7 @@ bool FreeOnDevice(Environment& environment, int device, const std::vector<Orphan
   wait_for_frees();
   if (status != kSuccess) {
     LeaveOrphans(environment, {orphans.begin() + static_cast<std::vector<Orphan>::difference_type>(count), orphans.end()});
-    environment.NoteWaitToFree(status);
+    if (status != kCapturing) environment.NoteWaitToFree(status);
   }
   return count > 0;
 }
@@ -120,8 +126,7 @@ bool FreeOnDevice(Environment& environment, int device, const std::vector<Orphan
 Status SynchronizeDevices(Environment& environment) {
   for (int device = 0; environment.HasDevice(device); ++device) {
     if (!environment.IsInUse(device)) continue;
-    const ContextScope context(environment, device);
-    const Status status = context.status() == kSuccess ? environment.driver->CtxSynchronize() : context.status();
+    const Status status = SynchronizeContext(environment, device, false);
     if (status != kSuccess) return status;
   }
   return kSuccess;
@@ -167,6 +172,13 @@ bool FreeOrphans(Environment& environment) {
                                           [&](const Orphan& orphan) { return !handed_over.Overlaps(orphan.address, orphan.bytes); });
   LeaveOrphans(environment, {used, orphans.end()});
   orphans.erase(used, orphans.end());
+  // A stream that an ended environment left while it was captured: nobody could wait for its device. What
+  // is queued on it still runs.
+  const auto ended = std::stable_partition(orphans.begin(), orphans.end(), [&](const Orphan& orphan) {
+    const bool is_captured = orphan.kind == OrphanKind::kStream && ForgetCapture(environment.backend, AsHandle<Stream>(orphan));
+    return !(is_captured && FreeOnDevice(environment, orphan.device, {orphan}));
+  });
+  orphans.erase(ended, orphans.end());
   if (orphans.empty()) return false;
   if (!WaitToFree(environment)) {
     LeaveOrphans(environment, std::move(orphans));

@@ -32,7 +32,9 @@ enum class OrphanKind {
   kHostMemory,
   kStream,
   kTensor,
-  kImport
+  kImport,
+  kGraphExec,
+  kGraph
 };
 
 struct Orphan {

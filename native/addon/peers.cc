@@ -5,6 +5,7 @@
 
 #include "addon/address_space.h"
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/host_functions.h"
 
 namespace cistern {
@@ -81,7 +82,7 @@ Status EnablePeerAccess(Environment& environment, const Napi::CallbackInfo& info
   Context peer;
   status = environment.ContextOf(pair.peer, &peer);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pair.device);
+  const RelaxedContextScope context(environment, pair.device);
   if (context.status() != kSuccess) return context.status();
   const bool is_known = environment.peers.count({pair.peer, pair.device}) != 0;
   const Status enabled = environment.Counted<Call::kCtxEnablePeerAccess>(peer, 0U);
@@ -106,10 +107,10 @@ Status DisablePeerAccess(Environment& environment, const Napi::CallbackInfo& inf
   Context peer;
   status = environment.ContextOf(pair.peer, &peer);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pair.device);
+  const RelaxedContextScope context(environment, pair.device);
   if (context.status() != kSuccess) return context.status();
   // The device's work may still use the memory.
-  status = environment.Counted<Call::kCtxSynchronize>();
+  status = SynchronizeContext(environment, pair.device, true);
   if (status == kSuccess) status = SetAccess(environment, pair, kAccessNone);
   if (status != kSuccess) return status;
   status = environment.Counted<Call::kCtxDisablePeerAccess>(peer);

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/memory.h"
 #include "addon/orphans.h"
 
@@ -44,6 +45,9 @@ Status AllocateAsync(Environment& environment) {
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
+  // A graph would own the memory.
+  if (own_captures != 0) status = CheckNotCaptured(environment, *stream);
+  if (status != kSuccess) return status;
   DevicePointer address = 0;
   status = environment.WithReclaim([&] {
     return environment.Counted<Call::kMemAllocFromPoolAsync>(&address, static_cast<std::size_t>(bytes), pool->pool, stream->stream);
@@ -72,6 +76,8 @@ Status DeallocateAsync(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  if (own_captures != 0) status = CheckNotCaptured(environment, *stream);
+  if (status != kSuccess) return status;
   status = environment.Counted<Call::kMemFreeAsync>(static_cast<DevicePointer>(address), stream->stream);
   if (status == kSuccess) environment.allocations.Erase(allocation);
   return status;
@@ -87,7 +93,7 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
 
   PoolProperties properties{};
@@ -118,7 +124,7 @@ Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   Pool pool = reinterpret_cast<Pool>(static_cast<std::uintptr_t>(address));
   Status status = kSuccess;
@@ -151,7 +157,7 @@ Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
   Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pool->device);
+  const RelaxedContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
   std::vector<Orphan> orphans = TakeMemoryOf(environment, handle);
   if (orphans.empty()) {
@@ -192,7 +198,7 @@ Status TrimPool(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadLimit(info[1], &bytes_to_keep)) return kInvalidArgument;
   const Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pool->device);
+  const RelaxedContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
   return environment.Counted<Call::kMemPoolTrimTo>(pool->pool, static_cast<std::size_t>(bytes_to_keep));
 }
@@ -204,7 +210,7 @@ Status PoolAttribute(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInt(info[1], &attribute) || !IsPoolAttribute(attribute)) return kInvalidArgument;
   Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pool->device);
+  const RelaxedContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
   int flag = 0;
   std::uint64_t number = 0;
@@ -226,7 +232,7 @@ Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info
   if ((attribute == kPoolReservedHigh || attribute == kPoolUsedHigh) && number != 0) return kInvalidArgument;
   const Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, pool->device);
+  const RelaxedContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
   int flag = static_cast<int>(number);
   void* value = IsIntAttribute(attribute) ? static_cast<void*>(&flag) : &number;

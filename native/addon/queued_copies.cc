@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
@@ -68,20 +69,26 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 bool ReadsTooEarly(Place source) { return source == Place::kPageableHost && queued_host_writes > 0; }
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
+  const Status captured = CheckNotCaptured(environment, stream);
+  if (captured != kSuccess && captured != kCapturing) return captured;
+  const bool is_captured = captured == kCapturing;
+  const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
+  if (is_captured && pageable) return kCapturing;
   if (IsOfOther(destination, stream) || IsOfOther(source, stream)) {
-    if (destination.device >= 0 && source.device >= 0) return QueuePeerCopy(environment, destination, source, bytes, stream);
+    if (destination.device >= 0 && source.device >= 0) {
+      return is_captured ? kCapturing : QueuePeerCopy(environment, destination, source, bytes, stream);
+    }
     Status status = CheckAccess(environment, destination, stream);
     if (status == kSuccess) status = CheckAccess(environment, source, stream);
     if (status != kSuccess) return status;
   }
-  if (!environment.MayStall() && !ReadsTooEarly(source.place)) {
+  if (is_captured || (!environment.MayStall() && !ReadsTooEarly(source.place))) {
     return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
   }
   // The driver copies within host memory synchronously, even if both sides are pinned.
   if (destination.place != Place::kDevice && source.place != Place::kDevice) {
     return QueueHostCopy(environment, destination, source.address, bytes, stream);
   }
-  const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
   if (!pageable) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
 
   StagingBlock block;

@@ -23,7 +23,8 @@ bool ReadsTooEarly(Place source);
 
 // For everything below, the stream's context must be current and ranges must be checked.
 
-// Queues a copy. It blocks on host memory only if nothing can stall.
+// Queues a copy, which becomes a node on a captured stream: then only the driver's copy will do, and
+// kCapturing says that it will not. It blocks on host memory only if nothing can stall.
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream);
 
 // A copy into staging memory in progress: the block holds the bytes once the event is complete.

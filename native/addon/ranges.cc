@@ -63,7 +63,7 @@ Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t address;
   if (!ReadInteger(info[0], &address)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
-  const ContextScope context(environment, 0);
+  const RelaxedContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
   unsigned type = 0;
   unsigned managed = 0;

@@ -1,4 +1,5 @@
 #include "addon/bindings.h"
+#include "addon/captures.h"
 #include "addon/completions.h"
 #include "addon/hand_overs.h"
 #include "addon/stopped_calls.h"
@@ -32,7 +33,7 @@ Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
 
   Stream stream = nullptr;
@@ -54,7 +55,7 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address) || address == 0) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   const Stream stream = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(address));
   // The software device recognises a handle that is not one of its streams. CUDA may do so, and
@@ -78,10 +79,11 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   if (stream->shared.hand_over != 0) {
     EndShare(environment, stream->shared);
   } else if (stream->owned) {
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
     status = environment.Counted<Call::kStreamDestroy>(stream->stream);
     if (status != kSuccess) return status;
+    ForgetCapture(environment.backend, stream->stream);
   }
   environment.streams.Remove(handle);
   return kSuccess;
@@ -91,7 +93,7 @@ Status StreamId(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   unsigned long long id = 0;
   status = environment.Counted<Call::kStreamGetId>(stream->stream, &id);
@@ -114,7 +116,7 @@ Status StreamInfo(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   int priority = 0;
   unsigned flags = 0;
@@ -132,9 +134,9 @@ Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& inf
   StoppedCall call = TakeStoppedCall(environment, handle);
   if (call.event == nullptr) {
     StreamEntry* stream;
-    Status status = FindStream(environment, info[0], &stream);
+    Status status = FindUncapturedStream(environment, info[0], &stream);
     if (status != kSuccess) return status;
-    const ContextScope context(environment, stream->device);
+    const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
     if (environment.outstanding_host_functions > 0) status = environment.driver->StreamQuery(stream->stream);
     if (status == kSuccess) return environment.Counted<Call::kStreamSynchronize>(stream->stream);
@@ -145,7 +147,7 @@ Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& inf
     call.device = stream->device;
     call.handle = handle;
   }
-  const ContextScope context(environment, call.device);
+  const RelaxedContextScope context(environment, call.device);
   if (context.status() != kSuccess) return context.status();
   const Status status = WaitOrStop(environment, call);
   if (status == kSuccess) environment.internal_events.Release(call.event, call.device);
@@ -155,8 +157,9 @@ Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& inf
 Status QueryStream(Environment& environment) {
   StreamEntry* stream;
   Status status = environment.streams.Find(environment.In(0), &stream);
+  if (status == kSuccess) status = CheckNotCaptured(environment, *stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   status = environment.Counted<Call::kStreamQuery>(stream->stream);
   if (status != kSuccess && status != kErrorNotReady) return status;

@@ -158,7 +158,7 @@ Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
-  const ContextScope context(environment, device);
+  const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
 
   int is_supported = 0;
@@ -196,7 +196,7 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
   Status status = FindSpace(environment, info, &space, &handle);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, space->device);
+  const RelaxedContextScope context(environment, space->device);
   if (context.status() != kSuccess) return context.status();
   status = space->HasMapped()
                ? Status{kErrorNotReady}
@@ -215,7 +215,7 @@ Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info)
   if (status != kSuccess) return status;
   status = BeforeAllocating(environment);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, space->device);
+  const RelaxedContextScope context(environment, space->device);
   if (context.status() != kSuccess) return context.status();
   status = AllocateRange(environment, space, bytes, &address);
   if ((status == kErrorOutOfMemory || status == kOutOfAddresses) && environment.ReapOrphans()) {
@@ -250,7 +250,7 @@ Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& inf
   }
   status = WaitBeforeFree(environment, stream);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, space->device);
+  const RelaxedContextScope context(environment, space->device);
   status = context.status();
   return status == kSuccess ? FreeIdle(environment, space, address, bytes) : status;
 }

@@ -80,6 +80,10 @@ export const NativeStatus = {
    * `mailbox[1]`, or of none that is in use if that is -1.
    */
   foreignContext: -24,
+  /** A stream is captured, and the call can neither become a node nor be made meanwhile. */
+  capturing: -25,
+  /** The event was last recorded in a capture that is still open. */
+  capturedEvent: -26,
 } as const;
 
 /** What messages stand for, as the addon numbers it. */
@@ -267,6 +271,31 @@ export interface NativeBinding {
    * of the process.
    */
   releaseAllStalls(): void;
+
+  /**
+   * Begins to record what is queued on a stream: mode 0 is global, 1 thread-local, 2 relaxed.
+   */
+  beginCapture(stream: number, mode: number): void;
+  /** `[1]`: the handle of a graph. Only on the stream where cistern has begun the capture. */
+  endCapture(stream: number): void;
+  /**
+   * Ends a capture without a graph; does nothing if the stream is not captured. `capturing` if the
+   * capture cannot be ended on this stream and thread.
+   */
+  abandonCapture(stream: number): void;
+  /** `[1]`: 0 if the stream is not captured, 1 if it is, 2 if the capture is invalid. */
+  captureStatus(stream: number): void;
+  destroyGraph(graph: number): void;
+  /** `[1]`: the handle of an executable graph. */
+  instantiateGraph(graph: number, freesOnLaunch: boolean): void;
+  destroyGraphExec(exec: number): void;
+  /** `[1]`: why an update fails, as CUDA numbers it. */
+  updateGraphExec(exec: number, graph: number): void;
+  launchGraph(exec: number, stream: number): void;
+  uploadGraph(exec: number, stream: number): void;
+  /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
+  countGraphNodes(graph: number, counts: Float64Array): void;
+  writeGraph(graph: number, path: string): void;
 
   /** `[1]`: a handle. */
   createEvent(device: number, timing: boolean): void;

@@ -23,6 +23,8 @@ export const invalidDeviceStatus = 101;
 export const notSupportedStatus = 801;
 /** CUDA_ERROR_NOT_READY. */
 export const notReadyStatus = 600;
+/** CUDA_ERROR_CAPTURED_EVENT. */
+const capturedEventStatus = 907;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
 const notPermittedStatus = 800;
 
@@ -64,6 +66,18 @@ export function statusError(operation: string, status: number): Error {
   }
   if (status === NativeStatus.noBackend) {
     return new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: no device was opened, or another kind is already open`);
+  }
+  if (status === NativeStatus.capturing) {
+    return new CisternError(
+      'ERR_CISTERN_CAPTURING',
+      `cannot ${operation}: a stream is captured into a graph, which cannot contain this; do it before the capture begins, after it has ended, or on another stream`,
+    );
+  }
+  if (status === NativeStatus.capturedEvent || status === capturedEventStatus) {
+    return new CisternError(
+      'ERR_CISTERN_CAPTURING',
+      `cannot ${operation}: an event was last recorded in a capture, so that it stands for no work that was queued; record it outside of the capture first`,
+    );
   }
   const name = native().statusName(status) || 'CUDA_ERROR_UNNAMED';
   return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');

@@ -252,7 +252,7 @@ describe('a host function', () => {
       const stream = new Stream({ nonBlocking: true });
       const hold = stream.hold();
       stream.launchHostFunction(() => console.log('ran'));
-      failCall('cuStreamQuery', 1, 700);
+      failCall('cuEventQuery', 1, 700);
       process.on('warning', (warning) => console.log(warning.code));
       setInterval(() => {}, 100).unref();
     `,
@@ -269,7 +269,7 @@ describe('a host function', () => {
       const [held, stream] = [0, 1].map(() => new Stream({ nonBlocking: true }));
       const hold = held.hold();
       held.launchHostFunction(() => console.log('ran'));
-      failCall('cuStreamQuery', 1, 700);
+      failCall('cuEventQuery', 1, 700);
       failCall('cuCtxSynchronize', 1, 700);
       try { Device.get().synchronizeSync(); } catch (error) { console.log(error.driverName); }
     `,

@@ -39,7 +39,7 @@ interface VirtualAllocation {
   readonly bytes: number;
   readonly reservation: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share';
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share' | 'graph' | 'exec';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -230,6 +230,18 @@ const callArguments: {
   onKeptOrphans: (run) => [run.callback()],
   readKeptOrphans: () => [],
   missingDriverFunctions: () => [],
+  beginCapture: (run) => [run.handle('stream'), run.reader.byte() % 4],
+  endCapture: (run) => [run.handle('stream')],
+  abandonCapture: (run) => [run.handle('stream')],
+  captureStatus: (run) => [run.handle('stream')],
+  destroyGraph: (run) => [run.handle('graph')],
+  instantiateGraph: (run) => [run.handle('graph'), run.boolean()],
+  destroyGraphExec: (run) => [run.handle('exec')],
+  updateGraphExec: (run) => [run.handle('exec'), run.handle('graph')],
+  launchGraph: (run) => [run.handle('exec'), run.handle('stream')],
+  uploadGraph: (run) => [run.handle('exec'), run.handle('stream')],
+  countGraphNodes: (run) => [run.handle('graph'), new Float64Array(run.boolean() ? 14 : 3)],
+  writeGraph: (run) => [run.handle('graph'), run.boolean() ? '/dev/null' : '/nowhere/at/all'],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -238,7 +250,10 @@ class Run {
   /** The source of values: the input, or the part of it that a callback received. */
   reader: ByteReader;
   readonly #binding = native();
-  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] };
+  readonly #live: Record<HandleKind, number[]> = {
+    ...{ stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] },
+    ...{ graph: [], exec: [] },
+  };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
@@ -314,7 +329,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.foreignContext && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.capturedEvent && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
@@ -364,6 +379,18 @@ class Run {
         return;
       case 'releaseStream':
         this.#remove('stream', number);
+        return;
+      case 'endCapture':
+        this.#add('graph', output);
+        return;
+      case 'instantiateGraph':
+        this.#add('exec', output);
+        return;
+      case 'destroyGraph':
+        this.#remove('graph', number);
+        return;
+      case 'destroyGraphExec':
+        this.#remove('exec', number);
         return;
       case 'destroyEvent':
         this.#remove('event', number);
@@ -473,7 +500,7 @@ class Run {
   }
 
   #checkRefusal(inputs: readonly number[], status: number): void {
-    const isOwnStatus = status === NativeStatus.hostFunctionReady || status === notPermitted;
+    const isOwnStatus = [NativeStatus.hostFunctionReady, NativeStatus.capturing, notPermitted].includes(status);
     if (isOwnStatus || this.#failures.size > 0) return;
     assert.ok(!this.#isPlain(inputs), `the status ${status} for memory that is allocated`);
   }
@@ -528,8 +555,14 @@ class Run {
     for (const name of this.#failures) this.#succeed('failCall', name, 0, 1);
   }
 
+  /** A stream that joined a capture leaves it when the capture ends on its first stream. */
+  #endCaptures(): void {
+    for (const stream of this.#live.stream) this.#call('abandonCapture', [stream]);
+  }
+
   async #giveEverythingBack(): Promise<void> {
     this.#endInjection();
+    this.#endCaptures();
     while (this.#live.hold.length > 0) this.#succeed('releaseHold', this.#live.hold[0]);
     for (;;) {
       this.#succeed('outstandingHostFunctions');
@@ -539,8 +572,11 @@ class Run {
       // A callback may have created what callbacks can create.
       while (this.#live.hold.length > 0) this.#succeed('releaseHold', this.#live.hold[0]);
       this.#endInjection();
+      this.#endCaptures();
     }
     await Promise.all(this.#promises);
+    while (this.#live.exec.length > 0) this.#succeed('destroyGraphExec', this.#live.exec[0]);
+    while (this.#live.graph.length > 0) this.#succeed('destroyGraph', this.#live.graph[0]);
     this.#endHandOvers();
     // Memory that others may use is not freed with its pool or arena.
     for (const each of this.#exports) {

@@ -1,4 +1,5 @@
-import { DriverError } from '../../basics/errors.js';
+import { CisternError, DriverError } from '../../basics/errors.js';
+import { abandonCapture } from '../graphs/capture.js';
 import { mailbox, native } from '../native.js';
 import { check, checkBlocking } from '../status.js';
 import type { StreamMessage } from '../workers/hand-over.js';
@@ -167,13 +168,13 @@ export class StreamIdentity {
     return true;
   }
 
-  /** As `query`, but a stream that the driver cannot query counts as busy. */
+  /** As `query`, but a stream that the driver cannot query, or that is captured, counts as busy. */
   isIdle(): boolean {
     try {
       return this.query();
     } catch (error) {
-      if (!(error instanceof DriverError)) throw error;
-      return false;
+      if (error instanceof DriverError || (error instanceof CisternError && error.code === 'ERR_CISTERN_CAPTURING')) return false;
+      throw error;
     }
   }
 
@@ -242,6 +243,9 @@ export class StreamIdentity {
    * @param release gives the driver's stream up; `undefined`: destroys it if it is cistern's
    */
   end(record: () => Event | undefined, release: (handle: number) => void = destroy): void {
+    // An event could not stand for what was queued before the capture. A stream whose end is not announced
+    // may be gone.
+    if (this.isOwned || this.announcesEnd) abandonCapture(this.handle);
     const observers = [...this.#observers];
     // Host functions may run during `record`, but must not queue anything on the stream after it.
     this.#isEnding = true;

@@ -10,6 +10,8 @@ import {
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
+import { abandonCapture, beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
+import { Graph } from '../graphs/graph.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
 import { check, checkBlocking } from '../status.js';
@@ -335,6 +337,85 @@ export class Stream implements Disposable {
       }
     };
     checkBlocking('launch a host function', () => native().launchHostFunction(this.handle, run));
+  }
+
+  /**
+   * Whether what is queued on the stream runs or is recorded. Other streams join a capture by waiting for
+   * an event that was recorded in it.
+   * @throws LifetimeError if the stream is disposed, DriverError if the driver refuses.
+   */
+  get captureStatus(): CaptureStatus {
+    this.#assertLive('ask whether a stream is captured');
+    return captureStatusOf(this.handle);
+  }
+
+  /**
+   * Records what is queued on the stream from now on, instead of running it, until
+   * {@link Stream.endCapture}. {@link Stream.capture} does both, and is harder to get wrong.
+   *
+   * Copies between device and pinned memory and fills become part of the graph, as does the work of other
+   * libraries. Events and waits give it an order: a stream that waits for an event of the capture joins it,
+   * and must be waited for by the first stream in the end. Other calls are refused with
+   * `ERR_CISTERN_CAPTURING`, and the capture goes on. If the driver invalidates it nevertheless, because of
+   * what another library calls, {@link Stream.captureStatus} says so, and `endCapture` fails.
+   *
+   * Memory that a graph uses must stay allocated until its last launch has run. RMM has no counterpart;
+   * CUDA's is `cuStreamBeginCapture`.
+   * @param mode which potentially unsafe calls of other libraries invalidate the capture
+   * @throws ArgumentTypeError or ArgumentRangeError for an invalid mode; LifetimeError if the stream is
+   * disposed; CisternError (`ERR_CISTERN_CAPTURING`) if it is captured already; DriverError if the driver
+   * refuses, as on the legacy default stream.
+   */
+  beginCapture(mode: CaptureMode = 'thread-local'): void {
+    this.#assertLive('begin a capture');
+    beginCapture(this.handle, mode);
+  }
+
+  /**
+   * Ends the capture that began on this stream.
+   * @returns what was recorded
+   * @throws LifetimeError if the stream is disposed. DriverError if no capture of cistern's began on this
+   * stream and thread, which changes nothing; or if the capture was invalidated
+   * (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`) or a stream that joined has not been waited for
+   * (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): then it has ended, without a graph.
+   */
+  endCapture(): Graph {
+    this.#assertLive('end a capture');
+    native().endCapture(this.handle);
+    check('end a capture');
+    return new Graph(this.device);
+  }
+
+  /**
+   * Records what a function queues on the stream, and on streams that join. If the function throws, the
+   * capture is given up.
+   * @param record a function that returns before the capture ends: not an `async` one
+   * @param mode as for {@link Stream.beginCapture}
+   * @throws whatever `record` throws; ArgumentTypeError if it is not a function, or returns a promise; else as
+   * {@link Stream.beginCapture} and {@link Stream.endCapture}
+   * @example
+   * ```ts
+   * using graph = stream.capture(() => {
+   *   copy(target, source, 4096, stream);
+   *   set(source, 0, 1, 4096, stream);
+   * });
+   * using exec = graph.instantiate();
+   * for (let step = 0; step < 100; step++) exec.launch(stream);
+   * ```
+   */
+  capture(record: () => void, mode: CaptureMode = 'thread-local'): Graph {
+    if (typeof record !== 'function') throw new ArgumentTypeError(`record must be a function, got ${formatValue(record)}`);
+    this.beginCapture(mode);
+    try {
+      const result: unknown = record();
+      if (result instanceof Object && 'then' in result) {
+        throw new ArgumentTypeError('record must not return a promise: the capture ends when it returns');
+      }
+    } catch (error) {
+      if (!this.isDisposed) abandonCapture(this.handle);
+      throw error;
+    }
+    return this.endCapture();
   }
 
   /**

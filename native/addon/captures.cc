@@ -1,0 +1,231 @@
+#include "addon/captures.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace cistern {
+
+std::atomic<int> own_captures{0};
+
+namespace {
+
+struct OwnCapture {
+  const DriverTable* backend;
+  Stream stream;  // where it began
+  int device;
+  std::uint64_t environment;
+  int mode;
+  std::uint64_t id;
+};
+
+struct OwnCaptures {
+  std::mutex mutex;
+  std::vector<OwnCapture> open;
+};
+
+OwnCaptures& AllOwnCaptures() {
+  static OwnCaptures& captures = *new OwnCaptures;
+  return captures;
+}
+
+template <typename Predicate>
+bool FindOwnCapture(Predicate&& predicate, OwnCapture* found = nullptr) {
+  OwnCaptures& all = AllOwnCaptures();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto capture = std::find_if(all.open.begin(), all.open.end(), predicate);
+  if (capture == all.open.end()) return false;
+  if (found != nullptr) *found = *capture;
+  return true;
+}
+
+template <typename Predicate>
+bool Forget(Predicate&& predicate) {
+  if (own_captures == 0) return false;
+  OwnCaptures& all = AllOwnCaptures();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto capture = std::find_if(all.open.begin(), all.open.end(), predicate);
+  if (capture == all.open.end()) return false;
+  all.open.erase(capture);
+  own_captures -= 1;
+  return true;
+}
+
+// kCaptureNone on a driver that knows no captures, and for the legacy stream, which has none.
+Status CaptureStatusOf(Environment& environment, const StreamEntry& stream, int* status) {
+  *status = kCaptureNone;
+  const Status asked = environment.driver->StreamIsCapturing(stream.stream, status);
+  return asked == kErrorNotSupported ? Status{kSuccess} : asked;
+}
+
+// The id of the capture of a stream whose context is current; 0: it is not captured, or the capture is
+// invalid.
+Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* status, std::uint64_t* id) {
+  *status = kCaptureNone;
+  *id = 0;
+  const Status asked = environment.driver->StreamGetCaptureInfo(stream.stream, status, id, nullptr, nullptr, nullptr);
+  if (asked == kErrorNotSupported || asked == kErrorCaptureImplicit) return kSuccess;
+  if (*status != kCaptureActive) *id = 0;
+  return asked;
+}
+
+// The capture of a stream that cistern may end: its own, on the stream and thread where it began.
+Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream) {
+  OwnCapture capture;
+  const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream.stream; };
+  if (!FindOwnCapture(is_here, &capture)) {
+    int status;
+    const Status asked = CaptureStatusOf(environment, stream, &status);
+    if (asked != kSuccess) return asked;
+    return status == kCaptureNone ? kErrorIllegalState : kErrorCaptureUnmatched;
+  }
+  const bool is_of_thread = capture.mode == kCaptureModeRelaxed || capture.environment == environment.id();
+  return is_of_thread ? kSuccess : kErrorCaptureWrongThread;
+}
+
+Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Graph* graph) {
+  const Status status = environment.Counted<Call::kStreamEndCapture>(stream.stream, graph);
+  int left = kCaptureNone;
+  if (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone) ForgetCapture(environment.backend, stream.stream);
+  return status;
+}
+
+}  // namespace
+
+Status CheckNotCaptured(Environment& environment, const StreamEntry& stream) {
+  const ContextScope context(environment, stream.device);
+  if (context.status() != kSuccess) return context.status();
+  int status;
+  const Status asked = CaptureStatusOf(environment, stream, &status);
+  if (asked == kErrorCaptureImplicit) return kCapturing;
+  if (asked != kSuccess) return asked;
+  return status == kCaptureNone ? Status{kSuccess} : kCapturing;
+}
+
+Status CheckNoCapture(Environment& environment, int device) {
+  const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.device == device; };
+  if (own_captures != 0 && FindOwnCapture(is_here)) return kCapturing;
+  Status status = CheckNotCaptured(environment, {LegacyStream(), device, false, {}});
+  environment.streams.ForEach([&](std::uint64_t, const StreamEntry& stream) {
+    if (status == kSuccess && stream.device == device && stream.owned) status = CheckNotCaptured(environment, stream);
+  });
+  return status;
+}
+
+Status SynchronizeContext(Environment& environment, int device, bool is_counted) {
+  Status status = CheckNoCapture(environment, device);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, device);
+  return context.status() == kSuccess ? environment.CountedIf<Call::kCtxSynchronize>(is_counted) : context.status();
+}
+
+Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, EventEntry* event) {
+  int status;
+  return CaptureIdOf(environment, stream, &status, &event->capture);
+}
+
+Status CheckCapturedWait(Environment& environment, const StreamEntry& stream, const EventEntry& event) {
+  int capture;
+  std::uint64_t id;
+  const Status status = CaptureIdOf(environment, stream, &capture, &id);
+  if (status != kSuccess || capture == kCaptureNone || event.capture == id) return status;
+  return kCapturing;
+}
+
+Status CheckNotCaptured(const EventEntry& event) {
+  if (event.capture == 0) return kSuccess;
+  return FindOwnCapture([&](const OwnCapture& each) { return each.id == event.capture; }) ? kCapturedEvent : Status{kSuccess};
+}
+
+bool ForgetCapture(const DriverTable* backend, Stream stream) {
+  return Forget([&](const OwnCapture& each) { return each.backend == backend && each.stream == stream; });
+}
+
+void LeaveCapture(const Environment& environment, Stream stream) {
+  Forget([&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream; });
+}
+
+Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
+  int mode;
+  if (!ReadInt(info[1], &mode) || mode < kCaptureModeGlobal || mode > kCaptureModeRelaxed) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = FindUncapturedStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  OwnCaptures& all = AllOwnCaptures();
+  {
+    // Before the capture begins, so that no call of another thread misses it.
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0});
+    own_captures += 1;
+  }
+  status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
+  int capture = kCaptureNone;
+  std::uint64_t id = 0;
+  if (status == kSuccess) status = CaptureIdOf(environment, *stream, &capture, &id);
+  if (status != kSuccess) {
+    Graph graph = nullptr;
+    if (capture != kCaptureNone) environment.Counted<Call::kStreamEndCapture>(stream->stream, &graph);
+    if (graph != nullptr) environment.Counted<Call::kGraphDestroy>(graph);
+    ForgetCapture(environment.backend, stream->stream);
+    return status;
+  }
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (OwnCapture& each : all.open) {
+    if (each.backend == environment.backend && each.stream == stream->stream) each.id = id;
+  }
+  return kSuccess;
+}
+
+Status EndCapture(Environment& environment, const Napi::CallbackInfo& info) {
+  StreamEntry* stream;
+  Status status = FindStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = FindCaptureToEnd(environment, *stream);
+  if (status != kSuccess) return status;
+  const int device = stream->device;
+  Graph graph = nullptr;
+  status = EndOwnCapture(environment, *stream, &graph);
+  if (status != kSuccess) return status;
+  const std::uint64_t handle = environment.graphs.Add({graph, device});
+  if (handle == 0) {
+    environment.Counted<Call::kGraphDestroy>(graph);
+    return kHostOutOfMemory;
+  }
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status AbandonCapture(Environment& environment, const Napi::CallbackInfo& info) {
+  StreamEntry* stream;
+  Status status = FindStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = FindCaptureToEnd(environment, *stream);
+  if (status == kErrorIllegalState) return kSuccess;
+  if (status == kErrorCaptureUnmatched || status == kErrorCaptureWrongThread) return kCapturing;
+  if (status != kSuccess) return status;
+  Graph graph = nullptr;
+  EndOwnCapture(environment, *stream, &graph);
+  return graph == nullptr ? Status{kSuccess} : environment.Counted<Call::kGraphDestroy>(graph);
+}
+
+Status CaptureStatus(Environment& environment, const Napi::CallbackInfo& info) {
+  StreamEntry* stream;
+  const Status status = FindStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  int capture;
+  const Status asked = CaptureStatusOf(environment, *stream, &capture);
+  // The legacy stream is never captured.
+  if (asked != kSuccess && asked != kErrorCaptureImplicit) return asked;
+  environment.Out(1, asked == kSuccess ? capture : kCaptureNone);
+  return kSuccess;
+}
+
+}  // namespace cistern

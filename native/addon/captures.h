@@ -1,0 +1,51 @@
+// Captures of streams into graphs: what may not be called during one, and what is left for later.
+//
+// A captured stream is recognized by asking the driver, which is legal in every mode. On the way of an
+// allocation that would cost too much, so those calls ask only while a capture is open that cistern has
+// begun. See docs/design/031-graphs.md.
+#ifndef CISTERN_ADDON_CAPTURES_H_
+#define CISTERN_ADDON_CAPTURES_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "addon/bindings.h"
+
+namespace cistern {
+
+// The captures of the process that cistern has begun and that have not ended.
+extern std::atomic<int> own_captures;
+
+// kCapturing if the stream is captured, or is the legacy stream while that cannot be used.
+Status CheckNotCaptured(Environment& environment, const StreamEntry& stream);
+
+// A live stream that an argument names and that is not captured.
+inline Status FindUncapturedStream(Environment& environment, const Napi::Value& value, StreamEntry** stream) {
+  const Status status = FindStream(environment, value, stream);
+  return status == kSuccess ? CheckNotCaptured(environment, **stream) : status;
+}
+
+// kCapturing if a stream of the device is captured, as far as can be seen: by cistern; a blocking
+// stream; or a stream that this environment knows. Nobody may wait for the device then.
+Status CheckNoCapture(Environment& environment, int device);
+
+// Waits for a device, unless one of its streams is captured.
+Status SynchronizeContext(Environment& environment, int device, bool is_counted);
+
+// The following are for calls on the way of an allocation, while own_captures is not 0.
+
+// What the event is recorded in: a capture, or none.
+Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, EventEntry* event);
+// Whether the stream may wait for the event: not across the bounds of a capture.
+Status CheckCapturedWait(Environment& environment, const StreamEntry& stream, const EventEntry& event);
+// kCapturedEvent if the event was recorded in a capture that is still open.
+Status CheckNotCaptured(const EventEntry& event);
+
+// The stream was destroyed, or is about to be, and its capture with it. Whether cistern had begun one.
+bool ForgetCapture(const DriverTable* backend, Stream stream);
+// The environment ends. What it has begun on a stream that it does not own is now the owner's to end.
+void LeaveCapture(const Environment& environment, Stream stream);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_CAPTURES_H_

@@ -1,0 +1,129 @@
+#include <array>
+
+#include "addon/bindings.h"
+#include "addon/captures.h"
+
+namespace cistern {
+namespace {
+
+Status FindGraph(Environment& environment, const Napi::Value& value, std::uint64_t* handle, GraphEntry** graph) {
+  return ReadInteger(value, handle) ? environment.graphs.Find(static_cast<double>(*handle), graph) : kInvalidArgument;
+}
+
+Status FindExec(Environment& environment, const Napi::Value& value, std::uint64_t* handle, GraphExecEntry** exec) {
+  return ReadInteger(value, handle) ? environment.graph_execs.Find(static_cast<double>(*handle), exec) : kInvalidArgument;
+}
+
+template <Call call>
+Status OnStream(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphExecEntry* exec;
+  StreamEntry* stream;
+  Status status = FindExec(environment, info[0], &handle, &exec);
+  if (status == kSuccess) status = FindUncapturedStream(environment, info[1], &stream);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, stream->device);
+  return context.status() == kSuccess ? environment.Counted<call>(exec->exec, stream->stream) : context.status();
+}
+
+}  // namespace
+
+Status DestroyGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphEntry* graph;
+  Status status = FindGraph(environment, info[0], &handle, &graph);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, graph->device);
+  status = context.status() == kSuccess ? environment.Counted<Call::kGraphDestroy>(graph->graph) : context.status();
+  if (status == kSuccess) environment.graphs.Remove(handle);
+  return status;
+}
+
+Status InstantiateGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  bool frees_on_launch;
+  GraphEntry* graph;
+  if (!ReadBoolean(info[1], &frees_on_launch)) return kInvalidArgument;
+  Status status = FindGraph(environment, info[0], &handle, &graph);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, graph->device);
+  if (context.status() != kSuccess) return context.status();
+  GraphExec exec = nullptr;
+  const unsigned long long flags = frees_on_launch ? kInstantiateAutoFree : 0ull;
+  status = environment.Counted<Call::kGraphInstantiateWithFlags>(&exec, graph->graph, flags);
+  if (status != kSuccess) return status;
+  const std::uint64_t added = environment.graph_execs.Add({exec, graph->device});
+  if (added == 0) {
+    environment.Counted<Call::kGraphExecDestroy>(exec);
+    return kHostOutOfMemory;
+  }
+  environment.Out(1, static_cast<double>(added));
+  return kSuccess;
+}
+
+Status DestroyGraphExec(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphExecEntry* exec;
+  Status status = FindExec(environment, info[0], &handle, &exec);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, exec->device);
+  status = context.status() == kSuccess ? environment.Counted<Call::kGraphExecDestroy>(exec->exec) : context.status();
+  if (status == kSuccess) environment.graph_execs.Remove(handle);
+  return status;
+}
+
+Status UpdateGraphExec(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphExecEntry* exec;
+  GraphEntry* graph;
+  Status status = FindExec(environment, info[0], &handle, &exec);
+  if (status == kSuccess) status = FindGraph(environment, info[1], &handle, &graph);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, exec->device);
+  if (context.status() != kSuccess) return context.status();
+  GraphUpdateResult result = {};
+  status = environment.Counted<Call::kGraphExecUpdate>(exec->exec, graph->graph, &result);
+  environment.Out(1, result.result);
+  return status;
+}
+
+Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info) { return OnStream<Call::kGraphLaunch>(environment, info); }
+
+Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info) { return OnStream<Call::kGraphUpload>(environment, info); }
+
+Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphEntry* graph;
+  Napi::Float64Array counts;
+  if (!ReadArray(info[1], &counts) || counts.ElementLength() < kNodeTypeCount) return kInvalidArgument;
+  Status status = FindGraph(environment, info[0], &handle, &graph);
+  if (status != kSuccess) return status;
+  std::size_t count = 0;
+  status = environment.Counted<Call::kGraphGetNodes>(graph->graph, static_cast<GraphNode*>(nullptr), &count);
+  if (status != kSuccess) return status;
+  std::vector<GraphNode> nodes(count);
+  if (count > 0) status = environment.Counted<Call::kGraphGetNodes>(graph->graph, nodes.data(), &count);
+  if (status != kSuccess) return status;
+  std::array<double, kNodeTypeCount> by_type = {};
+  for (const GraphNode node : nodes) {
+    int type = -1;
+    status = environment.driver->GraphNodeGetType(node, &type);
+    if (status != kSuccess) return status;
+    if (type >= 0 && type < kNodeTypeCount) by_type[static_cast<std::size_t>(type)] += 1;
+  }
+  std::copy(by_type.begin(), by_type.end(), counts.Data());
+  environment.Out(1, static_cast<double>(count));
+  return kSuccess;
+}
+
+Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  GraphEntry* graph;
+  std::string path;
+  if (!ReadString(info[1], &path)) return kInvalidArgument;
+  const Status status = FindGraph(environment, info[0], &handle, &graph);
+  if (status != kSuccess) return status;
+  return environment.Counted<Call::kGraphDebugDotPrint>(graph->graph, path.c_str(), 0u);
+}
+
+}  // namespace cistern

@@ -1,0 +1,45 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { mailbox, native } from '../native.js';
+import { check } from '../status.js';
+
+/**
+ * Which calls a capture forbids because they are potentially unsafe, such as an allocation of another
+ * library, which would not be repeated at a launch: `'thread-local'`, those of this thread; `'global'`,
+ * those of every thread of the process; `'relaxed'`, none. cistern's own calls are safe in each mode, or
+ * are refused with `ERR_CISTERN_CAPTURING`.
+ *
+ * Counterpart of `CUstreamCaptureMode`.
+ */
+export type CaptureMode = 'global' | 'thread-local' | 'relaxed';
+
+/**
+ * `'none'`; `'active'` while what is queued on a stream is recorded; `'invalidated'` if an error has
+ * ended the recording, until the capture is ended on the stream where it began.
+ */
+export type CaptureStatus = 'none' | 'active' | 'invalidated';
+
+const modes: Readonly<Record<CaptureMode, number>> = { global: 0, 'thread-local': 1, relaxed: 2 };
+const statuses: readonly CaptureStatus[] = ['none', 'active', 'invalidated'];
+
+/** Begins to record what is queued on a stream. */
+export function beginCapture(stream: number, mode: CaptureMode): void {
+  if (typeof mode !== 'string') throw new ArgumentTypeError(`mode must be a string, got ${formatValue(mode)}`);
+  const number = Object.hasOwn(modes, mode) ? modes[mode] : undefined;
+  if (number === undefined) {
+    throw new ArgumentRangeError(`mode must be 'global', 'thread-local' or 'relaxed', got ${formatValue(mode)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  native().beginCapture(stream, number);
+  check('begin a capture');
+}
+
+/** Ends a capture of cistern's on the stream where it began, if there is one, and drops its graph. */
+export function abandonCapture(stream: number): void {
+  native().abandonCapture(stream);
+  check('give up a capture');
+}
+
+export function captureStatusOf(stream: number): CaptureStatus {
+  native().captureStatus(stream);
+  check('ask whether a stream is captured');
+  return statuses[mailbox[1] as number] as CaptureStatus;
+}

@@ -1,0 +1,132 @@
+import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
+
+import { markCopy } from '../../package/copy.js';
+import type { Device } from '../device.js';
+import { keptResult, mailbox, native } from '../native.js';
+import { check } from '../status.js';
+import type { Stream } from '../streams/stream.js';
+import { StreamIdentity } from '../streams/stream-identity.js';
+import { finalizationRegistry } from '../workers/finalization.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../workers/local-object.js';
+import type { Graph } from './graph.js';
+
+/** CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE. */
+const updateFailure = 910;
+
+const unreachable = finalizationRegistry<number>('executable graph', 'CISTERN_UNREACHABLE_GRAPH', destroy);
+
+/**
+ * A graph that can be launched, any number of times.
+ *
+ * RMM has no counterpart; CUDA's is `CUgraphExec`.
+ */
+export class GraphExec implements Disposable {
+  readonly device: Device;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+
+  /** @internal Takes up the executable graph of the last native call. */
+  constructor(device: Device) {
+    this.device = device;
+    this.handle = keptResult(1);
+    unreachable.register(this, this.handle, this);
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
+  }
+
+  /** Whether the executable graph is disposed. */
+  get isDisposed(): boolean {
+    return this.handle < 0;
+  }
+
+  /**
+   * Queues all of the graph's work. It runs after everything that was queued on the stream before, and
+   * after earlier launches of this executable graph on whatever stream; what is queued on the stream later
+   * runs after it. Does not block.
+   * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if it or this object is disposed,
+   * CisternError (`ERR_CISTERN_CAPTURING`) if the stream is captured, DriverError if the driver refuses,
+   * as when memory that the last launch allocated is not freed.
+   */
+  launch(stream: Stream): void {
+    this.#assertUse('launch a graph', stream);
+    native().launchGraph(this.handle, stream.handle);
+    check('launch a graph');
+  }
+
+  /**
+   * Prepares the next launch, in the order of the stream, so that it takes less time. Does not block.
+   * @throws as {@link GraphExec.launch}
+   */
+  upload(stream: Stream): void {
+    this.#assertUse('upload a graph', stream);
+    native().uploadGraph(this.handle, stream.handle);
+    check('upload a graph');
+  }
+
+  /**
+   * Takes over the addresses and values of another graph, which has the same nodes and edges. Later
+   * launches use them; those that are queued already do not.
+   * @returns whether it was possible; otherwise nothing has changed, and the other graph must be
+   * instantiated
+   * @throws ArgumentTypeError if `graph` is not a graph, LifetimeError if it or this object is disposed,
+   * DriverError for any other refusal of the driver.
+   */
+  update(graph: Graph): boolean {
+    this.#assertLive('update a graph');
+    if (!(graph instanceof Object) || typeof graph.handle !== 'number' || typeof graph.instantiate !== 'function') {
+      throw new ArgumentTypeError(`graph must be a Graph, got ${formatValue(graph)}`);
+    }
+    if (graph.isDisposed) throw alreadyDisposed('update a graph', 'the graph');
+    native().updateGraphExec(this.handle, graph.handle);
+    if (mailbox[0] === updateFailure) return false;
+    check('update a graph');
+    return true;
+  }
+
+  /**
+   * Returns the executable graph to the driver. Launches that are queued still run. A second call does
+   * nothing.
+   * @throws DriverError if the driver refuses; it is then not disposed.
+   */
+  [Symbol.dispose](): void {
+    if (this.handle < 0) return;
+    destroy(this.handle);
+    this.handle = -1;
+    unreachable.unregister(this);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertUse(operation: string, stream: Stream): void {
+    this.#assertLive(operation);
+    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity)) {
+      throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
+    }
+    if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw alreadyDisposed(operation, 'the executable graph');
+  }
+}
+
+markCopy(GraphExec);
+
+function destroy(handle: number): void {
+  native().destroyGraphExec(handle);
+  check('destroy an executable graph');
+}

@@ -1,0 +1,158 @@
+import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
+
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { markCopy } from '../../package/copy.js';
+import type { Device } from '../device.js';
+import { keptResult, native } from '../native.js';
+import { check } from '../status.js';
+import { finalizationRegistry } from '../workers/finalization.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../workers/local-object.js';
+import { GraphExec } from './graph-exec.js';
+
+/** Options of {@link Graph.instantiate}. */
+export interface GraphInstantiationOptions {
+  /**
+   * Whether a launch first frees what the last one allocated in the graph and nobody has freed. Without
+   * it, such a launch fails.
+   * @defaultValue false
+   */
+  readonly freesOnLaunch?: boolean;
+}
+
+const instantiationOptions = optionNames<GraphInstantiationOptions>({ freesOnLaunch: true });
+
+/** How many nodes of each kind a graph has. */
+export interface GraphNodeCounts {
+  readonly kernels: number;
+  readonly copies: number;
+  readonly fills: number;
+  readonly hostFunctions: number;
+  readonly allocations: number;
+  readonly frees: number;
+  /** Nodes of every other kind, such as child graphs. */
+  readonly others: number;
+  readonly total: number;
+}
+
+const nodeTypes = { kernels: 0, copies: 1, fills: 2, hostFunctions: 3, allocations: 10, frees: 11 } as const;
+/** As many kinds as CUDA has. */
+const nodeTypeCount = 14;
+
+const unreachable = finalizationRegistry<number>('graph', 'CISTERN_UNREACHABLE_GRAPH', destroy);
+
+/**
+ * Work that was captured from streams ({@link Stream.capture}), with its order. It runs only as a
+ * {@link GraphExec}.
+ *
+ * A copy keeps the addresses of its memory, not the memory: what the graph uses must stay allocated until
+ * its last launch has run.
+ *
+ * RMM has no counterpart; CUDA's is `CUgraph`.
+ * @example
+ * ```ts
+ * using graph = stream.capture(() => set(pointer, 0, 1, 4096, stream));
+ * using exec = graph.instantiate();
+ * exec.launch(stream);
+ * await stream.synchronize();
+ * ```
+ */
+export class Graph implements Disposable {
+  readonly device: Device;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+
+  /** @internal Takes up the graph of the last native call. */
+  constructor(device: Device) {
+    this.device = device;
+    this.handle = keptResult(1);
+    unreachable.register(this, this.handle, this);
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
+  }
+
+  /** Whether the graph is disposed. */
+  get isDisposed(): boolean {
+    return this.handle < 0;
+  }
+
+  /**
+   * How many nodes of each kind the graph has.
+   * @throws LifetimeError if the graph is disposed.
+   */
+  get nodeCounts(): GraphNodeCounts {
+    this.#assertLive('count the nodes of a graph');
+    const counts = new Float64Array(nodeTypeCount);
+    native().countGraphNodes(this.handle, counts);
+    check('count the nodes of a graph');
+    const total = keptResult(1);
+    const named = Object.fromEntries(Object.entries(nodeTypes).map(([name, type]) => [name, counts[type] as number]));
+    const others = total - Object.values(named).reduce((sum, count) => sum + count, 0);
+    return Object.freeze({ ...named, others, total }) as GraphNodeCounts;
+  }
+
+  /**
+   * Makes what a launch needs. The graph can be disposed then. A graph that allocates memory can have
+   * only one executable graph at a time.
+   * @throws ArgumentTypeError for invalid options, LifetimeError if the graph is disposed, DriverError if
+   * the driver refuses.
+   */
+  instantiate(options: GraphInstantiationOptions = {}): GraphExec {
+    assertOptions(options, instantiationOptions);
+    this.#assertLive('instantiate a graph');
+    native().instantiateGraph(this.handle, options.freesOnLaunch === true);
+    check('instantiate a graph');
+    return new GraphExec(this.device);
+  }
+
+  /**
+   * Writes the graph as a file for Graphviz, for people to look at. What it contains is up to the driver.
+   * @param path of the file, which is replaced
+   * @throws ArgumentTypeError if `path` is not a string, LifetimeError if the graph is disposed,
+   * DriverError if the file cannot be written.
+   */
+  writeDot(path: string): void {
+    if (typeof path !== 'string') throw new ArgumentTypeError(`path must be a string, got ${formatValue(path)}`);
+    this.#assertLive('write a graph');
+    native().writeGraph(this.handle, path);
+    check(`write a graph to ${path}`);
+  }
+
+  /**
+   * Returns the graph to the driver. Executable graphs made from it stay as they are. A second call does
+   * nothing.
+   * @throws DriverError if the driver refuses; the graph is then not disposed.
+   */
+  [Symbol.dispose](): void {
+    if (this.handle < 0) return;
+    destroy(this.handle);
+    this.handle = -1;
+    unreachable.unregister(this);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw alreadyDisposed(operation, 'the graph');
+  }
+}
+
+markCopy(Graph);
+
+function destroy(handle: number): void {
+  native().destroyGraph(handle);
+  check('destroy a graph');
+}
