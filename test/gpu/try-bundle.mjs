@@ -39,8 +39,8 @@ try {
   const { LD_LIBRARY_PATH: _, ...rest } = environment;
   ({ status } = spawnSync('chroot', [root, '/cistern-gpu-linux-x64/run', ...process.argv.slice(2)], {
     stdio: 'inherit',
-    // Where chroot is found, and nothing in the new root.
-    env: { ...rest, PATH: '/usr/sbin:/sbin', LD_LIBRARY_PATH: driver },
+    // Where chroot is found; in the new root, only the shell.
+    env: { ...rest, PATH: '/usr/sbin:/sbin:/bin', LD_LIBRARY_PATH: driver },
   }));
 } finally {
   for (const path of mounted.reverse()) must('umount', path);

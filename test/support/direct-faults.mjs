@@ -120,11 +120,11 @@ function controlled(binding, mailbox, skip) {
 }
 
 /**
- * Calls that some devices lack: pools, and advice and prefetches for memory that the host may use
+ * Calls that some devices lack: pools, virtual memory, and advice and prefetches for memory that the host may use
  * at the same time.
  */
 function skipped(binding, mailbox, skip) {
-  const { createPool, advise, prefetch, deviceAttribute } = binding;
+  const { createPool, reserveAddresses, advise, prefetch, deviceAttribute } = binding;
   const lacksConcurrentAccess = () => {
     deviceAttribute(0, concurrentManagedAccess);
     return mailbox[0] === success && mailbox[1] === 0;
@@ -144,6 +144,10 @@ function skipped(binding, mailbox, skip) {
       const [, , isManaged] = args;
       if (isManaged && [notSupported, invalidValue].includes(mailbox[0])) skip('the driver has no pools of managed memory');
       if (mailbox[0] === notSupported) skip('the device has no pools');
+    },
+    reserveAddresses: (...args) => {
+      reserveAddresses(...args);
+      if (mailbox[0] === notSupported) skip('the device has no virtual memory management');
     },
     advise: ofManaged(advise),
     prefetch: ofManaged(prefetch),
