@@ -764,7 +764,7 @@ TEST("memory that a graph does not free is the program's, and must be freed befo
     const DevicePointer pointer = pool.Allocate(4096, stream);
     CHECK_OK(driver.MemsetD32Async(pointer, 42, 1024, stream));
     TestGraph graph(End(stream));
-    TestExec exec(graph, frees_itself ? kInstantiateAutoFree : 0);
+    TestExec exec(graph, frees_itself ? kInstantiateAutoFree : 0ull);
     exec.Launch(stream);
     CHECK(driver.GraphLaunch(exec, stream) == (frees_itself ? kSuccess : kErrorInvalidValue));
     FreeAsync(pointer, stream);
