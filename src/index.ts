@@ -6,8 +6,9 @@ export {
 } from './adaptors/pass-through/failure-callback-resource-adaptor.js';
 export type { OutstandingAllocation } from './adaptors/pass-through/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor.js';
-export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/pooling/stream-ordered-memory-resource.js';
-export { SuballocatingMemoryResource } from './adaptors/pooling/suballocating-memory-resource.js';
+export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
+export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
+export { type Strategy, Tries } from './adaptors/pooling/tries.js';
 export * from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
 export { type AddonInterface, addonInterface } from './buffers/addon-interface.js';

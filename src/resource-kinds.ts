@@ -61,12 +61,12 @@ export {
   type StatisticsResourceAdaptorOptions,
 } from './adaptors/pass-through/statistics-resource-adaptor.js';
 export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/pass-through/tracking-resource-adaptor.js';
+export type { Planner } from './adaptors/planned/plan-learner.js';
 export {
   type PlanDeviation,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
   type PlannedStatistics,
-  type Planner,
 } from './adaptors/planned/planned-memory-resource.js';
 export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/pooling/arena-memory-resource.js';
 export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/pooling/binning-memory-resource.js';

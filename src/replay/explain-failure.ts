@@ -1,4 +1,4 @@
-import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from '../adaptors/pooling/stream-ordered-memory-resource.js';
+import { isKeeping } from '../adaptors/pooling/keeper.js';
 import { OutOfMemoryError, SpecificationError } from '../basics/errors.js';
 import { alignDown, alignUp } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
@@ -305,8 +305,9 @@ class Explanation {
 }
 
 function keptMemory(layer: MemoryResource, stream: Stream): KeptMemoryState[] {
-  if (!(layer instanceof StreamOrderedMemoryResource && 'statistics' in layer)) return [];
-  const statistics = (layer as { statistics(): StreamOrderedStatistics }).statistics();
+  if (!isKeeping(layer)) return [];
+  const statistics = layer.statistics?.();
+  if (statistics === undefined) return [];
   const { reservedBytes, upstreamBlocks, allocatedBytes, largestFreeBytes } = statistics;
   const freeBytes = reservedBytes - allocatedBytes;
   const heldBackBytes = layer.heldBackFrom(stream);

@@ -32,11 +32,12 @@ import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isNotPermitted } from '../driver/status.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { StreamIdentity, type StreamObserver } from '../driver/streams/stream-identity.js';
+import type { StreamIdentity, StreamObserver } from '../driver/streams/stream-identity.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
 import { CommonLane } from './common-lane.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
+import { LaneTurns } from './lane-turns.js';
 import { StreamLane } from './stream-lane.js';
 
 /** The values of the option `deallocationEvents`. */
@@ -92,15 +93,7 @@ export class StreamOrdering implements StreamObserver {
   /** Every lane of a stream that has not ended. */
   readonly #lanes = new Set<StreamLane>();
   /** Those that are not shared, because their memory was last seen to be held back. */
-  readonly #unshared: StreamLane[] = [];
-  /** Where the next look at them begins. */
-  #nextUnshared = 0;
-  /**
-   * How many of them, one after another up to there, were looked at and found held back, and what
-   * `StreamIdentity.releases` was then: until it changes, they still are.
-   */
-  #stillHeld = 0;
-  #releases = 0;
+  readonly #unshared = new LaneTurns();
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and the lanes that the pooling resource added. */
   readonly #ended: CommonLane;
@@ -127,7 +120,12 @@ export class StreamOrdering implements StreamObserver {
   laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
     if (this.#device !== undefined) assertStreamOf(stream, this.#device, operation);
-    return this.#lane(stream.identity, this.policy === 'off');
+    return this.ownLaneOf(stream);
+  }
+
+  /** The same lane, for a stream that was checked. */
+  ownLaneOf({ identity }: Stream): StreamLane {
+    return this.#lane(identity, this.policy === 'off');
   }
 
   /** The other lane of a stream, if it has one. The stream takes from it without waiting, too. */
@@ -141,9 +139,8 @@ export class StreamOrdering implements StreamObserver {
    * another stream takes it.
    */
   mergingLaneOf(stream: Stream): StreamLane {
-    const { identity } = stream;
-    const held = this.#held[identity.slot];
-    return held?.isAskedFor === true ? held : this.#lane(identity, this.policy === 'off');
+    const held = this.#held[stream.identity.slot];
+    return held?.isAskedFor === true ? held : this.ownLaneOf(stream);
   }
 
   /**
@@ -255,18 +252,13 @@ export class StreamOrdering implements StreamObserver {
     return lane;
   }
 
-  /**
-   * Calls `visit` with the number of every other lane that is not empty and may be taken from,
-   * first those that belong to no stream, until it returns true. Returns whether it did.
-   */
-  others(stream: Stream, visit: (lane: number) => boolean): boolean {
-    for (const { number } of this.#common) if (!this.#memory.isEmpty(number) && visit(number)) return true;
-    for (const lane of this.#lanes) {
-      if (lane.identity === stream.identity || this.#memory.isEmpty(lane.number)) continue;
-      if (lane.isHeldBack) continue;
-      if (visit(lane.number)) return true;
+  /** The numbers of all other lanes that are not empty and may be taken from, first those that belong to no stream. */
+  *others({ identity }: Stream): Generator<number> {
+    for (const lanes of [this.#common, this.#lanes]) {
+      for (const lane of lanes) {
+        if (lane.identity !== identity && !this.#memory.isEmpty(lane.number) && !lane.isHeldBack) yield lane.number;
+      }
     }
-    return false;
   }
 
   /**
@@ -312,6 +304,26 @@ export class StreamOrdering implements StreamObserver {
     else if (this.#memory.join(number, lane.number)) this.#exchangeNumbers(lane, from);
     // What depends on nothing needs no event.
     if (!isIdle) lane.received();
+  }
+
+  /**
+   * Moves more free memory that is available without blocking to a stream's merging lane: that of its
+   * other lane first, then that of another lane, after a wait for it. Returns whose memory it was, or
+   * `undefined` if there was none.
+   */
+  joinNext(stream: Stream): 'own' | 'others' | undefined {
+    const lane = this.mergingLaneOf(stream);
+    const own = this.ownLaneOf(stream);
+    const second = lane === own ? this.secondLaneOf(stream) : own;
+    if (second !== undefined && !this.#memory.isEmpty(second.number)) {
+      this.moveInto(lane, second.number);
+      return 'own';
+    }
+    const other = this.fullLane(stream);
+    if (other === none) return undefined;
+    this.order(stream, other);
+    this.moveInto(lane, other);
+    return 'others';
   }
 
   /**
@@ -443,7 +455,7 @@ export class StreamOrdering implements StreamObserver {
     this.#byNumber.set(lane.number, lane);
     this.#lanes.add(lane);
     this.#memory.share?.(lane.number, !isHeld);
-    if (isHeld) this.#unshared.push(lane);
+    if (isHeld) this.#unshared.add(lane);
     identity.observe(this);
     return lane;
   }
@@ -486,7 +498,7 @@ export class StreamOrdering implements StreamObserver {
     const lane = this.lane(number);
     if (!lane.isHeldBack) return false;
     this.#memory.share?.(number, false);
-    this.#unshared.push(lane as StreamLane);
+    this.#unshared.add(lane as StreamLane);
     return true;
   }
 
@@ -496,27 +508,23 @@ export class StreamOrdering implements StreamObserver {
    * there is one with memory.
    */
   #shareIdle(most: number, asking?: Stream): boolean {
-    const unshared = this.#unshared;
-    // From the first on, so that none is left out: one that is taken out is replaced by the last.
-    if (most === Number.POSITIVE_INFINITY) this.#nextUnshared = this.#stillHeld = 0;
-    if (this.#releases !== StreamIdentity.releases) this.#stillHeld = 0;
-    this.#releases = StreamIdentity.releases;
+    const turns = this.#unshared;
+    if (most === Number.POSITIVE_INFINITY) turns.restart();
+    const { unknownCount } = turns;
     let isIdle = false;
-    for (let left = Math.min(most, unshared.length - (asking === undefined ? this.#stillHeld : 0)); left > 0; left--) {
-      if (this.#nextUnshared >= unshared.length) this.#nextUnshared = 0;
-      const lane = unshared[this.#nextUnshared] as StreamLane;
-      const isLive = !lane.hasEnded;
-      if (isLive && asking !== undefined && this.#becomesIdle(lane, asking)) isIdle = true;
-      if (isLive && (lane.isHeldBack || this.#memory.share === undefined)) {
-        this.#nextUnshared++;
-        this.#stillHeld++;
+    for (let left = Math.min(most, asking === undefined ? unknownCount : turns.count); left > 0; left--) {
+      const lane = turns.current;
+      if (lane.hasEnded) {
+        turns.remove();
         continue;
       }
-      unshared[this.#nextUnshared] = unshared[unshared.length - 1] as StreamLane;
-      unshared.pop();
-      this.#stillHeld = 0;
-      if (!isLive) continue;
-      this.#memory.share?.(lane.number, true);
+      if (asking !== undefined && this.#becomesIdle(lane, asking)) isIdle = true;
+      if (lane.isHeldBack || this.#memory.share === undefined) {
+        turns.pass();
+        continue;
+      }
+      turns.remove();
+      this.#memory.share(lane.number, true);
       if (!this.#memory.isEmpty(lane.number)) isIdle = true;
     }
     return isIdle;

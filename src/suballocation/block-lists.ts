@@ -26,6 +26,7 @@
  * linear in that and in what it moves. `removeFreeSegment` looks at the sizes in turn, and next
  * time continues where it stopped, so removing many blocks looks at each size about once.
  */
+import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 
@@ -117,6 +118,12 @@ export class BlockLists {
     const block = (this.#heads[lane] as Int32Array)[number] as number;
     if (block !== none) this.#use(block, slack, lane, owner);
     return block;
+  }
+
+  /** Takes a block for `bytes` bytes, at least 1, as `allocate` does. Every block begins at a multiple of 256. */
+  cut(bytes: number, _alignment: number, lane: number, owner: number): number {
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    return this.allocate(rounded, rounded - bytes, lane, owner);
   }
 
   /**

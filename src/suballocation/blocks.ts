@@ -1,3 +1,5 @@
+import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
+
 /** No block, or no address. */
 export const none = -1;
 
@@ -18,6 +20,14 @@ export interface BlockView {
   readonly lane: number;
   /** Whether it is the first of its segment. */
   readonly isHead: boolean;
+}
+
+/**
+ * The bytes of a block that has room for a request: blocks begin at multiples of 256, so an aligned
+ * address in one may lie up to `alignment - 256` further on.
+ */
+export function leastBlockBytes(bytes: number, alignment: number): number {
+  return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
 }
 
 /** What an address refers to among blocks, for an error message. Linear in their number. */

@@ -17,7 +17,7 @@
  * current one of its lane, and awaits nothing.
  */
 import { BlockLists } from './block-lists.js';
-import type { Segment } from './blocks.js';
+import { leastBlockBytes, type Segment } from './blocks.js';
 import { BumpCursor } from './bump-cursor.js';
 import { SegmentMap } from './segment-map.js';
 
@@ -67,6 +67,11 @@ export class BumpChains extends BlockLists {
   /** The used block that an address lies in, or undefined. */
   blockAt(address: number): BumpBlock | undefined {
     return this.#blocks.find(address);
+  }
+
+  /** Takes a block that has room for `bytes` bytes at any start address. */
+  override cut(bytes: number, alignment: number, lane: number): number {
+    return this.allocateAtLeast(leastBlockBytes(bytes, alignment), lane);
   }
 
   /** Adds a used block to a chain. */

@@ -92,6 +92,10 @@ const collected = new FinalizationRegistry<number>((index) => indexModule.destro
 
 export class FreeSpaceIndex {
   readonly #index: number;
+  /** The size of every block, or what it is a multiple of. */
+  #granuleBytes = unitBytes;
+  /** The bytes of a page, if segments grow in place. */
+  #pageBytes = 0;
 
   constructor() {
     this.#index = indexModule.createIndex();
@@ -106,6 +110,20 @@ export class FreeSpaceIndex {
    */
   useQuickLists(isAtOnce = false): void {
     indexModule.useQuickLists(this.#index, isAtOnce);
+  }
+
+  /** Lets `cut` make blocks of one size, a multiple of 256. */
+  cutBlocksOf(bytes: number): void {
+    this.#granuleBytes = bytes;
+  }
+
+  /**
+   * Lets segments grow in place: one that is added becomes part of those that it touches, so that
+   * blocks coalesce across, and any pages that are free can be removed. `pageBytes` is a power of two.
+   * Adding then takes time in proportion to the segments, and removing to the blocks.
+   */
+  growInPlace(pageBytes: number): void {
+    this.#pageBytes = pageBytes;
   }
 
   /** Adds an empty lane. */
@@ -150,7 +168,8 @@ export class FreeSpaceIndex {
    * `maximumUnits` units.
    */
   addSegment(address: number, bytes: number, lane: number): void {
-    if (indexModule.addSegment(this.#index, address, bytes / unitBytes, lane) === 0) throw outOfMemory();
+    if (this.#pageBytes > 0) this.extendSegment(address, bytes, lane);
+    else if (indexModule.addSegment(this.#index, address, bytes / unitBytes, lane) === 0) throw outOfMemory();
   }
 
   /**
@@ -222,6 +241,26 @@ export class FreeSpaceIndex {
     return indexModule.canAllocate(this.#index, units, lane) === 1;
   }
 
+  /**
+   * Takes a block for `bytes` bytes, at least 1, from a lane, at a multiple of `alignment`, a power of two
+   * from 256. Returns its address, or -1.
+   */
+  cut(bytes: number, alignment: number, lane: number, owner: number): number {
+    const units = Math.ceil(bytes / this.#granuleBytes) * (this.#granuleBytes / unitBytes);
+    const slack = units * unitBytes - bytes;
+    if (alignment === unitBytes) return this.allocate(units, slack, lane, owner);
+    return this.allocateAligned(units, slack, alignment, lane, owner);
+  }
+
+  /**
+   * As `cut`, but finds a block if any fits, even one behind the first few of its size class. Linear in
+   * the number of blocks of that class and above.
+   */
+  search(bytes: number, alignment: number, lane: number, owner: number): number {
+    const units = Math.ceil(bytes / unitBytes);
+    return this.allocateAligned(units, units * unitBytes - bytes, alignment, lane, owner);
+  }
+
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
   allocateAligned(units: number, slack: number, alignment: number, lane: number, owner: number = none): number {
     const address = indexModule.allocateAligned(this.#index, units, slack, alignment, lane, owner);
@@ -288,6 +327,7 @@ export class FreeSpaceIndex {
 
   /** Removes a wholly free segment of a lane, of at most `maximumBytes`, and returns it. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
+    if (this.#pageBytes > 0) return this.removePages(lane, this.#pageBytes, maximumBytes);
     const most = Math.min(Math.floor(maximumBytes / unitBytes), maximumUnits);
     // Look at none if none can fit.
     if (most < 1 || this.isEmpty(lane)) return undefined;

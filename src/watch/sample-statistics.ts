@@ -1,6 +1,6 @@
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
-import type { StreamOrderedStatistics } from '../adaptors/pooling/stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from '../adaptors/pooling/keeper.js';
 import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';

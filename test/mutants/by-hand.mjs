@@ -67,8 +67,8 @@ const faults = {
     {
       name: 'known-649-held-for-nobody',
       fault: "rmm#649, 'off': memory held for a stream that may be gone is given to another",
-      from: '      if (lane.isHeldBack) continue;\n',
-      to: '      if (lane.isHeldBack && lane.identity.announcesEnd) continue;\n',
+      from: '!lane.isHeldBack) yield lane.number;',
+      to: '!(lane.isHeldBack && lane.identity?.announcesEnd)) yield lane.number;',
     },
     {
       name: 'held-lane-taken-from',
@@ -253,51 +253,47 @@ const faults = {
       to: 'this.#upstream.allocate(bytes, stream)',
     },
   ],
-  'src/adaptors/pooling/stream-ordered-memory-resource.ts': [
+  'src/adaptors/pooling/keeper.ts': [
     {
       name: 'lane-of-other-stream-after-growth',
       fault: 're-entrancy: after a call of the upstream, the lane of another stream is used',
-      from: 'this.keepSegment({ address, bytes }, stream);\n    }\n    this.enter',
-      to: 'this.keepSegment({ address, bytes }, stream);\n    }\n    if (this.isDisposed) this.enter',
-    },
-    {
-      name: 'known-2489-off',
-      fault: "rmm#2489, 'off': another stream's block is reused after its own stream was asked, idle or not",
-      from: 'if (address === none && this.ordering.queryHeld(stream)) address',
-      to: 'if (address === none) { this.ordering.queryHeld(stream); for (const other of this.ordering.laneNumbers()) if (address === none) address = this.allocateIn(other, bytes, alignment); } if (address === none) address',
-    },
-    {
-      name: 'join-goes-on',
-      fault: 'a stream takes over the memory of all others, although that of the first was enough',
-      from: 'if (isEnough(true)) return true;',
-      to: 'isEnough(true);',
-    },
-    {
-      name: 'join-goes-on-after-own',
-      fault: "a stream takes over others' memory, although its own other lane was enough",
-      from: 'if (isEnough(false)) return true;',
-      to: 'isEnough(false);',
-    },
-    {
-      name: 'search-result-lost',
-      fault: 'the result of the last search is not returned',
-      from: 'if (address === none) throw this.outOfMemory(bytes, alignment);\n    return address;',
-      to: 'throw this.outOfMemory(bytes, alignment);',
-    },
-    {
-      name: 'maximum-off-by-one',
-      fault: 'a pooling resource exceeds its maximum by 256 bytes',
-      from: 'return least <= left && ',
-      to: 'return least <= left + ALLOCATION_ALIGNMENT && ',
+      from: 'this.#keep({ address, bytes }, stream);\n    }\n    this.enter',
+      to: 'this.#keep({ address, bytes }, stream);\n    }\n    if (this.isDisposed) this.enter',
     },
     {
       name: 'trim-keeps-nothing',
       fault: 'trim gives back what it is to keep',
-      from: '() => this.reservedBytes - bytesToKeep',
-      to: '() => this.reservedBytes',
+      from: 'this.held.reservedBytes - bytesToKeep',
+      to: 'this.held.reservedBytes',
     },
   ],
-  'src/adaptors/pooling/suballocating-memory-resource.ts': [
+  'src/adaptors/pooling/tries.ts': [
+    {
+      name: 'known-2489-off',
+      fault: "rmm#2489, 'off': another stream's block is reused after its own stream was asked, idle or not",
+      from: 'if (address === none && ordering.queryHeld(stream)) address = this.#others(',
+      to: 'if (address === none) { ordering.queryHeld(stream); for (const other of ordering.laneNumbers()) if (address === none) address = this.#cut(other, bytes, stream, alignment); } if (address === none) address = this.#others(',
+    },
+    {
+      name: 'join-goes-on',
+      fault: 'a stream takes over the memory of all others, although that of the first was enough',
+      from: '      if (address !== none) return address;\n    }\n    return none;\n  }\n\n  #othersOrMerge',
+      to: "      if (address !== none && from === 'others') { while (ordering.joinNext(stream) !== undefined); return address; }\n      if (address !== none) return address;\n    }\n    return none;\n  }\n\n  #othersOrMerge",
+    },
+    {
+      name: 'join-goes-on-after-own',
+      fault: "a stream takes over others' memory, although its own other lane was enough",
+      from: '      if (address !== none) return address;\n    }\n    return none;\n  }\n\n  #othersOrMerge',
+      to: "      if (address !== none && from === 'own') { while (ordering.joinNext(stream) !== undefined); return address; }\n      if (address !== none) return address;\n    }\n    return none;\n  }\n\n  #othersOrMerge",
+    },
+    {
+      name: 'search-result-lost',
+      fault: 'the result of the last search is not returned',
+      from: 'if (address === none) throw this.#strategy.outOfMemory(bytes, alignment);\n    return address;',
+      to: 'throw this.#strategy.outOfMemory(bytes, alignment);',
+    },
+  ],
+  'src/adaptors/pooling/stream-ordered-memory-resource.ts': [
     {
       name: 'free-unordered',
       fault: 'a free without a fence is not ordered',
@@ -313,8 +309,8 @@ const faults = {
     {
       name: 'free-before-its-event',
       fault: 'memory is freed although its event is refused',
-      from: 'if (isRecorded) lane.record();\n    if (!this.index.freeAt(pointer, small, lane.number)) ',
-      to: 'const isFree = this.index.freeAt(pointer, small, lane.number);\n    if (isRecorded) lane.record();\n    if (!isFree) ',
+      from: 'if (isRecorded) lane.record();\n    if (!(this.index as CutFromLarger<Index>).freeAt(pointer, small, lane.number)) ',
+      to: 'const isFree = (this.index as CutFromLarger<Index>).freeAt(pointer, small, lane.number);\n    if (isRecorded) lane.record();\n    if (!isFree) ',
     },
     {
       name: 'fence-in-wrong-lane',
@@ -343,18 +339,24 @@ const faults = {
   ],
   'src/adaptors/pooling/pool-memory-resource.ts': [
     {
+      name: 'maximum-off-by-one',
+      fault: 'a pool exceeds its maximum by 256 bytes',
+      from: 'if (least > left) return false;',
+      to: 'if (least > left + ALLOCATION_ALIGNMENT) return false;',
+    },
+    {
       name: 'no-last-search',
       fault: 'a pool is out of memory although it has a block that fits',
-      from: 'return this.searchLane(this.ordering.mergingLaneOf(stream).number, bytes, alignment);',
-      to: 'return none;',
+      from: 'this.index.search(bytes, alignment, this.ordering.mergingLaneOf(stream).number, stream.identity.serial)',
+      to: '-1',
     },
   ],
   'src/adaptors/pooling/arena-memory-resource.ts': [
     {
       name: 'arena-grows-beyond-size',
       fault: 're-entrancy: an arena takes its block twice',
-      from: 'Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes)',
-      to: 'Math.min(this.arenaBytes - this.held.reservedBytes, maximumBlockBytes)',
+      from: 'Math.min(this.arenaBytes - this.keeper.held.claimedBytes, maximumBlockBytes)',
+      to: 'Math.min(this.arenaBytes - this.keeper.held.reservedBytes, maximumBlockBytes)',
     },
     {
       name: 'large-request-moves-superblock',
@@ -365,8 +367,8 @@ const faults = {
     {
       name: 'superblock-without-alignment',
       fault: 'a superblock has no room for the alignment',
-      from: 'const units = leastBytes(bytes, alignment) / unitBytes;',
-      to: 'const units = leastBytes(bytes, ALLOCATION_ALIGNMENT) / unitBytes;',
+      from: 'const units = leastBlockBytes(bytes, alignment) / unitBytes;',
+      to: 'const units = leastBlockBytes(bytes, ALLOCATION_ALIGNMENT) / unitBytes;',
     },
   ],
   'src/adaptors/pooling/monotonic-memory-resource.ts': [
@@ -379,8 +381,8 @@ const faults = {
     {
       name: 'rewind-orders-too-late',
       fault: 'a rewind orders blocks after they are in their lane',
-      from: 'for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);\n    for (const step of steps) this.#memory.stepBack(step);',
-      to: 'for (const step of steps) this.#memory.stepBack(step);\n    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);',
+      from: 'for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);\n    for (const step of steps) this.index.stepBack(step);',
+      to: 'for (const step of steps) this.index.stepBack(step);\n    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);',
     },
     {
       name: 'foreign-free-not-noted',
@@ -411,14 +413,14 @@ const faults = {
     {
       name: 'fixed-size-wrong-size',
       fault: 'the requested size is not remembered',
-      from: 'this.#blockUnits, this.blockBytes - bytes, lane',
-      to: 'this.#blockUnits, 0, lane',
+      from: 'this.#blockUnits, this.blockBytes - bytes, number',
+      to: 'this.#blockUnits, 0, number',
     },
     {
       name: 'fixed-size-exceeds-maximum',
       fault: 'a part of a block below the maximum counts as a block',
-      from: 'return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);',
-      to: 'return Math.ceil((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);',
+      from: 'return Math.floor((this.#maximumBytes - this.keeper.held.claimedBytes) / this.blockBytes);',
+      to: 'return Math.ceil((this.#maximumBytes - this.keeper.held.claimedBytes) / this.blockBytes);',
     },
   ],
   'src/adaptors/pooling/binning-memory-resource.ts': [
@@ -433,14 +435,14 @@ const faults = {
     {
       name: 'block-of-another-plan',
       fault: 'the block of the plan before, with what is live in it, serves the next plan',
-      from: '    if (this.#isLearning && !this.#isPinned) this.#block.retire();\n',
+      from: '    if (this.#learner.isLearning && !this.#isPinned) this.#block.retire();\n',
       to: '',
     },
     {
       name: 'block-is-kept-for-ever',
       fault: 'the block of an earlier plan does not go back to the upstream when nothing is live in it',
       from: 'if (spareBytes > 0) {',
-      to: 'if (spareBytes > 0 && this.#isLearning) {',
+      to: 'if (spareBytes > 0 && this.#learner.isLearning) {',
     },
     {
       name: 'earlier-plan-frees-a-place',
@@ -453,12 +455,6 @@ const faults = {
       fault: 'a plan is made of a pass that failed',
       from: '    if (!isWhole) return;\n',
       to: '',
-    },
-    {
-      name: 'different-passes-are-planned',
-      fault: 'a pass with other operations than those before is planned with them',
-      from: 'if (difference !== undefined) this.#alike = [];',
-      to: 'if (difference === undefined && before === undefined) this.#alike = [];',
     },
     {
       name: 'overdue-memory-is-free',
@@ -477,6 +473,14 @@ const faults = {
       fault: 'a free of what is no pointer counts as the next request of the plan',
       from: 'this.#freed = new Float64Array(length).fill(Number.NaN);',
       to: 'this.#freed = new Float64Array(length).fill(none);',
+    },
+  ],
+  'src/adaptors/planned/plan-learner.ts': [
+    {
+      name: 'different-passes-are-planned',
+      fault: 'a pass with other operations than those before is planned with them',
+      from: 'if (difference !== undefined) this.#alike = [];',
+      to: 'if (difference === undefined && before === undefined) this.#alike = [];',
     },
     {
       name: 'vain-plans-are-not-counted',

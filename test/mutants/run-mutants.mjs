@@ -34,15 +34,17 @@ const handFiles = [
 const files = [
   'src/stream-ordering/stream-lane.ts',
   'src/stream-ordering/common-lane.ts',
+  'src/stream-ordering/lane-turns.ts',
   'src/stream-ordering/stream-ordering.ts',
   'src/driver/streams/stream-identity.ts',
   ...readdirSync(join(root, 'src/suballocation'))
     .filter((name) => name !== 'index-binary.ts')
     .sort()
     .map((name) => `src/suballocation/${name}`),
-  'src/adaptors/pooling/stream-ordered-memory-resource.ts',
+  'src/adaptors/pooling/tries.ts',
+  'src/adaptors/pooling/keeper.ts',
   'src/adaptors/pooling/upstream-blocks.ts',
-  'src/adaptors/pooling/suballocating-memory-resource.ts',
+  'src/adaptors/pooling/stream-ordered-memory-resource.ts',
   'src/adaptors/pooling/pool-memory-resource.ts',
   'src/adaptors/pooling/arena-memory-resource.ts',
   'src/adaptors/pooling/monotonic-memory-resource.ts',
@@ -50,6 +52,7 @@ const files = [
   'src/adaptors/pooling/binning-memory-resource.ts',
   'src/adaptors/pooling/caching-memory-resource.ts',
   'src/adaptors/planned/planned-memory-resource.ts',
+  'src/adaptors/planned/plan-learner.ts',
   'src/adaptors/planned/planned-block.ts',
   'src/adaptors/planned/pass-recorder.ts',
   'src/planning/lifetimes.ts',

@@ -3,7 +3,7 @@ import type { Recording } from '../../formats/recording/recording.js';
 import { RecordKind } from '../../formats/recording/recording-format.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
 import { kindOf, layersOf } from '../layers.js';
-import { StreamOrderedMemoryResource } from '../pooling/stream-ordered-memory-resource.js';
+import { isKeeping } from '../pooling/keeper.js';
 import type { GrowthObserver } from '../pooling/upstream-blocks.js';
 
 /**
@@ -42,12 +42,12 @@ export function addAdaptorLayer(
   const { upstream } = adaptor;
   const nameOf = (resource: MemoryResource) => (resource === upstream ? name : undefined) ?? kindOf(resource);
   for (const resource of layersOf(upstream).reverse()) {
-    if (!(resource instanceof StreamOrderedMemoryResource) || layers.has(resource)) continue;
+    if (!isKeeping(resource) || layers.has(resource)) continue;
     const index = recording.addLayer(nameOf(resource), layerBelow(layers, resource));
     layers.set(resource, index);
     resource.observeGrowth(new GrowthRecorder(recording, index));
   }
-  const ofPool = upstream instanceof StreamOrderedMemoryResource ? layers.get(upstream) : undefined;
+  const ofPool = isKeeping(upstream) ? layers.get(upstream) : undefined;
   const index = ofPool ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor), isShared);
   layers.set(adaptor, index);
   return { index, isOwn: ofPool === undefined };

@@ -15,7 +15,7 @@
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { Plan } from '../../plans/plan.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from '../../suballocation/blocks.js';
-import type { KeptMemory } from '../pooling/stream-ordered-memory-resource.js';
+import type { KeptMemory } from '../pooling/keeper.js';
 
 /** The block of an earlier plan. */
 interface EarlierBlock extends Segment {
@@ -38,6 +38,8 @@ export class PlannedBlock implements KeptMemory {
   readonly #kept = new Map<number, number>();
   /** Called when the stream of a lane has ended. */
   streamEnded: ((lane: number, ended: number) => void) | undefined;
+  /** Called when the plan has a block, or none any more. */
+  moved: (() => void) | undefined;
   /** By lane: whether its stream has used the block. */
   readonly #isUsed: boolean[] = [];
 
@@ -147,6 +149,7 @@ export class PlannedBlock implements KeptMemory {
     }
     this.segment = { address, bytes };
     this.base = alignUp(address, this.#alignment);
+    this.moved?.();
   }
 
   removeFreeSegment(_lane: number, maximumBytes: number): Segment | undefined {
@@ -234,6 +237,7 @@ export class PlannedBlock implements KeptMemory {
     this.segment = undefined;
     this.base = none;
     this.asked.fill(0);
+    this.moved?.();
   }
 }
 

@@ -40,8 +40,11 @@ import { readFileSync } from 'node:fs';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
+import type { Device } from '../../driver/device.js';
+import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
+import { type Inspect, type InspectionOptions, inspected } from '../../driver/workers/local-object.js';
 import { isThenable, withResource } from '../../lifetimes/resource-scope.js';
 import { noteFree } from '../../lifetimes/served-memory.js';
 import {
@@ -51,15 +54,18 @@ import {
   type DeallocationFence,
   type DevicePointer,
   type MemoryResource,
+  type TrimOptions,
 } from '../../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../../plans/plan.js';
-import { differenceOf, invalidPlan, type OrderedSequence } from '../../plans/sequence.js';
+import { invalidPlan } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
-import { StreamLane } from '../../stream-ordering/stream-lane.js';
+import { noLane, StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
-import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from '../pooling/stream-ordered-memory-resource.js';
-import { PassRecorder } from './pass-recorder.js';
+import { Keeper, type KeepingResource, type StreamOrderedStatistics } from '../pooling/keeper.js';
+import type { GrowthObserver } from '../pooling/upstream-blocks.js';
+import type { PassRecorder } from './pass-recorder.js';
+import { PlanLearner, type Planner } from './plan-learner.js';
 import { PlannedBlock } from './planned-block.js';
 
 /** How a request or a free can differ from the plan. */
@@ -78,12 +84,6 @@ export type PlanDeviation =
   | 'free-stream'
   /** A free that came later than planned. It is carried out. */
   | 'late-free';
-
-/** Makes a plan of recorded passes with the same operations: `planAllocations` of `cistern/planning`. */
-export type Planner = (
-  passes: readonly OrderedSequence[],
-  options: { readonly alignmentBytes: number; readonly timeLimitMilliseconds: number },
-) => Plan;
 
 /** Options of {@link PlannedMemoryResource}. */
 export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
@@ -250,18 +250,21 @@ const deviationWords = ['fallback', 'refuse'] as const;
  * for (let step = 0; step < 100; step++) resource.run(() => train(resource)); // planned from the third on
  * ```
  */
-export class PlannedMemoryResource extends StreamOrderedMemoryResource {
+export class PlannedMemoryResource implements KeepingResource {
   /** @internal */
-  static override readonly name = 'PlannedMemoryResource';
+  static readonly name = 'PlannedMemoryResource';
+  readonly upstream: MemoryResource;
+  readonly device: Device;
+  readonly memoryKind: MemoryKind;
+  /** The policy of a free that goes to the fallback, unless it was not set. */
+  readonly deallocationEvents: DeallocationEvents;
   /** Serves what is not in the plan. */
   readonly fallback: MemoryResource;
   /** The fallback, if it is not the upstream. */
   readonly alternates: readonly MemoryResource[];
   readonly #block: PlannedBlock;
-  #planner: Planner | undefined;
-  readonly #recordedPasses: number;
-  readonly #planningMilliseconds: number;
-  readonly #replanAfter: number;
+  readonly #keeper: Keeper;
+  readonly #learner: PlanLearner;
   #plan: Plan = noPlan;
   readonly #refuses: boolean;
   readonly #repeats: boolean;
@@ -282,6 +285,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #owners = new Int32Array(0);
   #cursor = 0;
   #isInPass = false;
+  /** The stream of the last call on the slow path, and its lane. */
+  #lastStream: Stream = noStream;
+  #lane = noLane;
   /** The stream of the fast path, or `noStream`; and its number in the plan. */
   #stream: Stream = noStream;
   #streamNumber: number = none;
@@ -298,21 +304,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #isIrregular = false;
   /** Whether the pass began by itself. */
   #isAutomatic = false;
-  /** Whether the passes that begin are recorded; the recorder of this pass; and those before with the same operations. */
-  #isLearning = false;
-  #recorder: PassRecorder | undefined;
-  #alike: OrderedSequence[] = [];
-  #recordedAlignment: number = ALLOCATION_ALIGNMENT;
-  #difference: string | undefined;
-  /** What the planner threw: then nothing is learnt until `record`. */
-  #failure: { readonly error: unknown } | undefined;
-  /** Requests that deviated from the plan since this pass began; and passes in a row with some. */
+  /** Requests that deviated from the plan since this pass began. */
   #deviated = 0;
-  #deviatingInRow = 0;
-  #deviatingTotal = 0;
-  /** How often in a row a new plan was given up without a pass that followed it. */
-  #vainPlans = 0;
-  #plans = 0;
   /** The blocks that this held when it was disposed, in address order. */
   #ended: readonly Segment[] = [];
   #isTaking = false;
@@ -351,7 +344,12 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     }
     const checked = plan === undefined ? undefined : checkedPlan(plan);
     const block = new PlannedBlock();
-    super(upstream, block, deallocationEvents ?? 'deferred');
+    assertMemoryResource(upstream, 'upstream');
+    this.upstream = upstream;
+    this.device = upstream.device;
+    this.memoryKind = upstream.memoryKind;
+    this.deallocationEvents = deallocationEvents ?? 'deferred';
+    this.#keeper = new Keeper(this, block, this.deallocationEvents);
     assertMemoryResource(fallback, 'fallback');
     if (fallback.device !== this.device) {
       throw new ArgumentRangeError(
@@ -368,21 +366,21 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       const owner = self.deref();
       if (owner !== undefined) owner.#laneEnded(lane, ended);
     };
+    block.moved = () => {
+      const owner = self.deref();
+      if (owner !== undefined) owner.#locate();
+    };
     this.#refuses = deviations === 'refuse';
     this.#repeats = repeats === true;
     this.#fallbackEvents = deallocationEvents;
-    this.#planner = planner;
-    this.#recordedPasses = recordedPasses;
-    this.#planningMilliseconds = planningMilliseconds;
-    this.#replanAfter = replanAfter;
-    this.#isLearning = checked === undefined;
+    this.#learner = new PlanLearner(planner, recordedPasses, planningMilliseconds, replanAfter, checked === undefined);
     if (checked === undefined) return;
     this.#setPlan(checked);
     if (checked.totalBytes > 0) {
-      this.takeInitial(block.segmentBytes, Stream.legacyDefault(this.device));
-      this.lane.query();
+      this.#keeper.takeInitial(block.segmentBytes, Stream.legacyDefault(this.device));
+      this.#lane.query();
       // The block is there already: the first stream need not wait.
-      if (this.lane.isIdle) block.forget(this.lane.number);
+      if (this.#lane.isIdle) block.forget(this.#lane.number);
     }
   }
 
@@ -392,6 +390,27 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    */
   get plan(): Plan | undefined {
     return this.#plan === noPlan ? undefined : this.#plan;
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return this.#keeper.inspect(depth, options, inspect);
+  }
+
+  get reservedBytes(): number {
+    return this.#keeper.held.reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#keeper.held.peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#keeper.held.resetPeakReservedBytes();
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
   }
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
@@ -439,29 +458,29 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * cannot be recorded.
    */
   begin(): void {
-    this.assertLive('begin a pass');
+    this.#keeper.assertLive('begin a pass');
     this.#finishPass(true);
     // The planner may have used this.
-    this.assertLive('begin a pass');
-    if (this.#isLearning && !this.#isPinned) this.#block.retire();
+    this.#keeper.assertLive('begin a pass');
+    if (this.#learner.isLearning && !this.#isPinned) this.#block.retire();
     const { spareBytes } = this.#block;
     if (spareBytes > 0) {
       // Blocks of earlier plans go first, so the one of this plan stays.
       this.trim(Stream.legacyDefault(this.device), { bytesToKeep: this.reservedBytes - spareBytes });
       // Host functions may have run.
-      this.assertLive('begin a pass');
+      this.#keeper.assertLive('begin a pass');
     }
     this.#leavePass();
     const recorded = new Set<number>();
     for (const number of this.#touched.size > 1 ? this.#touched : []) {
-      const lane = this.ordering.lane(number);
+      const lane = this.#keeper.ordering.lane(number);
       if (!(lane instanceof StreamLane) || !lane.identity.announcesEnd || this.#block.isEmpty(number)) continue;
       lane.freeRecorded();
       recorded.add(number);
     }
     // Every stream of the last pass has waited for those that used the block before it.
     if (this.#hasWaited.size > 0) {
-      for (const { number } of this.ordering.lanes) if (!this.#touched.has(number)) this.#block.forget(number);
+      for (const { number } of this.#keeper.ordering.lanes) if (!this.#touched.has(number)) this.#block.forget(number);
     }
     this.#recorded = recorded;
     this.#touched = new Set();
@@ -478,9 +497,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * {@link PlannedMemoryResource.record}.
    */
   end(): void {
-    const before = this.#failure;
+    const before = this.#learner.failure;
     this.#finishPass(true);
-    if (this.#failure !== undefined && this.#failure !== before) throw this.#failure.error;
+    const { failure } = this.#learner;
+    if (failure !== undefined && failure !== before) throw failure.error;
   }
 
   /**
@@ -491,15 +511,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * (`ERR_CISTERN_INVALID_STATE`) if there is no planner.
    */
   record(): void {
-    this.assertLive('record passes');
-    if (this.#planner === undefined) {
+    this.#keeper.assertLive('record passes');
+    if (!this.#learner.hasPlanner) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot record passes: the PlannedMemoryResource has no planner');
     }
-    this.#isLearning = true;
-    this.#alike = [];
-    this.#difference = undefined;
-    this.#failure = undefined;
-    this.#recordedAlignment = ALLOCATION_ALIGNMENT;
+    this.#learner.record();
   }
 
   /**
@@ -513,7 +529,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * within a pass; as `begin`; and whatever `fn` throws.
    */
   run<T>(fn: () => T): T {
-    this.assertLive('run a pass');
+    this.#keeper.assertLive('run a pass');
     assertFunction(fn, 'fn');
     if (this.#isInPass && !this.#isAutomatic)
       throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
@@ -536,13 +552,13 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** Current sizes and counts since the start. Linear in the places of the plan. */
   statistics(): PlannedStatistics {
     return Object.freeze({
-      ...this.baseStatistics(),
+      ...this.#keeper.statistics(),
       passes: this.#passes,
-      isRecording: this.#isLearning && !this.#isPinned,
-      plans: this.#plans,
-      deviatingPasses: this.#deviatingTotal,
-      difference: this.#difference,
-      planningError: this.#failure?.error,
+      isRecording: this.#learner.isLearning && !this.#isPinned,
+      plans: this.#learner.plans,
+      deviatingPasses: this.#learner.deviatingPasses,
+      difference: this.#learner.difference,
+      planningError: this.#learner.failure?.error,
       pinnedBytes: this.#block.pinnedBytes,
       plannedAllocations: this.#block.liveCount,
       fallbackAllocations: this.#fallbackAllocations,
@@ -550,48 +566,70 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     });
   }
 
-  protected override enter(stream: Stream, operation: string): void {
-    super.enter(stream, operation);
+  /**
+   * Gives the block of the plan back to the upstream if nothing is allocated in it, and blocks of
+   * earlier plans, ordered on `stream`, which first waits for all streams that used them.
+   * @returns the bytes given back
+   */
+  trim(stream: Stream, options: TrimOptions = {}): number {
+    return this.#keeper.trim(stream, options);
+  }
+
+  /** Free bytes that a stream cannot use until other streams are known to be idle. */
+  heldBackFrom(stream: Stream): number {
+    return this.#keeper.heldBackFrom(stream);
+  }
+
+  /** For tests: throws if the data structures contradict each other. Linear in the places of the plan. */
+  validate(): void {
+    this.#keeper.validate();
+  }
+
+  /**
+   * Gives the blocks back to the upstream, including memory that is still allocated; buffers in it are
+   * disposed first. A second call only retries what the upstream refused.
+   * @throws the error of a buffer's free, if the buffer still has its memory: this is not disposed
+   * then. Otherwise the upstream's first error, after everything was tried.
+   */
+  [Symbol.dispose](): void {
+    this.#keeper.dispose();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** @internal */
+  get isTaking(): boolean {
+    return this.#keeper.held.isTaking;
+  }
+
+  /** @internal */
+  observeGrowth(observer: GrowthObserver): void {
+    this.#keeper.held.observe(observer, Stream.legacyDefault(this.device));
+  }
+
+  /** @internal */
+  enter(stream: Stream, operation: string): void {
+    this.#lane = this.#keeper.laneOf(stream, operation);
+    this.#lastStream = stream;
     // It is not known when these streams last freed memory.
     if (operation !== 'dispose' && operation !== 'trim') return;
     this.#markLanes();
     // The stream is about to wait for all others, and then stands for what they did. Those that
     // have live memory go on using it.
-    this.#touched.add(this.lane.number);
+    this.#touched.add(this.#lane.number);
     this.#becomeIrregular();
   }
 
-  protected override keepSegment(...[segment, stream]: Parameters<StreamOrderedMemoryResource['keepSegment']>): void {
-    super.keepSegment(segment, stream);
-    this.#locate();
-  }
-
-  protected override removeFreeSegment(lane: number, maximumBytes: number) {
-    const segment = super.removeFreeSegment(lane, maximumBytes);
-    if (segment !== undefined) {
-      this.#stream = noStream;
-      this.#locate();
-    }
-    return segment;
-  }
-
-  protected override beforeEnd(): void {
+  /** @internal */
+  ended(): void {
+    this.#lastStream = noStream;
+    this.#lane = noLane;
     this.#ended = [...this.#block.segments].sort((a, b) => a.address - b.address);
     this.#leavePass();
-    this.#planner = undefined;
-  }
-
-  /** Nothing is searched: what is not planned comes from the fallback. */
-  protected allocateIn(): number {
-    return none;
-  }
-
-  protected grow(): boolean {
-    return false;
-  }
-
-  protected outOfMemory(bytes: number): OutOfMemoryError {
-    return this.outOfMemoryError(bytes, 'the plan has no place for them');
+    this.#learner.end();
   }
 
   #begin(): void {
@@ -605,8 +643,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#overdue.clear();
     this.#deviated = 0;
     // It still has the block of a plan if recording waits.
-    if (this.#isLearning && this.#block.segment === undefined) {
-      this.#recorder = new PassRecorder(this);
+    if (this.#learner.isLearning && this.#block.segment === undefined) {
+      this.#learner.beginPass(this);
       // Nothing of the plan is due.
       this.#cursor = this.#plan.operations.length;
     }
@@ -615,13 +653,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     });
   }
 
-  /** Ends the pass without looking at it. Returns its recorder. */
-  #leavePass(): OrderedSequence | string | undefined {
+  /** Ends the pass without looking at it. Returns what was recorded of it. */
+  #leavePass(): ReturnType<PlanLearner['endPass']> {
     this.#isInPass = false;
     this.#stream = noStream;
-    const recorder = this.#recorder;
-    this.#recorder = undefined;
-    return recorder?.end();
+    return this.#learner.endPass();
   }
 
   /** Ends the pass, if there is one, and learns from it if it is whole. */
@@ -629,63 +665,21 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (!this.#isInPass) return;
     const sequence = this.#leavePass();
     if (!isWhole) return;
-    if (sequence !== undefined) this.#learn(sequence);
-    else if (this.#planner !== undefined) this.#judge();
-  }
-
-  /** Counts a pass that the plan has served, or should have. */
-  #judge(): void {
-    if (this.#deviated === 0) {
-      this.#deviatingInRow = 0;
-      this.#vainPlans = 0;
+    if (sequence === undefined) {
+      this.#learner.judge(this.#deviated > 0, !this.#isPinned);
       return;
     }
-    this.#deviatingTotal++;
-    this.#deviatingInRow++;
-    if (this.#isLearning || this.#isPinned || this.#failure !== undefined) return;
-    if (this.#deviatingInRow < this.#replanAfter * 2 ** this.#vainPlans) return;
-    this.#vainPlans++;
-    this.record();
+    const plan = this.#learner.learn(sequence);
+    // The planner may have used this.
+    if (plan === undefined || this.#keeper.isDisposed || this.#isInPass || this.#block.segment !== undefined) return;
+    this.#setPlan(plan);
+    this.#learner.adopted();
   }
 
   /** Whether earlier plans keep so much memory that another plan must wait. */
   get #isPinned(): boolean {
     const { segment, pinnedBytes, segmentBytes } = this.#block;
     return segment !== undefined && pinnedBytes > segmentBytes;
-  }
-
-  /** Makes a plan once there are enough recorded passes with the same operations. */
-  #learn(sequence: OrderedSequence | string): void {
-    // It was asked to stop, or the pass was empty.
-    if (!this.#isLearning || (typeof sequence === 'object' && sequence.operations.length === 0)) return;
-    if (typeof sequence === 'string') {
-      this.#difference = sequence;
-      this.#alike = [];
-      return;
-    }
-    const before = this.#alike[0];
-    const difference = before === undefined ? undefined : differenceOf(before, sequence);
-    this.#difference = difference === undefined ? undefined : `it differs from the pass before in its ${difference}`;
-    if (difference !== undefined) this.#alike = [];
-    this.#alike.push(sequence);
-    if (this.#alike.length < this.#recordedPasses) return;
-    const passes = this.#alike;
-    this.#alike = [];
-    const limits = { alignmentBytes: this.#recordedAlignment, timeLimitMilliseconds: this.#planningMilliseconds };
-    let plan: Plan;
-    try {
-      plan = checkedPlan((this.#planner as Planner)(passes, limits), 'the plan of the planner');
-    } catch (error) {
-      this.#isLearning = false;
-      this.#failure = { error };
-      return;
-    }
-    // The planner may have used this.
-    if (this.isDisposed || this.#isInPass || this.#block.segment !== undefined) return;
-    this.#setPlan(plan);
-    this.#isLearning = false;
-    this.#deviatingInRow = 0;
-    this.#plans++;
   }
 
   #setPlan(plan: Plan): void {
@@ -714,6 +708,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   /** The addresses of the plan in the block that is held now. */
   #locate(): void {
+    this.#stream = noStream;
     const { base, offsets } = this.#block;
     for (let k = 0; k < this.#plan.operations.length; k++) {
       const address = base === none ? Number.NaN : base + (offsets[this.#places[k] as number] as number);
@@ -723,13 +718,13 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #allocateSlowly(bytes: number, stream: Stream, alignment: number): DevicePointer {
-    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    if (stream !== this.#lastStream || stream.handle < 0) this.enter(stream, 'allocate');
     assertBytes(bytes);
     assertAlignment(alignment);
     if (bytes === 0) return 0;
     if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
     if (!this.#isInPass) this.#beginAutomatically();
-    if (this.#recorder !== undefined) return this.#allocateRecorded(this.#recorder, bytes, stream, alignment);
+    if (this.#learner.recorder !== undefined) return this.#allocateRecorded(this.#learner.recorder, bytes, stream, alignment);
     // The planner threw before there was a plan.
     if (this.#plan === noPlan) return this.#allocateFromFallback(bytes, stream, alignment);
     const before = { cursor: this.#cursor, overdue: this.#overdue.size };
@@ -764,17 +759,17 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #deallocateSlowly(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     if (typeof pointer !== 'number' || !this.#block.contains(pointer)) {
-      if (this.isDisposed && isWithin(this.#ended, pointer)) this.assertLive('deallocate');
+      if (this.#keeper.isDisposed && isWithin(this.#ended, pointer)) this.#keeper.assertLive('deallocate');
       // Also after the end: the fallback's memory outlives this.
       this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.#fallbackEvents);
-      if (!this.isDisposed) this.#passDoneFrees();
+      if (!this.#keeper.isDisposed) this.#passDoneFrees();
       return;
     }
-    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    if (stream !== this.#lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
     const place = this.#block.usedBlock(pointer);
-    if (place === none || this.#block.askedBytes(place) !== bytes) this.refuseFree(pointer, bytes, place);
+    if (place === none || this.#block.askedBytes(place) !== bytes) this.#keeper.refuseFree(pointer, bytes, place);
     if (fence !== undefined) assertFence(fence, stream);
-    const { lane } = this;
+    const lane = this.#lane;
     // Its owner may destroy the stream before the next pass waits for it, whatever the policy.
     if (!lane.identity.announcesEnd) lane.freeRecorded();
     this.#touch(lane.number);
@@ -800,7 +795,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #deallocateToFallback(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
-    const recorder = this.#recorder;
+    const recorder = this.#learner.recorder;
     if (recorder === undefined) {
       noteFree(this.fallback.deallocate(pointer, bytes, stream, fence), this.fallback);
       return;
@@ -811,7 +806,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #allocateRecorded(recorder: PassRecorder, bytes: number, stream: Stream, alignment: number): DevicePointer {
     const pointer = recorder.passOn(() => this.#allocateFromFallback(bytes, stream, alignment));
-    this.#recordedAlignment = Math.max(this.#recordedAlignment, alignment);
+    this.#learner.aligned(alignment);
     recorder.allocated(pointer, bytes, stream.identity);
     return pointer;
   }
@@ -873,9 +868,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    */
   #bind(number: number, stream: Stream): void {
     this.#bound[number] ??= stream;
-    const { lane } = this;
+    const lane = this.#lane;
     if (this.#isIrregular || !this.#hasWaited.has(lane.number)) {
-      for (const other of [...this.ordering.laneNumbers()]) if (other !== lane.number) this.#waitForLane(other, stream);
+      for (const other of [...this.#keeper.ordering.laneNumbers()]) if (other !== lane.number) this.#waitForLane(other, stream);
       this.#hasWaited.add(lane.number);
     }
     this.#touch(lane.number);
@@ -897,9 +892,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #waitForLane(number: number, stream: Stream): void {
     if (this.#block.isEmpty(number)) return;
-    const lane = this.ordering.lane(number);
+    const lane = this.#keeper.ordering.lane(number);
     if (lane instanceof StreamLane && !this.#recorded.has(number) && lane.identity.announcesEnd) lane.freeUnrecorded();
-    this.ordering.order(stream, number);
+    this.#keeper.ordering.order(stream, number);
   }
 
   /** Makes a stream wait for the streams whose memory an allocation takes over. */
@@ -908,10 +903,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       const other = this.#bound[number];
       if (other === undefined || other.identity === stream.identity) continue;
       if (other.isDisposed) {
-        this.#waitForLane(this.ordering.endedLane, stream);
+        this.#waitForLane(this.#keeper.ordering.endedLane, stream);
         continue;
       }
-      const lane = this.ordering.laneOf(other, 'allocate');
+      const lane = this.#keeper.ordering.laneOf(other, 'allocate');
       this.#recorded.delete(lane.number);
       this.#waitForLane(lane.number, stream);
     }
@@ -923,14 +918,15 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #markLanes(): void {
-    for (const lane of this.ordering.lanes) if (!this.#block.isEmpty(lane.number) && lane.identity.announcesEnd) lane.freeUnrecorded();
+    for (const lane of this.#keeper.ordering.lanes)
+      if (!this.#block.isEmpty(lane.number) && lane.identity.announcesEnd) lane.freeUnrecorded();
   }
 
   #chooseFastPath(stream: Stream, number: number): void {
     const isRegular =
       this.#isInPass && !this.#isIrregular && this.#overdue.size === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
     const isServed =
-      isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.lane.number) && this.#block.segment !== undefined;
+      isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.#lane.number) && this.#block.segment !== undefined;
     this.#stream = isServed ? stream : noStream;
     this.#streamNumber = number;
   }
@@ -941,14 +937,14 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (this.#plan.totalBytes === 0 || this.#isTaking) return;
     this.#isTaking = true;
     try {
-      this.tryTakeFromUpstream(this.#block.segmentBytes, stream);
+      this.#keeper.tryTake(this.#block.segmentBytes, stream);
     } finally {
       this.#isTaking = false;
     }
     // The others wait for the upstream's earlier users through this stream.
-    this.#hasWaited = new Set([this.lane.number]);
+    this.#hasWaited = new Set([this.#lane.number]);
     this.#recorded.clear();
-    this.#touch(this.lane.number);
+    this.#touch(this.#lane.number);
   }
 
   #refuse(
@@ -983,7 +979,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #allocateFromFallback(bytes: number, stream: Stream, alignment: number): DevicePointer {
     try {
-      const pointer = this.held.servedElsewhere(this.fallback.allocate(bytes, stream, alignment), bytes, stream, this.fallback);
+      const pointer = this.#keeper.held.servedElsewhere(this.fallback.allocate(bytes, stream, alignment), bytes, stream, this.fallback);
       this.#fallbackAllocations++;
       return pointer;
     } catch (error) {

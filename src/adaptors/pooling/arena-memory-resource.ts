@@ -6,38 +6,36 @@
  *
  *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
  *
- * An allocation is served by the first of these that can serve it:
- *  1. the arena of its own stream, which needs no waiting, unless its fit is loose and the global
- *     arena has a smaller block;
- *  2. the global arena: a small request takes a superblock of 32 KiB from there for its stream, a
- *     larger one what it needs;
- *  3. a close fit in another stream's arena, after a wait or if that stream is known to be idle.
- *     Streams that memory is held for are asked whether they have become idle;
- *  4. a block of the upstream, if part of the arena was given back;
- *  5. the global arena again, after all free memory that is available was returned there and coalesced;
- *  6. all of the above, after all streams that memory is held for were asked, and if none has become
- *     idle, after they have been synchronized.
+ * Where memory comes from, try by try: `tries.ts`. What is the arena's own:
  *
- * Once an arena has run out (step 5), memory is scarce while more than a quarter of it is used. Then
- * steps 1 to 3 take only blocks that are little larger than the request, and step 5 comes after them.
+ *  - a stream's own lane does not give a loose fit if the global arena has a smaller block;
+ *  - others' memory is that of the global arena first: a small request takes a superblock of 32 KiB from
+ *    there for its stream, a larger one what it needs; then a close fit in another stream's arena;
+ *  - it grows only if part of it was given back; otherwise all free memory that is available is returned
+ *    to the global arena and coalesced there, which is then looked at again.
  *
- * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks
- * that it moves, each of which became free by one `deallocate`.
+ * Once an arena has run out, memory is scarce while more than a quarter of it is used. Then streams take
+ * only blocks that are little larger than the request, before free memory is returned to the global
+ * arena, which is looked at again.
+ *
+ * Taking a block takes constant time for a given number of streams. Returning memory to the global arena
+ * costs as much as the blocks that it moves, each of which became free by one `deallocate`.
  */
 
 import { appendFileSync } from 'node:fs';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError } from '../../basics/errors.js';
-import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, KiB, MiB } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, formatBytes, KiB, MiB } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { CommonLane } from '../../stream-ordering/common-lane.js';
-import { none, type Segment } from '../../suballocation/blocks.js';
+import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
-import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
-import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+import type { StreamOrderedStatistics } from './keeper.js';
+import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { Tries } from './tries.js';
 
 const minimumArenaBytes = MiB;
 const superblockBytes = 32 * KiB;
@@ -118,9 +116,15 @@ export interface ArenaStatistics extends StreamOrderedStatistics {
  * arena.deallocate(pointer, 1 * MiB, stream);
  * ```
  */
-export class ArenaMemoryResource extends SuballocatingMemoryResource {
+export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   /** @internal */
   static override readonly name = 'ArenaMemoryResource';
+  protected readonly tries = new Tries(this.keeper, this.index, {
+    others: (bytes, stream, alignment) => this.#takeFromOthers(bytes, stream, alignment),
+    grow: (bytes, stream, alignment) => this.#grow(bytes, stream, alignment),
+    search: (bytes, stream, alignment) => this.#searchGlobal(bytes, stream, alignment),
+    outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
+  });
   /** The most bytes that are reserved from the upstream. */
   readonly arenaBytes: number;
   readonly #dumpFile: string | undefined;
@@ -145,9 +149,10 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     assertArenaBytes(this.arenaBytes);
     this.#dumpFile = dumpFile;
     this.#global = this.ordering.addCommonLane();
+    this.keeper.common = this.#global;
     this.index.keepReserve(this.#global.number, superblockUnits, Number.POSITIVE_INFINITY);
     const stream = Stream.legacyDefault(this.device);
-    while (this.held.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
+    while (this.keeper.held.claimedBytes < this.arenaBytes) this.keeper.takeInitial(this.#nextBlockBytes, stream);
   }
 
   /**
@@ -184,7 +189,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): ArenaStatistics {
     return Object.freeze({
-      ...this.baseStatistics(),
+      ...this.keeper.statistics(),
       superblocks: this.#superblocks,
       defragmentations: this.#defragmentations,
       arenas: new Set(this.ordering.lanes.map(({ identity }) => identity)).size,
@@ -205,9 +210,8 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return formatArenaDump({ arenaBytes: this.arenaBytes, refusedBytes: this.#refusedBytes, laneNames }, [...this.index.blocks()]);
   }
 
-  /** Steps 2 and 3 at the top of this file. */
-  protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
-    const units = leastBytes(bytes, alignment) / unitBytes;
+  #takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    const units = leastBlockBytes(bytes, alignment) / unitBytes;
     if (units > maximumUnits) return none;
     const { isScarce } = this.index;
     const isClose = !isScarce || this.index.hasClose(Math.max(units, superblockUnits), this.#global.number);
@@ -218,34 +222,21 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     address = this.#takeFromGlobal(units, bytes, stream, alignment);
     if (address !== none || !this.index.canAllocate(units, this.lane.number)) return address;
     // The own arena has a loose fit, and the global arena nothing at all.
-    return this.searchLane(this.lane.number, bytes, alignment);
+    return this.index.search(bytes, alignment, this.lane.number, this.lane.owner);
   }
 
-  /** Steps 4 and 5. */
-  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
+  #grow(bytes: number, stream: Stream, alignment: number): boolean {
     const next = this.#nextBlockBytes;
-    const least = leastBytes(bytes, alignment);
-    if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
+    const least = leastBlockBytes(bytes, alignment);
+    if (least <= next && this.keeper.tryTakeAtLeast(least, next, stream)) return true;
     // From now on, memory is scarce if a good part of it is used.
     this.index.keepReserve(this.#global.number, superblockUnits, this.arenaBytes / plentyShare);
     return this.#returnToGlobal(stream);
   }
 
-  /** A block of the upstream belongs to the global arena. */
-  protected override keepSegment(segment: Segment, stream: Stream): void {
-    try {
-      this.ordering.receivedInCommon(this.#global, stream);
-    } catch {
-      // The stream has ended, or no event can be recorded: the memory then belongs to one stream.
-      super.keepSegment(segment, stream);
-      return;
-    }
-    this.index.addSegment(segment.address, segment.bytes, this.#global.number);
-  }
-
   /** All free memory that is available is in the global arena when this is called. */
-  protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
-    const address = this.searchLane(this.#global.number, bytes, alignment);
+  #searchGlobal(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.index.search(bytes, alignment, this.#global.number, this.lane.owner);
     if (address === none) return none;
     try {
       if (this.#global.order(stream)) this.lane.received();
@@ -256,20 +247,20 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return address;
   }
 
-  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+  #outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     this.#refusedBytes = bytes;
     this.#writeDump();
     const freeBytes = this.ordering.laneNumbers().reduce((sum, lane) => sum + this.index.freeBytes(lane), 0);
-    const largestBytes = this.largestFreeBytes();
+    const largestBytes = this.keeper.largestFreeBytes();
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
     const fragmentation = `${fragmentationPercent(freeBytes, largestBytes).toFixed(1)} %`;
     const reason = `of the arena's ${formatBytes(this.arenaBytes)}, ${formatBytes(freeBytes)} are free; the largest free block has ${formatBytes(largestBytes)}${aligned} (fragmentation ${fragmentation})`;
-    return this.outOfMemoryError(bytes, reason, this.arenaBytes);
+    return this.keeper.outOfMemory(bytes, reason, this.arenaBytes);
   }
 
   /** The size of the next block to take from the upstream. */
   get #nextBlockBytes(): number {
-    return Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes);
+    return Math.min(this.arenaBytes - this.keeper.held.claimedBytes, maximumBlockBytes);
   }
 
   /**
@@ -278,20 +269,21 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
    */
   #takeFromGlobal(units: number, bytes: number, stream: Stream, alignment: number): number {
     const lane = this.ordering.mergingLaneOf(stream);
+    const { number, owner } = lane;
     const from = this.#global.number;
     // Do not wait for memory that cannot serve the request.
     if (!this.index.canAllocate(units, from)) return none;
     const hasWaited = this.#global.order(stream);
     this.#superblocks++;
-    if (units >= superblockUnits || !this.index.carve(superblockUnits, from, lane.number)) return this.allocateIn(from, bytes, alignment);
+    if (units >= superblockUnits || !this.index.carve(superblockUnits, from, number)) return this.index.cut(bytes, alignment, from, owner);
     if (hasWaited) lane.received();
-    return this.searchLane(lane.number, bytes, alignment);
+    return this.index.search(bytes, alignment, number, owner);
   }
 
   /** Takes a block that is little larger than `units` units from another stream, which alone is waited for. */
   #takeCloseFit(units: number, bytes: number, stream: Stream, alignment: number): number {
     const other = this.ordering.laneWith(stream, units);
-    return other === none || !this.index.hasClose(units, other) ? none : this.reuseFrom(other, bytes, stream, alignment);
+    return other === none || !this.index.hasClose(units, other) ? none : this.tries.reuse(other, bytes, stream, alignment);
   }
 
   /** The same as `#returnToGlobal`, but memory stays where it is if the driver refuses an event. */
@@ -337,14 +329,6 @@ export const arenaKind = defineAdaptor({
   eventsDefault: 'off',
   create: ({ upstream, options }) => new ArenaMemoryResource(upstream, options),
 });
-
-/**
- * The bytes that a block needs to fit a request at any start address: blocks start at multiples of
- * 256.
- */
-function leastBytes(bytes: number, alignment: number): number {
-  return alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
-}
 
 function assertArenaBytes(arenaBytes: number): void {
   assertBytes(arenaBytes, 'arenaBytes');

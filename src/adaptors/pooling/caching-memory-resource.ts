@@ -10,18 +10,12 @@
  *             stream 2 -> c           kept     e
  *     run 2   stream 1 -> d
  *
- * An allocation in a run is served by the first of these that can serve it:
- *  1. a free block of its size in its own stream's lane, which needs no waiting;
- *  2. one in another stream's lane, after a wait; under `'off'`, streams that memory is held for are
- *     asked whether they have become idle;
- *  3. a new block from the upstream, if the maximum leaves room for it;
- *  4. the same, after free blocks of other sizes went back to the upstream: as many bytes as
- *     requested, repeated while there are any;
- *  5. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
- *     if none has become idle, after they have been synchronized.
+ * Where an allocation in a run finds a block that its stream's own lane does not have: `tries.ts`. The
+ * cache grows by one block, if the maximum leaves room for it, or after free blocks of other sizes went
+ * back to the upstream: as many bytes as requested, repeated while there are any.
  *
- * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end
- * of a run costs as much as what it takes back.
+ * Taking a free block takes constant time for a given number of streams and sizes; so does a free. The
+ * end of a run costs as much as what it takes back.
  *
  * Invariants: a block with an owner is in a group; a block in a group is used; the groups belong to
  * the runs that have not ended, and to those that ended in a host function and left something.
@@ -64,7 +58,9 @@ import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { BlockGroups } from '../../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
-import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from './keeper.js';
+import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { Tries } from './tries.js';
 
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
@@ -180,14 +176,17 @@ class Run implements CachingScope {
  * }
  * ```
  */
-export class CachingMemoryResource extends StreamOrderedMemoryResource {
+export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockLists> {
   /** @internal */
   static override readonly name = 'CachingMemoryResource';
+  protected readonly tries = new Tries(this.keeper, this.index, {
+    grow: (bytes, stream) => this.#grow(bytes, stream),
+    outOfMemory: (bytes) => this.#outOfMemory(bytes),
+  });
   /** The name of the cache in errors and statistics. */
   readonly name: string;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
-  readonly #blocks: BlockLists;
   readonly #groups = new BlockGroups();
   /** By group: its run, and the stream of its blocks. */
   readonly #groupRuns: (Run | undefined)[] = [];
@@ -223,11 +222,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
     if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-    const blocks = new BlockLists();
-    super(upstream, blocks, deallocationEvents ?? 'eager');
+    super(upstream, deallocationEvents ?? 'eager', new BlockLists());
     this.name = name;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
-    this.#blocks = blocks;
     this.#passedEvents = deallocationEvents;
     markAsTaker(this);
   }
@@ -295,7 +292,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (block !== none) {
       this.#owners[block / blockFields]?.leaveScopes();
       this.#forget(block);
-    } else if (this.#blocks.hasBlock(pointer)) {
+    } else if (this.index.hasBlock(pointer)) {
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot keep ${formatPointer(pointer)}: it is already freed`);
     }
     return memory;
@@ -320,7 +317,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return this.trim(stream);
   }
 
-  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+  override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     const run = this.#activeRuns === 0 ? undefined : this.#currentRun();
     if (run === undefined) return this.#allocateUncached(bytes, stream, alignment);
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
@@ -330,7 +327,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       return this.#allocateUnusual(run, bytes, stream, alignment);
     const rounded = (small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT;
     const { number, owner } = this.lane;
-    const block = this.#blocks.take(rounded, rounded - small, number, owner);
+    const block = this.index.take(rounded, rounded - small, number, owner);
     if (block === none) return this.#allocateSlowly(run, bytes, stream);
     this.#hits++;
     return this.#handOut(run, block, stream);
@@ -340,25 +337,25 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
    * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for memory that the end of a run has
    * already taken back, if its block has not been given out again.
    */
-  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    const block = typeof pointer === 'number' ? this.#blocks.usedBlock(pointer) : none;
+  override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const block = typeof pointer === 'number' ? this.index.usedBlock(pointer) : none;
     if (block === none) {
       this.#deallocateUncached(pointer, bytes, stream, fence);
       return;
     }
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
-    if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);
+    if (this.index.askedBytes(block) !== bytes) this.keeper.refuseFree(pointer, bytes, block);
     let { lane } = this;
     if (fence === undefined) this.ordering.freed(lane);
-    else lane = this.ordering.freedWith(fence, stream, this.#blocks.ownerOf(block));
+    else lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
     this.#forget(block);
-    this.#blocks.free(block, lane.number);
+    this.index.free(block, lane.number);
   }
 
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): CachingStatistics {
-    const base = this.baseStatistics();
-    const busyBlocks = this.#blocks.usedBlocks;
+    const base = this.keeper.statistics();
+    const busyBlocks = this.index.usedBlocks;
     return Object.freeze({
       name: this.name,
       ...base,
@@ -379,10 +376,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.#groups.validate();
     let used = 0;
     let grouped = 0;
-    for (const { address, lane } of this.#blocks.blocks()) {
+    for (const { address, lane } of this.index.blocks()) {
       if (lane >= 0) continue;
       used++;
-      const block = this.#blocks.usedBlock(address);
+      const block = this.index.usedBlock(address);
       const group = this.#groups.groupOf(block);
       if (group !== none) grouped++;
       const run = group === none ? undefined : this.#groupRuns[group];
@@ -394,56 +391,53 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (this.#owners.filter((owner) => owner !== undefined).length > grouped) throw new Error('a block that is not used has an owner');
   }
 
-  protected override beforeEnd(): void {
-    this.#ended = new Set([...this.#blocks.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
+  /** @internal */
+  override ended(): void {
+    super.ended();
+    this.#ended = new Set([...this.index.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
   }
 
-  /** Also ends the runs that could not end before. */
-  protected override keepLateMemory(): boolean {
-    const hasKept = super.keepLateMemory();
+  /** @internal Ends the runs that could not end before. */
+  freeLate(): boolean {
     const runs = this.#lateRuns;
     throwFirst(this.#endLateRuns());
-    return hasKept || runs.length > this.#lateRuns.length;
+    return runs.length > this.#lateRuns.length;
   }
 
-  protected allocateIn(lane: number, bytes: number): number {
-    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    return this.#blocks.allocate(rounded, rounded - bytes, lane, this.lane.owner);
-  }
-
-  /** Steps 3 and 4 at the top of this file. */
-  protected grow(bytes: number, stream: Stream): boolean {
+  #grow(bytes: number, stream: Stream): boolean {
+    const { ordering, held } = this.keeper;
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
     if (!Number.isSafeInteger(rounded) || rounded > this.maximumBytes) return false;
-    const excess = () => this.held.claimedBytes + rounded - this.maximumBytes;
-    this.#hasGrown = excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
+    const isWithin = () => held.claimedBytes + rounded <= this.maximumBytes;
+    this.#hasGrown = isWithin() && this.keeper.tryTake(rounded, stream);
     if (this.#hasGrown) return true;
-    this.joinFree(stream, () => false);
+    while (ordering.joinNext(stream) !== undefined);
     // The bytes requested may be enough. If not, and if more is free, this is called again.
     const before = this.reservedBytes;
-    const isCapped = excess() > 0;
-    const isEnough = () => (isCapped ? excess() <= 0 : before - this.reservedBytes >= rounded);
-    const released = this.releaseSegments(stream, () => (isEnough() ? 0 : Number.POSITIVE_INFINITY));
-    this.#hasGrown = released > 0 && excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
+    const isCapped = !isWithin();
+    const isEnough = () => (isCapped ? isWithin() : before - this.reservedBytes >= rounded);
+    let hasGivenBack = false;
+    while (!isEnough() && this.keeper.giveBack(stream, Number.POSITIVE_INFINITY) > 0) hasGivenBack = true;
+    this.#hasGrown = hasGivenBack && isWithin() && this.keeper.tryTake(rounded, stream);
     return this.#hasGrown;
   }
 
-  protected outOfMemory(bytes: number): OutOfMemoryError {
+  #outOfMemory(bytes: number): OutOfMemoryError {
     const { reservedBytes, maximumBytes, name } = this;
-    return this.outOfMemoryWithin(maximumBytes, bytes, `${formatBytes(reservedBytes)} are in the cache '${name}'`);
+    return this.keeper.outOfMemoryWithin(maximumBytes, bytes, `${formatBytes(reservedBytes)} are in the cache '${name}'`);
   }
 
   #allocateUncached(bytes: number, stream: Stream, alignment: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
     try {
-      return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
+      return this.keeper.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       try {
         // Free blocks in the cache may be the missing memory.
         if (this.reservedBytes > 0 && this.trim(stream) > 0) {
-          return this.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
+          return this.keeper.held.servedElsewhere(this.upstream.allocate(bytes, stream), bytes, stream);
         }
       } catch (second) {
         if (!(second instanceof OutOfMemoryError)) throw second;
@@ -457,18 +451,18 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     assertBytes(bytes);
     assertAlignment(alignment, ALLOCATION_ALIGNMENT);
     if (bytes === 0) return 0;
-    const address = this.allocateIn(this.lane.number, bytes);
+    const address = this.index.cut(bytes, alignment, this.lane.number, this.lane.owner);
     if (address === none) return this.#allocateSlowly(run, bytes, stream);
     this.#hits++;
-    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+    return this.#handOut(run, this.index.usedBlock(address), stream);
   }
 
   #allocateSlowly(run: Run, bytes: number, stream: Stream): DevicePointer {
     this.#hasGrown = false;
-    const address = this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT);
+    const address = this.miss(bytes, stream, ALLOCATION_ALIGNMENT);
     if (this.#hasGrown) this.#misses++;
     else this.#hits++;
-    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+    return this.#handOut(run, this.index.usedBlock(address), stream);
   }
 
   #handOut(run: Run, block: number, stream: Stream): DevicePointer {
@@ -477,7 +471,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       run.stream = stream;
     }
     this.#groups.add(block, run.group);
-    return this.#blocks.addressOf(block);
+    return this.index.addressOf(block);
   }
 
   #groupOf(run: Run, stream: Stream): number {
@@ -491,7 +485,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #deallocateUncached(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
-    if (typeof pointer === 'number' && this.#blocks.hasBlock(pointer)) {
+    if (typeof pointer === 'number' && this.index.hasBlock(pointer)) {
       this.enter(stream, 'deallocate');
       assertBytes(bytes);
       throw new LifetimeError(
@@ -542,7 +536,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
    * it.
    */
   #lastBlockAround(run: Run, pointer: DevicePointer): number {
-    let block = this.#blocks.usedBlock(pointer);
+    let block = this.index.usedBlock(pointer);
     if (block === none && run.group !== none) {
       // An adaptor above may have moved the pointer to align it.
       const last = this.#groups.first(run.group);
@@ -556,17 +550,17 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
    * there.
    */
   #usedBlockAround(pointer: DevicePointer): number {
-    const block = this.#blocks.usedBlock(pointer);
+    const block = this.index.usedBlock(pointer);
     if (block !== none) return block;
-    for (const { address, bytes, lane } of this.#blocks.blocks()) {
-      if (lane < 0 && pointer >= address && pointer < address + bytes) return this.#blocks.usedBlock(address);
+    for (const { address, bytes, lane } of this.index.blocks()) {
+      if (lane < 0 && pointer >= address && pointer < address + bytes) return this.index.usedBlock(address);
     }
     return none;
   }
 
   #contains(block: number, pointer: DevicePointer): boolean {
-    const address = this.#blocks.addressOf(block);
-    return pointer >= address && pointer < address + this.#blocks.blockBytes(block);
+    const address = this.index.addressOf(block);
+    return pointer >= address && pointer < address + this.index.blockBytes(block);
   }
 
   /** From now on, no run takes the block back. */
@@ -661,8 +655,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
     let blocks: Segment[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
-      if (!this.held.hadBefore(pointer, number)) return false;
-      const block = this.#blocks.usedBlock(pointer);
+      if (!this.keeper.held.hadBefore(pointer, number)) return false;
+      const block = this.index.usedBlock(pointer);
       if (block !== none) return this.#groupRuns[this.#groups.groupOf(block)] === run;
       // An adaptor above may have moved the pointer to align it.
       blocks ??= this.#blocksOf(run);
@@ -680,7 +674,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #blocksOf(run: Run): Segment[] {
     return [...run.groups.values()]
       .flatMap((group) => [...this.#groups.blocks(group)])
-      .map((block) => ({ address: this.#blocks.addressOf(block), bytes: this.#blocks.blockBytes(block) }))
+      .map((block) => ({ address: this.index.addressOf(block), bytes: this.index.blockBytes(block) }))
       .sort((a, b) => a.address - b.address);
   }
 
@@ -693,7 +687,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     const lane = this.#laneToFreeIn(usable);
     for (let block = this.#groups.first(group); block !== none; block = this.#groups.first(group)) {
       this.#forget(block);
-      this.#blocks.free(block, lane.number);
+      this.index.free(block, lane.number);
     }
   }
 

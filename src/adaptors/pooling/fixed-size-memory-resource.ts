@@ -1,18 +1,12 @@
 /**
  * Blocks of one size, cut from batches of the upstream.
  *
- * An allocation is served by the first of these that can serve it:
- *  1. a free block of its own stream, which needs no waiting;
- *  2. a free block of another stream, after a wait; under `'off'`, streams that blocks are held for
- *     are asked whether they have become idle;
- *  3. a new batch from the upstream; if the upstream does not have that much, half of it, a quarter,
- *     and so on down to one block;
- *  4. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
- *     if none has become idle, after they have been synchronized.
+ * Where a block comes from that the stream's own lane does not have: `tries.ts`. It grows by a batch;
+ * if the upstream does not have that much, by half of it, a quarter, and so on down to one block. Every
+ * try takes constant time for a given number of streams, except for the upstream's work.
  *
- * Every step takes constant time for a given number of streams, except for the upstream's work in
- * step 3. Free neighbours coalesce, so that a batch can be given back as a whole. Since every used
- * block has the same size, every gap is a multiple of it.
+ * Free neighbours coalesce, so that a batch can be given back as a whole. Since every used block has the
+ * same size, every gap is a multiple of it.
  */
 
 import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.js';
@@ -23,8 +17,9 @@ import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '..
 import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { unitBytes } from '../../suballocation/free-space-index.js';
-import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
-import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+import type { StreamOrderedStatistics } from './keeper.js';
+import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { Tries } from './tries.js';
 
 /**
  * The largest block: 2 GiB - 256. The unused part of a block must be less than the index can count,
@@ -86,9 +81,13 @@ const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
  * blocks.deallocate(pointer, 50_000, stream);
  * ```
  */
-export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
+export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
   /** @internal */
   static override readonly name = 'FixedSizeMemoryResource';
+  protected readonly tries = new Tries(this.keeper, this.index, {
+    grow: (_bytes, stream) => this.#grow(stream),
+    outOfMemory: (bytes) => this.#outOfMemory(bytes),
+  });
   /** Bytes of every block, a multiple of 256. */
   readonly blockBytes: number;
   readonly #blockUnits: number;
@@ -114,6 +113,8 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
       throw new ArgumentRangeError(`maximumBytes must be at least one block (${wholeBytes}), got ${maximumBytes}`);
     }
     super(upstream, deallocationEvents);
+    this.index.cutBlocksOf(wholeBytes);
+    this.keeper.largestBlockBytes = wholeBytes;
     this.blockBytes = wholeBytes;
     this.#blockUnits = wholeBytes / unitBytes;
     this.#batchBlocks = Math.min(Math.max(blocksToPreallocate, 1), Math.floor(maximumBlockBytes / wholeBytes));
@@ -121,7 +122,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     if (blocksToPreallocate > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
-      this.takeInitial(Math.min(this.#batchBlocks, this.#leftBlocks) * wholeBytes, stream);
+      this.keeper.takeInitial(Math.min(this.#batchBlocks, this.#leftBlocks) * wholeBytes, stream);
       this.lane.query();
     }
   }
@@ -138,16 +139,16 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
       assertBytes(bytes);
       assertAlignment(alignment, ALLOCATION_ALIGNMENT);
       if (bytes === 0) return 0;
-      if (bytes > this.blockBytes) throw this.blockTooLarge(bytes);
+      if (bytes > this.blockBytes) throw this.#blockTooLarge(bytes);
     }
-    const address = this.allocateIn(this.lane.number, bytes);
-    return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
+    const { number, owner } = this.lane;
+    const address = this.index.allocate(this.#blockUnits, this.blockBytes - bytes, number, owner);
+    return address === none ? this.miss(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): StreamOrderedStatistics {
-    const statistics = this.baseStatistics();
-    return Object.freeze({ ...statistics, largestFreeBytes: Math.min(statistics.largestFreeBytes, this.blockBytes) });
+    return Object.freeze(this.keeper.statistics());
   }
 
   /**
@@ -167,34 +168,24 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     return block === none ? none : this.index.askedBytes(block);
   }
 
-  protected override allocateIn(lane: number, bytes: number): number {
-    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane, this.lane.owner);
-  }
-
-  /** Step 3 at the top of this file. */
-  protected grow(_bytes: number, stream: Stream): boolean {
+  #grow(stream: Stream): boolean {
     const blocks = Math.min(this.#batchBlocks, this.#leftBlocks);
-    return blocks >= 1 && this.tryTakeAtLeast(this.blockBytes, blocks * this.blockBytes, stream, this.blockBytes);
+    return blocks >= 1 && this.keeper.tryTakeAtLeast(this.blockBytes, blocks * this.blockBytes, stream, this.blockBytes);
   }
 
-  protected outOfMemory(bytes: number): OutOfMemoryError {
+  #outOfMemory(bytes: number): OutOfMemoryError {
     const blocks = `none of its ${this.reservedBytes / this.blockBytes} blocks of ${formatBytes(this.blockBytes)} is free for the stream`;
-    return this.outOfMemoryWithin(this.#maximumBytes, bytes, blocks);
+    return this.keeper.outOfMemoryWithin(this.#maximumBytes, bytes, blocks);
   }
 
-  protected override blockTooLarge(bytes: number): Error {
-    this.held.refusal = undefined;
-    return this.outOfMemoryError(bytes, `a block has ${formatBytes(this.blockBytes)} (${this.blockBytes} bytes)`, this.blockBytes);
-  }
-
-  /** The most that one allocation can take from the largest free range. */
-  protected override largestFreeBytes(): number {
-    return Math.min(super.largestFreeBytes(), this.blockBytes);
+  #blockTooLarge(bytes: number): Error {
+    const { blockBytes } = this;
+    return this.keeper.blockTooLarge(bytes, `a block has ${formatBytes(blockBytes)} (${blockBytes} bytes)`, blockBytes);
   }
 
   /** How many more whole blocks fit below the maximum. */
   get #leftBlocks(): number {
-    return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);
+    return Math.floor((this.#maximumBytes - this.keeper.held.claimedBytes) / this.blockBytes);
   }
 }
 

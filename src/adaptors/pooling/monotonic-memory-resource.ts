@@ -4,17 +4,11 @@ import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/errors.j
  * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
  * everything allocated since a mark.
  *
- * Every stream has its own cursor, in its own blocks. When its block has no room left, the stream
- * gets another from the first of these that can serve it:
- *  1. its own free blocks, which need no waiting;
- *  2. free blocks of another stream, after a wait; under `'off'`, of streams that are known to be
- *     idle, or answer that they are;
- *  3. the upstream: `initialBytes` for the stream's first block, then `growthFactor` times its last;
- *     if the upstream does not have that much, less and less, down to what is needed;
- *  4. the upstream, after free blocks that are too small went back to it;
- *  5. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
- *     if none has become idle, after they have been synchronized;
- *  6. the fallback, which serves that one allocation.
+ * Every stream has its own cursor, in its own blocks. If its block has no room left, the stream gets
+ * another: one of its own free blocks, or from where `tries.ts` says. It grows by `initialBytes` for the
+ * stream's first block, then by `growthFactor` times its last; if the upstream does not have that much,
+ * by less and less, down to what is needed; and by the same, after free blocks that are too small went
+ * back to it. If all that fails, the fallback serves that one allocation.
  */
 
 import {
@@ -47,10 +41,12 @@ import {
 import { defineAdaptor } from '../../resource-kind.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
-import { none, type Segment, segmentAround } from '../../suballocation/blocks.js';
+import { leastBlockBytes, none, type Segment, segmentAround } from '../../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
-import { StreamOrderedMemoryResource, type StreamOrderedStatistics, stillUsed } from './stream-ordered-memory-resource.js';
+import { type StreamOrderedStatistics, stillUsed } from './keeper.js';
+import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { Tries } from './tries.js';
 
 const maximumGrowthFactor = 64;
 
@@ -244,9 +240,13 @@ export class MonotonicMark implements Disposable {
  * scratch.deallocate(weights, 1 * MiB, stream);
  * ```
  */
-export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
+export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpChains> {
   /** @internal */
   static override readonly name = 'MonotonicMemoryResource';
+  protected readonly tries = new Tries(this.keeper, this.index, {
+    grow: (bytes, stream, alignment) => this.#grow(leastBlockBytes(bytes, alignment), stream),
+    outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
+  });
   /** The size of the first block of each stream. */
   readonly initialBytes: number;
   /** The ratio of a stream's next block to its last. */
@@ -256,7 +256,6 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Serves allocations that there is no room for; undefined if not set. */
   readonly fallback: MemoryResource | undefined;
   declare readonly alternates?: readonly MemoryResource[];
-  readonly #memory: BumpChains;
   /** The policy passed to the fallback at a free, if this resource was given one. */
   readonly #fallbackEvents: DeallocationEvents | undefined;
   /** The chain of the last call's stream. */
@@ -282,15 +281,13 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     assertGrowthFactor(growthFactor);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     if (fallback !== undefined) assertMemoryResource(fallback, 'fallback');
-    const memory = new BumpChains();
-    super(upstream, memory, deallocationEvents ?? 'eager');
+    super(upstream, deallocationEvents ?? 'eager', new BumpChains());
     if (fallback !== undefined && fallback.device !== this.device) {
       throw new ArgumentRangeError(
         `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
         'ERR_INVALID_ARG_VALUE',
       );
     }
-    this.#memory = memory;
     this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
     this.growthFactor = growthFactor;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
@@ -311,7 +308,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     markAsTaker(this);
   }
 
-  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+  override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
     // Most sizes fit into 32-bit arithmetic; the others take the slow path.
     const small = typeof bytes === 'number' ? bytes | 0 : none;
@@ -328,7 +325,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    * @throws LifetimeError for a pointer that is detectably not a live allocation, see the class;
    * the state is unchanged.
    */
-  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+  override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
     const small = typeof bytes === 'number' ? bytes | 0 : none;
     if (small === bytes && small > 0 && fence === undefined && typeof pointer === 'number' && this.#chain.cursor.isLive(pointer, small))
@@ -346,7 +343,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     this.assertLive('mark');
     const last = this.#marks.at(-1);
     if (last !== undefined && this.#isAt(last)) return last;
-    const mark = new MonotonicMark(this, ++this.#markCount, this.#memory.positions(), this.#fallbackAllocations);
+    const mark = new MonotonicMark(this, ++this.#markCount, this.index.positions(), this.#fallbackAllocations);
     this.#marks.push(mark);
     return mark;
   }
@@ -401,15 +398,15 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   override trim(stream: Stream, options?: TrimOptions): number {
     this.enter(stream, 'trim');
-    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'trim');
+    this.#stepBack(() => this.index.stepsOutOfUnusedBlocks(), 'trim');
     return super.trim(stream, options);
   }
 
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): MonotonicStatistics {
     return Object.freeze({
-      ...this.baseStatistics(),
-      usedBytes: this.#memory.usedBytes,
+      ...this.keeper.statistics(),
+      usedBytes: this.index.usedBytes,
       rewinds: this.#rewinds,
       fallbackAllocations: this.#fallbackAllocations,
       fallbackBytes: [...this.#fallbackBlocks.values()].reduce((sum, { bytes }) => sum + bytes, 0),
@@ -420,7 +417,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   override [Symbol.dispose](): void {
     let refused: unknown[] = [];
     const taken = this.#takenSince(undefined, `the ${this.constructor.name} is disposed`);
-    if (!this.isDisposed) this.takeBack(taken);
+    if (!this.isDisposed) this.keeper.takeBack(taken);
     // Host functions may have disposed this.
     if (!this.isDisposed) this.#takeBackBlocks(taken, undefined, false, 'dispose');
     try {
@@ -431,41 +428,40 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     throwFirst(refused);
   }
 
-  protected override enter(stream: Stream, operation: string): void {
+  /** @internal */
+  override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
     // If the stream may be gone at a rewind, no event can be recorded on it then.
     const lane = stream.identity.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
-    this.#chain = this.#memory.chainOf(lane.number);
+    this.#chain = this.index.chainOf(lane.number);
   }
 
-  /** Takes a block from a lane that has room for the request at any start address. */
-  protected allocateIn(lane: number, bytes: number, alignment: number): number {
-    return this.#memory.allocateAtLeast(leastBlockBytes(bytes, alignment), lane);
-  }
-
-  /** Steps 3 and 4 at the top of this file. */
-  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
-    const least = leastBlockBytes(bytes, alignment);
-    const wanted = () => {
+  #grow(least: number, stream: Stream): boolean {
+    const { maximumBytes } = this;
+    if (least > maximumBytes) return false;
+    const take = () => {
+      const left = maximumBytes - this.keeper.held.claimedBytes;
       const last = this.#chain.cursor.lastBlockBytes;
-      return last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+      const wanted = last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+      return least <= left && this.keeper.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left), stream);
     };
-    return this.growWithin(this.maximumBytes, least, wanted, stream);
+    return take() || this.#hasRoom(least, stream) || (this.keeper.makeWay(least, maximumBytes, stream) && take());
   }
 
-  /** Also takes the blocks that streams have, but use nothing of. */
-  protected override makeRoom(least: number, stream: Stream): boolean {
-    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
+  /** Whether other streams have a free block, or one of which nothing is used. */
+  #hasRoom(least: number, stream: Stream): boolean {
+    this.#stepBack(() => this.index.stepsOutOfUnusedBlocks(), 'allocate');
     const { number } = this.lane;
-    const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
-    return hasRoom() || this.joinFree(stream, hasRoom);
+    do if (this.index.largestFreeBytes(number) >= least) return true;
+    while (this.ordering.joinNext(stream) !== undefined);
+    return false;
   }
 
-  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+  #outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     const { reservedBytes, maximumBytes } = this;
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}`;
-    return this.outOfMemoryWithin(maximumBytes, bytes, reason);
+    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.index.usedBytes)} of them used, none is left${aligned}`;
+    return this.keeper.outOfMemoryWithin(maximumBytes, bytes, reason);
   }
 
   /**
@@ -491,10 +487,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #allocateInNextBlock(bytes: number, rounded: number, stream: Stream, alignment: number): DevicePointer {
     const chain = this.#chain;
     // If a block is too small for the first request, it would only be in the way of later ones.
-    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
-    let start = this.allocateIn(this.lane.number, bytes, alignment);
-    if (start === none) start = this.allocateElsewhere(bytes, stream, alignment);
-    this.#memory.extend(this.#chain, start);
+    this.#stepBack(() => this.index.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
+    let start = this.index.cut(bytes, alignment, this.lane.number);
+    if (start === none) start = this.miss(bytes, stream, alignment);
+    this.index.extend(this.#chain, start);
     return this.#chain.cursor.allocateAligned(rounded, alignment);
   }
 
@@ -503,7 +499,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     try {
       // A cache must not take it back when a scope ends.
       const returned = withoutCaching(() => fallback.allocate(bytes, stream, alignment));
-      pointer = this.held.servedOutside(returned, bytes, stream, fallback);
+      pointer = this.keeper.held.servedOutside(returned, bytes, stream, fallback);
       const held = this.#fallbackBlocks.get(pointer);
       if (held !== undefined) throw servedTwice(pointer, fallback, bytes, { address: pointer, bytes: held.bytes });
     } catch (error) {
@@ -530,9 +526,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       this.#deallocateInFallback(pointer, bytes, stream, fence, fallbackBlock);
       return;
     }
-    const block = this.#memory.blockAt(pointer);
+    const block = this.index.blockAt(pointer);
     if (block === undefined) {
-      this.refuseFree(pointer, bytes, none);
+      this.keeper.refuseFree(pointer, bytes, none);
       return;
     }
     const { chain, number } = block;
@@ -596,8 +592,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     const fallbackAllocations = mark?.fallbackAllocations ?? 0;
     let fallbackSegments: (Segment & { readonly remembered: number })[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
-      const block = this.#memory.blockAt(pointer);
-      if (block !== undefined) return this.held.hadBefore(pointer, number) && isSince(mark, block, pointer);
+      const block = this.index.blockAt(pointer);
+      if (block !== undefined) return this.keeper.held.hadBefore(pointer, number) && isSince(mark, block, pointer);
       // An adaptor above may have moved the pointer to align it.
       fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
         .map(([address, { bytes, remembered }]) => ({ address, bytes, remembered }))
@@ -605,17 +601,17 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       const segment = segmentAround(fallbackSegments, pointer);
       return segment !== undefined && segment.remembered < number;
     };
-    return { by: this, since: mark?.remembered ?? this.held.remembered, reason, has };
+    return { by: this, since: mark?.remembered ?? this.keeper.held.remembered, reason, has };
   }
 
   /** Takes back everything that was allocated in the blocks since a mark, or ever. */
   #takeBackBlocks(taken: TakenMemory, mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
     this.#stepBack(() => {
-      this.takeBack(taken);
+      this.keeper.takeBack(taken);
       // Foreign code may have disposed this.
       this.assertLive(operation);
       assertStanding(mark, operation, this.constructor.name);
-      return this.#memory.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
+      return this.index.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
     }, operation);
     while (this.#marks.length > 0 && this.#marks.at(-1) !== mark) this.#marks.pop()?.fall();
   }
@@ -628,13 +624,13 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     this.assertLive(operation);
     let steps = stepsBack();
     while (steps.some(({ chain }) => this.#mustWait(chain))) {
-      this.synchronizeDevice();
+      this.keeper.synchronizeDevice();
       // Host functions may have run.
       this.assertLive(operation);
       steps = stepsBack();
     }
     for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);
-    for (const step of steps) this.#memory.stepBack(step);
+    for (const step of steps) this.index.stepBack(step);
   }
 
   /**
@@ -678,7 +674,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
         let { stream } = block;
         if (stream.isDisposed || !stream.identity.announcesEnd) {
           // One wait covers all: no later work may use the memory.
-          if (!hasWaited) this.synchronizeDevice();
+          if (!hasWaited) this.keeper.synchronizeDevice();
           hasWaited = true;
           stream = Stream.legacyDefault(this.device);
         }
@@ -693,7 +689,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** Whether everything that was allocated since a mark is gone again. */
   #isAt({ positions, fallbackAllocations }: MonotonicMark): boolean {
-    return this.#memory.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
+    return this.index.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
   }
 
   /** The live memory of the fallback, except for its first `fallbackAllocations` allocations. */
@@ -725,14 +721,6 @@ function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, 
   const position = mark?.positions.find((each) => each.chain === chain);
   if (position === undefined || number >= position.blockCount) return true;
   return number === position.blockCount - 1 && pointer >= position.top;
-}
-
-/**
- * A block begins at a multiple of 256, so an aligned address in it may lie up to `alignment - 256`
- * further on.
- */
-function leastBlockBytes(bytes: number, alignment: number): number {
-  return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
 }
 
 /**

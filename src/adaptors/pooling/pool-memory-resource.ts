@@ -1,44 +1,39 @@
 /**
- * A pool that serves any size from large blocks of its upstream.
+ * A pool that serves any size from large blocks of its upstream. Where memory comes from, try by try:
+ * `tries.ts`. What is the pool's own:
  *
- * An allocation is served by the first of these that can serve it:
- *  1. the free memory of its own stream, which needs no waiting;
- *  2. a block from another stream's free memory, after a wait; under `'off'`, streams that memory is
- *     held for are asked whether they have become idle, and then count in steps 2 and 3;
- *  3. all of another stream's free memory, merged with its own, stream by stream, after a wait for
- *     each;
- *  4. a new block from the upstream: as much as the pool already holds, so that it doubles, or half
- *     of what its maximum leaves; if the upstream does not have that much, less and less, down to
- *     what is needed;
- *  5. the same, after blocks that are entirely free went back to the upstream;
- *  6. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
- *     if none has become idle, after they have been synchronized;
- *  7. a block that the index passed over, since it looks at only a few of each size class.
+ *  - it merges: if no single block fits, all of another stream's free memory joins the stream's own,
+ *    stream by stream;
+ *  - it grows by as much as it already holds, so that it doubles, or by half of what its maximum leaves;
+ *    if the upstream does not have that much, by less and less, down to what is needed; and by the same,
+ *    after blocks that are entirely free went back to the upstream;
+ *  - at last it takes a block that the index passed over, since that looks at only a few of each size
+ *    class.
  *
- * Over an upstream that grows in place (`GrowingMemoryResource`), step 4 takes what is missing after
- * the free memory at the end, in whole pages, and blocks coalesce across what came at different
- * times; step 5 gives back any pages that are entirely free.
+ * Over an upstream that grows in place (`GrowingMemoryResource`), it takes what is missing after the
+ * free memory at the end, in whole pages; blocks coalesce across what came at different times, and any
+ * pages that are entirely free can go back.
  *
  * A program that frees and allocates a few small sizes again and again is served from lists of them,
  * in which up to 16 blocks wait without being coalesced. The index finds out by itself whether that
  * pays (`assembly/quick-lists.ts`).
  *
- * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the
- * blocks that it moves, each of which became free by one `deallocate`. Step 7 is linear, and is
- * only tried before an out-of-memory error.
+ * Taking one block takes constant time for a given number of streams. Merging costs as much as the
+ * blocks that it moves, each of which became free by one `deallocate`. The last search is linear.
  */
 
 import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEventsOption, DevicePointer, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
+import type { DeallocationEvents, DeallocationEventsOption, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
-import { none, type Segment } from '../../suballocation/blocks.js';
-import { unitBytes } from '../../suballocation/free-space-index.js';
-import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
-import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+import { leastBlockBytes } from '../../suballocation/blocks.js';
+import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
+import type { StreamOrderedStatistics } from './keeper.js';
+import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { Tries } from './tries.js';
 
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
@@ -96,18 +91,20 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  * pool.deallocate(pointer, 1 * MiB, stream);
  * ```
  */
-export class PoolMemoryResource extends SuballocatingMemoryResource {
+export class PoolMemoryResource extends StreamOrderedMemoryResource {
   /** @internal */
   static override readonly name = 'PoolMemoryResource';
+  protected readonly tries = new Tries(this.keeper, this.index, {
+    merges: true,
+    grow: (bytes, stream, alignment, round) => this.#grow(bytes, stream, alignment, round),
+    // All free memory that is available is in the stream's merging lane by then.
+    search: (bytes, stream, alignment) =>
+      this.index.search(bytes, alignment, this.ordering.mergingLaneOf(stream).number, stream.identity.serial),
+    outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
+  });
   readonly #maximumBytes: number;
-  /**
-   * The lane of the initial block, until the first stream takes the block over, so that the block
-   * can coalesce with what that stream frees. Under `'off'` the block stays where every stream can
-   * take a part of it; this is then its lane until a second stream comes.
-   */
-  #initialLane: StreamLane | undefined;
-  /** The lane of the only stream that has come, if it may take from the initial block without asking. */
-  #onlyLane: StreamLane | undefined;
+  /** The initial block, until it is like any other. */
+  #initial: InitialBlock | undefined;
   /** The bytes of a page, if the upstream grows in place. */
   readonly #pageBytes: number | undefined;
   /**
@@ -115,7 +112,6 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * them again would not help, and could go on for ever.
    */
   #isCramped = false;
-  #merges = 0;
 
   /**
    * @throws ArgumentRangeError if the maximum is below the initial size, or an option is out of
@@ -134,14 +130,15 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     this.index.useQuickLists();
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
+    if (this.#pageBytes !== undefined) this.index.growInPlace(this.#pageBytes);
     const initial = alignUp(initialBytes, this.#pageBytes ?? unitBytes);
-    if (initial > maximumBlockBytes) throw this.blockTooLarge(initialBytes);
+    if (initial > maximumBlockBytes) throw blockTooLarge(this.keeper, initialBytes);
     if (initialBytes > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
-      this.takeInitial(Math.min(initial, this.#maximumBytes), stream);
+      this.keeper.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
-      this.#initialLane = this.lane;
+      this.#initial = new InitialBlock(this.index, this.lane);
       // The first stream may be this one: its first call must notice.
       this.lastStream = noStream;
     }
@@ -149,66 +146,45 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): PoolStatistics {
-    return Object.freeze({ ...this.baseStatistics(), merges: this.#merges });
+    return Object.freeze({ ...this.keeper.statistics(), merges: this.tries.merges });
   }
 
-  protected override enter(stream: Stream, operation: string): void {
+  /** @internal */
+  override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
-    if (this.#initialLane === undefined) return;
-    if (this.deallocationEvents === 'off') this.#open(this.#initialLane, this.lane);
-    else this.#handOver(this.#initialLane, this.lane, stream);
+    const initial = this.#initial;
+    if (initial === undefined) return;
+    // If it cannot be handed over now, it is a block like any other.
+    this.#initial = undefined;
+    if (initial.isKeptFor(this.lane, stream, this.deallocationEvents)) this.#initial = initial;
   }
 
-  protected override allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
-    this.#isCramped = false;
-    return super.allocateElsewhere(bytes, stream, alignment);
-  }
-
-  /** Step 3 at the top of this file. */
-  protected override mergeOthers(bytes: number, stream: Stream, alignment: number): number {
-    let address: number = none;
-    this.joinFree(stream, (isOthers) => {
-      if (isOthers) this.#merges++;
-      address = this.allocateIn(this.ordering.mergingLaneOf(stream).number, bytes, alignment);
-      return address !== none;
-    });
-    return address;
-  }
-
-  /** Steps 4 and 5. */
-  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
-    // An upstream block begins at a multiple of 256, so an aligned address in it may lie up to
-    // `alignment - 256` further on.
-    const least = alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
+  #grow(bytes: number, stream: Stream, alignment: number, round: number): boolean {
+    const least = leastBlockBytes(bytes, alignment);
     if (least > maximumBlockBytes) return false;
-    if (this.#pageBytes !== undefined) return this.#growAtEnd(least, this.#pageBytes, stream);
-    const wanted = (left: number) =>
-      Math.min(left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes), maximumBlockBytes);
-    return this.growWithin(this.#maximumBytes, least, wanted, stream);
+    if (this.#pageBytes === undefined) return this.#growWithin(least, false, stream);
+    if (round === 0) this.#isCramped = false;
+    return this.#growAtEnd(least, this.#pageBytes, stream);
   }
 
-  /** Pages of an upstream that grows in place join the segments that they touch. */
-  protected override addSegment(segment: Segment, lane: number): void {
-    if (this.#pageBytes === undefined) super.addSegment(segment, lane);
-    else this.index.extendSegment(segment.address, segment.bytes, lane);
+  /** Takes a block of at least `least` bytes, after free blocks went back if that is necessary. */
+  #growWithin(least: number, isExact: boolean, stream: Stream): boolean {
+    const take = () => {
+      const left = this.#maximumBytes - this.keeper.held.claimedBytes;
+      if (least > left) return false;
+      const more = left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes);
+      const wanted = isExact ? least : Math.max(least, Math.min(more, maximumBlockBytes));
+      return this.keeper.tryTakeAtLeast(least, Math.min(wanted, left), stream);
+    };
+    return take() || (this.keeper.makeWay(least, this.#maximumBytes, stream) && take());
   }
 
-  protected override removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined {
-    if (this.#pageBytes === undefined) return super.removeFreeSegment(lane, maximumBytes);
-    return this.index.removePages(lane, this.#pageBytes, maximumBytes);
-  }
-
-  /** All free memory that is available is in the stream's merging lane when this is called. */
-  protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
-    return this.searchLane(this.ordering.mergingLaneOf(stream).number, bytes, alignment);
-  }
-
-  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+  #outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     const reserved = formatBytes(this.reservedBytes);
-    const largest = formatBytes(this.largestFreeBytes());
+    const largest = formatBytes(this.keeper.largestFreeBytes());
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
     const reason = `${reserved} are reserved, the largest free block has ${largest}${aligned}`;
-    return this.outOfMemoryWithin(this.#maximumBytes, bytes, reason);
+    return this.keeper.outOfMemoryWithin(this.#maximumBytes, bytes, reason);
   }
 
   /**
@@ -217,11 +193,12 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * request, after free pages went back.
    */
   #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
-    const missing = alignUp(Math.max(least - this.index.freeTailBytes(this.ordering.mergingLaneOf(stream).number), 1), pageBytes);
-    const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - this.held.claimedBytes;
-    if (canTake && this.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream)) return true;
+    const { ordering, held } = this.keeper;
+    const missing = alignUp(Math.max(least - this.index.freeTailBytes(ordering.mergingLaneOf(stream).number), 1), pageBytes);
+    const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - held.claimedBytes;
+    if (canTake && this.keeper.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream)) return true;
     const whole = alignUp(least, pageBytes);
-    this.#isCramped = whole > maximumBlockBytes || !this.growWithin(this.#maximumBytes, whole, () => whole, stream);
+    this.#isCramped = whole > maximumBlockBytes || !this.#growWithin(whole, true, stream);
     return !this.#isCramped;
   }
 
@@ -230,29 +207,48 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * before it.
    */
   #hasRoomAfterGrowth(least: number, stream: Stream): boolean {
-    const lane = this.ordering.mergingLaneOf(stream);
-    if (lane !== this.lane) this.ordering.moveInto(lane, this.lane.number);
+    const { ordering } = this.keeper;
+    const lane = ordering.mergingLaneOf(stream);
+    if (lane !== this.lane) ordering.moveInto(lane, this.lane.number);
     return this.index.canAllocate(least / unitBytes, lane.number);
   }
+}
 
-  /**
-   * Lets the first stream take from the initial block without leaving the index, until a second stream
-   * comes: then all share the block by the rules for every lane. That needs no order, as nothing is queued
-   * that uses the block.
-   */
-  #open(initial: StreamLane, lane: StreamLane): void {
-    if (this.#onlyLane === lane) return;
-    const isFirst = this.#onlyLane === undefined && initial.isIdle;
-    if (isFirst) this.#onlyLane = lane;
-    else this.#onlyLane = this.#initialLane = undefined;
-    this.index.openLane(isFirst ? initial.number : undefined);
+/**
+ * The block that a pool takes when it is constructed, in a lane that is idle: nothing is queued that
+ * uses it. The first stream takes it over, so that it can coalesce with what that stream frees.
+ *
+ * Under `'off'` it stays where every stream can take a part of it. While one stream alone has come, that
+ * one takes from it without leaving the index.
+ */
+class InitialBlock {
+  readonly #index: FreeSpaceIndex;
+  readonly #lane: StreamLane;
+  /** Under `'off'`: the lane of the only stream that has come. */
+  #only: StreamLane | undefined;
+
+  constructor(index: FreeSpaceIndex, lane: StreamLane) {
+    this.#index = index;
+    this.#lane = lane;
   }
 
-  #handOver(initial: StreamLane, lane: StreamLane, stream: Stream): void {
-    this.#initialLane = undefined;
-    if (initial === lane) return;
-    const hasWaited = initial.order(stream);
-    this.index.transfer(initial.number, lane.number);
+  /** A stream comes. Returns whether the block is still to be treated apart. */
+  isKeptFor(lane: StreamLane, stream: Stream, deallocationEvents: DeallocationEvents): boolean {
+    if (deallocationEvents !== 'off') {
+      this.#handOver(lane, stream);
+      return false;
+    }
+    if (this.#only === lane) return true;
+    const isFirst = this.#only === undefined && this.#lane.isIdle;
+    this.#only = lane;
+    this.#index.openLane(isFirst ? this.#lane.number : undefined);
+    return isFirst;
+  }
+
+  #handOver(lane: StreamLane, stream: Stream): void {
+    if (this.#lane === lane) return;
+    const hasWaited = this.#lane.order(stream);
+    this.#index.transfer(this.#lane.number, lane.number);
     if (hasWaited) lane.received();
   }
 }

@@ -88,6 +88,11 @@ export class UpstreamBlocks {
     return this.#reservedBytes + this.#arrivingBytes;
   }
 
+  /** Whether a call of the upstream for a block has not returned. */
+  get isTaking(): boolean {
+    return this.#arrivingBytes > 0;
+  }
+
   /** How often a block was taken from the upstream. */
   get growths(): number {
     return this.#growths;

@@ -1,0 +1,543 @@
+/**
+ * What a resource that keeps memory is made of, apart from the order in which it looks for memory
+ * (`tries.ts`): blocks of its upstream (`held`), an index of what is free in them (`index`), and the
+ * order of streams (`ordering`). Here blocks come into the lanes, go back, and end.
+ *
+ *     upstream ── take ──► keep ──► lanes ──► giveBack ──► upstream
+ *                           │         ▲
+ *                           └ late ───┘   its stream has ended: the device must be idle first
+ *
+ * Calls of the upstream run foreign code, and may run host functions, which may use the resource,
+ * end its streams or dispose it. So every count is updated before such a call, and nothing known
+ * before it is relied on afterwards: `enter` looks again.
+ */
+
+import {
+  alreadyDisposed,
+  alreadyFreed,
+  CisternError,
+  formatPointer,
+  insideAllocation,
+  notAllocatedHere,
+  OutOfMemoryError,
+  throwFirst,
+  wrongSize,
+} from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { assertBytes, assertOptions, assertPointer } from '../../basics/validation.js';
+import { devicesUsing } from '../../driver/device.js';
+import { isNotPermitted } from '../../driver/status.js';
+import { Stream } from '../../driver/streams/stream.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../../driver/workers/local-object.js';
+import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
+import { announceConstruction, takingInitialMemory } from '../../lifetimes/interceptor.js';
+import {
+  type DeallocationEvents,
+  type DevicePointer,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+  type ReservingMemoryResource,
+  type SharedMemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
+} from '../../memory-resource.js';
+import type { CommonLane } from '../../stream-ordering/common-lane.js';
+import type { StreamLane } from '../../stream-ordering/stream-lane.js';
+import { type LaneMemory, StreamOrdering } from '../../stream-ordering/stream-ordering.js';
+import { type AddressClass, type BlockView, none, type Segment } from '../../suballocation/blocks.js';
+import { layersOf } from '../layers.js';
+import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
+
+/** Statistics of every resource that keeps memory. */
+export interface StreamOrderedStatistics {
+  /** Bytes held of the upstream. */
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  /** The bytes among them that are allocated, each allocation as rounded up. */
+  readonly allocatedBytes: number;
+  /** Bytes of the largest free block. */
+  readonly largestFreeBytes: number;
+  /** Blocks held of the upstream. */
+  readonly upstreamBlocks: number;
+  /** How often a block was taken from the upstream, and given back. */
+  readonly growths: number;
+  readonly releases: number;
+  /** How often a block that another stream had freed was reused. */
+  readonly reuses: number;
+  /** How many streams were synchronized because memory ran out under `'off'`. */
+  readonly synchronizations: number;
+}
+
+/**
+ * An index of the suballocation layer: free memory in lanes, and what is in use. A segment is a
+ * block that came from the upstream.
+ */
+export interface KeptMemory extends LaneMemory {
+  addSegment(address: number, bytes: number, lane: number): void;
+  removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined;
+  removeAllSegments(): Segment[];
+  usedBlock(address: number): number;
+  askedBytes(block: number): number;
+  largestFreeBytes(lane: number): number;
+  classify(address: number): AddressClass;
+  blocks(): Iterable<BlockView>;
+  validate(): void;
+}
+
+/** A resource with a keeper. */
+export interface KeepingResource extends MemoryResourceAdaptor, ReservingMemoryResource, TrimmingMemoryResource {
+  heldBackFrom(stream: Stream): number;
+  statistics?(): StreamOrderedStatistics;
+  /** @internal Whether a call of the upstream for a block has not returned. */
+  readonly isTaking: boolean;
+  /** @internal Checks again, after foreign code ran, that it can be used for a stream. */
+  enter(stream: Stream, operation: string): void;
+  /** @internal Frees what can only be freed while the device is idle. Returns whether there was any. */
+  freeLate?(): boolean;
+  /** @internal It is disposed; its blocks are about to be forgotten. */
+  ended(): void;
+  /**
+   * @internal Calls an observer for every block held of the upstream, and for each that comes or
+   * goes from now on. Linear in the number of blocks.
+   */
+  observeGrowth(observer: GrowthObserver): void;
+}
+
+/** Whether a resource keeps memory of its upstream. */
+export function isKeeping(resource: MemoryResource): resource is KeepingResource {
+  return typeof (resource as Partial<KeepingResource>).observeGrowth === 'function';
+}
+
+export class Keeper {
+  readonly ordering: StreamOrdering;
+  /** The blocks of the upstream. */
+  readonly held: UpstreamBlocks;
+  /** The lane that blocks of the upstream come into; if not set, that of the stream that asked for them. */
+  common: CommonLane | undefined;
+  /** The largest block that an allocation can have. */
+  largestBlockBytes = Number.POSITIVE_INFINITY;
+  releases = 0;
+  reuses = 0;
+  synchronizations = 0;
+  readonly #resource: KeepingResource;
+  readonly #index: KeptMemory;
+  /** The resources below that may take memory back for other workers. */
+  readonly #shared: readonly SharedMemoryResource[];
+  #isDisposed = false;
+
+  constructor(resource: KeepingResource, index: KeptMemory, deallocationEvents: DeallocationEvents) {
+    const { upstream, device, memoryKind } = resource;
+    this.#resource = resource;
+    this.#index = index;
+    this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind);
+    this.held = new UpstreamBlocks(upstream);
+    const layers = layersOf(upstream);
+    if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
+    this.#shared = layers.filter(isShared);
+    for (const layer of this.#shared) layer.trimOnRequest(resource);
+    refuseCloning(resource);
+    announceConstruction(resource);
+  }
+
+  get isDisposed(): boolean {
+    return this.#isDisposed;
+  }
+
+  /** The name of the resource's class, for errors. */
+  get name(): string {
+    return this.#resource.constructor.name;
+  }
+
+  assertLive(operation: string): void {
+    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.name}`);
+  }
+
+  /** The lane of a stream, after everything was checked that can change. */
+  laneOf(stream: Stream, operation: string): StreamLane {
+    this.assertLive(operation);
+    return this.ordering.laneOf(stream, operation);
+  }
+
+  /** Foreign code has run: the resource looks again. */
+  enter(stream: Stream): void {
+    this.#resource.enter(stream, 'allocate');
+  }
+
+  /** Gives memory back that other workers have asked for. */
+  answerRequests(stream: Stream): void {
+    for (const layer of this.#shared) if (layer.answerRequests()) this.enter(stream);
+  }
+
+  // Blocks come
+
+  /** Takes a block from the upstream for a stream, and keeps it. */
+  take(bytes: number, stream: Stream): void {
+    const address = this.held.allocate(bytes, stream);
+    if (this.#isDisposed) {
+      this.held.addLate({ address, bytes });
+      this.#resource[Symbol.dispose]();
+    } else {
+      this.#keep({ address, bytes }, stream);
+    }
+    this.enter(stream);
+  }
+
+  /** Like `take`, for a constructor: an error leaves nothing behind. */
+  takeInitial(bytes: number, stream: Stream): void {
+    try {
+      takingInitialMemory(this.#resource, () => this.take(bytes, stream));
+    } catch (error) {
+      this.#resource[Symbol.dispose]();
+      throw error instanceof OutOfMemoryError ? error.through(this.name) : error;
+    }
+  }
+
+  /** Like `take`, but if the upstream is out of memory, returns false and remembers why. */
+  tryTake(bytes: number, stream: Stream): boolean {
+    try {
+      this.take(bytes, stream);
+      this.held.refusal = undefined;
+      return true;
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      this.held.refuse(bytes, error);
+      // The caller continues on this stream's lane, and host functions may have used the resource for
+      // another stream.
+      this.enter(stream);
+      return false;
+    }
+  }
+
+  /**
+   * Takes a block from the upstream: `wanted` bytes, or half of that and so on, in steps of
+   * `multiple` bytes, down to `least`. Sizes that the upstream recently refused are skipped, except
+   * for `least`. Returns whether it got a block.
+   */
+  tryTakeAtLeast(least: number, wanted: number, stream: Stream, multiple = ALLOCATION_ALIGNMENT): boolean {
+    let bytes = wanted;
+    const halve = () => Math.max(least, alignUp(bytes / 2, multiple));
+    const wasRefused = this.held.isRefused(wanted);
+    while (bytes > least && this.held.isRefused(bytes)) bytes = halve();
+    while (!this.tryTake(bytes, stream)) {
+      if (bytes === least) return false;
+      bytes = halve();
+    }
+    if (wasRefused) this.held.doubleRefused();
+    return true;
+  }
+
+  /** Puts a block of the upstream that is ordered on a stream into a lane. */
+  #keep(segment: Segment, stream: Stream): void {
+    if (this.common !== undefined && this.#comesInto(this.common, stream)) {
+      this.#index.addSegment(segment.address, segment.bytes, this.common.number);
+    } else if (stream.isDisposed) {
+      this.held.addLate(segment);
+      this.#keepLate();
+    } else {
+      const lane = this.ordering.laneOf(stream, 'keep memory');
+      this.#index.addSegment(segment.address, segment.bytes, lane.number);
+      lane.received();
+    }
+  }
+
+  /** Whether memory that is ordered on a stream can come into a common lane. */
+  #comesInto(lane: CommonLane, stream: Stream): boolean {
+    try {
+      this.ordering.receivedInCommon(lane, stream);
+      return true;
+    } catch {
+      // The stream has ended, or no event can be recorded: the memory then belongs to one stream.
+      return false;
+    }
+  }
+
+  /**
+   * Makes memory usable that had to wait until the device is idle, or gives it back if the resource
+   * is disposed. Returns whether it did. Inside a host function the memory stays late.
+   */
+  #keepLate(): boolean {
+    const hasKept = this.#keepLateBlocks();
+    return this.#resource.freeLate?.() === true || hasKept;
+  }
+
+  #keepLateBlocks(): boolean {
+    if (this.held.late.length === 0) return false;
+    try {
+      this.#waitForDevices();
+    } catch (error) {
+      if (isNotPermitted(error)) return false;
+      throw error;
+    }
+    const segments = this.held.takeLate();
+    // Host functions that ran during the wait may have disposed the resource.
+    if (this.#isDisposed) this.held.leave(segments);
+    else for (const segment of segments) this.#keep(segment, Stream.legacyDefault(this.#resource.device));
+    return segments.length > 0;
+  }
+
+  // Blocks go
+
+  /**
+   * Gives one entirely free block of a stream's merging lane, of at most `mostBytes`, back to the
+   * upstream. Returns its bytes, or 0. A block that the upstream refuses stays here.
+   */
+  giveBack(stream: Stream, mostBytes: number): number {
+    const segment = this.#index.removeFreeSegment(this.ordering.mergingLaneOf(stream).number, mostBytes);
+    if (segment === undefined) return 0;
+    try {
+      this.held.deallocate(segment, stream);
+    } catch (error) {
+      if (this.#isDisposed) this.held.leave([segment]);
+      else this.#keep(segment, stream);
+      throw error;
+    }
+    this.releases++;
+    this.#resource.enter(stream, 'release memory');
+    return segment.bytes;
+  }
+
+  /**
+   * Gives entirely free blocks back, so that `least` bytes can be taken: all of them, or if it is the
+   * maximum that leaves too little, until it leaves enough. Returns whether any went back.
+   */
+  makeWay(least: number, maximumBytes: number, stream: Stream): boolean {
+    if (least > maximumBytes) return false;
+    const isMissing = () => maximumBytes - this.held.claimedBytes < least;
+    const isCapped = isMissing();
+    let hasGivenBack = false;
+    while ((!isCapped || isMissing()) && this.giveBack(stream, Number.POSITIVE_INFINITY) > 0) hasGivenBack = true;
+    return hasGivenBack;
+  }
+
+  trim(stream: Stream, options: TrimOptions): number {
+    assertOptions(options, trimOptionNames);
+    const { bytesToKeep = 0 } = options;
+    assertBytes(bytesToKeep, 'bytesToKeep');
+    this.#resource.enter(stream, 'trim');
+    this.#keepLate();
+    this.ordering.synchronizeUnannounced(stream);
+    // Host functions may have run.
+    this.#resource.enter(stream, 'trim');
+    this.ordering.gather(stream, this.ordering.mergingLaneOf(stream));
+    let released = 0;
+    for (;;) {
+      const bytes = this.giveBack(stream, this.held.reservedBytes - bytesToKeep);
+      if (bytes === 0) return released;
+      released += bytes;
+    }
+  }
+
+  dispose(): void {
+    const { device } = this.#resource;
+    const stream = Stream.legacyDefault(device);
+    if (!this.#isDisposed) {
+      const reason = `the ${this.name} is disposed`;
+      const taken = { by: this.#resource, since: this.held.remembered, reason, has: this.memoryTest() };
+      this.takeBack(taken);
+      if (!this.#isDisposed) {
+        const hadLateMemory = this.#keepLate();
+        const hasWaited = this.ordering.synchronizeUnannounced(stream) || hadLateMemory;
+        // Host functions may run during the wait, and allocate.
+        if (hasWaited && !this.#isDisposed) this.takeBack(taken);
+      }
+    }
+    // Host functions may have disposed the resource while streams were waited for.
+    if (!this.#isDisposed) {
+      this.#resource.enter(stream, 'dispose');
+      this.ordering.gather(stream, this.ordering.ownLaneOf(stream));
+      const isInUse = this.statistics().allocatedBytes > 0;
+      this.#isDisposed = true;
+      this.ordering[Symbol.dispose]();
+      this.#resource.ended();
+      this.held.leave(this.#index.removeAllSegments(), isInUse);
+    }
+    this.#keepLate();
+    this.held.giveBackLeft(stream);
+  }
+
+  /**
+   * Makes the resources above free what they remember of memory that is about to be taken back.
+   * @throws the first error, if any of them still has memory.
+   */
+  takeBack(taken: TakenMemory): void {
+    throwFirst(takeBack(taken).map(({ error }) => error));
+  }
+
+  /** Returns a test of whether an address lies in memory that came from the resource. */
+  memoryTest(): TakenMemory['has'] {
+    return (pointer, number) => this.held.hadBefore(pointer, number);
+  }
+
+  /**
+   * When a resource below takes its memory back, gives free blocks back, and refuses if one of the
+   * blocks has a live allocation.
+   */
+  #giveBackWhenTaken(layers: readonly MemoryResource[]): void {
+    const resource = this.#resource;
+    const stream = Stream.legacyDefault(resource.device);
+    this.held.rememberFor(layers, stream, (pointer, bytes) => {
+      // The resources above have freed what they could.
+      if (this.#isDisposed) resource[Symbol.dispose]();
+      else resource.trim(stream);
+      if (this.held.hasBlockAt(pointer)) throw stillUsed(resource, pointer, bytes);
+    });
+  }
+
+  // The host waits
+
+  /** Waits on the host for streams that memory is held for. Returns how many there were. */
+  synchronizeHeld(stream: Stream): number {
+    return (this.#keepLate() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
+  }
+
+  /**
+   * Waits on the host for all work on the device, and counts the wait. The state must be
+   * consistent: host functions may run during it.
+   */
+  synchronizeDevice(): void {
+    this.#waitForDevices();
+    this.synchronizations++;
+  }
+
+  /** Waits for every device whose streams are served. */
+  #waitForDevices(): void {
+    const { memoryKind, device } = this.#resource;
+    for (const each of devicesUsing(memoryKind, device)) each.synchronizeSync();
+  }
+
+  // Counts, checks and errors
+
+  statistics(): StreamOrderedStatistics {
+    const blocks = [...this.#index.blocks()];
+    const { reservedBytes, peakReservedBytes, growths, late } = this.held;
+    const free = [...blocks.filter(({ lane }) => lane >= 0), ...late].map(({ bytes }) => bytes);
+    return {
+      reservedBytes,
+      peakReservedBytes,
+      allocatedBytes: reservedBytes - free.reduce((sum, bytes) => sum + bytes, 0),
+      largestFreeBytes: Math.min(
+        free.reduce((largest, bytes) => Math.max(largest, bytes), 0),
+        this.largestBlockBytes,
+      ),
+      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + late.length,
+      growths,
+      releases: this.releases,
+      reuses: this.reuses,
+      synchronizations: this.synchronizations,
+    };
+  }
+
+  /** What `console.log` shows of the resource. */
+  inspect(depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { device, memoryKind, upstream } = this.#resource;
+    const { reservedBytes, peakReservedBytes } = this.held;
+    const isDisposed = inspectedDisposal(this.#isDisposed);
+    const fields = {
+      device: device.index,
+      memoryKind,
+      deallocationEvents: this.ordering.policy,
+      reservedBytes,
+      peakReservedBytes,
+      isDisposed,
+      upstream,
+    };
+    return inspectObject(this.#resource, fields, depth, options, inspect);
+  }
+
+  heldBackFrom(stream: Stream): number {
+    const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream.identity);
+    const lanes = new Set(held.map(({ number }) => number));
+    let heldBytes = 0;
+    for (const { bytes, lane } of this.#index.blocks()) if (lanes.has(lane)) heldBytes += bytes;
+    return heldBytes;
+  }
+
+  /** The most that one allocation can take from the largest free block. */
+  largestFreeBytes(): number {
+    const largest = this.ordering.laneNumbers().reduce((most, lane) => Math.max(most, this.#index.largestFreeBytes(lane)), 0);
+    return Math.min(largest, this.largestBlockBytes);
+  }
+
+  validate(): void {
+    this.#index.validate();
+    let bytes = 0;
+    for (const block of [...this.#index.blocks(), ...this.held.outsideLanes]) bytes += block.bytes;
+    const { reservedBytes } = this.held;
+    if (bytes !== reservedBytes) throw new Error(`${this.name}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
+  }
+
+  /** Throws the reason why a free is refused, unless it is a free of the null pointer. */
+  refuseFree(pointer: number, bytes: number, block = this.#index.usedBlock(pointer)): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    if (pointer === 0) return;
+    const refusal = `the ${this.name} cannot free ${formatPointer(pointer)}`;
+    if (block !== none) throw wrongSize(refusal, bytes, this.#index.askedBytes(block));
+    switch (this.#index.classify(pointer)) {
+      case 'free':
+        throw alreadyFreed(refusal);
+      case 'inside':
+        throw insideAllocation(refusal);
+      default:
+        throw notAllocatedHere(refusal);
+    }
+  }
+
+  /**
+   * Like `outOfMemory`, for a resource that may have a maximum: names whichever stopped the
+   * allocation, the maximum or the upstream.
+   */
+  outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
+    const { refusal } = this.held;
+    if (refusal === undefined && maximumBytes !== Number.POSITIVE_INFINITY) {
+      return this.outOfMemory(bytes, `${reason}, and its maximum is ${formatBytes(maximumBytes)}`, maximumBytes);
+    }
+    const limit = refusal?.limitBytes === undefined ? '' : `, which has a limit of ${formatBytes(refusal.limitBytes)}`;
+    return this.outOfMemory(bytes, `${reason}, and the upstream${limit === '' ? '' : `${limit},`} has no more`, refusal?.limitBytes);
+  }
+
+  /** The error of an allocation that the upstream was not called for. */
+  blockTooLarge(bytes: number, reason: string, limitBytes?: number): OutOfMemoryError {
+    // An earlier refusal is unrelated.
+    this.held.refusal = undefined;
+    return this.outOfMemory(bytes, reason, limitBytes);
+  }
+
+  outOfMemory(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
+    const cause = this.held.refusal;
+    this.held.refusal = undefined;
+    return new OutOfMemoryError(
+      `the ${this.name} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
+      {
+        requestedBytes: bytes,
+        availableBytes: this.largestFreeBytes(),
+        ...(limitBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes }),
+        path: [this.name, ...(cause?.path ?? [])],
+        ...(cause === undefined ? {} : { stages: cause.stages }),
+      },
+      { cause },
+    );
+  }
+}
+
+function isShared(resource: MemoryResource): resource is SharedMemoryResource {
+  return typeof (resource as Partial<SharedMemoryResource>).trimOnRequest === 'function';
+}
+
+/**
+ * The error of a call that would take back memory that a resource above has, and in which something
+ * is still allocated.
+ */
+export function stillUsed(pool: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
+  return new CisternError(
+    'ERR_CISTERN_INVALID_STATE',
+    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${pool.constructor.name} holds this memory, and part of it is still allocated`,
+  );
+}

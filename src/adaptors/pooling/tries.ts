@@ -1,0 +1,202 @@
+/**
+ * Where memory for an allocation comes from: the order in which every resource that keeps memory
+ * looks for it. Read `Tries.find` from top to bottom.
+ *
+ *     allocate ──► own lane ── a block fits ──► its address: a hit, which never comes here
+ *                     │
+ *                     ▼                                                            who waits
+ *     round     1  own memory      the stream's other lane                         nobody
+ *       │       2  others' memory  a block of another stream                       the stream, for that one
+ *       │       3  ask             streams that memory is held for; then 2         nobody
+ *       │       4  merge           all memory of others, lane by lane              the stream, for each of them
+ *       │       5  ask             once more; then 2 and 4                         nobody
+ *       │       6  upstream        a block from below; then own memory, 2 and 4    as the upstream does
+ *       │       7  ask all         of those streams; if one is idle, a new round   nobody
+ *       └───────8  wait            for all of them; if there were any, a new round the host
+ *
+ *               9  search          blocks that the index passed over               nobody
+ *              10  error           out of memory
+ *
+ * A resource composes its tries: it says how it grows (6) and what its error is (10), and whether it
+ * merges (4) and searches (9). Only the arena has its own way to take others' memory (2).
+ *
+ * | resource | 2 | 4 | 6 | 9 |
+ * | --- | --- | --- | --- | --- |
+ * | pool | a block that fits | yes | as much as it has, or less; free blocks go back if that helps | the stream's lane |
+ * | arena | the global arena, then a close fit | no | what was given back of it; all free memory is returned to the global arena | the global arena |
+ * | fixed-size (also the bins of binning) | any block | no | a batch, or less | no |
+ * | caching | a block of the same size | no | a block; free blocks of other sizes go back if that helps | no |
+ * | monotonic | a block that is large enough | no | a block, or less; unused blocks of streams first | no |
+ *
+ * Under `'eager'` and `'deferred'` nothing is held for a stream, unless its owner may destroy it
+ * unannounced, or a free asked for it: steps 3, 5, 7 and 8 then find nobody.
+ *
+ * Why did this allocation wait? The stream waits in `reuse` and in `StreamOrdering.joinNext`, both for
+ * `StreamLane.order`. The host waits in step 8 alone, for what `StreamOrdering.synchronizeHeld` finds.
+ *
+ * What you need not know: how the index finds a block (`suballocation/free-space-index.ts`), how
+ * upstream blocks are counted (`upstream-blocks.ts`), and what happens at a trim and at the end
+ * (`keeper.ts`). Read next: the `tries` of `pool-memory-resource.ts`, then
+ * `stream-ordering/stream-lane.ts`: what a stream waits for.
+ *
+ * Foreign code may run wherever the upstream is called or the host waits. It may use this very
+ * resource, end the stream or dispose everything; each such place calls `enter`, which looks again.
+ */
+import type { OutOfMemoryError } from '../../basics/errors.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import type { DevicePointer } from '../../memory-resource.js';
+import { leastBlockBytes, none } from '../../suballocation/blocks.js';
+import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
+import type { Keeper, KeptMemory } from './keeper.js';
+
+/** An index that allocations are taken from. */
+export interface CutMemory extends KeptMemory {
+  /** Takes a block for an allocation from a lane. Returns its address, or -1. */
+  cut(bytes: number, alignment: number, lane: number, owner: number): number;
+  free(block: number, lane: number): void;
+}
+
+/** A try: returns an address, or -1. */
+type Try = (bytes: number, stream: Stream, alignment: number) => number;
+
+/** What differs from resource to resource. A try that is left out finds nothing. */
+export interface Strategy {
+  /**
+   * Step 2.
+   * @defaultValue one block of another stream
+   */
+  readonly others?: Try;
+  /** Step 4. */
+  readonly merges?: boolean;
+  /**
+   * Step 6: makes room for a request, usually with a block of the upstream. Returns whether the
+   * stream's lane, or what it can take from others, may now serve the request.
+   */
+  readonly grow: (bytes: number, stream: Stream, alignment: number, round: number) => boolean;
+  /** Step 9: too slow for general use. */
+  readonly search?: Try;
+  /** Step 10. */
+  readonly outOfMemory: (bytes: number, alignment: number) => OutOfMemoryError;
+}
+
+export class Tries {
+  /** How often all of another stream's free memory was merged with the requesting stream's. */
+  merges = 0;
+  readonly #keeper: Keeper;
+  readonly #index: CutMemory;
+  readonly #strategy: Strategy;
+
+  constructor(keeper: Keeper, index: CutMemory, strategy: Strategy) {
+    this.#keeper = keeper;
+    this.#index = index;
+    this.#strategy = strategy;
+  }
+
+  /**
+   * Finds a block for a stream whose own lane has none.
+   * @throws the error of step 10; what the upstream throws, if it is not out of memory
+   */
+  find(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    const { ordering } = this.#keeper;
+    this.#keeper.answerRequests(stream);
+    for (let round = 0; ; round++) {
+      const { releases } = this.#keeper;
+      const address = this.#withoutTheHost(bytes, stream, alignment, round);
+      if (address !== none) return address;
+      // If something went back to the upstream, it may serve this now.
+      if (this.#keeper.releases === releases && !ordering.queryAllHeld(stream)) {
+        const synchronized = this.#keeper.synchronizeHeld(stream);
+        if (synchronized === 0) break;
+        this.#keeper.synchronizations += synchronized;
+      }
+      this.#keeper.enter(stream);
+      const own = this.#own(bytes, stream, alignment);
+      if (own !== none) return own;
+    }
+    const address = this.#strategy.search?.(bytes, stream, alignment) ?? none;
+    if (address === none) throw this.#strategy.outOfMemory(bytes, alignment);
+    return address;
+  }
+
+  /** Steps 1 to 6. */
+  #withoutTheHost(bytes: number, stream: Stream, alignment: number, round: number): number {
+    const { ordering, held } = this.#keeper;
+    held.refusal = undefined;
+    let address = this.#ownSecond(bytes, stream, alignment);
+    if (address === none) address = this.#others(bytes, stream, alignment);
+    // Before any merging, which would leave the streams that lose their memory with nothing to take.
+    if (address === none && ordering.queryHeld(stream)) address = this.#others(bytes, stream, alignment);
+    if (address === none) address = this.#merge(bytes, stream, alignment);
+    // Merging comes to lanes that were known to be idle once, and have to be asked again.
+    if (address === none && ordering.queryHeld(stream)) address = this.#othersOrMerge(bytes, stream, alignment);
+    if (address === none && this.#strategy.grow(bytes, stream, alignment, round)) {
+      address = this.#own(bytes, stream, alignment);
+      if (address === none) address = this.#ownSecond(bytes, stream, alignment);
+      if (address === none) address = this.#othersOrMerge(bytes, stream, alignment);
+    }
+    return address;
+  }
+
+  /** The lane that missed at first. */
+  #own(bytes: number, stream: Stream, alignment: number): number {
+    return this.#cut(this.#keeper.ordering.ownLaneOf(stream).number, bytes, stream, alignment);
+  }
+
+  /** Step 1. */
+  #ownSecond(bytes: number, stream: Stream, alignment: number): number {
+    const second = this.#keeper.ordering.secondLaneOf(stream);
+    return second === undefined ? none : this.#cut(second.number, bytes, stream, alignment);
+  }
+
+  /** Step 2. */
+  #others(bytes: number, stream: Stream, alignment: number): number {
+    const { ordering } = this.#keeper;
+    if (this.#strategy.others !== undefined) return this.#strategy.others(bytes, stream, alignment);
+    if (this.#index.laneWith !== undefined) {
+      // Found by its size, and so enough for any alignment.
+      const units = leastBlockBytes(bytes, alignment) / unitBytes;
+      const other = units > maximumUnits ? none : ordering.laneWith(stream, units);
+      return other === none ? none : this.reuse(other, bytes, stream, alignment);
+    }
+    for (const other of ordering.others(stream)) {
+      const address = this.reuse(other, bytes, stream, alignment);
+      if (address !== none) return address;
+    }
+    return none;
+  }
+
+  /** Takes a block from a lane of others, if one fits. The stream waits for what was queued before it was freed. */
+  reuse(other: number, bytes: number, stream: Stream, alignment: number): number {
+    const address = this.#cut(other, bytes, stream, alignment);
+    if (address === none) return none;
+    try {
+      this.#keeper.ordering.order(stream, other);
+    } catch (error) {
+      this.#index.free(this.#index.usedBlock(address), other);
+      throw error;
+    }
+    this.#keeper.reuses++;
+    return address;
+  }
+
+  /** Step 4. The stream waits for each lane that is merged with its own, until a block fits. */
+  #merge(bytes: number, stream: Stream, alignment: number): number {
+    if (this.#strategy.merges !== true) return none;
+    const { ordering } = this.#keeper;
+    for (let from = ordering.joinNext(stream); from !== undefined; from = ordering.joinNext(stream)) {
+      if (from === 'others') this.merges++;
+      const address = this.#cut(ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
+      if (address !== none) return address;
+    }
+    return none;
+  }
+
+  #othersOrMerge(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.#others(bytes, stream, alignment);
+    return address === none ? this.#merge(bytes, stream, alignment) : address;
+  }
+
+  #cut(lane: number, bytes: number, { identity }: Stream, alignment: number): number {
+    return this.#index.cut(bytes, alignment, lane, identity.serial);
+  }
+}
