@@ -94,7 +94,10 @@ Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Graph*
 
 Status CheckNotCaptured(Environment& environment, const StreamEntry& stream) {
   const ContextScope context(environment, stream.device);
-  if (context.status() != kSuccess) return context.status();
+  return context.status() == kSuccess ? CheckNotCapturedHere(environment, stream) : context.status();
+}
+
+Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream) {
   int status;
   const Status asked = CaptureStatusOf(environment, stream, &status);
   if (asked == kErrorCaptureImplicit) return kCapturing;
@@ -139,6 +142,14 @@ Status CheckNotCaptured(const EventEntry& event) {
 
 bool ForgetCapture(const DriverTable* backend, Stream stream) {
   return Forget([&](const OwnCapture& each) { return each.backend == backend && each.stream == stream; });
+}
+
+Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) {
+  const auto is_begun_here = [&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream.stream; };
+  if (own_captures == 0 || !FindOwnCapture(is_begun_here)) return kSuccess;
+  Graph graph = nullptr;
+  EndOwnCapture(environment, stream, &graph);
+  return graph == nullptr ? Status{kSuccess} : environment.Counted<Call::kGraphDestroy>(graph);
 }
 
 void LeaveCapture(const Environment& environment, Stream stream) {
@@ -205,13 +216,8 @@ Status AbandonCapture(Environment& environment, const Napi::CallbackInfo& info) 
   if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  status = FindCaptureToEnd(environment, *stream);
-  if (status == kErrorIllegalState) return kSuccess;
-  if (status == kErrorCaptureUnmatched || status == kErrorCaptureWrongThread) return kCapturing;
-  if (status != kSuccess) return status;
-  Graph graph = nullptr;
-  EndOwnCapture(environment, *stream, &graph);
-  return graph == nullptr ? Status{kSuccess} : environment.Counted<Call::kGraphDestroy>(graph);
+  status = EndCaptureBegunHere(environment, *stream);
+  return status == kSuccess ? CheckNotCapturedHere(environment, *stream) : status;
 }
 
 Status CaptureStatus(Environment& environment, const Napi::CallbackInfo& info) {

@@ -19,6 +19,9 @@ extern std::atomic<int> own_captures;
 // kCapturing if the stream is captured, or is the legacy stream while that cannot be used.
 Status CheckNotCaptured(Environment& environment, const StreamEntry& stream);
 
+// The same if the context of the stream's device is current.
+Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream);
+
 // A live stream that an argument names and that is not captured.
 inline Status FindUncapturedStream(Environment& environment, const Napi::Value& value, StreamEntry** stream) {
   const Status status = FindStream(environment, value, stream);
@@ -26,7 +29,7 @@ inline Status FindUncapturedStream(Environment& environment, const Napi::Value& 
 }
 
 // kCapturing if a stream of the device is captured, as far as can be seen: by cistern; a blocking
-// stream; or a stream that this environment knows. Nobody may wait for the device then.
+// stream; or a stream that this environment has created. Nobody may wait for the device then.
 Status CheckNoCapture(Environment& environment, int device);
 
 // Waits for a device, unless one of its streams is captured.
@@ -43,6 +46,9 @@ Status CheckNotCaptured(const EventEntry& event);
 
 // The stream was destroyed, or is about to be, and its capture with it. Whether cistern had begun one.
 bool ForgetCapture(const DriverTable* backend, Stream stream);
+// Gives up a capture that this environment has begun on a stream whose context is current; the status of
+// the driver. Does nothing if there is none.
+Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream);
 // The environment ends. What it has begun on a stream that it does not own is now the owner's to end.
 void LeaveCapture(const Environment& environment, Stream stream);
 

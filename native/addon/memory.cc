@@ -45,10 +45,10 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 Status WaitBeforeFree(Environment& environment, double stream_handle) {
   StreamEntry* stream;
   if (environment.streams.Find(stream_handle, &stream) != kSuccess) return SynchronizeDevices(environment);
-  const Status captured = CheckNotCaptured(environment, *stream);
-  if (captured != kSuccess) return captured;
   const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  const Status captured = CheckNotCapturedHere(environment, *stream);
+  if (captured != kSuccess) return captured;
   const Status status = environment.Counted<Call::kStreamQuery>(stream->stream);
   return status == kErrorNotReady ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
 }

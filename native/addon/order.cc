@@ -98,7 +98,7 @@ template <typename Note>
 Status WithChecker(Environment& environment, const StreamEntry& stream, Note&& note) {
   order::OrderChecker* checker = OrderCheckerOf(environment);
   if (checker == nullptr) return kSuccess;
-  const ContextScope context(environment, stream.device);
+  const RelaxedContextScope context(environment, stream.device);
   if (context.status() == kSuccess) order::KeepBooks(*checker, [&] { note(*checker); });
   return context.status();
 }
@@ -173,9 +173,9 @@ Status Touch(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadBoolean(info[3], &is_write)) return kInvalidArgument;
   const Status status = ReadRange(environment, info, &range);
   if (status != kSuccess) return status;
-  return WithChecker(environment, *range.stream, [&](order::OrderChecker& checker) {
+  return WithChecker(environment, *range.stream, [&](order::OrderChecker&) {
     const order::Access access = is_write ? order::Access::kWrite : order::Access::kRead;
-    checker.Used(range.stream->stream, order::Action::kTouch, access, range.address, range.bytes);
+    order::NoteTouch(environment.driver, range.stream->stream, access, range.address, range.bytes);
   });
 }
 

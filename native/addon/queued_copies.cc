@@ -69,7 +69,7 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 bool ReadsTooEarly(Place source) { return source == Place::kPageableHost && queued_host_writes > 0; }
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
-  const Status captured = CheckNotCaptured(environment, stream);
+  const Status captured = CheckNotCapturedHere(environment, stream);
   if (captured != kSuccess && captured != kCapturing) return captured;
   const bool is_captured = captured == kCapturing;
   const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;

@@ -77,6 +77,8 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   Status status = environment.streams.Find(static_cast<double>(handle), &stream);
   if (status != kSuccess) return status;
   if (stream->shared.hand_over != 0) {
+    const RelaxedContextScope context(environment, stream->device);
+    if (context.status() == kSuccess) EndCaptureBegunHere(environment, *stream);
     EndShare(environment, stream->shared);
   } else if (stream->owned) {
     const RelaxedContextScope context(environment, stream->device);
@@ -157,10 +159,11 @@ Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& inf
 Status QueryStream(Environment& environment) {
   StreamEntry* stream;
   Status status = environment.streams.Find(environment.In(0), &stream);
-  if (status == kSuccess) status = CheckNotCaptured(environment, *stream);
   if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  status = CheckNotCapturedHere(environment, *stream);
+  if (status != kSuccess) return status;
   status = environment.Counted<Call::kStreamQuery>(stream->stream);
   if (status != kSuccess && status != kErrorNotReady) return status;
   environment.Out(1, status == kSuccess ? 1 : 0);

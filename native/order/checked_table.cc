@@ -1,16 +1,33 @@
 #include "order/checked_table.h"
 
 #include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace cistern::order {
 namespace {
+
+// What to note down at a launch on a stream.
+using LaunchNote = std::function<void(Stream)>;
+using LaunchNotes = std::shared_ptr<std::vector<LaunchNote>>;
+
+// What is known of captures and graphs.
+struct GraphBooks {
+  std::mutex mutex;
+  std::map<std::uint64_t, LaunchNotes> captures;  // by the driver's id
+  std::map<Graph, LaunchNotes> graphs;
+  std::map<GraphExec, LaunchNotes> execs;
+};
 
 // The table holds plain functions, so each table in front of another needs functions of its own.
 struct Slot {
   const DriverTable* next = nullptr;
   OrderChecker* checker = nullptr;
+  GraphBooks* graphs = nullptr;
   DriverTable table = {};
 };
 Slot slots[kMaxTables];
@@ -45,6 +62,103 @@ struct Functions {
   static Status Noted(Status status, Note&& note) {
     if (status == kSuccess) Keep(note);
     return status;
+  }
+
+  static GraphBooks& Graphs() { return *slots[index].graphs; }
+
+  // The id of the stream's capture; 0 if it is not captured.
+  static std::uint64_t CaptureOf(Stream stream) {
+    int status = kCaptureNone;
+    std::uint64_t id = 0;
+    if (Next().StreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr) != kSuccess) return 0;
+    return status == kCaptureActive ? id : 0;
+  }
+
+  // Work that is noted down afterwards if the call succeeds: now, or, on a captured stream, at each launch.
+  template <typename Note>
+  static Status Queued(Status status, Stream stream, Note&& note) {
+    if (status != kSuccess) return status;
+    const std::uint64_t capture = CaptureOf(stream);
+    Keep([&] {
+      if (capture == 0) return note(stream);
+      const std::lock_guard<std::mutex> lock(Graphs().mutex);
+      LaunchNotes& notes = Graphs().captures[capture];
+      if (notes == nullptr) notes = std::make_shared<std::vector<LaunchNote>>();
+      notes->push_back(note);
+    });
+    return status;
+  }
+
+  // Events and waits of a capture order its nodes only.
+  template <typename Note>
+  static Status Ordered(Status status, Stream stream, Note&& note) {
+    if (status == kSuccess && CaptureOf(stream) == 0) Keep(note);
+    return status;
+  }
+
+  static Status StreamEndCapture(Stream stream, Graph* graph) {
+    const std::uint64_t capture = CaptureOf(stream);
+    const Status status = Next().StreamEndCapture(stream, graph);
+    Keep([&] {
+      const std::lock_guard<std::mutex> lock(Graphs().mutex);
+      const auto notes = Graphs().captures.find(capture);
+      if (notes == Graphs().captures.end()) return;
+      if (status == kSuccess) Graphs().graphs[*graph] = std::move(notes->second);
+      Graphs().captures.erase(notes);
+    });
+    return status;
+  }
+
+  static Status GraphDestroy(Graph graph) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    const Status status = Next().GraphDestroy(graph);
+    if (status == kSuccess) Graphs().graphs.erase(graph);
+    return status;
+  }
+
+  // The executable graph now does what the graph does. The mutex must be held.
+  static void TakeOver(GraphExec exec, Graph graph) {
+    const auto notes = Graphs().graphs.find(graph);
+    if (notes == Graphs().graphs.end()) {
+      Graphs().execs.erase(exec);
+    } else {
+      Graphs().execs[exec] = notes->second;
+    }
+  }
+
+  static Status GraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long flags) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    return Noted(Next().GraphInstantiateWithFlags(exec, graph, flags), [=] { TakeOver(*exec, graph); });
+  }
+
+  static Status GraphExecUpdate(GraphExec exec, Graph graph, GraphUpdateResult* result) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    return Noted(Next().GraphExecUpdate(exec, graph, result), [=] { TakeOver(exec, graph); });
+  }
+
+  // A launch comes after the last one of the same executable graph: as if that had recorded an event.
+  static Event LaunchEvent(GraphExec exec) { return reinterpret_cast<Event>(exec); }
+
+  static Status GraphExecDestroy(GraphExec exec) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    const Status status = Next().GraphExecDestroy(exec);
+    if (status != kSuccess) return status;
+    Graphs().execs.erase(exec);
+    Keep([=] { Checker().TakeEvent(LaunchEvent(exec)); });
+    return status;
+  }
+
+  static Status GraphLaunch(GraphExec exec, Stream stream) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    return Noted(Next().GraphLaunch(exec, stream), [=] {
+      Checker().Waits(stream, LaunchEvent(exec));
+      Checker().Submitted(stream);
+      const auto notes = Graphs().execs.find(exec);
+      if (notes != Graphs().execs.end() && notes->second != nullptr) {
+        for (const LaunchNote& note : *notes->second) note(stream);
+      }
+      Checker().Recorded(LaunchEvent(exec), stream);
+    });
   }
 
   // Noted down before the call, since another thread may get the same memory as soon as it is free.
@@ -86,7 +200,7 @@ struct Functions {
   }
 
   static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
-    return Noted(Next().StreamWaitEvent(stream, event, flags), [=] { Checker().Waits(stream, event); });
+    return Ordered(Next().StreamWaitEvent(stream, event, flags), stream, [=] { Checker().Waits(stream, event); });
   }
 
   static Status EventDestroy(Event event) {
@@ -98,7 +212,7 @@ struct Functions {
   }
 
   static Status EventRecord(Event event, Stream stream) {
-    return Noted(Next().EventRecord(event, stream), [=] { Checker().Recorded(event, stream); });
+    return Ordered(Next().EventRecord(event, stream), stream, [=] { Checker().Recorded(event, stream); });
   }
 
   static Status EventQuery(Event event) {
@@ -110,7 +224,7 @@ struct Functions {
   }
 
   static Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
-    return Noted(Next().LaunchHostFunc(stream, function, user_data), [=] { Checker().Submitted(stream); });
+    return Queued(Next().LaunchHostFunc(stream, function, user_data), stream, [](Stream on) { Checker().Submitted(on); });
   }
 
   static Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
@@ -145,10 +259,12 @@ struct Functions {
   }
 
   static Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
-    return Noted(Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream), [=] { Checker().AllocatedOn(stream, *pointer, bytes); });
+    return Ordered(Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream), stream,
+                   [=] { Checker().AllocatedOn(stream, *pointer, bytes); });
   }
 
   static Status MemFreeAsync(DevicePointer pointer, Stream stream) {
+    if (CaptureOf(stream) != 0) return Next().MemFreeAsync(pointer, stream);
     return Free(
         pointer, [=] { return Next().MemFreeAsync(pointer, stream); },
         [=](FreeInProgress freed) { Checker().FreedOn(stream, std::move(freed)); });
@@ -164,7 +280,8 @@ struct Functions {
   }
 
   static Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
-    return Noted(Next().MemcpyAsync(destination, source, bytes, stream), [=] { Checker().Copied(stream, destination, source, bytes); });
+    return Queued(Next().MemcpyAsync(destination, source, bytes, stream), stream,
+                  [=](Stream on) { Checker().Copied(on, destination, source, bytes); });
   }
 
   static Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
@@ -174,18 +291,23 @@ struct Functions {
   }
 
   static Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
-    return Noted(Next().MemsetD8Async(destination, value, bytes, stream),
-                 [=] { Checker().Used(stream, Action::kSet, Access::kWrite, destination, bytes); });
+    return Queued(Next().MemsetD8Async(destination, value, bytes, stream), stream,
+                  [=](Stream on) { Checker().Used(on, Action::kSet, Access::kWrite, destination, bytes); });
   }
 
   static Status MemsetD32Async(DevicePointer destination, unsigned value, std::size_t count, Stream stream) {
-    return Noted(Next().MemsetD32Async(destination, value, count, stream),
-                 [=] { Checker().Used(stream, Action::kSet, Access::kWrite, destination, count * sizeof value); });
+    return Queued(Next().MemsetD32Async(destination, value, count, stream), stream,
+                  [=](Stream on) { Checker().Used(on, Action::kSet, Access::kWrite, destination, count * sizeof value); });
+  }
+
+  static void NoteTouch(Stream stream, Access access, std::uint64_t address, std::uint64_t bytes) {
+    Queued(kSuccess, stream, [=](Stream on) { Checker().Used(on, Action::kTouch, access, address, bytes); });
   }
 
   static void Fill(Slot& slot, const DriverTable* next) {
     slot.next = next;
     slot.checker = new OrderChecker(next);  // never destroyed: other threads may be in its functions while the process ends
+    slot.graphs = new GraphBooks;
     slot.table = *next;
 #define CISTERN_REPLACE(member) slot.table.member = member;
     CISTERN_REPLACE(CtxSynchronize)
@@ -200,6 +322,12 @@ struct Functions {
     CISTERN_REPLACE(EventSynchronize)
     CISTERN_REPLACE(LaunchHostFunc)
     CISTERN_REPLACE(StreamWaitValue32)
+    CISTERN_REPLACE(StreamEndCapture)
+    CISTERN_REPLACE(GraphDestroy)
+    CISTERN_REPLACE(GraphInstantiateWithFlags)
+    CISTERN_REPLACE(GraphExecUpdate)
+    CISTERN_REPLACE(GraphExecDestroy)
+    CISTERN_REPLACE(GraphLaunch)
     CISTERN_REPLACE(MemAlloc)
     CISTERN_REPLACE(MemAllocManaged)
     CISTERN_REPLACE(MemHostAlloc)
@@ -218,6 +346,7 @@ struct Functions {
 };
 
 constexpr void (*kFill[kMaxTables])(Slot&, const DriverTable*) = {Functions<0>::Fill, Functions<1>::Fill};
+constexpr void (*kNoteTouch[kMaxTables])(Stream, Access, std::uint64_t, std::uint64_t) = {Functions<0>::NoteTouch, Functions<1>::NoteTouch};
 
 }  // namespace
 
@@ -231,6 +360,13 @@ const DriverTable* CheckedTable(const DriverTable* next) {
   kFill[used](slots[used], next);
   used_slots.store(used + 1);
   return &slots[used].table;
+}
+
+void NoteTouch(const DriverTable* checked_table, Stream stream, Access access, std::uint64_t address, std::uint64_t bytes) {
+  const int used = used_slots.load();
+  for (int index = 0; index < used; ++index) {
+    if (&slots[index].table == checked_table) kNoteTouch[index](stream, access, address, bytes);
+  }
 }
 
 OrderChecker* CheckerOf(const DriverTable* table) {

@@ -12,6 +12,10 @@
 
 namespace cistern::order {
 
+// Graphs. What is captured is used where the graph is launched, so it is noted down at each launch, in the
+// order of the capture: a missing edge between two nodes is not found. Memory that a graph allocates is
+// not watched.
+
 // The table in front of `next`. There is one for each of the first kMaxTables tables that are
 // requested, until the process ends; null for any other.
 inline constexpr int kMaxTables = 2;
@@ -19,6 +23,10 @@ const DriverTable* CheckedTable(const DriverTable* next);
 
 // The checker of a checked table; null for a plain table.
 OrderChecker* CheckerOf(const DriverTable* table);
+
+// A use that no call shows, such as that of another library's kernel: now, or, on a captured stream, at
+// each launch of the graph.
+void NoteTouch(const DriverTable* checked_table, Stream stream, Access access, std::uint64_t address, std::uint64_t bytes);
 
 // Runs code that updates the books. If there is no memory for them, they are given up: checking
 // must not make the program fail.

@@ -678,4 +678,49 @@ TEST("several threads may report to the checker") {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Graphs
+
+TEST("captured work counts where its graph is launched, and not where it was captured") {
+  Checking checking;
+  TestStream capturing;
+  TestStream writer;
+  TestStream launching;
+  const DevicePointer memory = checking.Fresh();
+  Write(memory, 4096, writer);
+  Graph graph = nullptr;
+  GraphExec exec = nullptr;
+  CHECK_OK(Checked().StreamBeginCapture(capturing, kCaptureModeRelaxed));
+  CHECK_OK(Checked().MemsetD8Async(memory, 1, 4096, capturing));
+  order::NoteTouch(&Checked(), capturing, Access::kWrite, memory, 4096);
+  CHECK_OK(Checked().StreamEndCapture(capturing, &graph));
+  CHECK_OK(Checked().GraphInstantiateWithFlags(&exec, graph, 0));
+  CHECK_OK(Checked().GraphDestroy(graph));
+  CHECK(checking.Reports().empty());
+  CHECK_OK(Checked().GraphLaunch(exec, launching));
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, writer, launching));
+  CHECK_OK(Checked().GraphExecDestroy(exec));
+  CHECK_OK(Checked().CtxSynchronize());
+}
+
+TEST("launches of one executable graph are ordered, on whatever streams; those of two are not") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  const DevicePointer memory = checking.Fresh();
+  Graph graph = nullptr;
+  CHECK_OK(Checked().StreamBeginCapture(a, kCaptureModeRelaxed));
+  order::NoteTouch(&Checked(), a, Access::kWrite, memory, 4096);
+  CHECK_OK(Checked().StreamEndCapture(a, &graph));
+  GraphExec execs[2];
+  for (GraphExec& exec : execs) CHECK_OK(Checked().GraphInstantiateWithFlags(&exec, graph, 0));
+  CHECK_OK(Checked().GraphLaunch(execs[0], a));
+  CHECK_OK(Checked().GraphLaunch(execs[0], b));
+  CHECK(checking.Reports().empty());
+  CHECK_OK(Checked().GraphLaunch(execs[1], a));
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, b, a));
+  for (GraphExec exec : execs) CHECK_OK(Checked().GraphExecDestroy(exec));
+  CHECK_OK(Checked().GraphDestroy(graph));
+  CHECK_OK(Checked().CtxSynchronize());
+}
+
 }  // namespace cistern::test
