@@ -284,7 +284,7 @@ describe('a global arena', () => {
   });
 
   test('is unchanged, peaks included, if the driver refuses a wait', () => {
-    const arena = open();
+    using arena = open();
     using other = new Stream({ nonBlocking: true });
     arena.deallocate(arena.allocate(superblockBytes, other), superblockBytes, other);
     failCall('cuStreamWaitEvent', 1, 999);
