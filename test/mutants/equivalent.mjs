@@ -20,7 +20,6 @@ const longRest = 'an index that was not told to use its lists rests for 2 ** 31 
 const noticedAtFree = 'an index that was not told to use its lists finds that out at the next free';
 const emptied = 'the lists are empty then';
 const askedAgain = 'the lanes that had no block are only asked once more';
-const staysClosed = 'the lane stays closed, which each change of streams only finds out again';
 const whichSearch = 'it decides only which of two searches finds a block';
 const alreadyNone = 'it only makes 0 what is 0';
 const onlyNegative = 'callers only ask whether it is negative';
@@ -255,13 +254,10 @@ export const equivalent = {
     'UpstreamBlocks.hadBefore: ??= -> =': 'it only sorts again',
   },
   'src/adaptors/pooling/pool-memory-resource.ts': {
-    'PoolMemoryResource.#isCramped: false -> true': 'allocateElsewhere sets it before anything reads it',
+    'PoolMemoryResource.#isCramped: false -> true': 'the first round of #grow sets it before anything reads it',
     'PoolMemoryResource.constructor: errors swallowed of this.lane.query();': 'a failure of the query is ignored',
-    'PoolMemoryResource.grow: this.#growAtEnd(least, this.#pageBytes, stream) -> true': askedAgain,
-    'PoolMemoryResource.grow: this.growWithin(this.#maximumBytes, least, wanted, stream) -> true': askedAgain,
-    'PoolMemoryResource.#open: isFirst -> true': staysClosed,
-    'PoolMemoryResource.#open: without else this.#onlyLane = this.#initialLane = undefined;': staysClosed,
-    'PoolMemoryResource.#open: removed this.#onlyLane = this.#initialLane = undefined;': staysClosed,
+    'PoolMemoryResource.#grow: this.#growAtEnd(least, this.#pageBytes, stream) -> true': askedAgain,
+    'PoolMemoryResource.#grow: this.#growWithin(least, false, stream) -> true': askedAgain,
     "pageBytesOf: typeof granularityBytes === 'number' -> true": 'an upstream that does not grow in place has nothing there',
   },
   'src/adaptors/planned/planned-memory-resource.ts': {
@@ -278,9 +274,8 @@ export const equivalent = {
     'PlannedMemoryResource.#isSingleStream: true -> false': beforePlan,
     'PlannedMemoryResource.#asked: 0 -> 1': beforePlan,
     'PlannedMemoryResource.#owners: 0 -> 1': beforePlan,
-    'PlannedMemoryResource.#isLearning: false -> true': beforePass,
     'PlannedMemoryResource.#deviated: 0 -> 1': beforePass,
-    'PlannedMemoryResource.#deallocateSlowly: this.isDisposed -> true': 'what it then asserts does not throw',
+    'PlannedMemoryResource.#deallocateSlowly: this.#keeper.isDisposed -> true': 'what it then asserts does not throw',
     'PlannedMemoryResource.#deallocateSlowly: place === none -> false': 'nothing has a size at no place',
     'PlannedMemoryResource.allocate: 0 -> 1': streamHandles,
     'PlannedMemoryResource.allocate: >= -> >': streamHandles,

@@ -28,11 +28,15 @@
  * | caching | a block of the same size | no | a block; free blocks of other sizes go back if that helps | no |
  * | monotonic | a block that is large enough | no | a block, or less; unused blocks of streams first | no |
  *
+ * A `PlannedMemoryResource` has no tries: what its plan does not serve comes from its fallback.
+ *
  * Under `'eager'` and `'deferred'` nothing is held for a stream, unless its owner may destroy it
  * unannounced, or a free asked for it: steps 3, 5, 7 and 8 then find nobody.
  *
  * Why did this allocation wait? The stream waits in `reuse` and in `StreamOrdering.joinNext`, both for
- * `StreamLane.order`. The host waits in step 8 alone, for what `StreamOrdering.synchronizeHeld` finds.
+ * `StreamLane.order`, and in an arena also if it takes from the global arena. The host waits in step 8, for
+ * what `StreamOrdering.synchronizeHeld` finds; and in step 6 if the upstream waits, or if a monotonic
+ * resource takes blocks back from a stream that may be gone.
  *
  * What you need not know: how the index finds a block (`suballocation/free-space-index.ts`), how
  * upstream blocks are counted (`upstream-blocks.ts`), and what happens at a trim and at the end
