@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   AlignedResourceAdaptor,
   type AlignedResourceAdaptorOptions,
@@ -7,15 +7,9 @@ import {
   LimitingResourceAdaptor,
   OutOfMemoryError,
   PoolMemoryResource,
-  Stream,
 } from '../../src/index.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 /**
  * An adaptor over an upstream with an alignment of at most 256, and a list of the upstream's calls.

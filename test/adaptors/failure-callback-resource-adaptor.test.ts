@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   CisternError,
   CudaMemoryResource,
@@ -8,15 +8,9 @@ import {
   LimitingResourceAdaptor,
   type MemoryResource,
   OutOfMemoryError,
-  Stream,
 } from '../../src/index.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 const outOfMemory = (requestedBytes = 5) => new OutOfMemoryError('nothing is left', { requestedBytes, path: ['the device'] });
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   CudaMemoryResource,
   Device,
@@ -8,16 +8,10 @@ import {
   type MemoryResource,
   OutOfMemoryError,
   pointerInfo,
-  Stream,
 } from '../../src/index.js';
 import { caught } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 /** 1 KiB of device memory, with 4 KiB of managed memory behind it. */
 function make() {

@@ -1,13 +1,8 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CudaAsyncMemoryResource, CudaMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
+import { describe, expect, test } from 'vitest';
+import { CudaAsyncMemoryResource, CudaMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError } from '../../src/index.js';
 import { caught } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 describe('LimitingResourceAdaptor', () => {
   test('allows exactly its limit, and not a byte more', () => {

@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import {
   ArenaMemoryResource,
   annotate,
@@ -26,34 +25,11 @@ import {
   Stream,
 } from '../../src/index.js';
 import { eventsOf, layersOf, readRecording, rowsOf } from '../support/read-recording.js';
+import { folder, newFile, recorded } from '../support/recordings.js';
 import { SpyResource } from '../support/spy-resource.js';
+import { stream } from '../support/stream.js';
 
-let folder: string;
-let stream: Stream;
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'cistern-recording-'));
-  stream = new Stream();
-});
-afterAll(() => {
-  stream.dispose();
-  rmSync(folder, { recursive: true });
-});
-
-let files = 0;
-const newFile = () => join(folder, `${files++}.cistern`);
 const handleOf = (of: Stream) => `0x${of.nativeHandle.toString(16)}`;
-
-/** Records what a function does, and reads it. */
-async function recorded(use: (recording: Recording) => void) {
-  const file = newFile();
-  const recording = new Recording({ file });
-  try {
-    use(recording);
-  } finally {
-    recording.dispose();
-  }
-  return readRecording(file);
-}
 
 describe('RecordingResourceAdaptor', () => {
   test('records allocations, failures and frees, with their streams and times', async () => {

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   CudaMemoryResource,
   LimitingResourceAdaptor,
@@ -7,15 +7,9 @@ import {
   OutOfMemoryError,
   RoundingResourceAdaptor,
   type RoundingResourceAdaptorOptions,
-  Stream,
 } from '../../src/index.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 const greatest = Number.MAX_SAFE_INTEGER;
 

@@ -1,15 +1,10 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CudaMemoryResource, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { describe, expect, test } from 'vitest';
+import { CudaMemoryResource, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor } from '../../src/index.js';
 import { caught } from '../support/errors.js';
 import { type ProcessEnd, printed } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
+import { stream } from '../support/stream.js';
 import { runWithWorkers } from '../support/workers.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
 
 function limited(limitBytes: number, shared: string): LimitingResourceAdaptor {
   return new LimitingResourceAdaptor(new SpyResource(), { limitBytes, shared });

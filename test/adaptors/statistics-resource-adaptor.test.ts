@@ -1,12 +1,7 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CisternError, OutOfMemoryError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { describe, expect, test } from 'vitest';
+import { CisternError, CudaMemoryResource, OutOfMemoryError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 function make() {
   const upstream = new SpyResource();
@@ -19,6 +14,21 @@ function make() {
 const zero = { current: 0, peak: 0, total: 0 };
 
 describe('StatisticsResourceAdaptor', () => {
+  test('gives back what it cannot count any more, though a host function ended the stream as well', () => {
+    const upstream = new CudaMemoryResource();
+    const ending = new Stream();
+    const resource = new StatisticsResourceAdaptor(upstream, { shared: 'given back' });
+    const allocate = upstream.allocate.bind(upstream);
+    upstream.allocate = (...call) => {
+      const pointer = allocate(...call);
+      resource.dispose();
+      ending.dispose();
+      return pointer;
+    };
+    expect(() => resource.allocate(1000, ending)).toThrow('the StatisticsResourceAdaptor is already disposed');
+    expect(upstream.reservedBytes).toBe(0);
+  });
+
   test('begins at zero', () => {
     expect(make().resource.statistics()).toEqual({ bytes: zero, allocations: zero, failedAllocations: 0 });
   });

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import {
   CudaAsyncMemoryResource,
   KiB,
@@ -8,12 +8,8 @@ import {
   type TrackingResourceAdaptorOptions,
 } from '../../src/index.js';
 import { SpyResource } from '../support/spy-resource.js';
+import { stream } from '../support/stream.js';
 
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
 afterEach(() => vi.restoreAllMocks());
 
 function make(options: TrackingResourceAdaptorOptions = {}) {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   type AllocateCallback,
   CallbackMemoryResource,
@@ -6,14 +6,9 @@ import {
   Device,
   Event,
   OutOfMemoryError,
-  Stream,
+  type Stream,
 } from '../../src/index.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 function make(answer: unknown, options?: CallbackMemoryResourceOptions) {
   const allocate = vi.fn((_bytes: number, _stream: Stream, _alignment: number) => answer as number);

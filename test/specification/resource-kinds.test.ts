@@ -3,11 +3,13 @@ import { expect, test, vi } from 'vitest';
 import { assertOptions, type OptionNames } from '../../src/basics/validation.js';
 import * as cistern from '../../src/index.js';
 import {
+  CudaMemoryResource,
   createResource,
   createResourceStack,
   Device,
   formatSpecification,
   type MemoryResource,
+  type OptionType,
   parseSpecification,
   type ResourceKind,
   resourceKinds,
@@ -31,6 +33,37 @@ test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is create
   expect([`${words}MemoryResource`, `${words}ResourceAdaptor`]).toContain(type.name);
   expect(cistern).toHaveProperty(type.name, type);
   if (kind.role !== 'upstream') expect(page, 'docs/adaptors.md has it in a table').toContain(`\n| \`${name}\` | \`${type.name}\` | `);
+});
+
+/** Values that a specification refuses for an option of a type; constructors refuse them too. */
+const wrongValues: Readonly<Record<OptionType, readonly unknown[]>> = {
+  size: [-1, 0.5, Number.NaN, 'x', null],
+  sizes: ['x', [-1], 5, null],
+  integer: [0.5, '3', null],
+  number: [Number.NaN, 'x', null],
+  boolean: ['yes', 1, null],
+  word: ['nothing', 5],
+  text: [5, null],
+  resource: [5, null],
+};
+
+test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('the constructor of %s refuses what a specification does', (_, kind) => {
+  const upstream = new CudaMemoryResource();
+  const { options: given = {} } = exampleOf(kind);
+  const isResource = (name: string) => kind.options[name]?.type === 'resource';
+  const valid = Object.fromEntries(
+    Object.entries(given).map(([name, value]) => [name, isResource(name) ? new CudaMemoryResource() : value]),
+  );
+  for (const [option, { type }] of Object.entries(kind.options)) {
+    // A path of a plan is read before there is a constructor to refuse it.
+    if (option === 'plan') continue;
+    for (const wrong of wrongValues[type]) {
+      const code = expect.stringMatching(/^ERR_(INVALID_ARG_(TYPE|VALUE)|OUT_OF_RANGE)$/);
+      const options = { ...valid, [option]: wrong } as never;
+      const create = () => kind.create({ upstream, device: Device.get(), upstreamOf: () => upstream, options });
+      expect(create, `${option}: ${String(wrong)}`).toThrow(expect.objectContaining({ code }));
+    }
+  }
 });
 
 test('no two kinds have the same name', () => {

@@ -8,16 +8,11 @@ import {
   type ObservableCounter,
   type ObservableGauge,
 } from '@opentelemetry/api';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ArgumentTypeError, currentBackend, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { describe, expect, test } from 'vitest';
+import { ArgumentTypeError, currentBackend, StatisticsResourceAdaptor } from '../../src/index.js';
 import { observeStatistics, prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { SpyResource } from '../support/spy-resource.js';
-
-let stream: Stream;
-beforeAll(() => {
-  stream = new Stream();
-});
-afterAll(() => stream.dispose());
+import { stream } from '../support/stream.js';
 
 /** The result of one collection. */
 interface Measurement {

@@ -140,7 +140,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     try {
       const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       if (pointer % alignment === 0) return pointer;
-      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
+      this.giveBack(pointer, bytes, stream);
     } catch (error) {
       if (!(error instanceof RangeError)) throw this.passOn(error);
     }

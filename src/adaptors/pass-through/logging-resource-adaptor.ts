@@ -1,6 +1,6 @@
 import type { Writable } from 'node:stream';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
-import { optionNames } from '../../basics/validation.js';
+import { assertBoolean, optionNames } from '../../basics/validation.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { FileTarget, type LogTarget, WritableTarget } from '../../files/log-target.js';
 import type { RowText } from '../../formats/rmm-csv/csv-rows.js';
@@ -73,7 +73,9 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
    */
   constructor(upstream: MemoryResource, options: LoggingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
-    this.#writesEveryRow = options.autoFlush === true;
+    const { autoFlush = false } = options;
+    assertBoolean(autoFlush, 'autoFlush');
+    this.#writesEveryRow = autoFlush;
     this.#writer = new LogWriter(openTarget(options), this.#writesEveryRow);
   }
 

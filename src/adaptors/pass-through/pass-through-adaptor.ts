@@ -4,6 +4,7 @@ import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { usableStream } from '../../lifetimes/bulk-frees.js';
 import { announceConstruction } from '../../lifetimes/interceptor.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import {
@@ -129,6 +130,15 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
    */
   protected freed(result: unknown, by: MemoryResource = this.upstream): void {
     noteFree(result, by);
+  }
+
+  /**
+   * Gives memory of the upstream back, if this adaptor could not do its own part of an allocation. A
+   * host function that ran in the upstream may have disposed the stream: the host then waits for the
+   * device.
+   */
+  protected giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    this.freed(this.upstream.deallocate(pointer, bytes, usableStream(stream), this.deallocationEvents));
   }
 
   /** Also called by adaptors that take memory from a second resource, which may take it back. */

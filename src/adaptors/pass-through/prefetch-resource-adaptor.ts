@@ -1,6 +1,6 @@
 import { optionNames } from '../../basics/validation.js';
 import { assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
-import { Stream } from '../../driver/streams/stream.js';
+import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -60,7 +60,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
     try {
       prefetch(pointer, bytes, this.location, stream);
     } catch (error) {
-      this.#giveBack(pointer, bytes, stream);
+      this.giveBack(pointer, bytes, stream);
       throw error;
     }
     return pointer;
@@ -68,17 +68,6 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
-  }
-
-  #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
-    let owner = stream;
-    // A host function that ran in the upstream may have disposed the stream; nothing can be freed
-    // on it then.
-    if (stream.isDisposed) {
-      this.device.synchronizeSync();
-      owner = Stream.legacyDefault(this.device);
-    }
-    this.freed(this.upstream.deallocate(pointer, bytes, owner, this.deallocationEvents));
   }
 }
 

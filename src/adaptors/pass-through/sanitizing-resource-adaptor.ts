@@ -1,6 +1,6 @@
 import { captureStack } from '../../basics/call-stack.js';
 import { formatPointer } from '../../basics/errors.js';
-import { assertFunction, optionNames } from '../../basics/validation.js';
+import { assertBoolean, assertFunction, optionNames } from '../../basics/validation.js';
 import {
   callObserver,
   checkOrder,
@@ -119,10 +119,12 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     const { onViolation, throwOnViolation = false, stacks = true } = options;
     if (onViolation !== undefined) assertFunction(onViolation, 'onViolation');
     this.#onViolation = onViolation;
-    this.#wantsStacks = stacks !== false;
+    assertBoolean(throwOnViolation, 'throwOnViolation');
+    assertBoolean(stacks, 'stacks');
+    this.#wantsStacks = stacks;
     this.#checker = checkOrder({
       stacks: this.#wantsStacks,
-      throwOnViolation: throwOnViolation === true,
+      throwOnViolation,
       onViolation: (violation) => this.#take(violation),
     });
   }
@@ -178,7 +180,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
       // A host function that ran in the upstream may have disposed the stream.
       if (!stream.isDisposed) declareAllocation(pointer, bytes, stream);
     } catch (error) {
-      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
+      this.giveBack(pointer, bytes, stream);
       throw error;
     }
     const record = this.#allocations.add(pointer, bytes, stream.id);

@@ -127,7 +127,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
       this.assertLive('allocate');
       shared.add(bytes);
     } catch (error) {
-      this.freed(this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents));
+      this.giveBack(pointer, bytes, stream);
       throw error;
     }
   }

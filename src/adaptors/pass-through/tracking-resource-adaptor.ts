@@ -1,6 +1,6 @@
 import { captureStack } from '../../basics/call-stack.js';
 import { ArgumentRangeError } from '../../basics/errors.js';
-import { assertBytes, optionNames } from '../../basics/validation.js';
+import { assertBoolean, assertBytes, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
@@ -61,9 +61,10 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: TrackingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { captureStacks = false, stackDepth = 64 } = options;
+    assertBoolean(captureStacks, 'captureStacks');
     assertBytes(stackDepth, 'stackDepth');
     if (stackDepth < 1 || stackDepth > 1000) throw new ArgumentRangeError(`stackDepth must be from 1 to 1000, got ${stackDepth}`);
-    this.#captureStacks = captureStacks === true;
+    this.#captureStacks = captureStacks;
     this.#stackDepth = stackDepth;
   }
 

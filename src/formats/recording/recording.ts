@@ -7,7 +7,7 @@
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
-import { assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBoolean, assertOptions, optionNames } from '../../basics/validation.js';
 import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/memory/managed-moves.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
@@ -142,13 +142,14 @@ export class Recording implements Disposable {
    */
   constructor(options: RecordingOptions) {
     assertOptions(options, knownOptions);
-    const { file, autoFlush } = options;
+    const { file, autoFlush = false } = options;
+    assertBoolean(autoFlush, 'autoFlush');
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
     assertNotRecordedTo(file);
     const thread = operatingSystemThreadId();
     this.file = file;
     refuseCloning(this);
-    this.#autoFlush = autoFlush === true;
+    this.#autoFlush = autoFlush;
     this.#target = new FileTarget(file);
     this.#origin = performance.now();
     this.#write(

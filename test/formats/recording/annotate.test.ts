@@ -1,40 +1,19 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { annotate, Recording, RecordingResourceAdaptor, Stream, withResource } from '../../../src/index.js';
-import { eventsOf, phasePath, readRecording } from '../../support/read-recording.js';
+import { describe, expect, test } from 'vitest';
+import { annotate, RecordingResourceAdaptor, withResource } from '../../../src/index.js';
+import { eventsOf, phasePath } from '../../support/read-recording.js';
+import { recorded } from '../../support/recordings.js';
 import { SpyResource } from '../../support/spy-resource.js';
-
-let folder: string;
-let stream: Stream;
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'cistern-phases-'));
-  stream = new Stream();
-});
-afterAll(() => {
-  stream.dispose();
-  rmSync(folder, { recursive: true });
-});
-
-let files = 0;
+import { stream } from '../../support/stream.js';
 
 /** Runs a function with a recorded resource, and returns the recording. */
-async function recorded(use: (resource: RecordingResourceAdaptor) => void | Promise<void>) {
-  const file = join(folder, `${files++}.cistern`);
-  const recording = new Recording({ file });
-  try {
-    await use(new RecordingResourceAdaptor(new SpyResource(), { recording }));
-  } finally {
-    recording.dispose();
-  }
-  return readRecording(file);
+function recordedUse(use: (resource: RecordingResourceAdaptor) => void | Promise<void>) {
+  return recorded((recording) => use(new RecordingResourceAdaptor(new SpyResource(), { recording })));
 }
 
 /** The kind and phase of each event; for the start or end of a phase, that phase. */
 async function phasesOf(use: (resource: RecordingResourceAdaptor) => void | Promise<void>): Promise<string[]> {
-  const run = await recorded(use);
+  const run = await recordedUse(use);
   return eventsOf(run).map(({ kind, phase, first, second }) =>
     kind.startsWith('phase') ? `${kind} ${phasePath(run, first)}` : `${second} in ${phase || 'none'}`,
   );
@@ -113,7 +92,7 @@ describe('annotate', () => {
   });
 
   test('has one phase per name within a phase, however often and in whatever scope', async () => {
-    const run = await recorded((resource) => {
+    const run = await recordedUse((resource) => {
       for (let i = 0; i < 3; i++) {
         annotate('step', () => withResource(resource, () => annotate('forward', () => resource.allocate(1, stream))));
         annotate('forward', () => resource.allocate(1, stream));
@@ -131,7 +110,7 @@ describe('annotate', () => {
     let inner: { phases: readonly { name: string }[] } | undefined;
     const outer = await phasesOf((resource) =>
       annotate('around', async () => {
-        inner = await recorded((second) => {
+        inner = await recordedUse((second) => {
           second.allocate(1, stream);
           annotate('within', () => second.allocate(2, stream));
         });
@@ -152,7 +131,7 @@ describe('annotate', () => {
 
   // The phases of all tests count, so this test comes last.
   test('has at most 65,535 phases, the last of which stands for all further ones', async () => {
-    const run = await recorded((resource) => {
+    const run = await recordedUse((resource) => {
       for (let i = 0; i < 65_600; i++) annotate(`phase ${i}`, () => resource.allocate(i, stream));
       annotate('phase 5', () => annotate('new', () => resource.allocate(0, stream)));
     });

@@ -1,7 +1,6 @@
-import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { EventKind } from '../../../src/formats/event-columns.js';
 import { convertLog, type RecordedRun } from '../../../src/formats/index.js';
 import {
@@ -26,10 +25,10 @@ import {
 import { planAllocations } from '../../../src/planning/index.js';
 import { readAllocationLog } from '../../../src/replay/index.js';
 import { phasePath, readRecording } from '../../support/read-recording.js';
+import { folder, newFile } from '../../support/recordings.js';
 
 const page = 2 * MiB;
 const totalBytes = 16 * MiB;
-const folder = mkdtempSync(join(tmpdir(), 'cistern-moves-'));
 let device: Device;
 let stream: Stream;
 let before: number;
@@ -45,10 +44,6 @@ afterEach(() => {
   stream.dispose();
   configureSoftwareDevice({ totalBytes: before });
 });
-afterAll(() => rmSync(folder, { recursive: true }));
-
-let files = 0;
-const newFile = () => join(folder, `${files++}.cistern`);
 
 interface Move {
   readonly place: string;

@@ -1,29 +1,17 @@
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { readRecordedRun } from '../../../src/formats/read-recorded-run.js';
 import { CudaMemoryResource, Event, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from '../../../src/index.js';
 import { eventsOf, readRecording, rowsOf } from '../../support/read-recording.js';
+import { folder, newFile } from '../../support/recordings.js';
 import { runModule } from '../../support/run-module.js';
 import { SpyResource } from '../../support/spy-resource.js';
+import { stream } from '../../support/stream.js';
 
 const initialExitListeners = process.listenerCount('exit');
 
-let folder: string;
-let stream: Stream;
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'cistern-recording-'));
-  stream = new Stream();
-});
-afterAll(() => {
-  stream.dispose();
-  rmSync(folder, { recursive: true });
-});
-
-let files = 0;
-const newFile = () => join(folder, `${files++}.cistern`);
 const sizesOf = async (file: string) => [...(await readRecordedRun(file)).seconds];
 const upTo = (count: number) => Array.from({ length: count }, (_, i) => i);
 
