@@ -39,7 +39,7 @@ const parts = [
   { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'], hasFolders: true },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
   { name: 'specification', imports: resources },
-  { name: 'buffers', imports: [...resources, 'specification'] },
+  { name: 'buffers', imports: [...resources, 'specification'], hasFolders: true },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
   {
     name: 'planning',

@@ -11,31 +11,27 @@ export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-m
 export { type Strategy, Tries } from './adaptors/pooling/tries.js';
 export * from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
-export { type AddonInterface, addonInterface } from './buffers/addon-interface.js';
-export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/buffer-transfer.js';
-export type { ByteRange } from './buffers/byte-range.js';
+export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';
+export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
+export { DeviceBuffer } from './buffers/device-buffer.js';
+export { type AddonInterface, addonInterface } from './buffers/interchange/addon-interface.js';
+export type { BufferInterchange } from './buffers/interchange/buffer-interchange.js';
 export type {
   CudaArray,
   CudaArrayInterface,
   CudaArrayInterfaceOptions,
   FromCudaArrayInterfaceOptions,
-} from './buffers/cuda-array-interface.js';
-export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
-export {
-  type AttachOptions,
-  type BufferAllocation,
-  type BufferCopyOptions,
-  DeviceBuffer,
-  type DeviceBufferOptions,
-  type DeviceMemory,
-  type HostData,
-  type RecastOptions,
-} from './buffers/device-buffer.js';
-export type { DLPackCapsule, DLPackDataType, DLPackOptions, DLPackTypeName } from './buffers/dlpack.js';
-export type { WrapOptions } from './buffers/foreign-memory.js';
-export { type DLPackTensor, type FromDLPackOptions, fromDLPack } from './buffers/from-dlpack.js';
-export type { HandleInJson, OpenOptions } from './buffers/handles.js';
-export type { HostViewOptions, TypedArrayClass } from './buffers/host-view.js';
+} from './buffers/interchange/cuda-array-interface.js';
+export type { DLPackCapsule, DLPackDataType, DLPackOptions, DLPackTypeName } from './buffers/interchange/dlpack.js';
+export { type DLPackTensor, type FromDLPackOptions, fromDLPack } from './buffers/interchange/from-dlpack.js';
+export type { WrapOptions } from './buffers/interchange/wrap.js';
+export { ForeignMemoryResource } from './buffers/origins/foreign-memory-resource.js';
+export type { AttachOptions, BufferSharing } from './buffers/sharing/buffer-sharing.js';
+export type { HandleInJson, OpenOptions } from './buffers/sharing/open-from-process.js';
+export type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
+export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/transfers/buffer-transfer.js';
+export type { ByteRange } from './buffers/transfers/byte-range.js';
+export type { HostViewOptions, TypedArrayClass } from './buffers/transfers/host-view.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
 export type { BufferLeak } from './collector/free-unreachable-buffers.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './collector/reclaim-unreachable-buffers.js';
@@ -108,7 +104,6 @@ export {
   type CallbackMemoryResourceOptions,
   type DeallocateCallback,
 } from './resources/callback-memory-resource.js';
-export { ForeignMemoryResource } from './resources/foreign-memory-resource.js';
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
 export { formatSpecification } from './specification/format-specification.js';
 export { parseSpecification } from './specification/parse-specification.js';

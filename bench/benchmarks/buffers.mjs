@@ -15,6 +15,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {'dispose' | 'run' | 'drop'} use
  * @property {number} bytes per buffer
  * @property {Figures} buffer
+ * @property {number | undefined} added nanoseconds that a disposed buffer adds to an allocation and its free
  * @property {number} majors over all processes
  * @property {number} minors
  * @property {number} collectingShare the greatest over all processes
@@ -59,6 +60,7 @@ export async function run(context) {
     return {
       ...given,
       buffer: combined(runs.map(({ buffer }) => buffer)),
+      added: given.use === 'dispose' ? Math.min(...runs.map(({ addedNanoseconds }) => addedNanoseconds)) : undefined,
       majors,
       minors: sum('minors'),
       collectingShare: Math.max(...runs.map(({ collectingShare }) => collectingShare)),
@@ -79,6 +81,7 @@ export function format(rows) {
       'µs\nmedian',
       'minimum',
       'spread',
+      'over the\npair, ns',
       'collections\nmajor',
       '\nminor',
       'of the\ntime',
@@ -86,13 +89,14 @@ export function format(rows) {
       'limit',
       'within',
     ],
-    rows.map(({ use, bytes, subject, buffer, majors, minors, collectingShare, peakShare, limit, met }) => [
+    rows.map(({ use, bytes, subject, buffer, added, majors, minors, collectingShare, peakShare, limit, met }) => [
       use,
       formatNumber(bytes / MiB, bytes < MiB ? 3 : 0),
       subject,
       formatNumber(buffer.median, 2),
       formatNumber(buffer.minimum, 2),
       formatSpread(buffer),
+      added === undefined ? '' : formatNumber(added, 0),
       String(majors),
       String(minors),
       `${(100 * collectingShare).toFixed(1)} %`,

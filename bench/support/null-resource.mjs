@@ -7,10 +7,16 @@ export class NullResource {
   /** @readonly */
   memoryKind = 'device';
   #next = 0x7f00_0000_0000;
+  #step;
 
-  /** @param {import('../../src/index.js').Device} device */
-  constructor(device) {
+  /**
+   * Three times 256, so that aligning to 512 has work to do, and aligned blocks do not overlap.
+   * @param {import('../../src/index.js').Device} device
+   * @param {number} [step] from an address to the next one: at least the size, for whoever checks that
+   */
+  constructor(device, step = 768) {
     this.device = device;
+    this.#step = step;
   }
 
   /**
@@ -19,8 +25,7 @@ export class NullResource {
    * @returns {number}
    */
   allocate(_bytes, _stream) {
-    // Three times 256, so that aligning to 512 has work to do, and aligned blocks do not overlap.
-    this.#next += 768;
+    this.#next += this.#step;
     return this.#next;
   }
 

@@ -32,7 +32,7 @@ struct Attachment {
 
 struct HandOver {
   Content content = Content::kMemory;
-  std::uint64_t origin = 0;  // the id of the environment that allocated the memory; zero for a stream or an event
+  std::uint64_t home = 0;  // the id of the environment that allocated the memory; zero for a stream or an event
   const DriverTable* backend = nullptr;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
@@ -59,7 +59,7 @@ struct HandOver {
   bool is_pruning = false;
   // An environment ended while it used the memory: only a wait for the devices covers that.
   bool needs_idle = false;
-  // Nobody uses it: it is in the origin's list, or, once taken, waits for FollowReturned.
+  // Nobody uses it: it is in the home's list, or, once taken, waits for FollowReturned.
   bool is_returned = false;
   bool is_taken = false;
 };
@@ -161,12 +161,12 @@ class HandOvers {
 
   // Calls visit for each other environment that has attached memory of one.
   template <typename Visit>
-  void VisitTakers(std::uint64_t origin, Visit&& visit) {
+  void VisitTakers(std::uint64_t home, Visit&& visit) {
     for (const auto& [number, hand_over] : by_number) {
-      if (hand_over.origin != origin) continue;
+      if (hand_over.home != home) continue;
       for (const Attachment& attachment : hand_over.attachments) {
         const auto taker = members.find(attachment.environment);
-        if (attachment.environment != origin && taker != members.end()) visit(taker->second);
+        if (attachment.environment != home && taker != members.end()) visit(taker->second);
       }
     }
   }
@@ -178,20 +178,20 @@ class HandOvers {
     if (hand_over.is_shared && index == 0) CloseMessage(hand_over);
   }
 
-  // Gives the memory back to its origin if nobody uses it, and nobody can attach it. Returns the
+  // Gives the memory back to its home if nobody uses it, and nobody can attach it. Returns the
   // next entry.
   Entry ReturnIfUnused(Entry entry, std::vector<Orphan>* unneeded) {
     HandOver& hand_over = entry->second;
     const Entry next = std::next(entry);
     if (hand_over.message != 0 || !hand_over.attachments.empty() || hand_over.is_returned) return next;
-    const auto origin = members.find(hand_over.origin);
-    if (origin == members.end()) {
+    const auto home = members.find(hand_over.home);
+    if (home == members.end()) {
       Erase(entry, unneeded);
       return next;
     }
-    origin->second.returned.push_back(entry->first);
+    home->second.returned.push_back(entry->first);
     hand_over.is_returned = true;
-    EventLoop& loop = *origin->second.loop;
+    EventLoop& loop = *home->second.loop;
     const std::lock_guard<std::mutex> lock(loop.mutex);
     loop.PostWake();
     return next;
@@ -329,7 +329,7 @@ std::vector<Orphan> EndHandOversOf(const Environment& environment) {
     HandOver& hand_over = entry->second;
     if (hand_over.is_returned) {
       const auto next = std::next(entry);
-      if (hand_over.origin == id) all.Erase(entry, &unneeded);
+      if (hand_over.home == id) all.Erase(entry, &unneeded);
       entry = next;
       continue;
     }
@@ -459,7 +459,7 @@ Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) 
   if (context.status() != kSuccess) return context.status();
   status = RecordUse(environment, *stream, {}, &hand_over.ready);
   if (status != kSuccess) return status;
-  hand_over.origin = environment.id();
+  hand_over.home = environment.id();
 
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -632,11 +632,11 @@ Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info) 
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto entry = all.by_number.find(number);
-  if (entry == all.by_number.end() || entry->second.origin != environment.id()) return kStaleHandle;
+  if (entry == all.by_number.end() || entry->second.home != environment.id()) return kStaleHandle;
   HandOver& hand_over = entry->second;
   if (!hand_over.attachments.empty() || hand_over.message == 0) return kSuccess;
   all.CloseMessage(hand_over);
-  // The origin lives: nothing is erased.
+  // The home lives: nothing is erased.
   std::vector<Orphan> none;
   all.ReturnIfUnused(entry, &none);
   return kSuccess;
@@ -684,7 +684,7 @@ Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) 
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     entry = all.by_number.find(number);
-    if (entry == all.by_number.end() || entry->second.origin != environment.id() || !entry->second.is_taken) return kStaleHandle;
+    if (entry == all.by_number.end() || entry->second.home != environment.id() || !entry->second.is_taken) return kStaleHandle;
   }
   StreamEntry* stream;
   Status status = FindUncapturedStream(environment, info[1], &stream);

@@ -5,17 +5,17 @@
 //                                            │                              │
 //     TakeReturned ◄── returned ◄────────────┴──── event ◄───────────── GiveBack
 //
-// Only the environment that allocated the memory, its origin, can free it, because the resource may
-// be a pool in JavaScript. So memory that nobody uses any more is put into a list of the origin, with
-// the events of its last uses, and the origin's event loop is woken. If the origin has ended, its
+// Only the environment that allocated the memory, its home, can free it, because the resource may
+// be a pool in JavaScript. So memory that nobody uses any more is put into a list of the home, with
+// the events of its last uses, and the home's event loop is woken. If the home has ended, its
 // memory is with the orphans, which are not freed while a hand-over covers them.
 //
-// A hand-over is live from HandOverMemory until its origin has taken it back, or until nobody uses it
-// and its origin has ended. An open message can be attached. A shared hand-over has any number of
+// A hand-over is live from HandOverMemory until its home has taken it back, or until nobody uses it
+// and its home has ended. An open message can be attached. A shared hand-over has any number of
 // attachments, of which the first is the giver's own buffer, and its message is open as long as that
 // one lives. Any other has either an open message or one attachment.
 //
-// A stream or an event has no origin: whoever uses it last destroys it. Unless it is shared, it leaves
+// A stream or an event has no home: whoever uses it last destroys it. Unless it is shared, it leaves
 // the table when it is attached, and is then like one that the taker has created.
 //
 // One mutex guards the table, and no driver is called while it is held.

@@ -14,17 +14,22 @@ export function allocateReclaiming(resource: MemoryResource, bytes: number, stre
   try {
     return resource.allocate(bytes, stream, alignment);
   } catch (error) {
-    if (!(error instanceof OutOfMemoryError)) throw error;
-    for (const { name, run } of stages) {
-      if (wasTried(name, error.stages) || run() === 0) continue;
-      try {
-        return resource.allocate(bytes, stream, alignment);
-      } catch (nextError) {
-        if (!(nextError instanceof OutOfMemoryError)) throw nextError;
-      }
-    }
-    throw error;
+    return allocateAfter(error, resource, bytes, stream, alignment);
   }
+}
+
+/** Apart, so that V8 compiles an allocation that succeeds into its caller. */
+function allocateAfter(error: unknown, resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
+  if (!(error instanceof OutOfMemoryError)) throw error;
+  for (const { name, run } of stages) {
+    if (wasTried(name, error.stages) || run() === 0) continue;
+    try {
+      return resource.allocate(bytes, stream, alignment);
+    } catch (nextError) {
+      if (!(nextError instanceof OutOfMemoryError)) throw nextError;
+    }
+  }
+  throw error;
 }
 
 const stages: readonly { readonly name: string; run(): number }[] = [

@@ -1,31 +1,38 @@
-import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { RecordingResourceAdaptor } from '../adaptors/pass-through/recording-resource-adaptor.js';
 import { CisternError, formatPointer, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
-import { expectReturn, freeReturned, freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
-import { endLater, type Waiting } from '../collector/other-processes.js';
-import type { AwayMemory } from '../collector/returned-memory.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
-import type { Stream } from '../driver/streams/stream.js';
-import { type BufferMessage, type HandedMemory, type HandOver, handOver, recall } from '../driver/workers/hand-over.js';
-import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../lifetimes/bulk-frees.js';
+import { assertStream, type Stream } from '../driver/streams/stream.js';
+import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } from '../lifetimes/bulk-frees.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../lifetimes/resource-scope.js';
 import { noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
-import { AttachedMemory } from './attached-memory.js';
-import { ExportedMemory } from './exported-memory.js';
-import { type HostArray, HostArrays } from './host-arrays.js';
-import { ImportedMemory } from './imported-memory.js';
-import { ProcessExport } from './process-export.js';
+import type { Consumers } from './interchange/consumers.js';
+import { MemoryUses } from './memory-uses.js';
+import type { Origin } from './origins/origin.js';
+import type { ProcessExport } from './sharing/process-export.js';
+import type { HostArray } from './transfers/host-arrays.js';
+
+/** The property with which a buffer shows its memory to the rest of this folder. */
+export const memoryOf = Symbol('memory');
+
+/** A buffer, as the rest of this folder sees it. A wait may change its memory. */
+export interface HasMemory {
+  readonly [memoryOf]: BufferMemory;
+}
+
+/** Why a buffer that was disposed cannot be used. */
+export const disposed = 'the buffer is already disposed';
 
 /**
  * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
  * dropped.
  */
-export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, AwayMemory, Waiting {
+export class BufferMemory implements OwnedMemory, ScopedMemory {
+  readonly origin: Origin;
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
@@ -33,35 +40,38 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   stream: Stream;
   /** The length of the buffer's contents in bytes. */
   byteLength = 0;
+  /**
+   * Why the buffer cannot be used any more, as a clause: it was disposed, or the memory was taken back.
+   * `undefined` until then.
+   */
+  endReason: string | undefined;
   #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
-  #endReason: string | undefined;
   #pointer: DevicePointer = 0;
   /** Its record for notification if the memory is taken back. */
   #record = -1;
   #bytes = 0;
   #isBeingFreed = false;
-  /** The number of the hand-over while other workers may use the memory, otherwise 0. */
-  #away = 0;
-  #hostArrays: HostArrays | undefined;
-  /** Uses of the memory by others, which it must outlive. */
-  #exported: ExportedMemory | undefined;
-  /** Set while other processes can open the memory, or use it. */
-  #processExport: ProcessExport | undefined;
+  /** What others do with the memory. It goes with the memory if that is given up. */
+  #uses: MemoryUses | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
-  constructor(resource: MemoryResource, stream: Stream, alignment: number, label: string | undefined, createdAt: string | undefined) {
+  constructor(
+    origin: Origin,
+    resource: MemoryResource,
+    stream: Stream,
+    alignment: number,
+    label: string | undefined,
+    createdAt: string | undefined,
+  ) {
+    this.origin = origin;
     this.resource = resource;
     this.stream = stream;
     this.alignment = alignment;
     this.createdAt = createdAt;
     this.#label = label;
-    const isBorrowed =
-      resource instanceof ImportedMemory ||
-      (resource instanceof ForeignMemoryResource && resource.isBorrowed) ||
-      (resource instanceof AttachedMemory && resource.isOwn);
-    this.#held = isBorrowed ? uncounted : heldMemory(resource.memoryKind, stream.device);
+    this.#held = origin.isCounted ? heldMemory(resource.memoryKind, stream.device) : uncounted;
   }
 
   get pointer(): DevicePointer {
@@ -91,14 +101,30 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     return this.#home;
   }
 
-  /** Why the memory was taken back before the buffer was disposed, if it was. */
-  get endReason(): string | undefined {
-    return this.#endReason;
+  /** @throws LifetimeError if the buffer is disposed, or its memory was taken back. */
+  assertLive(operation: string): void {
+    if (this.endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${this.endReason}`);
+  }
+
+  /** @throws LifetimeError also if the stream is disposed. */
+  assertUsable(operation: string): void {
+    this.assertLive(operation);
+    assertStream(this.stream, operation);
+  }
+
+  /** @throws CisternError if other workers may be reading the memory. */
+  assertNotShared(operation: string): void {
+    if (!this.origin.isShared) return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be reading it`);
   }
 
   /** Allocates the first memory, of `bytes` bytes. Nobody else knows this object yet. */
   allocate(bytes: number): void {
-    if (bytes > 0) this.adopt(this.#take(bytes), bytes);
+    if (bytes === 0) return;
+    const pointer = this.#take(bytes);
+    this.#add(pointer, bytes);
+    if (this.#home !== undefined) adoptInScope(pointer, this, this.#home);
+    if (this.#label !== undefined) this.#recordLabel(pointer);
   }
 
   /**
@@ -134,16 +160,16 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
       }
       target.release();
     }
+    const oldUses = this.#uses;
     this.adopt(pointer, bytes);
-    const oldExport = this.#processExport;
     try {
-      this.#freeOrLeave(oldPointer, oldBytes, stream, events);
+      this.#freeOrLeave(oldPointer, oldBytes, stream, events, oldUses);
     } catch (error) {
       if (isLost(error)) throw error;
       const isBack = this.#pointer === pointer && this.#bytes === bytes;
       const unneeded = isBack ? this.#separate(pointer, bytes, stream) : this.#separate(oldPointer, oldBytes, stream);
-      unneeded.#processExport = isBack ? this.#processExport : oldExport;
-      if (isBack) this.#restore(oldPointer, oldBytes, oldExport);
+      unneeded.#uses = isBack ? this.#uses : oldUses;
+      if (isBack) this.#restore(oldPointer, oldBytes, oldUses);
       freeSoonerOrLater(unneeded);
       throw error;
     }
@@ -156,7 +182,23 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * the resource says that it can never free it.
    */
   freeNow(fence?: DeallocationFence): void {
-    if (this.#pointer !== 0 || this.#processExport !== undefined) this.#free(usableStream, fence);
+    const { stream } = this;
+    if (this.#uses !== undefined || stream.isDisposed) {
+      this.#free(usableStream, fence);
+      return;
+    }
+    const pointer = this.#pointer;
+    if (pointer === 0) return;
+    const bytes = this.#bytes;
+    this.#drop();
+    this.#isBeingFreed = true;
+    try {
+      noteFree(this.resource.deallocate(pointer, bytes, stream, fence), this.resource);
+    } catch (error) {
+      this.#refused(error, pointer, bytes, stream, fence);
+    } finally {
+      this.#isBeingFreed = false;
+    }
   }
 
   /**
@@ -164,84 +206,43 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * ended.
    */
   free(streamFor: StreamFor = lastingStream): void {
-    if (this.#pointer !== 0 || this.#processExport !== undefined) this.#free(streamFor, undefined);
+    if (this.#pointer !== 0 || this.#uses !== undefined) this.#free(streamFor, undefined);
   }
 
   /** Takes over memory that was allocated from the resource. */
   adopt(pointer: DevicePointer, bytes: number): void {
-    this.#setPointer(pointer, bytes);
+    this.hold(pointer, bytes);
     if (pointer !== 0) adoptInScope(pointer, this);
     this.#recordLabel(pointer);
   }
 
   /** Gives up the memory without freeing it. */
   release(): void {
-    this.#setPointer(0, 0);
+    this.hold(0, 0);
   }
 
-  /**
-   * Gives the memory to another worker. Another object stands for it until it has come home. If it
-   * throws, the state is unchanged, except that host views have no bytes.
-   */
-  detach(): BufferMessage {
-    return this.#handOver(this.#given(), false).message;
+  /** Has other memory from now on, which belongs to no scope yet. */
+  hold(pointer: DevicePointer, bytes: number): void {
+    if (this.#uses !== undefined) {
+      this.#uses.endHostArrays();
+      this.#uses = undefined;
+    }
+    if (this.#pointer !== 0) this.#drop();
+    if (pointer !== 0) this.#add(pointer, bytes);
   }
 
-  /**
-   * Shares the memory with other workers, and gives it up, like `detach`. Returns the memory that the
-   * buffer has from now on.
-   */
-  share(): { readonly message: BufferMessage; readonly memory: BufferMemory } {
-    const given = this.#given();
-    const { message, ...attachment } = this.#handOver(given, true);
-    const memory = this.#withResource(new AttachedMemory(given, { ...attachment, ...given }, message, true));
-    memory.adopt(given.pointer, given.bytes);
-    memory.byteLength = given.byteLength;
-    return { message, memory };
+  /** Gives the memory up with an action. @throws CisternError if a consumer or another process uses it. */
+  giveUp<Result>(operation: string, action: (memory: this) => Result): Result {
+    if (this.#uses?.isConsumed === true) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
+    }
+    return this.#withoutProcesses(`cannot ${operation}: another process uses its memory`, () => action(this));
   }
 
-  #given(): HandedMemory {
-    const { resource, alignment, byteLength } = this;
-    const pointer = this.#pointer;
-    const device = deviceOfMemory(resource, pointer);
-    return { pointer, bytes: this.#bytes, byteLength, alignment, memoryKind: resource.memoryKind, device };
-  }
-
-  /** An object for the same memory, or for what a resource has of it, without that memory yet. */
-  #withResource(resource: MemoryResource): BufferMemory {
-    return new BufferMemory(resource, this.stream, this.alignment, this.#label, this.createdAt);
-  }
-
-  #handOver(given: HandedMemory, isShared: boolean): HandOver {
-    const { pointer, bytes } = given;
-    const away = this.#withResource(this.resource);
-    this.#hostArrays?.end();
-    const handedOver = handOver(given, this.stream, isShared, this.#label);
-    away.#away = handedOver.handOver;
-    expectReturn(handedOver.handOver, away);
-    this.release();
-    away.#setPointer(pointer, bytes);
-    // The end of a run must not take it back.
-    away.leaveScopes();
-    if (pointer !== 0) adoptInScope(pointer, away, this.home);
-    return handedOver;
-  }
-
-  comeHome(stream: Stream): void {
-    this.#away = 0;
-    this.stream = stream;
-  }
-
-  /** Whether somebody else uses the memory. */
-  get isExported(): boolean {
-    return this.#exported?.isInUse === true;
-  }
-
-  /** Begins a use of the memory by somebody else: until it ends, the memory is not freed. */
-  export(): ExportedMemory {
-    if (this.#exported?.isInUse !== true) this.#exported = new ExportedMemory(this);
-    this.#exported.begin();
-    return this.#exported;
+  /** Begins a use of the memory by the consumer of a tensor: until it ends, the memory is not freed. */
+  consume(): Consumers {
+    this.#uses ??= new MemoryUses();
+    return this.#uses.consume(this);
   }
 
   /**
@@ -249,67 +250,55 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * handle; `undefined` if the driver cannot share the memory.
    */
   exportToProcesses(): Buffer | undefined {
-    const { stream, alignment, byteLength } = this;
-    if (this.#processExport !== undefined) this.#processExport.refresh(byteLength, stream);
-    else this.#processExport = ProcessExport.begin({ pointer: this.#pointer, bytes: this.#bytes, byteLength, alignment }, stream);
-    return this.#processExport?.handle;
+    this.#uses ??= new MemoryUses();
+    return this.#uses.export(this, this.stream);
   }
 
   /** What lets other processes use the memory; it goes with the memory if that is kept for them. */
   get processExport(): ProcessExport | undefined {
-    return this.#processExport;
-  }
-
-  /**
-   * Runs an action that gives the memory up, which no other process can open meanwhile. If the action
-   * throws, they can open it again.
-   * @param refusal of the error that is thrown if another process uses the memory
-   */
-  withoutProcesses<Result>(refusal: string, action: () => Result): Result {
-    const processExport = this.#processExport;
-    if (processExport === undefined) return action();
-    if (!processExport.closeIfUnused()) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal);
-    try {
-      const result = action();
-      if (this.#processExport === processExport) this.#processExport = undefined;
-      processExport.end();
-      return result;
-    } catch (error) {
-      processExport.reopen();
-      throw error;
-    }
-  }
-
-  /** Frees memory that no buffer has any more, and that is kept for other processes. */
-  endIfOver(): boolean {
-    if (this.#processExport?.isUsed === true) return false;
-    freeSoonerOrLater(this);
-    return true;
+    return this.#uses?.processes;
   }
 
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
-    this.#hostArrays ??= new HostArrays();
-    return this.#hostArrays.containing(byteOffset, bytes, this.#pointer, this.#bytes);
+    this.#uses ??= new MemoryUses();
+    return this.#uses.hostArray(byteOffset, bytes, this);
+  }
+
+  endHostArrays(): void {
+    this.#uses?.endHostArrays();
   }
 
   endMemory(reason: string, streamFor: StreamFor): void {
-    if (this.#away !== 0) this.#bringHome();
-    this.withoutProcesses(`cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`, () => {
-      this.#endReason = reason;
+    this.#withoutProcesses(`cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`, () => {
+      const before = this.endReason;
+      this.endReason = reason;
       // The resource does not wait for the others that use the memory.
-      this.#exported = undefined;
+      this.#uses?.forgetConsumers();
       try {
-        const isForeign = this.resource instanceof ForeignMemoryResource && !this.resource.isBorrowed;
-        this.free(isForeign ? (stream) => afterWait(streamFor(stream)) : streamFor);
+        this.origin.end(this, streamFor);
       } finally {
-        if (this.#pointer !== 0) this.#endReason = undefined;
+        if (this.#pointer !== 0) this.endReason = before;
       }
     });
   }
 
   leaveScopes(): void {
     this.#home = undefined;
+  }
+
+  #add(pointer: DevicePointer, bytes: number): void {
+    this.#held.heldBytes += bytes;
+    this.#pointer = pointer;
+    this.#bytes = bytes;
+    this.#record = addOwner(pointer, bytes, this);
+  }
+
+  #drop(): void {
+    this.#held.heldBytes -= this.#bytes;
+    this.#pointer = 0;
+    this.#bytes = 0;
+    removeOwner(this.#record);
   }
 
   /** Allocates memory that is not yet this object's. */
@@ -320,24 +309,23 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     return servedPointer(allocateReclaiming(resource, bytes, stream, alignment), resource, bytes, stream, alignment);
   }
 
-  /** @throws CisternError if another worker uses the memory. */
-  #bringHome(): void {
-    recall(this.#away);
-    freeReturned(true);
-    if (this.#away === 0) return;
-    throw new CisternError(
-      'ERR_CISTERN_INVALID_STATE',
-      `cannot take ${formatPointer(this.#pointer)} back: another worker uses these ${this.#bytes} bytes`,
-    );
-  }
-
-  #setPointer(pointer: DevicePointer, bytes: number): void {
-    if (this.#pointer !== 0) removeOwner(this.#record);
-    this.#hostArrays?.end();
-    this.#held.heldBytes += bytes - this.#bytes;
-    this.#pointer = pointer;
-    this.#bytes = bytes;
-    if (pointer !== 0) this.#record = addOwner(pointer, bytes, this);
+  /**
+   * Runs an action that gives the memory up, which no other process can open meanwhile. If the action
+   * throws, they can open it again.
+   * @param refusal of the error that is thrown if another process uses the memory
+   */
+  #withoutProcesses<Result>(refusal: string, action: () => Result): Result {
+    const uses = this.#uses;
+    if (uses?.processes === undefined) return action();
+    if (!uses.processes.closeIfUnused()) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal);
+    try {
+      const result = action();
+      uses.endExport();
+      return result;
+    } catch (error) {
+      uses.reopen();
+      throw error;
+    }
   }
 
   #free(streamFor: StreamFor, fence: DeallocationFence | undefined): void {
@@ -346,15 +334,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const usable = streamFor(stream);
     const pointer = this.#pointer;
     const bytes = this.#bytes;
-    const processExport = this.#processExport;
-    if (pointer === 0 && processExport === undefined) return;
-    this.#setPointer(0, 0);
+    const uses = this.#uses;
+    if (pointer === 0 && uses === undefined) return;
+    this.hold(0, 0);
     this.#isBeingFreed = true;
     try {
       // An event of a stream that has ended has completed.
-      this.#freeOrLeave(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
+      this.#freeOrLeave(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence, uses);
     } catch (error) {
-      if (!isLost(error)) this.#restore(pointer, bytes, processExport);
+      if (!isLost(error)) this.#restore(pointer, bytes, uses);
       throw error;
     } finally {
       this.#isBeingFreed = false;
@@ -365,33 +353,43 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * Frees memory that this object has given up, or, if others use it, leaves it to them: the last of
    * them frees it. No process can open it any more.
    */
-  #freeOrLeave(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
-    const exported = this.#exported;
-    const processExport = this.#processExport;
-    this.#exported = undefined;
-    this.#processExport = undefined;
-    const isUsedElsewhere = processExport?.close() === false;
-    if (exported?.isInUse === true || isUsedElsewhere) {
+  #freeOrLeave(
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+    uses: MemoryUses | undefined,
+  ): void {
+    if (uses?.close() === true) {
       const kept = this.#separate(pointer, bytes, stream);
-      kept.#processExport = processExport;
-      if (exported?.isInUse === true) exported.keep(kept);
-      else endLater(kept);
+      kept.#uses = uses;
+      uses.leaveTo(kept);
       return;
     }
     try {
       if (pointer !== 0) this.#deallocate(pointer, bytes, stream, fence);
     } catch (error) {
-      if (isLost(error)) processExport?.end();
+      if (isLost(error)) uses?.endExport();
       throw error;
     }
-    processExport?.end();
+    uses?.endExport();
   }
 
   /** Takes memory again that the resource did not free. */
-  #restore(pointer: DevicePointer, bytes: number, processExport: ProcessExport | undefined): void {
-    this.#setPointer(pointer, bytes);
-    this.#processExport = processExport;
-    processExport?.reopen();
+  #restore(pointer: DevicePointer, bytes: number, uses: MemoryUses | undefined): void {
+    this.hold(pointer, bytes);
+    this.#uses = uses;
+    uses?.reopen();
+  }
+
+  /** The resource refused to free memory that this object has given up: tries again, or has it again. */
+  #refused(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    try {
+      this.#deallocateAgain(error, pointer, bytes, stream, fence);
+    } catch (last) {
+      if (!isLost(last)) this.#restore(pointer, bytes, undefined);
+      throw last;
+    }
   }
 
   /** Frees memory of the resource, even if a host function ends the stream meanwhile. */
@@ -400,9 +398,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     try {
       noteFree(this.resource.deallocate(pointer, bytes, stream, fence), this.resource);
     } catch (error) {
-      if (!wasLive || !stream.isDisposed || !isOfDisposed(error)) throw error;
-      noteFree(this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence), this.resource);
+      if (!wasLive) throw error;
+      this.#deallocateAgain(error, pointer, bytes, stream, fence);
     }
+  }
+
+  /** Throws the error of a free again, unless the stream ended during it: frees on another one then. */
+  #deallocateAgain(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    if (!stream.isDisposed || !isOfDisposed(error)) throw error;
+    noteFree(this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence), this.resource);
   }
 
   #recordLabel(pointer: DevicePointer): void {
@@ -412,16 +416,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
 
   /** An owner for memory that no longer belongs to this object, or not yet. */
   #separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
-    const memory = new BufferMemory(this.resource, stream, this.alignment, undefined, undefined);
-    memory.#setPointer(pointer, bytes);
+    const memory = new BufferMemory(this.origin, this.resource, stream, this.alignment, undefined, undefined);
+    memory.hold(pointer, bytes);
     return memory;
   }
-}
-
-/** The stream, once it has run its work: foreign memory is then released at once. */
-function afterWait(stream: Stream): Stream {
-  stream.synchronizeSync();
-  return stream;
 }
 
 function isOfDisposed(error: unknown): boolean {

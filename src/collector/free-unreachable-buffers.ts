@@ -4,7 +4,7 @@
  *       buffer ───────► memory ──► resource, stream
  *          │               ▲
  *          ▼               │
- *       stand-in        owned[i]
+ *       stand-in ──────► holder ◄── holders[i]
  *          ▲
  *          ┊ weak reference
  *     native watch, slot i
@@ -32,19 +32,20 @@
  * until the outermost sweep is over. Otherwise each sweep would retry memory that is always
  * refused, and each retry would cause the collection that starts the next sweep.
  *
- * Invariants: slot i is watched ⇔ owned[i] is set or its stand-in is spare; their number is
- * watchedCount; only a buffer that is not disposed refers to a stand-in that is not spare; a memory
- * is in the table exactly while its buffer is not disposed.
+ * V8 notes each reference from an old object to a new one when it is stored, which takes longer than
+ * the rest of this. The table is old, and a memory is new. So the table refers to a holder, which is
+ * made with its stand-in, and about as old as the memories that it has in turn.
+ *
+ * Invariants: slot i is watched ⇔ holders[i] is set; their number is watchedCount; only a buffer that is
+ * not disposed refers to a stand-in that is not spare; a holder has a memory exactly while the buffer of
+ * its stand-in is not disposed.
  * Cost: O(1) per buffer; a sweep reads every slot, and every memory in the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { onReturned } from '../driver/workers/hand-over.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
 import { DeviceWaits, type StreamFor } from '../lifetimes/bulk-frees.js';
-import { endWaits } from './other-processes.js';
-import { type AwayMemory, bringHome, keepAway } from './returned-memory.js';
 
 /** What remains of a collected buffer. Must not refer to the buffer. */
 export interface OwnedMemory {
@@ -94,7 +95,7 @@ export interface BufferLeak {
 const leaks = channel('cistern:leak');
 const minimumSweepCount = 1024;
 
-const owned: (OwnedMemory | undefined)[] = [];
+const holders: (Holder | undefined)[] = [];
 /** How many stand-ins are watched; those that are not spare have a buffer. */
 let watchedCount = 0;
 /** Memory whose free was refused and may be retried. */
@@ -112,14 +113,20 @@ let sweepCount = minimumSweepCount;
 /** How many buffers a stand-in serves. */
 const maximumUses = 64;
 
+/** Has the memory of the buffer that a stand-in stands for. Must not refer to the stand-in. */
+class Holder {
+  memory: OwnedMemory | undefined;
+}
+
 /** Is collected together with the buffer that it stands for. */
 export class StandIn {
   usesLeft = maximumUses;
   readonly slot = watchObject(this);
+  readonly holder = new Holder();
 }
 
 /** The stand-ins of buffers that were disposed, the latest last. */
-const spare: StandIn[] = [];
+let spare: StandIn[] = [];
 /** The fewest that were spare at any time since the last sweep. */
 let unneeded = 0;
 
@@ -132,43 +139,57 @@ const majorCollections = new FinalizationRegistry<undefined>(() => {
 
 /**
  * Frees `memory` when the stand-in that it returns is collected, unless {@link disown} is called
- * first. The buffer must refer to the stand-in, and nobody else may.
+ * first. The buffer must refer to the stand-in, and nobody else may. If this throws, the memory is freed.
  */
 export function own(memory: OwnedMemory): StandIn {
   let standIn = spare.pop();
-  if (standIn === undefined) standIn = makeStandIn();
+  if (standIn === undefined) standIn = makeStandIn(memory);
   else if (spare.length < unneeded) unneeded = spare.length;
-  owned[standIn.slot] = memory;
+  standIn.holder.memory = memory;
   if (!tokenIsLive) registerToken();
   return standIn;
 }
 
 /** Ends what {@link own} began. The caller must refer to the stand-in no longer. */
 export function disown(standIn: StandIn): void {
-  owned[standIn.slot] = undefined;
+  standIn.holder.memory = undefined;
   if (--standIn.usesLeft > 0) spare.push(standIn);
-  else endWatch(standIn.slot);
+  else retire(standIn.slot);
+}
+
+/** A stand-in has served enough buffers. */
+function retire(slot: number): void {
+  endWatch(slot);
+  // A new array, as holders are new.
+  if (spare.length === 0) spare = [];
 }
 
 /** Called if none is spare, so that every stand-in has a buffer. */
-function makeStandIn(): StandIn {
+function makeStandIn(memory: OwnedMemory): StandIn {
   if (watchedCount >= sweepCount) {
     freeUnreachableBuffers();
     sweepCount = Math.max(minimumSweepCount, 2 * watchedCount);
   }
-  const standIn = new StandIn();
-  watchedCount++;
-  return standIn;
+  try {
+    const standIn = new StandIn();
+    watchedCount++;
+    holders[standIn.slot] = standIn.holder;
+    return standIn;
+  } catch (error) {
+    freeSoonerOrLater(memory);
+    throw error;
+  }
 }
 
 function endWatch(slot: number): void {
   unwatchObject(slot);
+  holders[slot] = undefined;
   watchedCount--;
 }
 
 /** The number of watched buffers, of spare stand-ins, and of slots for both. */
 export function watchedBuffers(): { readonly count: number; readonly spare: number; readonly slots: number } {
-  return { count: watchedCount - spare.length, spare: spare.length, slots: owned.length };
+  return { count: watchedCount - spare.length, spare: spare.length, slots: holders.length };
 }
 
 /**
@@ -206,18 +227,18 @@ function retryRefused(): void {
 }
 
 /**
- * Frees the memory of every buffer that has been collected, in the order of its stream, what other
- * workers have given back, and what was refused before. Returns the bytes that were freed. Never throws.
+ * Frees the memory of every buffer that has been collected, in the order of its stream, what was
+ * refused before, and what has come back from others. Returns the bytes that were freed. Never throws.
  */
 export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
   isSweeping = true;
   try {
     const unreachable = takeUnreachable();
-    const freedBytes = freeRefused() + freeTaken(unreachable);
-    endWaits();
+    let freedBytes = freeRefused() + freeTaken(unreachable);
     // A buffer that was just freed may have been attached here, and its memory has come home by that.
-    return freedBytes + freeReturned(true);
+    for (const other of otherFrees) freedBytes += other.free();
+    return freedBytes;
   } finally {
     isSweeping = false;
     giveUpUnneeded();
@@ -225,26 +246,24 @@ export function freeUnreachableBuffers(): number {
   }
 }
 
-let isListening = false;
-
-/** Frees memory that was handed over once it has come home. */
-export function expectReturn(handOver: number, memory: AwayMemory): void {
-  keepAway(handOver, memory);
-  if (isListening) return;
-  isListening = true;
-  onReturned(() => freeReturned(false));
+/** Memory that others used, and that comes back without a collection of this environment. */
+export interface OtherFrees {
+  /** Whether collections of other workers may bring some back. */
+  mayBeWithWorkers(): boolean;
+  /** Frees what has come back. Returns its bytes. Must not throw. */
+  free(): number;
 }
 
-/**
- * Frees the memory that other workers have given back. Returns its bytes. Never throws.
- * @param mayWait whether this may wait on the host for other workers' work
- */
-export function freeReturned(mayWait: boolean): number {
-  let freedBytes = 0;
-  bringHome(mayWait, (memory) => {
-    freedBytes += freeSoonerOrLater(memory);
-  });
-  return freedBytes;
+const otherFrees: OtherFrees[] = [];
+
+/** From now on, every sweep also frees what comes back from others. */
+export function freeAtSweeps(other: OtherFrees): void {
+  otherFrees.push(other);
+}
+
+/** Whether collections of other workers may bring memory back. */
+export function mayBeWithWorkers(): boolean {
+  return otherFrees.some((other) => other.mayBeWithWorkers());
 }
 
 /** Ends the watch of those that were spare ever since the last sweep. */
@@ -303,14 +322,13 @@ function waitingOnce(): StreamFor {
  */
 function takeUnreachable(): OwnedMemory[] {
   if (watchedCount === spare.length) return [];
-  if (collected.length < owned.length) collected = new Int32Array(2 * owned.length);
+  if (collected.length < holders.length) collected = new Int32Array(2 * holders.length);
   const count = collectedSlots(collected);
   const unreachable: OwnedMemory[] = [];
   for (let i = 0; i < count; i++) {
     const slot = collected[i] as number;
-    const memory = owned[slot];
+    const memory = holders[slot]?.memory;
     if (memory === undefined) continue;
-    owned[slot] = undefined;
     endWatch(slot);
     unreachable.push(memory);
   }
@@ -326,6 +344,11 @@ function registerToken(): void {
 
 function describe(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** Whether leak detection is on. */
+export function isFindingLeaks(): boolean {
+  return leaks.hasSubscribers;
 }
 
 /** The stack above the call of a function or a constructor, while leak detection is on. */

@@ -1,7 +1,6 @@
 import { assertOneOf } from '../basics/validation.js';
 import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/workers/hand-over.js';
-import { freeUnreachableBuffers } from './free-unreachable-buffers.js';
-import { isAnyAway } from './returned-memory.js';
+import { freeUnreachableBuffers, mayBeWithWorkers } from './free-unreachable-buffers.js';
 
 /**
  * What V8 collects: `minor` collects recent objects, in a fraction of a millisecond; `major`
@@ -40,7 +39,7 @@ let isListening = false;
 export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   assertOneOf(kind, collectionKinds, 'kind');
   // The others collect at the same time.
-  const isAnyAsked = kind === 'major' && isAnyAway() && askToCollect();
+  const isAnyAsked = kind === 'major' && mayBeWithWorkers() && askToCollect();
   collectGarbage(kind);
   const freedBytes = freeUnreachableBuffers();
   if (!isAnyAsked) return freedBytes;

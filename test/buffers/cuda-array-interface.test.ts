@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/basics/errors.js';
-import type { CudaArrayInterface } from '../../src/buffers/cuda-array-interface.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import type { CudaArrayInterface } from '../../src/buffers/interchange/cuda-array-interface.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';

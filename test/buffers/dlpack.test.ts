@@ -7,8 +7,8 @@ import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import type { DLPackOptions } from '../../src/buffers/dlpack.js';
-import { fromDLPack } from '../../src/buffers/from-dlpack.js';
+import type { DLPackOptions } from '../../src/buffers/interchange/dlpack.js';
+import { fromDLPack } from '../../src/buffers/interchange/from-dlpack.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';

@@ -9,7 +9,8 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import type { WrapOptions } from '../../src/buffers/foreign-memory.js';
+import type { WrapOptions } from '../../src/buffers/interchange/wrap.js';
+import { ForeignMemoryResource } from '../../src/buffers/origins/foreign-memory-resource.js';
 import { heldMemory, uncounted } from '../../src/collector/early-collection.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
@@ -18,7 +19,6 @@ import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { readRecordedRun } from '../../src/formats/index.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
-import { ForeignMemoryResource } from '../../src/resources/foreign-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';

@@ -103,7 +103,7 @@ const faults = {
       to: 'known.version <= event.version',
     },
   ],
-  'src/collector/returned-memory.ts': [
+  'src/buffers/sharing/bring-home-from-workers.ts': [
     {
       name: 'returned-without-wait',
       fault: "memory that has come home is freed although another worker's work has not run",
@@ -691,7 +691,7 @@ const faults = {
       to: 'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
     },
   ],
-  'src/resources/foreign-memory-resource.ts': [
+  'src/buffers/origins/foreign-memory-resource.ts': [
     {
       name: 'foreign-released-while-busy',
       fault: 'memory of another library is released although the stream still works',
@@ -719,7 +719,7 @@ const faults = {
       to: 'if (producer !== undefined && producer.identity !== stream.identity) follow(producer, stream);',
     },
   ],
-  'src/buffers/imported-memory.ts': [
+  'src/buffers/origins/imported-memory.ts': [
     {
       name: 'importer-not-awaited',
       fault: 'memory of another process is unmapped although work that uses it has not run',
@@ -727,7 +727,7 @@ const faults = {
       to: 'const event = stream.isDisposed ? recordedEvent(stream) : undefined;',
     },
   ],
-  'src/buffers/process-export.ts': [
+  'src/buffers/sharing/process-export.ts': [
     {
       name: 'exported-freed-while-used',
       fault: 'memory is freed although another process uses it',
@@ -747,7 +747,7 @@ const faults = {
       to: 'if (stream.isDisposed) refreshExport(this.#number, byteLength, stream);',
     },
   ],
-  'src/buffers/dlpack.ts': [
+  'src/buffers/interchange/dlpack.ts': [
     {
       name: 'tensor-not-awaited',
       fault: 'the consumer of a tensor does not wait for its producer',
@@ -761,7 +761,7 @@ const faults = {
       to: '      return undefined;',
     },
   ],
-  'src/buffers/exported-memory.ts': [
+  'src/buffers/interchange/consumers.ts': [
     {
       name: 'consumer-not-awaited',
       fault: 'memory is freed although the consumer of a tensor still works',

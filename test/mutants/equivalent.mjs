@@ -284,11 +284,11 @@ export const equivalent = {
     "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
     'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
   },
-  'src/buffers/buffer-transfer.ts': {
+  'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
     'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
   },
-  'src/collector/returned-memory.ts': { 'takeHome: away.size === 0 -> false': 'nothing comes home if nothing is away' },
+  'src/buffers/sharing/bring-home-from-workers.ts': { 'takeHome: away.size === 0 -> false': 'nothing comes home if nothing is away' },
   'src/stream-ordering/stream-lane.ts': {
     'StreamLane.#freedAt: 1 -> 2': notBelowZero,
     'StreamLane.release: 1 -> 2': notBelowZero,

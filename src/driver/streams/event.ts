@@ -7,12 +7,12 @@ import { check, checkBlocking, statusError } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import { type AttachedObject, attachEvent, discardMessage, type EventMessage, handOverEvent } from '../workers/hand-over.js';
 import {
+  cannotBeCloned,
   type Inspect,
   type InspectionOptions,
   inspected,
   inspectedDisposal,
   inspectObject,
-  refuseCloning,
 } from '../workers/local-object.js';
 import { eventObserver } from './event-observer.js';
 import type { Stream } from './stream.js';
@@ -46,6 +46,8 @@ const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_E
  * ```
  */
 export class Event implements Disposable {
+  /** @internal */
+  readonly cannotBeCloned = cannotBeCloned;
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
@@ -76,7 +78,6 @@ export class Event implements Disposable {
     this.handle = attached?.handle ?? keptResult(1);
     this.#shared = attached?.shared;
     unreachable.register(this, this.handle, this);
-    refuseCloning(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -5,7 +5,8 @@
  *     a buffer is disposed ──► an importer uses its memory ──► free it once none does
  *     a buffer of another process is disposed ──► its work runs ──► unmap it once that has run
  */
-import { noticeEndedImporters } from '../driver/memory/process-memory.js';
+import { freeAtSweeps } from '../../collector/free-unreachable-buffers.js';
+import { noticeEndedImporters } from '../../driver/memory/process-memory.js';
 
 /** Waits for something. */
 export interface Waiting {
@@ -21,15 +22,24 @@ let shortestDelay = firstDelay;
 /** The next look, and its delay in milliseconds. */
 let timer: NodeJS.Timeout | undefined;
 let delay = firstDelay;
+let isRegistered = false;
 
 /** Ends a wait as soon as it is over. */
 export function endLater(wait: Waiting): void {
   waiting.add(wait);
+  if (!isRegistered) freeAtSweeps({ mayBeWithWorkers: () => false, free: freeNow });
+  isRegistered = true;
   schedule(shortestDelay);
 }
 
+/** At a sweep: those who waited have freed what they did, which counts for nobody. */
+function freeNow(): number {
+  endWaits();
+  return 0;
+}
+
 /** Ends all waits that are over. Returns whether any was. */
-export function endWaits(): boolean {
+function endWaits(): boolean {
   if (waiting.size === 0) return false;
   noticeEndedImporters();
   let isAnyOver = false;

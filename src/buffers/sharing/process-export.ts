@@ -7,8 +7,8 @@ import {
   handleBytes,
   refreshExport,
   reopenExport,
-} from '../driver/memory/process-memory.js';
-import type { Stream } from '../driver/streams/stream.js';
+} from '../../driver/memory/process-memory.js';
+import type { Stream } from '../../driver/streams/stream.js';
 
 /** One piece of memory that other processes can open. */
 export class ProcessExport {

@@ -2,17 +2,16 @@
  * Arrays in buffers, in the form of DLPack: what a buffer gives to another library, and what both
  * directions share.
  */
-import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentRangeError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBoolean, assertBytes, optionNames } from '../basics/validation.js';
-import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../driver/memory/dlpack-capsule.js';
-import { Stream } from '../driver/streams/stream.js';
-import type { MemoryResource } from '../memory-resource.js';
+import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentRangeError, formatValue, UnsupportedError } from '../../basics/errors.js';
+import { assertBoolean, assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../../driver/memory/dlpack-capsule.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { type HasMemory, memoryOf } from '../buffer-memory.js';
+import { kindOfMemory } from '../transfers/buffer-transfer.js';
+import { follow } from '../transfers/ordered-copy.js';
 import { arrayLayout, assertWithin } from './array-layout.js';
-import { kindOfMemory } from './buffer-transfer.js';
-import type { ExportedMemory } from './exported-memory.js';
-import { addressOf } from './foreign-memory.js';
-import { follow } from './ordered-copy.js';
+import { addressOf } from './wrap.js';
 
 /**
  * A tensor of DLPack, for another library: a Node-API external that is opaque to JavaScript.
@@ -91,8 +90,7 @@ export interface DLPackOptions {
   readonly versioned?: boolean;
 }
 
-/** @internal */
-export const dlpackOptionNames = optionNames<DLPackOptions>({
+const optionsOfTensors = optionNames<DLPackOptions>({
   byteOffset: true,
   dtype: true,
   readOnly: true,
@@ -139,39 +137,36 @@ export function itemBytesOf({ bits, lanes }: Required<DLPackDataType>): number {
   throw new UnsupportedError(`dtype must have whole bytes, got ${lanes} lanes of ${bits} bits`);
 }
 
-/** What the making of a capsule needs of a buffer. */
-interface ExportableBuffer {
-  readonly ptr: number;
-  readonly byteLength: number;
-  readonly stream: Stream;
-  readonly resource: MemoryResource;
-}
-
-/**
- * Makes a capsule for an array in a buffer.
- * @param begin begins the consumer's use of the memory; called last, after all waits
- */
-export function exportBuffer(buffer: ExportableBuffer, options: DLPackOptions, begin: () => ExportedMemory): DLPackCapsule {
+/** Does what `toDLPack` of a buffer says. */
+export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPackCapsule {
+  const operation = 'export a buffer';
+  const before = buffer[memoryOf];
+  before.assertUsable(operation);
+  assertOptions(options, optionsOfTensors);
+  if (options.readOnly !== true) before.assertNotShared('export a buffer to be written');
   const { shape, strides, byteOffset = 0, readOnly = false, versioned = true } = options;
   const dataType = dataTypeOf(options.dtype);
   const itemBytes = itemBytesOf(dataType);
   const layout = arrayLayout(shape, strides, itemBytes, itemBytes);
   assertBytes(byteOffset, 'byteOffset');
-  assertWithin(layout, byteOffset, buffer.byteLength);
+  assertWithin(layout, byteOffset, before.byteLength);
   assertBoolean(readOnly, 'readOnly');
   assertBoolean(versioned, 'versioned');
   if (readOnly && !versioned) {
     throw new ArgumentRangeError('readOnly must not be true for an unversioned tensor, which cannot say so', 'ERR_INVALID_ARG_VALUE');
   }
-  const kind = kindOfMemory(buffer);
+  const kind = kindOfMemory(before.pointer, before.resource);
   if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
-  const consumer = giveTo(options.stream, kind === 'host' || kind === 'pinned-host', buffer.stream, kind);
-  const exported = begin();
+  const consumer = giveTo(options.stream, kind === 'host' || kind === 'pinned-host', before.stream, kind);
+  // Host functions may have run during a wait.
+  const memory = buffer[memoryOf];
+  memory.assertUsable(operation);
+  const consumers = memory.consume();
   const description = {
     // An array without elements has no memory.
-    address: layout.extentBytes === 0 ? 0 : buffer.ptr,
+    address: layout.extentBytes === 0 ? 0 : memory.pointer,
     deviceType: dlpackDeviceType[kind],
-    deviceId: kind === 'device' || kind === 'managed' ? deviceOfMemory(buffer.resource, buffer.ptr).index : 0,
+    deviceId: kind === 'device' || kind === 'managed' ? deviceOfMemory(memory.resource, memory.pointer).index : 0,
     ...dataType,
     byteOffset: layout.extentBytes === 0 ? 0 : byteOffset,
     flags: readOnly ? readOnlyFlag : 0,
@@ -179,9 +174,9 @@ export function exportBuffer(buffer: ExportableBuffer, options: DLPackOptions, b
     strides: layout.strides.map((bytes) => bytes / itemBytes),
   };
   try {
-    return exportTensor(description, versioned, () => exported.end(consumer));
+    return exportTensor(description, versioned, () => consumers.end(consumer));
   } catch (error) {
-    exported.end(consumer);
+    consumers.end(consumer);
     throw error;
   }
 }

@@ -15,12 +15,12 @@
  * that somebody owns it until `release` is called.
  */
 
-import { alreadyFreed, attemptEach, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
-import { assertBytes, assertPointer } from '../basics/validation.js';
-import { type Device, usedDevices } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { type Event, recordedEvent } from '../driver/streams/event.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import { alreadyFreed, attemptEach, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../../basics/errors.js';
+import { assertBytes, assertPointer } from '../../basics/validation.js';
+import { type Device, usedDevices } from '../../driver/device.js';
+import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import { type Event, recordedEvent } from '../../driver/streams/event.js';
+import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -29,9 +29,29 @@ import {
   inspectedPointer,
   inspectObject,
   refuseCloning,
-} from '../driver/workers/local-object.js';
-import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../lifetimes/bulk-frees.js';
-import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+} from '../../driver/workers/local-object.js';
+import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../../lifetimes/bulk-frees.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { type Origin, origin } from './origin.js';
+
+const whyNotGiven = 'its memory was wrapped, and its owner may take it back while others use it';
+
+/** Memory that somebody else keeps. */
+const borrowed: Origin = {
+  isCounted: false,
+  isShared: false,
+  toWorkers: whyNotGiven,
+  notToProcesses: whyNotGiven,
+  end: (memory, streamFor) => memory.free(streamFor),
+};
+
+/** Memory that is released to its owner. */
+const owned: Origin = {
+  ...borrowed,
+  isCounted: true,
+  // Once the stream has run its work, the memory is released at once.
+  end: (memory, streamFor) => memory.free((stream) => afterWait(streamFor(stream))),
+};
 
 /** Owned memory that is still to be released. */
 const unreleased = new Set<ForeignMemoryResource>();
@@ -68,8 +88,6 @@ export interface ForeignMemory {
  * ```
  */
 export class ForeignMemoryResource implements MemoryResource {
-  /** @internal */
-  static readonly name = 'ForeignMemoryResource';
   readonly memoryKind: MemoryKind;
   readonly device: Device;
   /** @internal Whether somebody else keeps the memory, so that its end frees nothing. */
@@ -103,6 +121,11 @@ export class ForeignMemoryResource implements MemoryResource {
       isFreed: inspectedDisposal(this.#isFreed),
     };
     return inspectObject(this, fields, depth, options, inspect);
+  }
+
+  /** @internal */
+  get [origin](): Origin {
+    return this.isBorrowed ? borrowed : owned;
   }
 
   /** @internal From here on the memory will be released. Memory without bytes is released at once. */
@@ -214,6 +237,11 @@ export class ForeignMemoryResource implements MemoryResource {
     } catch {} // It is destroyed when the event is collected.
     this.end();
   }
+}
+
+function afterWait(stream: Stream): Stream {
+  stream.synchronizeSync();
+  return stream;
 }
 
 /**

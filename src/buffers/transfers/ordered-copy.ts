@@ -1,6 +1,6 @@
-import { copy } from '../driver/memory/transfer.js';
-import { Event } from '../driver/streams/event.js';
-import { assertStream, type Stream } from '../driver/streams/stream.js';
+import { copy } from '../../driver/memory/transfer.js';
+import { Event } from '../../driver/streams/event.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
 
 /** Memory and the stream it is ordered on. */
 export interface OrderedPointer {

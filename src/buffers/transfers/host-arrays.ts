@@ -1,8 +1,8 @@
 import { constants } from 'node:buffer';
-import { UnsupportedError } from '../basics/errors.js';
-import { formatBytes } from '../basics/units.js';
-import { endView, viewFromHost } from '../driver/memory/host-view.js';
-import type { DevicePointer } from '../memory-resource.js';
+import { UnsupportedError } from '../../basics/errors.js';
+import { formatBytes } from '../../basics/units.js';
+import { endView, viewFromHost } from '../../driver/memory/host-view.js';
+import type { DevicePointer } from '../../memory-resource.js';
 
 /** The most bytes of an array over foreign memory: 4 GiB before Node 22. */
 const longestArray = constants.MAX_LENGTH;

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
 
 /** The elements of an array in memory. All figures are bytes, except the shape. */
 export interface ArrayLayout {

@@ -4,11 +4,12 @@
  * outlive its use.
  */
 
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBoolean, assertBytes, optionNames } from '../basics/validation.js';
-import { Stream } from '../driver/streams/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../../basics/errors.js';
+import { assertBoolean, assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { Stream } from '../../driver/streams/stream.js';
+import type { BufferMemory } from '../buffer-memory.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
-import { addressOf } from './foreign-memory.js';
+import { addressOf } from './wrap.js';
 
 /** An object in the form of `__cuda_array_interface__`. */
 export interface CudaArrayInterface {
@@ -72,8 +73,7 @@ export interface CudaArrayInterfaceOptions {
   readonly stream?: null;
 }
 
-/** @internal */
-export const cudaArrayInterfaceOptionNames = optionNames<CudaArrayInterfaceOptions>({
+const optionsOfDescriptions = optionNames<CudaArrayInterfaceOptions>({
   byteOffset: true,
   readOnly: true,
   shape: true,
@@ -96,23 +96,13 @@ export interface FromCudaArrayInterfaceOptions {
 /** @internal */
 export const fromCudaArrayInterfaceOptionNames = optionNames<FromCudaArrayInterfaceOptions>({ label: true, stream: true });
 
-/** What describing an array needs of a buffer. */
-interface DescribedBuffer {
-  readonly ptr: number;
-  readonly byteLength: number;
-  readonly stream: Stream;
-}
-
-/**
- * Describes an array in a buffer. Does nothing on the device.
- * @param isShared the default of `readOnly`
- */
-export function describeCudaArray(
-  { ptr, byteLength, stream }: DescribedBuffer,
-  options: CudaArrayInterfaceOptions,
-  isShared: boolean,
-): CudaArrayInterface {
-  const { shape, typestr, strides, byteOffset = 0, readOnly = isShared } = options;
+/** Does what `toCudaArrayInterface` of a buffer says. */
+export function describeCudaArray(memory: BufferMemory, options: CudaArrayInterfaceOptions): CudaArrayInterface {
+  memory.assertUsable('describe an array in a buffer');
+  assertOptions(options, optionsOfDescriptions);
+  if (options.readOnly === false) memory.assertNotShared('describe a buffer as writable');
+  const { pointer, byteLength, stream, origin } = memory;
+  const { shape, typestr, strides, byteOffset = 0, readOnly = origin.isShared } = options;
   assertBytes(byteOffset, 'byteOffset');
   assertBoolean(readOnly, 'readOnly');
   if (options.stream !== undefined && options.stream !== null) {
@@ -124,7 +114,7 @@ export function describeCudaArray(
   return {
     shape: layout.shape,
     typestr,
-    data: [layout.extentBytes === 0 ? 0 : ptr + byteOffset, readOnly],
+    data: [layout.extentBytes === 0 ? 0 : pointer + byteOffset, readOnly],
     strides: isCompact(layout, itemBytes) ? null : layout.strides,
     stream: options.stream === null ? null : stream.nativeHandle,
     version: 3,

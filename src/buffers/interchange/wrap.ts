@@ -1,10 +1,10 @@
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
-import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
-import { assertBytes, assertFunction, optionNames } from '../basics/validation.js';
-import { Device } from '../driver/device.js';
-import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
-import { assertStream, type Stream } from '../driver/streams/stream.js';
-import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
+import { assertBytes, assertFunction, optionNames } from '../../basics/validation.js';
+import { Device } from '../../driver/device.js';
+import { type PointerInfo, pointerInfo } from '../../driver/memory/transfer.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { ForeignMemoryResource } from '../origins/foreign-memory-resource.js';
 
 /** The argument of {@link DeviceBuffer.wrap}. */
 export interface WrapOptions {

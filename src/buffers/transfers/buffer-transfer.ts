@@ -1,15 +1,18 @@
-import { deviceOfMemory, hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
-import { assertBoolean, optionNames } from '../basics/validation.js';
-import { Device, usedDevices } from '../driver/device.js';
-import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/memory/managed-memory.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { pointerInfo } from '../driver/memory/transfer.js';
-import { assertStream, Stream } from '../driver/streams/stream.js';
-import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
-import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
-import { currentResource } from './current-resource.js';
+import { deviceOfMemory, hasMemoryOf } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentRangeError, UnsupportedError } from '../../basics/errors.js';
+import { assertBoolean, assertOptions, optionNames } from '../../basics/validation.js';
+import { Device, usedDevices } from '../../driver/device.js';
+import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
+import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import { pointerInfo } from '../../driver/memory/transfer.js';
+import { assertStream, Stream } from '../../driver/streams/stream.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../../memory-resource.js';
+import { PinnedHostMemoryResource } from '../../resources/pinned-host-memory-resource.js';
+import { type HasMemory, memoryOf } from '../buffer-memory.js';
+import { currentResource } from '../current-resource.js';
 import { follow } from './ordered-copy.js';
+
+const operation = 'move a buffer';
 
 /** Options of {@link DeviceBuffer.toAsync}. */
 export interface BufferTransferOptions {
@@ -52,15 +55,13 @@ export interface BlockingBufferTransferOptions extends BufferTransferOptions {
   readonly nonBlocking?: boolean;
 }
 
-/** @internal */
-export const transferOptionNames = optionNames<BufferTransferOptions>({
+const asyncOptions = optionNames<BufferTransferOptions>({
   copy: true,
   preferredLocation: true,
   resource: true,
   stream: true,
 });
-/** @internal */
-export const blockingTransferOptionNames = optionNames<BlockingBufferTransferOptions>({
+const blockingOptions = optionNames<BlockingBufferTransferOptions>({
   copy: true,
   nonBlocking: true,
   preferredLocation: true,
@@ -77,7 +78,7 @@ export interface BufferTransfer<Buffer> {
 }
 
 /** What a transfer needs of a buffer. */
-export interface TransferableBuffer {
+export interface TransferableBuffer extends HasMemory {
   readonly ptr: DevicePointer;
   readonly byteLength: number;
   readonly capacityBytes: number;
@@ -102,35 +103,71 @@ export function hasConcurrentManagedAccess(device: Device): boolean {
 }
 
 /** The kind of a buffer's memory: a resource may take memory from resources of other kinds. */
-export function kindOfMemory({
-  ptr,
-  resource,
-}: {
-  readonly ptr: DevicePointer;
-  readonly resource: MemoryResource;
-}): MemoryKind | 'unknown' {
-  return ptr === 0 ? resource.memoryKind : pointerInfo(ptr).memoryKind;
+export function kindOfMemory(pointer: DevicePointer, { memoryKind }: MemoryResource): MemoryKind | 'unknown' {
+  return pointer === 0 ? memoryKind : pointerInfo(pointer).memoryKind;
+}
+
+/** Makes a copy of a buffer with another resource and stream. */
+export type MakeCopy<Buffer> = (buffer: Buffer, resource: MemoryResource, stream: Stream) => Buffer;
+
+/** Does what `to` of a buffer says. */
+export function bringTo<Buffer extends TransferableBuffer>(
+  buffer: Buffer,
+  location: MemoryLocation,
+  options: BlockingBufferTransferOptions,
+  copyTo: MakeCopy<Buffer>,
+): BufferTransfer<Buffer> {
+  assertOptions(options, blockingOptions);
+  const result = transfer(buffer, location, options, copyTo);
+  if (location !== 'host' || options.nonBlocking === true) return result;
+  try {
+    waitForHostSync(result.buffer);
+    // Host functions may have run, and disposed the buffer.
+    result.buffer[memoryOf].assertLive(operation);
+    return result;
+  } catch (error) {
+    if (result.isCopy) result.buffer.dispose();
+    throw error;
+  }
+}
+
+/** Does what `toAsync` of a buffer says. */
+export async function bringToAsync<Buffer extends TransferableBuffer>(
+  buffer: Buffer,
+  location: MemoryLocation,
+  options: BufferTransferOptions,
+  copyTo: MakeCopy<Buffer>,
+): Promise<BufferTransfer<Buffer>> {
+  assertOptions(options, asyncOptions);
+  const result = transfer(buffer, location, options, copyTo);
+  try {
+    await (location === 'host' ? waitForHost(result.buffer) : result.buffer.stream.synchronize());
+    return result;
+  } catch (error) {
+    if (result.isCopy) result.buffer.dispose();
+    throw error;
+  }
 }
 
 /**
  * Moves managed memory, and host memory on coherent devices; leaves memory that is at the location
  * already, and copies any other. Blocks only if a copy does.
- * @param copyTo makes a copy with the resource and the stream
  */
-export function transfer<Buffer extends TransferableBuffer>(
+function transfer<Buffer extends TransferableBuffer>(
   buffer: Buffer,
   location: MemoryLocation,
   options: BufferTransferOptions,
-  copyTo: (resource: MemoryResource, stream: Stream) => Buffer,
+  copyTo: MakeCopy<Buffer>,
 ): BufferTransfer<Buffer> {
+  buffer[memoryOf].assertUsable(operation);
   assertMemoryLocation(location);
   for (const name of ['copy', 'nonBlocking', 'preferredLocation'] as const) {
     const value = (options as BlockingBufferTransferOptions)[name];
     if (value !== undefined) assertBoolean(value, name);
   }
   if (options.resource !== undefined) assertMemoryResource(options.resource, 'resource');
-  if (options.stream !== undefined) assertStream(options.stream, 'move a buffer');
-  const kind = kindOfMemory(buffer);
+  if (options.stream !== undefined) assertStream(options.stream, operation);
+  const kind = kindOfMemory(buffer.ptr, buffer.resource);
   const isManaged = kind === 'managed';
   const moves = canMove(kind, buffer.stream, location);
   const { resource = buffer.resource } = options;
@@ -151,9 +188,9 @@ export function transfer<Buffer extends TransferableBuffer>(
       'ERR_INVALID_ARG_VALUE',
     );
   }
-  const copy = copyTo(target, options.stream ?? streamFor(target, location, buffer.stream));
+  const copy = copyTo(buffer, target, options.stream ?? streamFor(target, location, buffer.stream));
   try {
-    if (kindOfMemory(copy) === 'managed') move(copy, location, options);
+    if (kindOfMemory(copy.ptr, copy.resource) === 'managed') move(copy, location, options);
   } catch (error) {
     copy.dispose();
     throw error;
@@ -162,14 +199,14 @@ export function transfer<Buffer extends TransferableBuffer>(
 }
 
 /** Blocks until the host can read the contents. */
-export function waitForHostSync(buffer: TransferableBuffer): void {
+function waitForHostSync(buffer: TransferableBuffer): void {
   const { stream } = buffer;
   for (const device of devicesInTheWay(buffer)) device.synchronizeSync();
   stream.synchronizeSync();
 }
 
 /** Resolves once the host can read the contents, if nothing more is queued meanwhile. */
-export async function waitForHost(buffer: TransferableBuffer): Promise<void> {
+async function waitForHost(buffer: TransferableBuffer): Promise<void> {
   await Promise.all([...devicesInTheWay(buffer), buffer.stream].map((each) => each.synchronize()));
 }
 
@@ -178,7 +215,9 @@ export async function waitForHost(buffer: TransferableBuffer): Promise<void> {
  * it is managed.
  */
 function devicesInTheWay(buffer: TransferableBuffer): Device[] {
-  return kindOfMemory(buffer) === 'managed' ? usedDevices().filter((device) => !hasConcurrentManagedAccess(device)) : [];
+  return kindOfMemory(buffer.ptr, buffer.resource) === 'managed'
+    ? usedDevices().filter((device) => !hasConcurrentManagedAccess(device))
+    : [];
 }
 
 function move(buffer: TransferableBuffer, location: MemoryLocation, { preferredLocation, stream }: BufferTransferOptions): void {

@@ -1,18 +1,27 @@
-import { alreadyFreed, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
-import { endLater } from '../collector/other-processes.js';
-import type { Device } from '../driver/device.js';
-import { closeImport, type ImportedRange } from '../driver/memory/process-memory.js';
-import { type Event, recordedEvent } from '../driver/streams/event.js';
-import { assertStream, type Stream } from '../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { alreadyFreed, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../../basics/errors.js';
+import type { Device } from '../../driver/device.js';
+import { closeImport, type ImportedRange } from '../../driver/memory/process-memory.js';
+import { type Event, recordedEvent } from '../../driver/streams/event.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { endLater } from '../sharing/wait-for-processes.js';
+import { type Origin, origin, type ResourceWithOrigin } from './origin.js';
+
+const imported: Origin = {
+  isCounted: false,
+  isShared: false,
+  toWorkers: 'its memory belongs to another process',
+  notToProcesses: 'its memory belongs to another process, which alone can export it',
+  end: (memory, streamFor) => memory.free(streamFor),
+};
 
 /**
  * The resource of a buffer that another process exported. A free unmaps its memory once the work
  * queued on the freeing stream has run; the other process learns of it by that. If this process ends
  * first, the kernel does the same.
  */
-export class ImportedMemory implements MemoryResource {
+export class ImportedMemory implements ResourceWithOrigin {
   readonly memoryKind = 'device';
   readonly device: Device;
   readonly #memory: ImportedRange;
@@ -27,6 +36,10 @@ export class ImportedMemory implements MemoryResource {
   /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, { device: this.device.index, memoryKind: this.memoryKind }, depth, options, inspect);
+  }
+
+  get [origin](): Origin {
+    return imported;
   }
 
   /** @throws UnsupportedError always */

@@ -12,11 +12,14 @@
  * A free of host memory waits on the host for its stream. So it comes home only when the other worker's
  * work has run, unless memory has run out; and it is never freed on the giver's stream, which may have
  * later work. The wait could last for ever, since the work may need an answer of this very thread.
+ *
+ * It is looked for when the driver's side announces it, before each hand-over, and at every sweep for
+ * unreachable buffers.
  */
-import type { Device } from '../driver/device.js';
-import { Stream } from '../driver/streams/stream.js';
-import { followReturned, takeReturned } from '../driver/workers/hand-over.js';
-import type { OwnedMemory } from './free-unreachable-buffers.js';
+import { freeAtSweeps, freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
+import type { Device } from '../../driver/device.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { followReturned, onReturned, takeReturned } from '../../driver/workers/hand-over.js';
 
 /** Memory that other workers may use, with what is needed to free it. */
 export interface AwayMemory extends OwnedMemory {
@@ -36,22 +39,23 @@ const firstDelay = 1;
 const longestDelay = 64;
 let delay = firstDelay;
 let timer: NodeJS.Timeout | undefined;
+let isListening = false;
 
-/** Whether other workers may use memory of this one. */
-export function isAnyAway(): boolean {
-  return away.size > 0;
-}
-
-/** Keeps what is needed to free handed memory once it has come home. */
-export function keepAway(handOver: number, memory: AwayMemory): void {
+/** Frees handed memory once it has come home. */
+export function expectReturn(handOver: number, memory: AwayMemory): void {
   away.set(handOver, memory);
+  if (isListening) return;
+  isListening = true;
+  freeAtSweeps({ mayBeWithWorkers: () => away.size > 0, free: () => freeReturned(true) });
+  onReturned(() => freeReturned(false));
 }
 
 /**
- * Passes each memory that has come home to a function. Never throws if the function does not.
+ * Frees the memory that other workers have given back. Returns its bytes. Never throws.
  * @param mayWait whether host memory comes home although other workers' work has not run
  */
-export function bringHome(mayWait: boolean, take: (memory: AwayMemory) => void): void {
+export function freeReturned(mayWait: boolean): number {
+  let freedBytes = 0;
   const inUse = new Set<number>();
   while (away.size > 0) {
     const returned = takeReturned();
@@ -75,12 +79,16 @@ export function bringHome(mayWait: boolean, take: (memory: AwayMemory) => void):
     delay = firstDelay;
     // Without a stream, the free waits for the device.
     memory.comeHome(orderedOn ?? stream);
-    take(memory);
+    freedBytes += freeSoonerOrLater(memory);
   }
-  if (inUse.size === 0 || timer !== undefined) return;
+  if (inUse.size > 0 && timer === undefined) lookAgain();
+  return freedBytes;
+}
+
+function lookAgain(): void {
   timer = setTimeout(() => {
     timer = undefined;
-    bringHome(false, take);
+    freeReturned(false);
   }, delay).unref();
   delay = Math.min(2 * delay, longestDelay);
 }

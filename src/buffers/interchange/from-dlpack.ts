@@ -1,6 +1,6 @@
-import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
-import { assertOptions, optionNames } from '../basics/validation.js';
-import { Device } from '../driver/device.js';
+import { ArgumentRangeError, UnsupportedError } from '../../basics/errors.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { Device } from '../../driver/device.js';
 import {
   dlpackDeviceType,
   inspectTensor,
@@ -8,10 +8,10 @@ import {
   readOnlyFlag,
   type TensorDescription,
   takeTensor,
-} from '../driver/memory/dlpack-capsule.js';
-import { assertStream, type Stream } from '../driver/streams/stream.js';
+} from '../../driver/memory/dlpack-capsule.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { DeviceBuffer } from '../device-buffer.js';
 import { arrayLayout } from './array-layout.js';
-import { DeviceBuffer } from './device-buffer.js';
 import { type DLPackCapsule, type DLPackDataType, type DLPackTypeName, itemBytesOf, nameOf } from './dlpack.js';
 
 /** Options of {@link fromDLPack}. */

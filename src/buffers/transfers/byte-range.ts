@@ -1,6 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertBytes, assertOptions, type OptionNames, optionNames } from '../basics/validation.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { assertBytes, assertOptions, type OptionNames, optionNames } from '../../basics/validation.js';
 
 /**
  * A part of a buffer. Arrays and buffers have a `byteLength` too, but are not ranges: TypeScript

@@ -1,7 +1,7 @@
-import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
-import type { Stream } from '../driver/streams/stream.js';
-import { lastingStream } from '../lifetimes/bulk-frees.js';
-import { follow } from './ordered-copy.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import { lastingStream } from '../../lifetimes/bulk-frees.js';
+import { follow } from '../transfers/ordered-copy.js';
 
 /** Memory with an owner, and the stream that it is ordered on. */
 interface OrderedMemory extends OwnedMemory {
@@ -12,10 +12,10 @@ interface OrderedMemory extends OwnedMemory {
 const maximumTries = 3;
 
 /**
- * One piece of memory that others use besides its buffer. The buffer's stream waits for each of them
- * when it is done. If the buffer gives the memory up before that, the last of them frees it.
+ * The consumers of tensors in one piece of memory. Its buffer's stream waits for each of them when it is
+ * done. If the buffer gives the memory up before that, the last of them frees it.
  */
-export class ExportedMemory {
+export class Consumers {
   #owner: OrderedMemory;
   readonly #pointer: number;
   #uses = 0;

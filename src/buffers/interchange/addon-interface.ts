@@ -3,14 +3,14 @@
  * border between versions: members are only added, and arrays only get longer.
  */
 
-import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { Device } from '../driver/device.js';
-import { Stream } from '../driver/streams/stream.js';
-import { noteFree, servedPointer } from '../lifetimes/served-memory.js';
-import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
-import { kindOfMemory } from './buffer-transfer.js';
-import { DeviceBuffer } from './device-buffer.js';
+import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentTypeError, formatValue, UnsupportedError } from '../../basics/errors.js';
+import { Device } from '../../driver/device.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../../memory-resource.js';
+import { DeviceBuffer } from '../device-buffer.js';
+import { kindOfMemory } from '../transfers/buffer-transfer.js';
 
 /**
  * The interface to addons that are built with `cistern.h`. A program hands it to an addon once, and
@@ -50,7 +50,7 @@ export const addonInterface: AddonInterface = Object.freeze({
   describeBuffer(buffer: DeviceBuffer): Float64Array {
     if (!(buffer instanceof DeviceBuffer)) throw new ArgumentTypeError(`buffer must be a DeviceBuffer, got ${formatValue(buffer)}`);
     const { ptr, byteLength, capacityBytes, stream, resource } = buffer;
-    const kind = kindOfMemory(buffer);
+    const kind = kindOfMemory(ptr, resource);
     if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
     return Float64Array.of(ptr, byteLength, capacityBytes, stream.nativeHandle, deviceOfMemory(resource, ptr).index, kinds.indexOf(kind));
   },

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test, vi } from 'vitest';
-import { endLater } from '../../src/collector/other-processes.js';
+import { endLater } from '../../src/buffers/sharing/wait-for-processes.js';
 
 test('the next look is not put off by what comes meanwhile', async () => {
   let ended = 0;

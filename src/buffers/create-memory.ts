@@ -1,0 +1,186 @@
+/**
+ * Makes the memory of a buffer: checks what the program asks for, allocates, and queues the first copy.
+ *
+ * Most buffers are plain: a number of bytes, with a resource and a stream. V8 compiles the way of such a
+ * buffer into one function if that is short; so `plainMemory` is, and gives up at the first thing that is
+ * unusual or wrong. `anyMemory` then does everything, and says what is wrong.
+ */
+import { hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
+import { creationStack, freeSoonerOrLater, isFindingLeaks } from '../collector/free-unreachable-buffers.js';
+import { assertStillHolds } from '../driver/memory/transfer.js';
+import { assertStream, assertStreamOf, Stream } from '../driver/streams/stream.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
+import { BufferMemory } from './buffer-memory.js';
+import { currentResource } from './current-resource.js';
+import { allocated, originOf } from './origins/allocated.js';
+import type { DeviceMemory, HostData } from './transfers/buffer-contents.js';
+import { queueCopy, readable } from './transfers/copies.js';
+
+/**
+ * Memory of a resource with everything needed to free it: the result of
+ * {@link DeviceBuffer.release} and the argument of {@link DeviceBuffer.adopt}.
+ */
+export interface BufferAllocation extends DeviceMemory {
+  /**
+   * Bytes that were requested from the resource; at least `byteLength`.
+   * @defaultValue `byteLength`
+   */
+  readonly capacityBytes?: number;
+  /**
+   * The alignment that was requested from the resource; kept when the buffer moves.
+   * @defaultValue 256
+   */
+  readonly alignment?: number;
+  /** The resource that allocated the memory, and frees it. */
+  readonly resource: MemoryResource;
+  /** The stream that the memory is ordered on. */
+  readonly stream: Stream;
+  /**
+   * A name for people.
+   * @defaultValue none
+   */
+  readonly label?: string;
+}
+
+const allocationNames = optionNames<BufferAllocation>({
+  alignment: true,
+  byteLength: true,
+  capacityBytes: true,
+  label: true,
+  ptr: true,
+  resource: true,
+  stream: true,
+});
+
+/** Options of {@link DeviceBuffer}. */
+export interface DeviceBufferOptions {
+  /**
+   * The resource that allocates and frees the memory. The buffer keeps it alive, but does not
+   * dispose it.
+   * @defaultValue the current resource of the stream's device: see {@link currentResource},
+   * {@link withResource}
+   */
+  readonly resource?: MemoryResource;
+  /**
+   * The stream that the memory is ordered on. The buffer keeps it alive, but does not dispose it.
+   */
+  readonly stream: Stream;
+  /**
+   * Bytes to allocate, at least the buffer's length, so that it can grow without moving.
+   * @defaultValue the buffer's length
+   */
+  readonly capacityBytes?: number;
+  /**
+   * A power of two that the resource supports; at least 256 is always given. Kept when the buffer
+   * moves.
+   * @defaultValue 256
+   */
+  readonly alignment?: number;
+  /**
+   * A name for people, shown in recordings and leak reports.
+   * @defaultValue none
+   */
+  readonly label?: string;
+}
+
+const bufferOptions = optionNames<DeviceBufferOptions>({ alignment: true, capacityBytes: true, label: true, resource: true, stream: true });
+
+/** What makes a buffer: the stack of its creation begins above the call of this. */
+type Creator = (abstract new (...args: never[]) => unknown) | ((...args: never[]) => unknown);
+
+/** The memory of a plain buffer of less than 2 GiB; `undefined` if anything about it is unusual or wrong. */
+export function plainMemory(bytes: unknown, options: DeviceBufferOptions): BufferMemory | undefined {
+  if (typeof bytes !== 'number' || (bytes | 0) !== bytes || bytes <= 0) return undefined;
+  if (typeof options !== 'object' || isFindingLeaks()) return undefined;
+  for (const name in options) if (name !== 'stream' && name !== 'resource') return undefined;
+  const stream = options?.stream;
+  // Once V8 has read a property, it knows the class, and compares nothing for `instanceof`.
+  if (!(stream?.handle >= 0 && stream instanceof Stream)) return undefined;
+  const { resource } = options;
+  if (typeof resource?.allocate !== 'function' || typeof resource.deallocate !== 'function') return undefined;
+  if (resource.device !== stream.device) return undefined;
+  // Not enumerated above, if the options are an object of a class.
+  if (options.alignment !== undefined || options.capacityBytes !== undefined || options.label !== undefined) return undefined;
+  const memory = new BufferMemory(allocated, resource, stream, ALLOCATION_ALIGNMENT, undefined, undefined);
+  memory.allocate(bytes);
+  memory.byteLength = bytes;
+  return memory;
+}
+
+/** The memory of any buffer. */
+export function anyMemory(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, creator: Creator): BufferMemory {
+  const data = typeof source === 'number' ? undefined : readable(source);
+  const byteLength = data === undefined ? (source as number) : data.byteLength;
+  assertBytes(byteLength, 'source');
+  assertOptions(options, bufferOptions);
+  const { resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
+  const memory = emptyMemory(resource, stream, alignment, label, byteLength, capacityBytes, creationStack(creator));
+  memory.allocate(capacityBytes);
+  memory.byteLength = byteLength;
+  if (data === undefined || byteLength === 0) return memory;
+  try {
+    // The resource is foreign code, and may run host functions: either may have moved or
+    // shortened the source.
+    const current = data instanceof Uint8Array ? data : readable(source as DeviceMemory);
+    assertStillHolds('source', current.byteLength, byteLength);
+    queueCopy(memory, current, 0, 0, byteLength);
+    return memory;
+  } catch (error) {
+    freeSoonerOrLater(memory);
+    throw error;
+  }
+}
+
+/** Checks memory that the program has allocated. Returns the object that is to have it, still without it. */
+export function checkedAllocation(
+  allocation: BufferAllocation,
+  creator: Creator,
+): { memory: BufferMemory; ptr: DevicePointer; capacityBytes: number } {
+  assertOptions(allocation, allocationNames, 'allocation');
+  const { ptr, byteLength, resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = allocation;
+  assertPointer(ptr, 'ptr');
+  assertBytes(byteLength, 'byteLength');
+  assertMemoryResource(resource, 'resource');
+  const memory = emptyMemory(resource, stream, alignment, label, byteLength, capacityBytes, creationStack(creator));
+  if ((ptr === 0) !== (capacityBytes === 0)) {
+    throw new ArgumentRangeError(`ptr must be 0 if and only if there are no bytes, got ${formatPointer(ptr)} with ${capacityBytes} bytes`);
+  }
+  memory.byteLength = byteLength;
+  return { memory, ptr, capacityBytes };
+}
+
+/** Checks what every way to create a buffer is given, except `byteLength`; allocates nothing yet. */
+export function emptyMemory(
+  givenResource: MemoryResource | undefined,
+  stream: Stream,
+  alignment: number,
+  label: string | undefined,
+  byteLength: number,
+  capacityBytes: number,
+  createdAt: string | undefined,
+): BufferMemory {
+  assertStream(stream, 'create a buffer');
+  const resource = givenResource === undefined ? currentResource(stream.device) : givenResource;
+  assertMemoryResource(resource, 'resource');
+  assertBytes(capacityBytes, 'capacityBytes');
+  if (capacityBytes < byteLength) {
+    throw new ArgumentRangeError(`capacityBytes must be at least the length of the buffer, ${byteLength}, got ${capacityBytes}`);
+  }
+  assertAlignment(alignment);
+  assertLabel(label);
+  assertReached(resource, stream);
+  return new BufferMemory(originOf(resource), resource, stream, alignment, label, createdAt);
+}
+
+export function assertLabel(label: unknown): asserts label is string | undefined {
+  if (label === undefined || typeof label === 'string') return;
+  throw new ArgumentTypeError(`label must be a string, got ${formatValue(label)}`);
+}
+
+/** @throws ArgumentRangeError for a stream of a device that cannot access the resource's memory. */
+function assertReached(resource: MemoryResource, stream: Stream): void {
+  if (resource.memoryKind === 'device' && !hasMemoryOf(resource, stream.device)) assertStreamOf(stream, resource.device);
+}

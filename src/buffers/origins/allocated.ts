@@ -1,0 +1,18 @@
+import type { MemoryResource } from '../../memory-resource.js';
+import { giveToWorker } from '../sharing/give-to-workers.js';
+import { shareAttached } from './attached-memory.js';
+import { type Origin, origin, type ResourceWithOrigin } from './origin.js';
+
+/** Memory that its resource allocated. */
+export const allocated: Origin = {
+  isCounted: true,
+  isShared: false,
+  toWorkers: { give: (memory) => giveToWorker(memory, false).message, share: shareAttached },
+  notToProcesses: undefined,
+  end: (memory, streamFor) => memory.free(streamFor),
+};
+
+/** The origin of the memory of a resource. */
+export function originOf(resource: MemoryResource): Origin {
+  return (resource as Partial<ResourceWithOrigin>)[origin] ?? allocated;
+}

@@ -1,0 +1,117 @@
+import { formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../../basics/errors.js';
+import type { Device } from '../../driver/device.js';
+import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { type Attachment, type BufferMessage, giveBack, handOn } from '../../driver/workers/hand-over.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import type { StreamFor } from '../../lifetimes/bulk-frees.js';
+import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { BufferMemory } from '../buffer-memory.js';
+import { giveToWorker, handedMemory } from '../sharing/give-to-workers.js';
+import { type HandOvers, type Origin, origin, type ResourceWithOrigin, type SharedMemory } from './origin.js';
+
+/**
+ * The resource of a buffer that was attached, or is shared: a free gives that buffer's memory back to
+ * the environment that allocated it. It has no other memory.
+ */
+export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  /** Memory of this environment is counted as such until it has come home. */
+  readonly isCounted: boolean;
+  readonly notToProcesses = 'its memory belongs to another worker, which frees it when this one ends; recast it to a CudaMemoryResource';
+  readonly #attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number };
+  /** The message of shared memory; `undefined` if it is not shared. */
+  #shared: BufferMessage | undefined;
+
+  constructor(
+    { memoryKind, device }: Pick<MemoryResource, 'memoryKind' | 'device'>,
+    attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number },
+    shared?: BufferMessage,
+    isOwn = false,
+  ) {
+    this.memoryKind = memoryKind;
+    this.device = device;
+    this.#attachment = attachment;
+    this.#shared = shared;
+    this.isCounted = !isOwn;
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { memoryKind, isShared } = this;
+    return inspectObject(this, { device: this.device.index, memoryKind, isShared }, depth, options, inspect);
+  }
+
+  get isShared(): boolean {
+    return this.#shared !== undefined;
+  }
+
+  get [origin](): Origin {
+    return this;
+  }
+
+  get toWorkers(): HandOvers {
+    return this;
+  }
+
+  give(memory: BufferMemory): BufferMessage {
+    const { pointer, byteLength, stream, label } = memory;
+    if (!this.#isAt(pointer)) return giveToWorker(memory, false).message;
+    const message = handOn(this.#attachment, byteLength, stream, false, label);
+    memory.release();
+    return message;
+  }
+
+  share(memory: BufferMemory): SharedMemory {
+    const { pointer, byteLength, stream, label } = memory;
+    if (!this.#isAt(pointer)) return shareAttached(memory);
+    this.#shared ??= handOn(this.#attachment, byteLength, stream, true, label);
+    return { message: this.#shared, memory };
+  }
+
+  end(memory: BufferMemory, streamFor: StreamFor): void {
+    memory.free(streamFor);
+  }
+
+  /** @throws UnsupportedError always */
+  allocate(bytes: number): DevicePointer {
+    throw new UnsupportedError(
+      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another worker; recast the buffer to a resource of this one`,
+    );
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    if (pointer === 0) return;
+    const refusal = `the memory of another worker cannot free ${formatPointer(pointer)}`;
+    if (!this.#isAt(pointer)) throw notAllocatedHere(refusal);
+    if (bytes !== this.#attachment.bytes) throw wrongSize(refusal, bytes, this.#attachment.bytes);
+    assertStream(stream, 'deallocate');
+    giveBack(this.#attachment, stream);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Does nothing: the buffer owns the memory. */
+  [Symbol.dispose](): void {}
+
+  /** Whether this is the memory at a pointer, and not that of another buffer of the same resource. */
+  #isAt(pointer: DevicePointer): boolean {
+    return pointer === this.#attachment.pointer;
+  }
+}
+
+/** Shares memory of this environment: its buffer has it from now on like the others that attach it. */
+export function shareAttached(memory: BufferMemory): SharedMemory {
+  const given = handedMemory(memory);
+  const { stream, alignment, label, createdAt } = memory;
+  const { message, ...attachment } = giveToWorker(memory, true);
+  const resource = new AttachedMemory(given, { ...attachment, ...given }, message, true);
+  const shared = new BufferMemory(resource, resource, stream, alignment, label, createdAt);
+  shared.adopt(given.pointer, given.bytes);
+  shared.byteLength = given.byteLength;
+  return { message, memory: shared };
+}

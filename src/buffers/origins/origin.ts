@@ -1,0 +1,53 @@
+/**
+ * Where the memory of a buffer came from. That decides what may be done with it, and how: a buffer asks
+ * its memory's origin, and never which class it is.
+ *
+ *     allocated   by its resource, for this buffer: whatever names no other origin
+ *     attached    from another worker, or shared with some
+ *     imported    from another process
+ *     foreign     from another library
+ *
+ * All but the first are resources of their own, which have one piece of memory and allocate nothing.
+ * Such a class is its own origin, and names itself as that: a new origin is one file here.
+ */
+import type { BufferMessage } from '../../driver/workers/hand-over.js';
+import type { StreamFor } from '../../lifetimes/bulk-frees.js';
+import type { MemoryResource } from '../../memory-resource.js';
+import type { BufferMemory } from '../buffer-memory.js';
+
+/** The property with which a resource names the origin of its memory. */
+export const origin = Symbol('origin');
+
+/** What the origin of a piece of memory decides. */
+export interface Origin {
+  /** Whether the bytes count as held by this environment, which collects garbage before it holds too many. */
+  readonly isCounted: boolean;
+  /** Whether other workers may be reading the memory, so that nobody may write to it. */
+  readonly isShared: boolean;
+  /** How other workers get the memory; or, as a clause, why they cannot. */
+  readonly toWorkers: HandOvers | string;
+  /** Why other processes cannot have the memory, as a clause; `undefined` if its origin does not prevent it. */
+  readonly notToProcesses: string | undefined;
+  /** Frees memory that a resource takes back while a buffer has it. */
+  end(memory: BufferMemory, streamFor: StreamFor): void;
+}
+
+/** How memory is handed to other workers. If it throws, nothing changes, except that host views have no bytes. */
+export interface HandOvers {
+  /** Gives the memory to another worker: the object that had it has none then. */
+  give(memory: BufferMemory): BufferMessage;
+  /** Shares the memory with other workers. */
+  share(memory: BufferMemory): SharedMemory;
+}
+
+/** Memory that was just shared. */
+export interface SharedMemory {
+  readonly message: BufferMessage;
+  /** What the buffer has from now on; the same object as before if the memory was shared already. */
+  readonly memory: BufferMemory;
+}
+
+/** A resource of memory that it did not allocate. */
+export interface ResourceWithOrigin extends MemoryResource {
+  readonly [origin]: Origin;
+}

@@ -1,0 +1,46 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { formatPointer, UnsupportedError } from '../../basics/errors.js';
+import { noticeEndedImporters } from '../../driver/memory/process-memory.js';
+import type { MemoryResource } from '../../memory-resource.js';
+import type { BufferMemory } from '../buffer-memory.js';
+import { originOf } from '../origins/allocated.js';
+import type { ProcessExport } from './process-export.js';
+
+/** Does what `export` of a buffer says. */
+export function exportToProcesses(memory: BufferMemory): Uint8Array {
+  const operation = 'export a buffer';
+  memory.assertUsable(operation);
+  memory.assertNotShared(operation);
+  const leaf = leafOf(memory.resource);
+  const name = leaf.constructor.name;
+  const { notToProcesses } = originOf(leaf);
+  if (notToProcesses !== undefined) throw new UnsupportedError(`cannot ${operation}: ${notToProcesses}`);
+  if (leaf.memoryKind !== 'device') {
+    throw new UnsupportedError(
+      `cannot ${operation}: the ${leaf.memoryKind} memory of a ${name} cannot be shared with other processes; recast it to a CudaMemoryResource`,
+    );
+  }
+  const handle = memory.exportToProcesses();
+  if (handle !== undefined) return handle;
+  throw new UnsupportedError(
+    `cannot ${operation}: the driver cannot share ${formatPointer(memory.pointer)}, memory of a ${name}, with other processes; recast it to a CudaMemoryResource, or to a CudaAsyncMemoryResource with exportable: true`,
+  );
+}
+
+const longestDelay = 16;
+
+/** Resolves once no other process uses exported memory. Keeps this process alive. */
+export async function untilUnused(processExport: ProcessExport): Promise<void> {
+  noticeEndedImporters();
+  for (let delay = 1; processExport.isUsed; delay = Math.min(2 * delay, longestDelay)) {
+    await sleep(delay);
+    noticeEndedImporters();
+  }
+}
+
+/** The resource at the bottom of a stack. */
+function leafOf(resource: MemoryResource): MemoryResource {
+  let leaf = resource;
+  while ('upstream' in leaf && typeof leaf.upstream === 'object' && leaf.upstream !== null) leaf = leaf.upstream as MemoryResource;
+  return leaf;
+}

@@ -1,0 +1,71 @@
+/**
+ * Gives memory of this environment to other workers. Another object stands for it until it has come home:
+ * see `bring-home-from-workers.ts`.
+ */
+import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
+import { CisternError, formatPointer } from '../../basics/errors.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import { type HandedMemory, type HandOver, handOver, recall } from '../../driver/workers/hand-over.js';
+import type { StreamFor } from '../../lifetimes/bulk-frees.js';
+import { adoptInScope } from '../../lifetimes/resource-scope.js';
+import { BufferMemory } from '../buffer-memory.js';
+import { expectReturn, freeReturned } from './bring-home-from-workers.js';
+
+/** Memory that others have, with what is needed to free it. */
+class AwayMemory extends BufferMemory {
+  /** The number of the hand-over; 0 once it has come home. */
+  #handOver = 0;
+
+  /** Takes the memory over that was handed over. */
+  stay(handOver: number, from: BufferMemory): void {
+    const { pointer, bytes, home } = from;
+    this.#handOver = handOver;
+    expectReturn(handOver, this);
+    from.release();
+    this.hold(pointer, bytes);
+    // The end of a run must not take it back.
+    this.leaveScopes();
+    if (pointer !== 0) adoptInScope(pointer, this, home);
+  }
+
+  comeHome(stream: Stream): void {
+    this.#handOver = 0;
+    this.stream = stream;
+  }
+
+  override endMemory(reason: string, streamFor: StreamFor): void {
+    if (this.#handOver !== 0) this.#bringHome();
+    super.endMemory(reason, streamFor);
+  }
+
+  /** @throws CisternError if another worker uses the memory. */
+  #bringHome(): void {
+    recall(this.#handOver);
+    freeReturned(true);
+    if (this.#handOver === 0) return;
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot take ${formatPointer(this.pointer)} back: another worker uses these ${this.bytes} bytes`,
+    );
+  }
+}
+
+/** What other workers are told of memory. */
+export function handedMemory({ resource, alignment, byteLength, pointer, bytes }: BufferMemory): HandedMemory {
+  return { pointer, bytes, byteLength, alignment, memoryKind: resource.memoryKind, device: deviceOfMemory(resource, pointer) };
+}
+
+/**
+ * Hands memory over, ordered after what is queued on its stream: the object has none then. If it throws,
+ * the state is unchanged, except that host views have no bytes.
+ * @returns a message that can be attached once; or, if the memory is shared, any number of times
+ */
+export function giveToWorker(memory: BufferMemory, isShared: boolean): HandOver {
+  const { origin, resource, stream, alignment, label, createdAt } = memory;
+  const given = handedMemory(memory);
+  const away = new AwayMemory(origin, resource, stream, alignment, label, createdAt);
+  memory.endHostArrays();
+  const handedOver = handOver(given, stream, isShared, label);
+  away.stay(handedOver.handOver, memory);
+  return handedOver;
+}
