@@ -630,6 +630,7 @@ describe('a host view', () => {
   });
 
   test('cannot be moved to another array', () => {
+    needConcurrentAccess();
     using buffer = new DeviceBuffer(64, { resource: managed, stream });
     const { buffer: array } = buffer.hostView(Uint8Array);
     for (const name of ['transfer', 'transferToFixedLength']) expect(() => Reflect.get(array, name).call(array)).toThrow(UnsupportedError);
