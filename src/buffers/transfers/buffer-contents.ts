@@ -103,6 +103,7 @@ export interface BufferContents {
    * ```
    */
   toHost(range?: Partial<ByteRange>): Promise<Uint8Array<ArrayBuffer>>;
+  /** Fills a host array with a copy of the contents, as above, and resolves with the array. */
   toHost<T extends ArrayBufferView>(destination: T, options?: Omit<Partial<ByteRange>, 'byteLength'>): Promise<T>;
 
   /**
@@ -120,6 +121,7 @@ export interface BufferContents {
    * ```
    */
   toHostSync(destination?: undefined, options?: Omit<Partial<ByteRange>, 'byteLength'>): Uint8Array<ArrayBuffer>;
+  /** Fills a host array, as above, and returns it. */
   toHostSync<T extends ArrayBufferView>(destination: T, options?: Omit<Partial<ByteRange>, 'byteLength'>): T;
 
   /**
