@@ -21,7 +21,7 @@ export interface Interceptor {
 }
 
 /** Chooses an interceptor for a resource that is being constructed. */
-export type InterceptorChoice = (resource: MemoryResource) => Interceptor | undefined;
+type InterceptorChoice = (resource: MemoryResource) => Interceptor | undefined;
 
 let ofEveryResource: InterceptorChoice | undefined;
 
