@@ -124,8 +124,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** The same lane, for a stream that was checked. */
-  ownLaneOf({ identity }: Stream): StreamLane {
-    return this.#lane(identity, this.policy === 'off');
+  ownLaneOf(stream: Stream): StreamLane {
+    return this.#lane(stream.identity, this.policy === 'off');
   }
 
   /** The other lane of a stream, if it has one. The stream takes from it without waiting, too. */
@@ -253,7 +253,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** The numbers of all other lanes that are not empty and may be taken from, first those that belong to no stream. */
-  *others({ identity }: Stream): Generator<number> {
+  *others(stream: Stream): Generator<number> {
+    const { identity } = stream;
     for (const lanes of [this.#common, this.#lanes]) {
       for (const lane of lanes) {
         if (lane.identity !== identity && !this.#memory.isEmpty(lane.number) && !lane.isHeldBack) yield lane.number;

@@ -1,4 +1,4 @@
-import type { ManagedActivity } from '../driver/memory/managed-activity.js';
+import type { ManagedActivity } from '../driver/memory/managed-counts.js';
 
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
 export interface ResourceSample {

@@ -26,7 +26,7 @@ import {
 import { planAllocations } from '../../src/planning/index.js';
 import { LoggedCalls, LoggedGrowingUpstream, LoggedUpstream, randomNumbers } from './logged-calls.js';
 
-export interface Subject {
+interface Subject {
   readonly resource: MemoryResource & TrimmingMemoryResource;
   readonly upstream: LoggedUpstream;
   readonly others?: readonly MemoryResource[];

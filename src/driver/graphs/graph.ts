@@ -57,10 +57,14 @@ const unreachable = finalizationRegistry<number>('graph', 'CISTERN_UNREACHABLE_G
  * RMM has no counterpart; CUDA's is `CUgraph`.
  * @example
  * ```ts
+ * using stream = new Stream();
+ * using upstream = new CudaMemoryResource();
+ * const pointer = upstream.allocate(4096, stream);
  * using graph = stream.capture(() => set(pointer, 0, 1, 4096, stream));
  * using exec = graph.instantiate();
  * exec.launch(stream);
  * await stream.synchronize();
+ * upstream.deallocate(pointer, 4096, stream);
  * ```
  */
 export class Graph implements Disposable {

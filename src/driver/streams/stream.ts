@@ -395,12 +395,19 @@ export class Stream implements Disposable {
    * {@link Stream.beginCapture} and {@link Stream.endCapture}
    * @example
    * ```ts
+   * using stream = new Stream();
+   * using upstream = new CudaMemoryResource();
+   * const source = upstream.allocate(4096, stream);
+   * const target = upstream.allocate(4096, stream);
    * using graph = stream.capture(() => {
    *   copy(target, source, 4096, stream);
    *   set(source, 0, 1, 4096, stream);
    * });
    * using exec = graph.instantiate();
    * for (let step = 0; step < 100; step++) exec.launch(stream);
+   * await stream.synchronize();
+   * upstream.deallocate(target, 4096, stream);
+   * upstream.deallocate(source, 4096, stream);
    * ```
    */
   capture(record: () => void, mode: CaptureMode = 'thread-local'): Graph {
