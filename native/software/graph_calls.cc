@@ -182,9 +182,8 @@ Status GraphExecUpdate(GraphExec exec, Graph graph, GraphUpdateResult* result) {
 
 Status GraphUpload(GraphExec exec, Stream stream) {
   StreamState* stream_state;
-  Status status = ResolveStreamToUse(stream, &stream_state);
+  Status status = ResolveStreamOutsideCapture(stream, &stream_state);
   if (status != kSuccess) return status;
-  if (IsCapturing(*stream_state)) return RefuseInCapture(*stream_state, kErrorCaptureUnsupported);
   const std::lock_guard<std::mutex> lock(GraphMutex());
   ExecState* state;
   return ResolveExec(exec, &state);
@@ -193,9 +192,8 @@ Status GraphUpload(GraphExec exec, Stream stream) {
 // CUDA's documentation does not say that a launch can be captured.
 Status GraphLaunch(GraphExec exec, Stream stream) {
   StreamState* stream_state;
-  Status status = ResolveStreamToUse(stream, &stream_state);
+  Status status = ResolveStreamOutsideCapture(stream, &stream_state);
   if (status != kSuccess) return status;
-  if (IsCapturing(*stream_state)) return RefuseInCapture(*stream_state, kErrorCaptureUnsupported);
   const std::lock_guard<std::mutex> lock(GraphMutex());
   ExecState* state;
   status = ResolveExec(exec, &state);

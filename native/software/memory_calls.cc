@@ -329,9 +329,8 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
 Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
                        std::size_t bytes, Stream stream) {
   StreamState* state;
-  Status status = ResolveStreamToUse(stream, &state);
+  Status status = ResolveStreamOutsideCapture(stream, &state);
   if (status != kSuccess) return status;
-  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   const Device* to = FindDeviceOf(destination_context);
   const Device* from = FindDeviceOf(source_context);
   if (to == nullptr || from == nullptr || !to->IsRetained() || !from->IsRetained()) return kErrorInvalidContext;
@@ -359,9 +358,8 @@ Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocati
 // The request is reported from now on, whether it has been served or not, as by the driver.
 Status MemPrefetchAsync(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
   StreamState* state;
-  Status status = ResolveStreamToUse(stream, &state);
+  Status status = ResolveStreamOutsideCapture(stream, &state);
   if (status != kSuccess) return status;
-  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   if (flags != 0) return kErrorInvalidValue;
   if (!HasConcurrentManagedAccess()) return kErrorInvalidDevice;
   status = NotePrefetch(pointer, bytes, location);

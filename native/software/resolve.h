@@ -45,6 +45,12 @@ inline Status ResolveStreamToUse(Stream stream, StreamState** state) {
   return (*state)->role == StreamRole::kLegacy ? CheckUseOfLegacy(*(*state)->device) : kSuccess;
 }
 
+// For a call that no capture can record.
+inline Status ResolveStreamOutsideCapture(Stream stream, StreamState** state) {
+  const Status status = ResolveStreamToUse(stream, state);
+  return status == kSuccess && IsCapturing(**state) ? RefuseInCapture(**state, kErrorCaptureUnsupported) : status;
+}
+
 inline Status ResolveEvent(Event event, EventState** state) {
   *state = event_table.Find(HandleBits(event));
   return *state != nullptr ? kSuccess : kErrorInvalidHandle;

@@ -142,9 +142,8 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
 
 Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
   StreamState* state;
-  Status status = ResolveStreamToUse(stream, &state);
+  Status status = ResolveStreamOutsideCapture(stream, &state);
   if (status != kSuccess) return status;
-  if (IsCapturing(*state)) return RefuseInCapture(*state, kErrorCaptureUnsupported);
   if (flags != kWaitValueGreaterOrEqual) return kErrorNotSupported;
   AddressKind kind = address % sizeof value == 0 ? Classify(address, sizeof value, false).kind : AddressKind::kInvalid;
   if (kind != AddressKind::kPinned && kind != AddressKind::kDevice) return kErrorInvalidValue;
