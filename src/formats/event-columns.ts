@@ -82,6 +82,11 @@ export interface LoggedEvent {
   second: number;
 }
 
+/** The object that a fast reader writes each event into. */
+export function emptyEvent(): LoggedEvent {
+  return { kind: EventKind.allocate, layer: 0, stream: 0, thread: 0, phase: 0, stack: 0, time: 0, first: 0, second: 0 };
+}
+
 /**
  * Receives each event from the reader of a format: the columns themselves, or something that needs
  * fewer fields.

@@ -9,7 +9,7 @@
 import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { KiB } from '../../basics/units.js';
-import { EventKind, type EventSink, maximumNames } from '../event-columns.js';
+import { type EventKind, type EventSink, emptyEvent, maximumNames } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
@@ -63,17 +63,7 @@ export class RecordingParser {
   #skippedRecords = 0;
 
   /** The last event; thread, phase and stack are those of the next one. */
-  readonly #event = {
-    kind: EventKind.allocate as EventKind,
-    layer: 0,
-    stream: 0,
-    thread: 0,
-    phase: 0,
-    stack: 0,
-    time: 0,
-    first: 0,
-    second: 0,
-  };
+  readonly #event = emptyEvent();
 
   /** @param names receives each name before the first event that refers to it */
   constructor(source: string, names: RecordedNames, events: EventSink) {

@@ -1,4 +1,4 @@
-import { EventKind, type EventSink, maximumNames } from '../event-columns.js';
+import { type EventKind, type EventSink, emptyEvent, maximumNames } from '../event-columns.js';
 import type { RecordedNames } from '../recorded-run.js';
 import { nanosecondsPerDay } from './csv-rows.js';
 
@@ -26,17 +26,7 @@ export class RecordedRows {
   #day = 0;
   #lastTime = 0;
   /** The last event. */
-  readonly #event = {
-    kind: EventKind.allocate as EventKind,
-    layer: 0,
-    stream: 0,
-    thread: 0,
-    phase: 0,
-    stack: 0,
-    time: 0,
-    first: 0,
-    second: 0,
-  };
+  readonly #event = emptyEvent();
 
   /** @param names receives the names that the events refer to */
   constructor(names: RecordedNames, events: EventSink) {
