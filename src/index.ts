@@ -42,6 +42,7 @@ export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/de
 export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
 export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
 export { GraphExec } from './driver/graphs/graph-exec.js';
+export type { GraphObject } from './driver/graphs/graph-object.js';
 export type { GlobalArenaMemoryKind } from './driver/memory/global-arena.js';
 export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/memory/managed-activity.js';
 export {

@@ -1,4 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { assertOneOf } from '../../basics/validation.js';
 import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
 
@@ -18,17 +19,15 @@ export type CaptureMode = 'global' | 'thread-local' | 'relaxed';
  */
 export type CaptureStatus = 'none' | 'active' | 'invalidated';
 
-const modes: Readonly<Record<CaptureMode, number>> = { global: 0, 'thread-local': 1, relaxed: 2 };
+/** In CUDA's order. */
+const modes: readonly CaptureMode[] = ['global', 'thread-local', 'relaxed'];
 const statuses: readonly CaptureStatus[] = ['none', 'active', 'invalidated'];
 
 /** Begins to record what is queued on a stream. */
 export function beginCapture(stream: number, mode: CaptureMode): void {
   if (typeof mode !== 'string') throw new ArgumentTypeError(`mode must be a string, got ${formatValue(mode)}`);
-  const number = Object.hasOwn(modes, mode) ? modes[mode] : undefined;
-  if (number === undefined) {
-    throw new ArgumentRangeError(`mode must be 'global', 'thread-local' or 'relaxed', got ${formatValue(mode)}`, 'ERR_INVALID_ARG_VALUE');
-  }
-  native().beginCapture(stream, number);
+  assertOneOf(mode, modes, 'mode');
+  native().beginCapture(stream, modes.indexOf(mode));
   check('begin a capture');
 }
 

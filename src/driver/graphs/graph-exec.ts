@@ -1,53 +1,32 @@
 import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
-
 import { markCopy } from '../../package/copy.js';
 import type { Device } from '../device.js';
-import { keptResult, mailbox, native } from '../native.js';
+import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
 import type { Stream } from '../streams/stream.js';
-import { StreamIdentity } from '../streams/stream-identity.js';
+import { refuseStream, StreamIdentity } from '../streams/stream-identity.js';
 import { finalizationRegistry } from '../workers/finalization.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../workers/local-object.js';
 import type { Graph } from './graph.js';
+import { type GraphKind, GraphObject } from './graph-object.js';
 
 /** CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE. */
 const updateFailure = 910;
 
-const unreachable = finalizationRegistry<number>('executable graph', 'CISTERN_UNREACHABLE_GRAPH', destroy);
+const kind: GraphKind = {
+  name: 'the executable graph',
+  destroy,
+  unreachable: finalizationRegistry('executable graph', 'CISTERN_UNREACHABLE_GRAPH', destroy),
+};
 
 /**
  * A graph that can be launched, any number of times.
  *
  * RMM has no counterpart; CUDA's is `CUgraphExec`.
  */
-export class GraphExec implements Disposable {
-  readonly device: Device;
-  /** @internal The native handle; -1 once disposed. */
-  handle: number;
-
+export class GraphExec extends GraphObject {
   /** @internal Takes up the executable graph of the last native call. */
   constructor(device: Device) {
-    this.device = device;
-    this.handle = keptResult(1);
-    unreachable.register(this, this.handle, this);
-    refuseCloning(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
-  }
-
-  /** Whether the executable graph is disposed. */
-  get isDisposed(): boolean {
-    return this.handle < 0;
+    super(device, kind);
   }
 
   /**
@@ -83,7 +62,7 @@ export class GraphExec implements Disposable {
    * DriverError for any other refusal of the driver.
    */
   update(graph: Graph): boolean {
-    this.#assertLive('update a graph');
+    this.assertLive('update a graph');
     if (!(graph instanceof Object) || typeof graph.handle !== 'number' || typeof graph.instantiate !== 'function') {
       throw new ArgumentTypeError(`graph must be a Graph, got ${formatValue(graph)}`);
     }
@@ -94,33 +73,9 @@ export class GraphExec implements Disposable {
     return true;
   }
 
-  /**
-   * Returns the executable graph to the driver. Launches that are queued still run. A second call does
-   * nothing.
-   * @throws DriverError if the driver refuses; it is then not disposed.
-   */
-  [Symbol.dispose](): void {
-    if (this.handle < 0) return;
-    destroy(this.handle);
-    this.handle = -1;
-    unreachable.unregister(this);
-  }
-
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
-  }
-
   #assertUse(operation: string, stream: Stream): void {
-    this.#assertLive(operation);
-    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity)) {
-      throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
-    }
-    if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
-  }
-
-  #assertLive(operation: string): void {
-    if (this.handle < 0) throw alreadyDisposed(operation, 'the executable graph');
+    this.assertLive(operation);
+    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed) refuseStream(stream, operation);
   }
 }
 

@@ -1,20 +1,12 @@
-import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
-
+import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy } from '../../package/copy.js';
 import type { Device } from '../device.js';
 import { keptResult, native } from '../native.js';
 import { check } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../workers/local-object.js';
 import { GraphExec } from './graph-exec.js';
+import { type GraphKind, GraphObject } from './graph-object.js';
 
 /** Options of {@link Graph.instantiate}. */
 export interface GraphInstantiationOptions {
@@ -45,7 +37,7 @@ const nodeTypes = { kernels: 0, copies: 1, fills: 2, hostFunctions: 3, allocatio
 /** As many kinds as CUDA has. */
 const nodeTypeCount = 14;
 
-const unreachable = finalizationRegistry<number>('graph', 'CISTERN_UNREACHABLE_GRAPH', destroy);
+const kind: GraphKind = { name: 'the graph', destroy, unreachable: finalizationRegistry('graph', 'CISTERN_UNREACHABLE_GRAPH', destroy) };
 
 /**
  * Work that was captured from streams ({@link Stream.capture}), with its order. It runs only as a
@@ -67,27 +59,10 @@ const unreachable = finalizationRegistry<number>('graph', 'CISTERN_UNREACHABLE_G
  * upstream.deallocate(pointer, 4096, stream);
  * ```
  */
-export class Graph implements Disposable {
-  readonly device: Device;
-  /** @internal The native handle; -1 once disposed. */
-  handle: number;
-
+export class Graph extends GraphObject {
   /** @internal Takes up the graph of the last native call. */
   constructor(device: Device) {
-    this.device = device;
-    this.handle = keptResult(1);
-    unreachable.register(this, this.handle, this);
-    refuseCloning(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
-  }
-
-  /** Whether the graph is disposed. */
-  get isDisposed(): boolean {
-    return this.handle < 0;
+    super(device, kind);
   }
 
   /**
@@ -95,7 +70,7 @@ export class Graph implements Disposable {
    * @throws LifetimeError if the graph is disposed.
    */
   get nodeCounts(): GraphNodeCounts {
-    this.#assertLive('count the nodes of a graph');
+    this.assertLive('count the nodes of a graph');
     const counts = new Float64Array(nodeTypeCount);
     native().countGraphNodes(this.handle, counts);
     check('count the nodes of a graph');
@@ -113,7 +88,7 @@ export class Graph implements Disposable {
    */
   instantiate(options: GraphInstantiationOptions = {}): GraphExec {
     assertOptions(options, instantiationOptions);
-    this.#assertLive('instantiate a graph');
+    this.assertLive('instantiate a graph');
     native().instantiateGraph(this.handle, options.freesOnLaunch === true);
     check('instantiate a graph');
     return new GraphExec(this.device);
@@ -127,30 +102,9 @@ export class Graph implements Disposable {
    */
   writeDot(path: string): void {
     if (typeof path !== 'string') throw new ArgumentTypeError(`path must be a string, got ${formatValue(path)}`);
-    this.#assertLive('write a graph');
+    this.assertLive('write a graph');
     native().writeGraph(this.handle, path);
     check(`write a graph to ${path}`);
-  }
-
-  /**
-   * Returns the graph to the driver. Executable graphs made from it stay as they are. A second call does
-   * nothing.
-   * @throws DriverError if the driver refuses; the graph is then not disposed.
-   */
-  [Symbol.dispose](): void {
-    if (this.handle < 0) return;
-    destroy(this.handle);
-    this.handle = -1;
-    unreachable.unregister(this);
-  }
-
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
-  }
-
-  #assertLive(operation: string): void {
-    if (this.handle < 0) throw alreadyDisposed(operation, 'the graph');
   }
 }
 

@@ -16,7 +16,7 @@ import {
 } from '../workers/local-object.js';
 import { eventObserver } from './event-observer.js';
 import type { Stream } from './stream.js';
-import { StreamIdentity } from './stream-identity.js';
+import { refuseStream, StreamIdentity } from './stream-identity.js';
 
 /** Options of {@link Event}. */
 export interface EventOptions {
@@ -175,7 +175,8 @@ export class Event implements Disposable {
    * @throws DriverError if the driver refuses; the previous recording may then be lost.
    */
   record(stream: Stream): void {
-    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed) this.#refuseStream(stream);
+    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed)
+      refuseStream(stream, 'record an event');
     this.#assertNotShared('record an event');
     this.recordOn(stream.identity);
   }
@@ -272,13 +273,6 @@ export class Event implements Disposable {
     const status = mailbox[0] as number;
     this.#assertLive(operation);
     throw statusError(operation, status);
-  }
-
-  #refuseStream(stream: unknown): never {
-    if (stream instanceof Object && (stream as Stream).isDisposed) {
-      throw alreadyDisposed('record an event', `stream ${(stream as Stream).id}`);
-    }
-    throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   }
 }
 

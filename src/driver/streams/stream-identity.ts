@@ -1,4 +1,4 @@
-import { CisternError, DriverError } from '../../basics/errors.js';
+import { ArgumentTypeError, alreadyDisposed, CisternError, DriverError, formatValue } from '../../basics/errors.js';
 import { abandonCapture } from '../graphs/capture.js';
 import { mailbox, native } from '../native.js';
 import { check, checkBlocking } from '../status.js';
@@ -296,4 +296,12 @@ function setHandle(reference: WeakRef<Stream>, handle: number): boolean {
   if (stream === undefined) return false;
   stream.handle = handle;
   return true;
+}
+
+/** Throws why something cannot be used as a stream: what `assertStream` throws, for classes that `Stream` imports. */
+export function refuseStream(stream: unknown, operation: string): never {
+  if (stream instanceof Object && (stream as Stream).identity instanceof StreamIdentity) {
+    throw alreadyDisposed(operation, `stream ${(stream as Stream).id}`);
+  }
+  throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
 }
