@@ -22,6 +22,12 @@ struct ApiCall {
   ::cistern::strict::ApiCall call(symbol, Need::need); \
   if (call.status != ::cistern::kSuccess) return call.status
 
+// The same for a function that the mode of the thread may forbid while a stream is captured: `check` is a function
+// of capture.h.
+#define STRICT_DRIVER_ENTER_UNSAFE(symbol, need, check) \
+  STRICT_DRIVER_ENTER(symbol, need);                    \
+  if (const ::cistern::Status allowed = check(); allowed != ::cistern::kSuccess) return allowed
+
 }  // namespace cistern::strict
 
 #endif  // CISTERN_STRICT_DRIVER_CALL_H_

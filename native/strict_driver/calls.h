@@ -19,6 +19,11 @@ Status StreamWriteValue32(Stream stream, DevicePointer address, std::uint32_t va
 Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
+// Captures: with less than the table's form, and with data of edges.
+Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id);
+Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                 const EdgeData** edges, std::size_t* dependency_count);
+
 // Kernels: those of test/gpu, recognized by name, if the settings say so; otherwise modules are not
 // supported.
 Status ModuleLoadData(void** module, const void* image);

@@ -22,6 +22,20 @@ enum : int {
 enum : unsigned { kMemAttachHost = 2 };
 enum : unsigned { kHostAllocWriteCombined = 4 };
 
+// CUgraphNodeType: those that cistern does not name.
+enum : int { kNodeKernel = 0, kNodeEventWait = 6, kNodeEventRecord = 7 };
+// CUevent_record_flags, CUevent_wait_flags
+enum : unsigned { kEventRecordExternal = 1, kEventWaitExternal = 1 };
+// CUstreamUpdateCaptureDependencies_flags
+enum : unsigned { kAddDependencies = 0, kSetDependencies = 1 };
+// CUgraphEdgeData
+struct EdgeData {
+  unsigned char from_port;
+  unsigned char to_port;
+  unsigned char type;
+  unsigned char reserved[5];
+};
+
 // CUstreamWaitValue_flags, CUstreamWriteValue_flags
 enum : unsigned { kWaitValueGreaterOrEqual = 0, kWaitValueEqual = 1, kWaitValueAnd = 2, kWaitValueNor = 3 };
 enum : unsigned { kWriteValueDefault = 0, kWriteValueNoMemoryBarrier = 1 };

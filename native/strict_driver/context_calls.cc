@@ -1,7 +1,6 @@
-#include <utility>
-
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -46,7 +45,7 @@ Status CtxSetCurrent(Context context) {
 }
 
 Status CtxEnablePeerAccess(Context peer, unsigned flags) {
-  STRICT_DRIVER_ENTER("cuCtxEnablePeerAccess", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuCtxEnablePeerAccess", kContext, CheckPerhapsUnsafe);
   const ContextState* state = PeerOf(peer);
   if (state == nullptr) return kErrorInvalidContext;
   if (flags != 0) return kErrorInvalidValue;
@@ -55,7 +54,7 @@ Status CtxEnablePeerAccess(Context peer, unsigned flags) {
 }
 
 Status CtxDisablePeerAccess(Context peer) {
-  STRICT_DRIVER_ENTER("cuCtxDisablePeerAccess", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuCtxDisablePeerAccess", kContext, CheckPerhapsUnsafe);
   const ContextState* state = PeerOf(peer);
   if (state == nullptr) return kErrorInvalidContext;
   return thread.current->peers.erase(state->device) != 0 ? kSuccess : Status{kErrorPeerAccessNotEnabled};
@@ -63,7 +62,8 @@ Status CtxDisablePeerAccess(Context peer) {
 
 Status CtxSynchronize() {
   STRICT_DRIVER_ENTER("cuCtxSynchronize", kContext);
-  const Status status = WaitForContext(call.lock, thread.current, call.function, false);
+  Status status = CheckHostWait(*thread.current);
+  if (status == kSuccess) status = WaitForContext(call.lock, thread.current, call.function, false);
   if (status == kSuccess) ObserveFrees(thread.current->device);
   return status;
 }
@@ -72,13 +72,6 @@ Status CtxGetStreamPriorityRange(int* least, int* greatest) {
   STRICT_DRIVER_ENTER("cuCtxGetStreamPriorityRange", kContext);
   if (least != nullptr) *least = 0;
   if (greatest != nullptr) *greatest = kGreatestPriority;
-  return kSuccess;
-}
-
-Status ThreadExchangeStreamCaptureMode(int* mode) {
-  STRICT_DRIVER_ENTER("cuThreadExchangeStreamCaptureMode", kInit);
-  if (mode == nullptr || *mode < kCaptureModeGlobal || *mode > kCaptureModeRelaxed) return kErrorInvalidValue;
-  std::swap(*mode, thread.capture_mode);
   return kSuccess;
 }
 

@@ -3,10 +3,12 @@
 
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/event.h"
 #include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
+#include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
 #include "strict_driver/wait.h"
 
@@ -28,7 +30,7 @@ Status FindEvent(Event handle, std::shared_ptr<EventState>* event) {
 namespace calls {
 
 Status EventCreate(Event* event, unsigned flags) {
-  STRICT_DRIVER_ENTER("cuEventCreate", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuEventCreate", kContext, CheckPerhapsUnsafe);
   constexpr unsigned kAllFlags = kEventBlockingSync | kEventDisableTiming | kEventInterprocess;
   if (event == nullptr || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
   const bool is_interprocess = (flags & kEventInterprocess) != 0;
@@ -42,10 +44,12 @@ Status EventCreate(Event* event, unsigned flags) {
 }
 
 Status EventDestroy(Event event) {
-  STRICT_DRIVER_ENTER("cuEventDestroy", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuEventDestroy", kContext, CheckPerhapsUnsafe);
   std::shared_ptr<EventState> state;
   const Status status = FindEvent(event, &state);
   if (status != kSuccess) return status;
+  if (state->capture != nullptr && state->capture->IsOpen() && !settings().captures_are_mild)
+    Report("MISUSE", "%p is destroyed, an event of a capture that has not ended", static_cast<void*>(event));
   if (state->slot != 0) EndSlot(state->slot);
   driver.events.Remove(event);
   return kSuccess;
@@ -65,6 +69,9 @@ Status EventRecord(Event event, Stream stream) {
     Report("NOTE", "the recording of another process's event is not modelled");
     return kErrorNotSupported;
   }
+  if (stream_state->capture != nullptr) return CaptureRecord(*stream_state, *state);
+  status = CheckWork(*stream_state);
+  if (status != kSuccess) return status;
   auto recording = std::make_shared<Recording>();
   Operation operation;
   operation.name = call.function;
@@ -73,14 +80,17 @@ Status EventRecord(Event event, Stream stream) {
     if (slot != 0) CountCompletion(slot, number);
   };
   status = Submit(stream_state, std::move(operation), &recording->place);
-  if (status == kSuccess) state->last = std::move(recording);
-  return status;
+  if (status != kSuccess) return status;
+  state->last = std::move(recording);
+  state->capture = nullptr;
+  return kSuccess;
 }
 
 Status EventQuery(Event event) {
   STRICT_DRIVER_ENTER("cuEventQuery", kContext);
   std::shared_ptr<EventState> state;
-  const Status status = FindEvent(event, &state);
+  Status status = FindEvent(event, &state);
+  if (status == kSuccess) status = CheckHostWait(*state);
   if (status != kSuccess) return status;
   if (state->context->sticky_error != kSuccess) return state->context->sticky_error;
   if (state->foreign != nullptr) return IsOver(*state->foreign, LatestRecording(*state->foreign)) ? kSuccess : kErrorNotReady;
@@ -91,6 +101,7 @@ Status EventSynchronize(Event event) {
   STRICT_DRIVER_ENTER("cuEventSynchronize", kContext);
   std::shared_ptr<EventState> state;
   Status status = FindEvent(event, &state);
+  if (status == kSuccess) status = CheckHostWait(*state);
   if (status != kSuccess) return status;
   if (state->foreign != nullptr) {
     const std::uint64_t recording = LatestRecording(*state->foreign);
@@ -110,6 +121,7 @@ Status EventElapsedTime(float* milliseconds, Event start, Event end) {
   if (status == kSuccess) status = FindEvent(end, &second);
   if (status != kSuccess) return status;
   if (milliseconds == nullptr) return kErrorInvalidValue;
+  if (first->capture != nullptr || second->capture != nullptr) return kErrorCapturedEvent;
   if (first->context != second->context || first->last == nullptr || second->last == nullptr) return kErrorInvalidHandle;
   if (((first->flags | second->flags) & kEventDisableTiming) != 0) return kErrorInvalidHandle;
   if (!first->last->place.IsReached() || !second->last->place.IsReached()) return kErrorNotReady;

@@ -9,8 +9,8 @@ namespace {
 struct Callback {
   HostFunction function;
   void* data;
-  ContextState* context;
-  bool* is_done;
+  const ContextState* context;  // null: none
+  bool* is_done;                // null: nobody waits
 };
 
 std::deque<Callback>& callbacks = *new std::deque<Callback>;
@@ -18,7 +18,8 @@ std::condition_variable& callback_arrived = *new std::condition_variable;
 bool has_thread = false;
 
 void Run(Lock& lock, const Callback& callback) {
-  if (callback.context->sticky_error == kSuccess && !driver.has_ended) {
+  const bool is_in_error = callback.context != nullptr && callback.context->sticky_error != kSuccess;
+  if (!is_in_error && !driver.has_ended) {
     driver.running_callbacks += 1;
     lock.unlock();
     thread.is_in_callback = true;
@@ -27,7 +28,7 @@ void Run(Lock& lock, const Callback& callback) {
     lock.lock();
     driver.running_callbacks -= 1;
   }
-  *callback.is_done = true;
+  if (callback.is_done != nullptr) *callback.is_done = true;
   changed.notify_all();
 }
 
@@ -41,7 +42,18 @@ void RunCallbacks() {
   }
 }
 
+void Queue(const Callback& callback) {
+  if (!has_thread) {
+    has_thread = true;
+    StartThread(RunCallbacks);
+  }
+  callbacks.push_back(callback);
+  callback_arrived.notify_one();
+}
+
 }  // namespace
+
+void CallLater(HostFunction function, void* data) { Queue({function, data, nullptr, nullptr}); }
 
 void RunHostFunction(Lock& lock, ContextState& context, const Operation& operation) {
   bool is_done = false;
@@ -50,12 +62,7 @@ void RunHostFunction(Lock& lock, ContextState& context, const Operation& operati
     Run(lock, callback);
     return;
   }
-  if (!has_thread) {
-    has_thread = true;
-    StartThread(RunCallbacks);
-  }
-  callbacks.push_back(callback);
-  callback_arrived.notify_one();
+  Queue(callback);
   changed.wait(lock, [&] { return is_done; });
 }
 

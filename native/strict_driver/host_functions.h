@@ -10,6 +10,9 @@ namespace cistern::strict {
 // function is not called. Takes the lock, and releases it meanwhile.
 void RunHostFunction(Lock& lock, ContextState& context, const Operation& operation);
 
+// Calls a function some time later. Takes the lock.
+void CallLater(HostFunction function, void* data);
+
 }  // namespace cistern::strict
 
 #endif  // CISTERN_STRICT_DRIVER_HOST_FUNCTIONS_H_

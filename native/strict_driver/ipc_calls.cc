@@ -2,6 +2,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/event.h"
 #include "strict_driver/ipc.h"
 #include "strict_driver/report.h"
@@ -11,7 +12,7 @@
 namespace cistern::strict::calls {
 
 Status IpcGetMemHandle(IpcMemoryHandle* handle, DevicePointer pointer) {
-  STRICT_DRIVER_ENTER("cuIpcGetMemHandle", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuIpcGetMemHandle", kContext, CheckPerhapsUnsafe);
   const AllocationRef allocation = FindAllocation(pointer);
   if (handle == nullptr) return kErrorInvalidValue;
   if (allocation == nullptr || allocation->start != pointer || allocation->kind != Kind::kDevice) {
@@ -25,20 +26,20 @@ Status IpcGetMemHandle(IpcMemoryHandle* handle, DevicePointer pointer) {
 }
 
 Status IpcOpenMemHandle(DevicePointer* pointer, IpcMemoryHandle handle, unsigned flags) {
-  STRICT_DRIVER_ENTER("cuIpcOpenMemHandle", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuIpcOpenMemHandle", kContext, CheckPerhapsUnsafe);
   if (pointer == nullptr || flags != kIpcLazyPeerAccess) return kErrorInvalidValue;
   return OpenMemory(handle.bytes, pointer);
 }
 
 // Whether it waits is not documented.
 Status IpcCloseMemHandle(DevicePointer pointer) {
-  STRICT_DRIVER_ENTER("cuIpcCloseMemHandle", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuIpcCloseMemHandle", kContext, CheckPerhapsUnsafe);
   const Status status = settings().free_waits ? WaitForContext(call.lock, thread.current, call.function, true) : kSuccess;
   return status == kSuccess ? CloseMemory(pointer) : status;
 }
 
 Status IpcGetEventHandle(IpcEventHandle* handle, Event event) {
-  STRICT_DRIVER_ENTER("cuIpcGetEventHandle", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuIpcGetEventHandle", kContext, CheckPerhapsUnsafe);
   std::shared_ptr<EventState> state;
   const Status status = FindEvent(event, &state);
   if (status != kSuccess) return status;
@@ -52,7 +53,7 @@ Status IpcGetEventHandle(IpcEventHandle* handle, Event event) {
 }
 
 Status IpcOpenEventHandle(Event* event, IpcEventHandle handle) {
-  STRICT_DRIVER_ENTER("cuIpcOpenEventHandle", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuIpcOpenEventHandle", kContext, CheckPerhapsUnsafe);
   if (event == nullptr) return kErrorInvalidValue;
   auto state = std::make_shared<EventState>();
   state->context = thread.current;
@@ -63,22 +64,22 @@ Status IpcOpenEventHandle(Event* event, IpcEventHandle handle) {
 }
 
 Status MemPoolExportToShareableHandle(void*, Pool, int, unsigned long long) {
-  STRICT_DRIVER_ENTER("cuMemPoolExportToShareableHandle", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolExportToShareableHandle", kInit, CheckPerhapsUnsafe);
   return kErrorNotSupported;
 }
 
 Status MemPoolImportFromShareableHandle(Pool*, void*, int, unsigned long long) {
-  STRICT_DRIVER_ENTER("cuMemPoolImportFromShareableHandle", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolImportFromShareableHandle", kInit, CheckPerhapsUnsafe);
   return kErrorNotSupported;
 }
 
 Status MemPoolExportPointer(PoolPointerData*, DevicePointer) {
-  STRICT_DRIVER_ENTER("cuMemPoolExportPointer", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolExportPointer", kInit, CheckPerhapsUnsafe);
   return kErrorNotSupported;
 }
 
 Status MemPoolImportPointer(DevicePointer*, Pool, PoolPointerData*) {
-  STRICT_DRIVER_ENTER("cuMemPoolImportPointer", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolImportPointer", kInit, CheckPerhapsUnsafe);
   return kErrorNotSupported;
 }
 

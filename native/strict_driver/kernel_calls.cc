@@ -1,5 +1,6 @@
 // Modules and kernels. There is no compiler here: the kernels of test/gpu/kernels.ptx are
 // recognized by name, and the host does their work.
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -25,26 +27,22 @@ struct Words {
   std::size_t count = 0;
 };
 
-// The nth parameter of a launch.
-template <typename Value>
-Value Parameter(void** parameters, int index) {
-  Value value;
-  std::memcpy(&value, parameters[index], sizeof value);
-  return value;
-}
+// The parameters of a launch, copied: the launch of a graph uses them again.
+using Parameters = std::array<std::uint64_t, 4>;
 
 // An address outside all allocations causes a sticky error, as on a GPU.
-Words FindWords(std::uint64_t address, std::uint64_t count) {
+Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count) {
   Words words;
   words.allocation = FindAllocation(address);
+  operation->uses.push_back(words.allocation);
   const bool is_virtual = words.allocation != nullptr && words.allocation->kind == Kind::kVirtual;
   const bool is_within = is_virtual ? !FindMappings(address, count * 4).empty()
                                     : words.allocation != nullptr && words.allocation->Contains(address, count * 4);
-  const bool has_access = is_within && HasAccess(thread.current->device, *words.allocation);
+  const bool has_access = is_within && HasAccess(operation->device, *words.allocation);
   if (!has_access || address % 4 != 0) {
     Report("MISUSE", "%s: %llu words at %#llx are not in an allocation that the device has access to", thread.function,
            static_cast<unsigned long long>(count), static_cast<unsigned long long>(address));
-    thread.pending_fault = kErrorIllegalAddress;
+    operation->fault = kErrorIllegalAddress;
     return words;
   }
   words.first = reinterpret_cast<Word*>(HostView(*words.allocation, address));
@@ -52,49 +50,43 @@ Words FindWords(std::uint64_t address, std::uint64_t count) {
   return words;
 }
 
-Operation Hold(void** parameters) {
-  Operation operation;
-  operation.condition = [word = FindWords(Parameter<std::uint64_t>(parameters, 0), 1), value = Parameter<std::uint32_t>(parameters, 1)] {
+void Hold(const Parameters& parameters, Operation* operation) {
+  operation->condition = [word = FindWords(operation, parameters[0], 1), value = static_cast<std::uint32_t>(parameters[1])] {
     CheckLife(word.allocation, "a kernel that waits");
     return word.first == nullptr || word.allocation->is_freed || *word.first >= value;
   };
-  return operation;
 }
 
-Operation Fill(void** parameters) {
-  Operation operation;
-  operation.run = [words = FindWords(Parameter<std::uint64_t>(parameters, 0), Parameter<std::uint64_t>(parameters, 1)),
-                   value = Parameter<std::uint32_t>(parameters, 2)] {
+void Fill(const Parameters& parameters, Operation* operation) {
+  operation->run = [words = FindWords(operation, parameters[0], parameters[1]), value = static_cast<std::uint32_t>(parameters[2])] {
     CheckLife(words.allocation, "a kernel that writes");
     for (std::size_t index = 0; index < words.count; ++index) words.first[index] = value;
   };
-  return operation;
 }
 
-Operation CountWrong(void** parameters) {
-  Operation operation;
-  operation.run = [words = FindWords(Parameter<std::uint64_t>(parameters, 0), Parameter<std::uint64_t>(parameters, 1)),
-                   value = Parameter<std::uint32_t>(parameters, 2), wrong = FindWords(Parameter<std::uint64_t>(parameters, 3), 1)] {
+void CountWrong(const Parameters& parameters, Operation* operation) {
+  operation->run = [words = FindWords(operation, parameters[0], parameters[1]), value = static_cast<std::uint32_t>(parameters[2]),
+                    wrong = FindWords(operation, parameters[3], 1)] {
     CheckLife(words.allocation, "a kernel that reads");
     CheckLife(wrong.allocation, "a kernel that counts");
     for (std::size_t index = 0; index < words.count; ++index) {
       if (words.first[index] != value) *wrong.first += 1;
     }
   };
-  return operation;
 }
 
 struct Kernel {
   const char* name;
-  Operation (*make)(void** parameters);
+  void (*make)(const Parameters& parameters, Operation* operation);
+  std::vector<std::size_t> bytes;  // of each parameter
 };
 
-Kernel kernels[] = {{"hold", Hold}, {"fill", Fill}, {"count_wrong", CountWrong}};
+Kernel kernels[] = {{"hold", Hold, {8, 4}}, {"fill", Fill, {8, 8, 4}}, {"count_wrong", CountWrong, {8, 8, 4, 8}}};
 
 }  // namespace
 
 Status ModuleLoadData(void** module, const void* image) {
-  STRICT_DRIVER_ENTER("cuModuleLoadData", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuModuleLoadData", kContext, CheckPotentiallyUnsafe);
   if (module == nullptr || image == nullptr) return kErrorInvalidValue;
   if (!settings().has_kernels) return kErrorNotSupported;
   *module = kernels;
@@ -119,9 +111,15 @@ Status LaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned g
   const Status status = FindStream(stream, &state, true);
   if (status != kSuccess) return status;
   if (function == nullptr || grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0) return kErrorInvalidValue;
-  Operation operation = static_cast<const Kernel*>(function)->make(parameters);
-  operation.name = call.function;
-  return Submit(state, std::move(operation));
+  const Kernel& kernel = *static_cast<const Kernel*>(function);
+  Parameters copied = {};
+  for (std::size_t i = 0; i < kernel.bytes.size(); ++i) std::memcpy(&copied[i], parameters[i], kernel.bytes[i]);
+  return SubmitOrCapture(state, kNodeKernel, [=, name = call.function, make = kernel.make](Operation* operation) -> Status {
+    operation->name = name;
+    operation->device = state->context->device;
+    make(copied, operation);
+    return kSuccess;
+  });
 }
 
 }  // namespace cistern::strict::calls

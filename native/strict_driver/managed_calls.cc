@@ -4,6 +4,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -59,6 +60,9 @@ Status Prefetch(ApiCall& call, DevicePointer address, std::size_t bytes, MemLoca
   if (status != kSuccess) return status;
   if (flags != 0) return kErrorInvalidValue;
   if (!IsLocation(location) || !settings().has_concurrent_managed_access) return kErrorInvalidDevice;
+  status = ForPages(address, bytes, [](PageAdvice&) {});
+  if (status == kSuccess) status = CheckUncaptured(*stream);
+  if (status != kSuccess) return status;
   status = ForPages(address, bytes, [&](PageAdvice& page) { page.prefetched = OrdinalOf(location); });
   if (status != kSuccess) return status;
   Operation operation;

@@ -4,6 +4,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -48,14 +49,14 @@ Status MemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
-  STRICT_DRIVER_ENTER("cuMemAlloc", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAlloc", kContext, CheckPotentiallyUnsafe);
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
   const Status status = WaitToAllocate(call);
   return status == kSuccess ? AllocateDeviceMemory(thread.current->device, bytes, pointer) : status;
 }
 
 Status MemFree(DevicePointer pointer) {
-  STRICT_DRIVER_ENTER("cuMemFree", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemFree", kContext, CheckPotentiallyUnsafe);
   if (pointer == 0) return kSuccess;
   const AllocationRef allocation = FindAllocation(pointer);
   const bool has_kind = allocation != nullptr && allocation->kind != Kind::kPinned && allocation->kind != Kind::kVirtual &&
@@ -72,7 +73,7 @@ Status MemFree(DevicePointer pointer) {
 }
 
 Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
-  STRICT_DRIVER_ENTER("cuMemAllocManaged", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAllocManaged", kContext, CheckPotentiallyUnsafe);
   if (pointer == nullptr || bytes == 0 || (flags != kMemAttachGlobal && flags != kMemAttachHost)) return kErrorInvalidValue;
   std::uintptr_t start;
   const Status status = AllocateHostVisibleMemory(call, Kind::kManaged, bytes, &start);
@@ -81,7 +82,7 @@ Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags
 }
 
 Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
-  STRICT_DRIVER_ENTER("cuMemHostAlloc", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemHostAlloc", kContext, CheckPotentiallyUnsafe);
   constexpr unsigned kAllFlags = kHostAllocPortable | kHostAllocDeviceMap | kHostAllocWriteCombined;
   if (pointer == nullptr || bytes == 0 || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
   std::uintptr_t start;
@@ -91,7 +92,7 @@ Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
 }
 
 Status MemFreeHost(void* pointer) {
-  STRICT_DRIVER_ENTER("cuMemFreeHost", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemFreeHost", kContext, CheckPerhapsUnsafe);
   if (pointer == nullptr) return kSuccess;
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
   const AllocationRef allocation = FindAllocation(start);
@@ -107,13 +108,15 @@ Status MemFreeHost(void* pointer) {
 Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   STRICT_DRIVER_ENTER("cuMemFreeAsync", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
   if (status != kSuccess) return status;
   const AllocationRef allocation = FindAllocation(pointer);
   if (allocation == nullptr || allocation->start != pointer || (allocation->kind != Kind::kDevice && allocation->pool == nullptr)) {
     Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory or of a pool's", pointer);
     return kErrorInvalidValue;
   }
+  status = CheckUncaptured(*state);
+  if (status != kSuccess) return status;
   if (allocation->pool != nullptr) return FreeToPool(allocation, state);
   driver.allocations.erase(allocation->start);
   Operation operation;

@@ -3,6 +3,7 @@
 
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -47,7 +48,7 @@ bool IsAllZero(const PoolProperties& properties) {
 }  // namespace
 
 Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
-  STRICT_DRIVER_ENTER("cuMemPoolCreate", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolCreate", kInit, CheckPotentiallyUnsafe);
   if (!settings().has_pools) return kErrorNotSupported;
   if (pool == nullptr || properties == nullptr || !IsAllZero(*properties)) return kErrorInvalidValue;
   auto state = std::make_shared<PoolState>();
@@ -85,7 +86,7 @@ Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal device) {
 }
 
 Status MemPoolDestroy(Pool pool) {
-  STRICT_DRIVER_ENTER("cuMemPoolDestroy", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolDestroy", kInit, CheckPerhapsUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status != kSuccess) return status;
@@ -100,7 +101,7 @@ Status MemPoolDestroy(Pool pool) {
 }
 
 Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
-  STRICT_DRIVER_ENTER("cuMemPoolTrimTo", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolTrimTo", kInit, CheckPerhapsUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status == kSuccess) ReleaseChunks(*state, bytes_to_keep);
@@ -110,7 +111,7 @@ Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
 // "Default accessibility of the pool from the host or the device itself cannot be revoked": nor is a device
 // given access that it cannot have.
 Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::size_t count) {
-  STRICT_DRIVER_ENTER("cuMemPoolSetAccess", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolSetAccess", kInit, CheckPerhapsUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status != kSuccess) return status;
@@ -136,7 +137,7 @@ Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::s
 }
 
 Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
-  STRICT_DRIVER_ENTER("cuMemPoolSetAttribute", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolSetAttribute", kInit, CheckPotentiallyUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status != kSuccess) return status;
@@ -169,7 +170,7 @@ Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
 }
 
 Status MemPoolGetAttribute(Pool pool, int attribute, void* value) {
-  STRICT_DRIVER_ENTER("cuMemPoolGetAttribute", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolGetAttribute", kInit, CheckPotentiallyUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status != kSuccess) return status;
@@ -214,6 +215,8 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   if (status == kSuccess) status = FindStream(stream, &stream_state, false);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  status = CheckUncaptured(*stream_state);
+  if (status != kSuccess) return status;
   return AllocateFromPool(state, bytes, stream_state, pointer);
 }
 

@@ -30,6 +30,8 @@ const Entry kEntries[] = {
     {"cuMemPrefetchAsync", 8000, AddressOf(calls::MemPrefetchAsync8000)},
     {"cuStreamWaitValue32", 11070, AddressOf(calls::StreamWaitValue32)},
     {"cuStreamWriteValue32", 11070, AddressOf(calls::StreamWriteValue32)},
+    {"cuStreamGetCaptureInfo", 10010, AddressOf(calls::StreamGetCaptureInfo10010)},
+    {"cuStreamGetCaptureInfo", 12030, AddressOf(calls::StreamGetCaptureInfo12030)},
     {"cuModuleLoadData", 2000, AddressOf(calls::ModuleLoadData)},
     {"cuModuleGetFunction", 2000, AddressOf(calls::ModuleGetFunction)},
     {"cuLaunchKernel", 4000, AddressOf(calls::LaunchKernel)},

@@ -68,6 +68,7 @@ Settings ReadAll() {
   Read("USED_FALLS_AT_ONCE", &read.used_memory_falls_at_once);
   Read("EXIT_WAITS", &read.exit_waits);
   Read("FILL", &read.fills_new_memory);
+  Read("MILD_CAPTURES", &read.captures_are_mild);
   read.failures = Failures("FAIL");
   read.faults = Failures("STICKY");
   if (const char* text = Text("LOG")) read.log = text;

@@ -49,6 +49,7 @@ struct Settings {
   bool used_memory_falls_at_once = false;  // USED_FALLS_AT_ONCE: a pool's used bytes fall with the call of cuMemFreeAsync
   bool exit_waits = true;                  // EXIT_WAITS: the exit handler waits for the running host function
   bool fills_new_memory = true;            // FILL: with arbitrary bytes
+  bool captures_are_mild = false;          // MILD_CAPTURES: what the documentation does not refuse is allowed, or harms no capture
 
   // Failures.
   std::vector<Failure> failures;  // FAIL=function:nth:status,…: the call does nothing and fails

@@ -22,11 +22,18 @@
 
 namespace cistern::strict {
 
+struct Allocation;
 struct ContextState;
 struct StreamState;
 struct PoolState;
 struct ForeignEvent;
 struct ForeignMemory;
+struct CaptureState;
+struct GraphState;
+struct NodeState;
+struct ExecState;
+struct UserObjectState;
+using CaptureRef = std::shared_ptr<CaptureState>;
 using StreamRef = std::shared_ptr<StreamState>;
 using PoolRef = std::shared_ptr<PoolState>;
 using Lock = std::unique_lock<std::mutex>;
@@ -40,6 +47,8 @@ struct Place {
 
 struct Operation {
   const char* name = "";
+  DeviceOrdinal device = 0;                       // that a kernel runs on
+  std::vector<std::shared_ptr<Allocation>> uses;  // the memory whose addresses it has
   std::vector<Place> after;
   std::function<bool()> condition;  // called without the lock, repeatedly, until it is true
   std::function<void()> run;        // called without the lock
@@ -61,7 +70,10 @@ struct StreamState {
   std::uint64_t completed = 0;
   bool is_destroyed = false;
   bool has_thread = false;
-  const char* at = "";  // what it is doing or waiting for
+  const char* at = "";                      // what it is doing or waiting for
+  CaptureRef capture;                       // the one that it is part of, until that is ended; see capture.h
+  std::vector<std::size_t> frontier;        // the nodes of the capture that its next one depends on
+  std::vector<GraphNode> frontier_handles;  // those, as last returned to the caller
   std::condition_variable arrived;
   bool IsBlocking() const { return (flags & kStreamNonBlocking) == 0; }
   bool IsIdle() const { return completed == submitted; }
@@ -87,6 +99,8 @@ struct EventState {
   ContextState* context = nullptr;
   unsigned flags = 0;
   std::shared_ptr<Recording> last;
+  CaptureRef capture;                     // of the last recording; null: it was not captured
+  std::vector<std::size_t> frontier;      // the nodes of the capture that come before that
   std::uint32_t slot = 0;                 // of an interprocess event; see ipc.h
   std::shared_ptr<ForeignEvent> foreign;  // of another process
 };
@@ -158,11 +172,17 @@ struct Driver {
   HandleTable<StreamState> streams;
   HandleTable<EventState> events;
   HandleTable<PoolState> pools;
+  std::vector<CaptureRef> captures;  // open and invalidated ones
+  HandleTable<GraphState> graphs;
+  HandleTable<const NodeState> nodes;
+  HandleTable<ExecState> execs;
+  HandleTable<UserObjectState> user_objects;
   std::map<DeviceOrdinal, Pool> default_pools;
   std::set<PoolRef> all_pools;  // including destroyed ones that still have memory
   std::map<std::uintptr_t, AllocationRef> allocations;
   std::map<std::string, std::uint64_t> calls;
   std::uint64_t last_stream_id = 20;
+  std::uint64_t last_capture_id = 0;
   int running_callbacks = 0;
 
   DeviceMemory& MemoryOf(DeviceOrdinal device) { return memory[static_cast<std::size_t>(device)]; }
@@ -173,6 +193,7 @@ struct Thread {
   ContextState* current = nullptr;
   bool is_in_callback = false;
   int capture_mode = kCaptureModeGlobal;
+  std::uint64_t id = 0;  // unlike the system's, never used again; see ThreadId
   std::map<ContextState*, StreamRef> default_streams;
   Status pending_fault = 0;   // the error of the work that this call queues
   const char* function = "";  // the call in progress

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "strict_driver/capture.h"
 #include "strict_driver/host_functions.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -124,6 +125,8 @@ StreamRef NewStream(ContextState* context, Role role, unsigned flags, int priori
 
 Status Submit(const StreamRef& stream, Operation operation, Place* place) {
   ContextState* context = stream->context;
+  const Status status = CheckUncaptured(*stream);
+  if (status != kSuccess) return status;
   if (context->sticky_error != kSuccess) return context->sticky_error;
   // Work of the legacy default stream waits for all earlier work in every blocking stream, and that
   // for earlier work of the legacy stream.
@@ -134,7 +137,8 @@ Status Submit(const StreamRef& stream, Operation operation, Place* place) {
   } else if (stream->IsBlocking() && !context->legacy->IsIdle()) {
     operation.after.push_back({context->legacy, context->legacy->submitted});
   }
-  operation.fault = std::exchange(thread.pending_fault, kSuccess);
+  const Status fault = std::exchange(thread.pending_fault, kSuccess);
+  if (operation.fault == kSuccess) operation.fault = fault;
   stream->queue.push_back(std::move(operation));
   stream->submitted += 1;
   if (place != nullptr) *place = {stream, stream->submitted};
@@ -145,6 +149,15 @@ Status Submit(const StreamRef& stream, Operation operation, Place* place) {
   }
   stream->arrived.notify_one();
   return kSuccess;
+}
+
+void EndStream(const StreamRef& stream) {
+  stream->is_destroyed = true;
+  if (stream->has_thread) {
+    stream->arrived.notify_one();
+  } else {
+    stream->context->streams.erase(stream);
+  }
 }
 
 std::vector<Place> PendingOf(const ContextState& context, bool only_blocking) {

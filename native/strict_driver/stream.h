@@ -19,6 +19,9 @@ StreamRef NewStream(ContextState* context, Role role, unsigned flags, int priori
 // Queues an operation; `place` is then the place right after it.
 Status Submit(const StreamRef& stream, Operation operation, Place* place = nullptr);
 
+// The stream has no handle any more, and ends once its work has run.
+void EndStream(const StreamRef& stream);
+
 // The ends of the context's streams that have work; with `only_blocking`, only of those that the
 // legacy default stream waits for.
 std::vector<Place> PendingOf(const ContextState& context, bool only_blocking);

@@ -3,6 +3,7 @@
 
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/event.h"
 #include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
@@ -13,7 +14,7 @@
 
 namespace cistern::strict::calls {
 Status StreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
-  STRICT_DRIVER_ENTER("cuStreamCreateWithPriority", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuStreamCreateWithPriority", kContext, CheckPerhapsUnsafe);
   if (stream == nullptr || (flags & ~unsigned{kStreamNonBlocking}) != 0) return kErrorInvalidValue;
   const StreamRef state = NewStream(thread.current, Role::kCreated, flags, std::clamp(priority, kGreatestPriority, 0));
   *stream = static_cast<Stream>(driver.streams.Add(state));
@@ -21,19 +22,15 @@ Status StreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
 }
 
 Status StreamDestroy(Stream stream) {
-  STRICT_DRIVER_ENTER("cuStreamDestroy", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuStreamDestroy", kContext, CheckPerhapsUnsafe);
   const StreamRef state = driver.streams.Find(stream);
   if (state == nullptr) {
     Report("MISUSE", "%p is destroyed, which is not a live stream", static_cast<void*>(stream));
     return kErrorInvalidHandle;
   }
+  LeaveCapture(state);
   driver.streams.Remove(stream);
-  state->is_destroyed = true;
-  if (state->has_thread) {
-    state->arrived.notify_one();
-  } else {
-    state->context->streams.erase(state);
-  }
+  EndStream(state);
   return kSuccess;
 }
 
@@ -41,6 +38,7 @@ Status StreamSynchronize(Stream stream) {
   STRICT_DRIVER_ENTER("cuStreamSynchronize", kContext);
   StreamRef state;
   Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckHostWait(*state);
   if (status != kSuccess) return status;
   std::vector<Place> places = {{state, state->submitted}};
   if (state->role == Role::kLegacy) places = PendingOf(*state->context, true);
@@ -52,7 +50,8 @@ Status StreamSynchronize(Stream stream) {
 Status StreamQuery(Stream stream) {
   STRICT_DRIVER_ENTER("cuStreamQuery", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckHostWait(*state);
   if (status != kSuccess) return status;
   if (state->context->sticky_error != kSuccess) return state->context->sticky_error;
   const bool is_idle = state->role == Role::kLegacy ? PendingOf(*state->context, true).empty() : state->IsIdle();
@@ -62,7 +61,8 @@ Status StreamQuery(Stream stream) {
 Status StreamGetId(Stream stream, unsigned long long* id) {
   STRICT_DRIVER_ENTER("cuStreamGetId", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckQuestion(*state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
   *id = state->id;
@@ -73,7 +73,8 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
 Status StreamGetFlags(Stream stream, unsigned* flags) {
   STRICT_DRIVER_ENTER("cuStreamGetFlags", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckQuestion(*state, !settings().captures_are_mild);
   if (status != kSuccess) return status;
   if (flags == nullptr) return kErrorInvalidValue;
   *flags = state->flags;
@@ -83,7 +84,8 @@ Status StreamGetFlags(Stream stream, unsigned* flags) {
 Status StreamGetCtx(Stream stream, Context* context) {
   STRICT_DRIVER_ENTER("cuStreamGetCtx", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckQuestion(*state);
   if (status != kSuccess) return status;
   if (context == nullptr) return kErrorInvalidValue;
   *context = reinterpret_cast<Context>(state->context);
@@ -93,7 +95,8 @@ Status StreamGetCtx(Stream stream, Context* context) {
 Status StreamGetPriority(Stream stream, int* priority) {
   STRICT_DRIVER_ENTER("cuStreamGetPriority", kContext);
   StreamRef state;
-  const Status status = FindStream(stream, &state, false);
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckQuestion(*state, !settings().captures_are_mild);
   if (status != kSuccess) return status;
   if (priority == nullptr) return kErrorInvalidValue;
   *priority = state->priority;
@@ -108,6 +111,9 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   if (status == kSuccess) status = FindEvent(event, &event_state);
   if (status != kSuccess) return status;
   if (flags != 0) return kErrorInvalidValue;
+  if (state->capture != nullptr || event_state->capture != nullptr) return CaptureWait(state, *event_state);
+  status = CheckWork(*state);
+  if (status != kSuccess) return status;
   Operation operation;
   operation.name = call.function;
   if (event_state->foreign != nullptr) {
@@ -127,11 +133,13 @@ Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
   const Status status = FindStream(stream, &state, true);
   if (status != kSuccess) return status;
   if (function == nullptr) return kErrorInvalidValue;
-  Operation operation;
-  operation.name = call.function;
-  operation.host_function = function;
-  operation.host_data = user_data;
-  return Submit(state, std::move(operation));
+  return SubmitOrCapture(state, kNodeHost, [=, name = call.function, time = TimeOfObjects()](Operation* operation) -> Status {
+    operation->name = name;
+    operation->run = [user_data, time] { CheckHostData(user_data, time); };
+    operation->host_function = function;
+    operation->host_data = user_data;
+    return kSuccess;
+  });
 }
 
 }  // namespace cistern::strict::calls

@@ -8,6 +8,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -88,23 +89,42 @@ bool IsMemoryOf(Context context, const Side& side) {
   return false;
 }
 
+// The operation of a copy whose arguments have been checked: only the memory can have changed.
+Status MakeCopy(DevicePointer destination, DevicePointer source, std::size_t bytes, Operation* operation) {
+  Side to;
+  Side from;
+  Status status = Resolve(destination, bytes, true, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, true, &from);
+  if (status != kSuccess) return status;
+  operation->name = "cuMemcpyAsync";
+  operation->uses = {to.allocation, from.allocation};
+  operation->run = [to, from, bytes] {
+    CheckLife(to, "a copy to memory");
+    CheckLife(from, "a copy from memory");
+    std::memmove(to.view, from.view, bytes);
+  };
+  return kSuccess;
+}
+
 template <typename Word>
 Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t count, Stream handle) {
   StreamRef stream;
   Status status = FindStream(handle, &stream, true);
   if (status != kSuccess || count == 0) return status;
   if (destination % sizeof(Word) != 0) return kErrorInvalidValue;
-  Side to;
-  status = Resolve(destination, count * sizeof(Word), false, &to);
-  if (status != kSuccess) return status;
-  if (!CanUse(stream, to)) return kErrorInvalidValue;
-  Operation operation;
-  operation.name = call.function;
-  operation.run = [to, value, count] {
-    CheckLife(to, "a fill");
-    std::fill_n(reinterpret_cast<Word*>(to.view), count, value);
-  };
-  return Submit(stream, std::move(operation));
+  return SubmitOrCapture(stream, kNodeFill, [=, name = call.function](Operation* operation) -> Status {
+    Side to;
+    const Status found = Resolve(destination, count * sizeof(Word), false, &to);
+    if (found != kSuccess) return found;
+    if (!CanUse(stream, to)) return kErrorInvalidValue;
+    operation->name = name;
+    operation->uses = {to.allocation};
+    operation->run = [to, value, count] {
+      CheckLife(to, "a fill");
+      std::fill_n(reinterpret_cast<Word*>(to.view), count, value);
+    };
+    return kSuccess;
+  });
 }
 
 }  // namespace
@@ -120,6 +140,12 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   if (status == kSuccess) status = Resolve(source, bytes, true, &from);
   if (status != kSuccess) return status;
   if (!CanUse(stream, to) || !CanUse(stream, from)) return kErrorInvalidValue;
+  const bool is_pageable = to.allocation == nullptr || from.allocation == nullptr;
+  status = is_pageable && !settings().captures_are_mild ? CheckUncaptured(*stream) : CheckWork(*stream);
+  if (status != kSuccess) return status;
+  if (stream->capture != nullptr) {
+    return SubmitOrCapture(stream, kNodeCopy, [=](Operation* operation) { return MakeCopy(destination, source, bytes, operation); });
+  }
   std::shared_ptr<char[]> staged;
   if (from.allocation == nullptr && !to.IsHost() && !settings().reads_pageable_memory) {
     if (settings().copy_from_pageable_waits) {

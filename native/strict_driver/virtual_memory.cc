@@ -8,6 +8,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -108,7 +109,7 @@ Status MemGetAllocationGranularity(std::size_t* bytes, const AllocationPropertie
 }
 
 Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer, unsigned long long flags) {
-  STRICT_DRIVER_ENTER("cuMemAddressReserve", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAddressReserve", kInit, CheckPotentiallyUnsafe);
   if (address == nullptr || bytes == 0 || bytes % kGranule != 0 || flags != 0) return kErrorInvalidValue;
   if ((alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
   if (alignment > kGranule) {
@@ -127,7 +128,7 @@ Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t 
 }
 
 Status MemAddressFree(DevicePointer address, std::size_t bytes) {
-  STRICT_DRIVER_ENTER("cuMemAddressFree", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAddressFree", kInit, CheckPotentiallyUnsafe);
   const auto found = reservations.find(address);
   if (found == reservations.end() || found->second.bytes != bytes || !found->second.mappings.empty()) {
     Report("MISUSE", "cuMemAddressFree of %zu bytes at %#llx, which are not a reservation without mappings", bytes, address);
@@ -140,7 +141,7 @@ Status MemAddressFree(DevicePointer address, std::size_t bytes) {
 }
 
 Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProperties* properties, unsigned long long flags) {
-  STRICT_DRIVER_ENTER("cuMemCreate", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemCreate", kInit, CheckPotentiallyUnsafe);
   Status status = CheckProperties(properties);
   if (status != kSuccess) return status;
   if (memory == nullptr || bytes == 0 || bytes % kGranule != 0 || flags != 0) return kErrorInvalidValue;
@@ -159,14 +160,14 @@ Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProper
 }
 
 Status MemRelease(MemoryHandle memory) {
-  STRICT_DRIVER_ENTER("cuMemRelease", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemRelease", kInit, CheckPotentiallyUnsafe);
   if (handles.erase(memory) == 1) return kSuccess;
   Report("MISUSE", "cuMemRelease of %#llx, which is not a handle", memory);
   return kErrorInvalidValue;
 }
 
 Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
-  STRICT_DRIVER_ENTER("cuMemMap", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemMap", kInit, CheckPotentiallyUnsafe);
   const auto reservation = FindReservation(address, bytes);
   const auto handle = handles.find(memory);
   const bool is_valid = reservation != reservations.end() && handle != handles.end() && address % kGranule == 0 && offset == 0 &&
@@ -189,7 +190,7 @@ Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Memo
 
 // Waits for nothing: the caller must know that the memory is not in use.
 Status MemUnmap(DevicePointer address, std::size_t bytes) {
-  STRICT_DRIVER_ENTER("cuMemUnmap", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemUnmap", kInit, CheckPotentiallyUnsafe);
   const auto reservation = FindReservation(address, bytes);
   if (reservation == reservations.end() || reservation->second.mappings.count(address) == 0) {
     Report("MISUSE", "cuMemUnmap of %#llx, where nothing is mapped", address);
@@ -214,7 +215,7 @@ Status MemUnmap(DevicePointer address, std::size_t bytes) {
 }
 
 Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
-  STRICT_DRIVER_ENTER("cuMemSetAccess", kInit);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemSetAccess", kInit, CheckPotentiallyUnsafe);
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
   for (std::size_t i = 0; i < count; ++i) {
     if (descriptions[i].flags == kAccessRead || descriptions[i].location.type != kLocationDevice) {

@@ -45,6 +45,7 @@ const allSettings = {
   'managed memory is told to be host memory': { MANAGED_TYPE: 1 },
   'managed memory is told to be unified': { MANAGED_TYPE: 4, PINNED_HAS_RANGE: 0 },
   'handles are not reused': { REUSE_HANDLES: 0 },
+  'captures: mild': { MILD_CAPTURES: 1, KERNELS: 1 },
 };
 
 /** Suites in which tests use memory out of order on purpose, to see whether that is found. */

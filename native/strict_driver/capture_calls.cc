@@ -1,0 +1,88 @@
+// Captures: cuStreamBeginCapture, cuStreamEndCapture, and what asks about them.
+#include <algorithm>
+#include <utility>
+
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/capture.h"
+#include "strict_driver/stream.h"
+
+namespace cistern::strict::calls {
+namespace {
+
+Status FindForQuestion(Stream stream, StreamRef* state) {
+  const Status status = FindStream(stream, state, false);
+  return status == kSuccess ? CheckLegacy(**state) : status;
+}
+
+int StatusOf(const StreamState& stream) {
+  if (stream.capture == nullptr) return kCaptureNone;
+  return stream.capture->graph != nullptr ? kCaptureActive : kCaptureInvalidated;
+}
+
+}  // namespace
+
+Status ThreadExchangeStreamCaptureMode(int* mode) {
+  STRICT_DRIVER_ENTER("cuThreadExchangeStreamCaptureMode", kInit);
+  if (mode == nullptr || *mode < kCaptureModeGlobal || *mode > kCaptureModeRelaxed) return kErrorInvalidValue;
+  std::swap(*mode, thread.capture_mode);
+  return kSuccess;
+}
+
+Status StreamBeginCapture(Stream stream, int mode) {
+  STRICT_DRIVER_ENTER("cuStreamBeginCapture", kContext);
+  StreamRef state;
+  const Status status = FindStream(stream, &state, false);
+  return status == kSuccess ? BeginCapture(state, mode) : status;
+}
+
+Status StreamEndCapture(Stream stream, Graph* graph) {
+  STRICT_DRIVER_ENTER("cuStreamEndCapture", kContext);
+  StreamRef state;
+  const Status status = FindStream(stream, &state, false);
+  if (status != kSuccess) return status;
+  return graph == nullptr ? Status{kErrorInvalidValue} : EndCapture(state, graph);
+}
+
+Status StreamIsCapturing(Stream stream, int* status) {
+  STRICT_DRIVER_ENTER("cuStreamIsCapturing", kContext);
+  StreamRef state;
+  const Status found = FindForQuestion(stream, &state);
+  if (found != kSuccess) return found;
+  if (status == nullptr) return kErrorInvalidValue;
+  *status = StatusOf(*state);
+  return kSuccess;
+}
+
+Status StreamGetCaptureInfo(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                            std::size_t* dependency_count) {
+  return StreamGetCaptureInfo12030(stream, status, id, graph, dependencies, nullptr, dependency_count);
+}
+
+Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id) {
+  return StreamGetCaptureInfo12030(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+}
+
+// No edge has data here.
+Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                 const EdgeData** edges, std::size_t* dependency_count) {
+  STRICT_DRIVER_ENTER("cuStreamGetCaptureInfo", kContext);
+  StreamRef state;
+  const Status found = FindForQuestion(stream, &state);
+  if (found != kSuccess) return found;
+  if (status == nullptr || (edges != nullptr && dependencies == nullptr)) return kErrorInvalidValue;
+  *status = StatusOf(*state);
+  if (*status != kCaptureActive) return kSuccess;
+  const CaptureState& capture = *state->capture;
+  std::vector<GraphNode>& handles = state->frontier_handles;
+  handles.clear();
+  for (const std::size_t index : state->frontier) handles.push_back(capture.graph->nodes[index]->handle);
+  if (id != nullptr) *id = capture.id;
+  if (graph != nullptr) *graph = capture.graph->handle;
+  if (dependencies != nullptr) *dependencies = handles.data();
+  if (edges != nullptr) *edges = nullptr;
+  if (dependency_count != nullptr) *dependency_count = handles.size();
+  return kSuccess;
+}
+
+}  // namespace cistern::strict::calls

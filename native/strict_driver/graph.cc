@@ -1,0 +1,161 @@
+#include "strict_driver/graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "strict_driver/report.h"
+#include "strict_driver/settings.h"
+#include "strict_driver/stream.h"
+
+namespace cistern::strict {
+namespace {
+
+constexpr std::size_t kMostQueues = 3;
+
+// An order of the nodes that agrees with their edges, and is otherwise left to chance.
+std::vector<std::size_t> ArbitraryOrder(const std::vector<NodeRef>& nodes, std::minstd_rand& random) {
+  std::vector<std::size_t> missing(nodes.size());
+  std::vector<std::vector<std::size_t>> followers(nodes.size());
+  std::vector<std::size_t> ready;
+  for (std::size_t index = 0; index < nodes.size(); ++index) {
+    missing[index] = nodes[index]->after.size();
+    if (missing[index] == 0) ready.push_back(index);
+    for (const std::size_t before : nodes[index]->after) followers[before].push_back(index);
+  }
+  std::vector<std::size_t> order;
+  while (!ready.empty()) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    const std::size_t next = ready.back();
+    ready.pop_back();
+    order.push_back(next);
+    for (const std::size_t follower : followers[next]) {
+      if (--missing[follower] == 0) ready.push_back(follower);
+    }
+  }
+  return order;
+}
+
+const StreamRef& AnyQueue(ExecState& exec, ContextState* context) {
+  std::vector<StreamRef>& queues = exec.queues[context];
+  if (queues.empty()) {
+    const std::size_t count = std::min(kMostQueues, exec.body->nodes.size());
+    for (std::size_t i = 0; i < count; ++i) queues.push_back(NewStream(context, Role::kCreated, kStreamNonBlocking, 0));
+  }
+  return queues[exec.random() % queues.size()];
+}
+
+// The memory at the addresses of a node can be gone, or be somebody else's by now. Mappings may change.
+bool HasItsMemory(const NodeState& node, const Operation& operation) {
+  if (operation.uses.size() != node.uses.size()) return true;  // virtual memory that is mapped in other pieces
+  for (std::size_t i = 0; i < node.uses.size(); ++i) {
+    const AllocationRef& captured = node.uses[i];
+    if (captured == operation.uses[i] || captured == nullptr || captured->kind == Kind::kVirtual) continue;
+    Report("MISUSE", "%s: the memory %#lx of a node has been freed, and other memory is there", thread.function, captured->start);
+    return false;
+  }
+  return true;
+}
+
+Operation OperationOf(const NodeState& node) {
+  Operation operation;
+  const Status status = node.make(&operation);
+  if (status != kSuccess) Report("MISUSE", "%s: the memory of a node is not there any more", thread.function);
+  if (status != kSuccess || !HasItsMemory(node, operation)) operation.fault = kErrorIllegalAddress;
+  return operation;
+}
+
+Status Fail(GraphUpdateResult* result, int reason, GraphNode node) {
+  *result = {reason, node, nullptr};
+  return kErrorGraphExecUpdateFailure;
+}
+
+// Where the operands of a copy or fill are cannot change.
+bool AreAlike(const AllocationRef& a, const AllocationRef& b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  return a->kind == b->kind && a->device == b->device;
+}
+
+bool HaveAlikeOperands(const NodeState& a, const NodeState& b) {
+  return std::equal(a.uses.begin(), a.uses.end(), b.uses.begin(), b.uses.end(), AreAlike);
+}
+
+}  // namespace
+
+std::shared_ptr<GraphState> NewGraph() {
+  auto graph = std::make_shared<GraphState>();
+  graph->handle = static_cast<Graph>(driver.graphs.Add(graph));
+  return graph;
+}
+
+void DropGraph(GraphState& graph) {
+  for (const NodeRef& node : graph.nodes) driver.nodes.Remove(node->handle);
+  driver.graphs.Remove(graph.handle);
+}
+
+std::size_t AddNode(GraphState& graph, NodeState node) {
+  const auto added = std::make_shared<NodeState>(std::move(node));
+  added->handle = static_cast<GraphNode>(driver.nodes.Add(added));
+  graph.nodes.push_back(added);
+  return graph.nodes.size() - 1;
+}
+
+std::shared_ptr<ExecState> Instantiate(const GraphState& graph) {
+  auto exec = std::make_shared<ExecState>();
+  exec->body = std::make_shared<ExecBody>(ExecBody{graph.nodes, graph.objects});
+  static unsigned count = 0;
+  exec->random.seed(settings().seed * 7919 + ++count);
+  return exec;
+}
+
+Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* result) {
+  const std::vector<NodeRef>& before = exec.body->nodes;
+  if (before.size() != graph.nodes.size()) return Fail(result, kUpdateTopologyChanged, nullptr);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const NodeState& node = *graph.nodes[i];
+    if (node.after != before[i]->after) return Fail(result, kUpdateTopologyChanged, node.handle);
+    if (node.type != before[i]->type) return Fail(result, kUpdateNodeTypeChanged, node.handle);
+    if (node.context != before[i]->context || !HaveAlikeOperands(*before[i], node))
+      return Fail(result, kUpdateParametersChanged, node.handle);
+  }
+  exec.body = std::make_shared<ExecBody>(ExecBody{graph.nodes, graph.objects});
+  *result = {kUpdateSuccess, nullptr, nullptr};
+  return kSuccess;
+}
+
+Status Launch(ExecState& exec, const StreamRef& stream) {
+  const std::shared_ptr<const ExecBody> body = exec.body;
+  Operation begin;
+  begin.name = "the begin of a graph";
+  begin.after.push_back(exec.last_end);
+  Place begun;
+  const Status status = Submit(stream, std::move(begin), &begun);
+  if (status != kSuccess) return status;
+  std::vector<Place> places(body->nodes.size());
+  std::vector<bool> has_follower(body->nodes.size());
+  for (const std::size_t index : ArbitraryOrder(body->nodes, exec.random)) {
+    const NodeState& node = *body->nodes[index];
+    Operation operation = OperationOf(node);
+    operation.after.push_back(begun);
+    for (const std::size_t before : node.after) {
+      operation.after.push_back(places[before]);
+      has_follower[before] = true;
+    }
+    Submit(AnyQueue(exec, node.context), std::move(operation), &places[index]);
+  }
+  Operation end;
+  end.name = "the end of a graph";
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    if (!has_follower[index]) end.after.push_back(places[index]);
+  }
+  end.run = [body] {};
+  return Submit(stream, std::move(end), &exec.last_end);
+}
+
+void EndQueues(ExecState& exec) {
+  for (const auto& [context, queues] : exec.queues) {
+    for (const StreamRef& queue : queues) EndStream(queue);
+  }
+  exec.queues.clear();
+}
+
+}  // namespace cistern::strict

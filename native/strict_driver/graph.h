@@ -1,0 +1,69 @@
+// Graphs, executable graphs and their launches.
+//
+// A node is described by a function that makes its operation. It is called when the node is captured, to
+// check the arguments, and again at each launch, which finds what is at its addresses then.
+//
+// A launch is a begin and an end on its stream, and the nodes in between on queues of the executable graph,
+// in an arbitrary order that agrees with the edges:
+//
+//     stream:  … ─ begin ──────────────────────── end ─ …
+//     queues:         ├─ node ───── node ────────┤
+//                     └─ node ─ node ───── node ─┘
+#ifndef CISTERN_STRICT_DRIVER_GRAPH_H_
+#define CISTERN_STRICT_DRIVER_GRAPH_H_
+
+#include <random>
+
+#include "strict_driver/state.h"
+#include "strict_driver/user_objects.h"
+
+namespace cistern::strict {
+
+// Fills in the operation; fails if an argument, or the memory there, is not valid. With the lock.
+using Make = std::function<Status(Operation* operation)>;
+
+struct NodeState {
+  int type = 0;
+  ContextState* context = nullptr;
+  std::vector<std::size_t> after;  // indexes of nodes before this one
+  Make make;
+  std::vector<AllocationRef> uses;  // when it was captured
+  GraphNode handle = nullptr;
+};
+using NodeRef = std::shared_ptr<const NodeState>;
+
+struct GraphState {
+  Graph handle = nullptr;
+  std::vector<NodeRef> nodes;  // each after those that it depends on
+  UserObjects objects;
+  bool is_being_captured = false;
+};
+
+// What an executable graph runs; a launch keeps it until its end.
+struct ExecBody {
+  std::vector<NodeRef> nodes;
+  UserObjects objects;
+};
+
+struct ExecState {
+  std::shared_ptr<const ExecBody> body;
+  std::map<ContextState*, std::vector<StreamRef>> queues;
+  Place last_end;
+  std::minstd_rand random;
+};
+
+std::shared_ptr<GraphState> NewGraph();
+// The handles of the graph and its nodes end. What executable graphs share with it stays.
+void DropGraph(GraphState& graph);
+std::size_t AddNode(GraphState& graph, NodeState node);
+
+std::shared_ptr<ExecState> Instantiate(const GraphState& graph);
+// Later launches run the nodes of another graph, if its nodes and edges are the same.
+Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* result);
+Status Launch(ExecState& exec, const StreamRef& stream);
+// The queues end once they have run what is launched.
+void EndQueues(ExecState& exec);
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_GRAPH_H_
