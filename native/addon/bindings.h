@@ -121,6 +121,11 @@ Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info);
 Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info);
 Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info);
 
+// user_objects.cc
+Status RetainInGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status OnEndedObjects(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeEndedObject(Environment& environment);
+
 // memory.cc
 Status Allocate(Environment& environment);
 Status Deallocate(Environment& environment);

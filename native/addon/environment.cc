@@ -15,6 +15,7 @@
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
+#include "addon/user_objects.h"
 #include "software/software_device.h"
 
 namespace cistern {
@@ -57,6 +58,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   DeliverArenaRequests(*environment);
   DeliverReleasedTensors(*environment);
   DeliverKeptOrphans(*environment);
+  DeliverEndedObjects(*environment);
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
@@ -85,6 +87,7 @@ void Environment::Close() {
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
   CloseExportedTensors(*this);
+  ForgetEndedObjects(*loop);
   EndExportsOf(*this);
   if (backend != nullptr) {
     try {

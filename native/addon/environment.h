@@ -233,6 +233,7 @@ class Environment {
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
   Napi::FunctionReference on_arena_request;
   Napi::FunctionReference on_kept_orphans;
+  Napi::FunctionReference on_ended_objects;
   Napi::FunctionReference on_collection_request;  // empty: nothing was attached
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this

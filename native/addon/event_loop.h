@@ -24,6 +24,7 @@ class Environment;
 struct Completion;
 struct ExportedTensor;
 struct Gate;
+struct NumberedObject;
 struct QueuedFunction;
 
 // An intrusive list, linked through its members' `next`: appending allocates nothing, so it cannot
@@ -90,6 +91,8 @@ struct EventLoop {
   // Those whose deleters were called; see exported_tensor.h.
   IntrusiveList<ExportedTensor> released_tensors;
   bool has_closed_tensors = false;
+  // Those of graphs that have ended; see user_objects.h.
+  IntrusiveList<NumberedObject> ended_objects;
 
   // Makes the event loop call OnWake soon. The mutex must be held; any thread.
   void PostWake();

@@ -154,6 +154,7 @@ GraphState* NewGraph() {
 std::shared_ptr<GraphBody> EndGraph(GraphState& graph) {
   GraphTable::Close(graph, GraphTable::HandleOf(graph));
   std::shared_ptr<GraphBody> body = std::move(graph.body);
+  graph.objects.clear();
   graph_table.Recycle(graph);
   return body;
 }
@@ -207,6 +208,7 @@ Status Instantiate(const GraphState& graph, unsigned long long flags, GraphExec*
   if (state == nullptr) return kErrorOutOfMemory;
   // A graph does not change any more once it can be instantiated.
   state->body = graph.body;
+  state->objects = std::make_shared<OwnedObjects>(graph.objects);
   state->last_launch = std::make_unique<Mark>(0);
   state->flags = flags;
   exec_table.Publish(*state);
@@ -228,6 +230,7 @@ Status Launch(ExecState& exec, StreamState& stream) {
     if (const auto* host = std::get_if<HostFunctionWork>(&what)) works.emplace_back(*host);
   }
   works.emplace_back(KeepWork{exec.body});
+  works.emplace_back(KeepWork{exec.objects});
   // "Only one instance of hGraphExec may be executing at a time."
   if (*exec.last_launch != 0) status = SubmitWait(stream, *exec.last_launch);
   if (status == kSuccess) status = SubmitAll(stream, std::move(works), exec.last_launch.get());
@@ -247,6 +250,7 @@ Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* resul
   }
   if (result->result != kUpdateSuccess) return kErrorGraphExecUpdateFailure;
   exec.body = graph.body;
+  exec.objects = std::make_shared<OwnedObjects>(graph.objects);
   return kSuccess;
 }
 

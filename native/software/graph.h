@@ -49,7 +49,6 @@ struct Node {
 struct GraphBody {
   std::vector<Node> nodes;
   std::vector<std::shared_ptr<GraphMemory>> memory;
-  std::vector<std::shared_ptr<OwnedObject>> objects;
 
   // Whether one of `later`, or a node that it depends on, is the node.
   bool IsOrderedBefore(NodeIndex node, const std::vector<NodeIndex>& later) const;
@@ -57,6 +56,7 @@ struct GraphBody {
 
 struct alignas(64) GraphState : HandleSlot {
   std::shared_ptr<GraphBody> body;
+  OwnedObjects objects;
   bool is_captured = false;  // a capture is still adding to it
 };
 using GraphTable = HandleTable<GraphState, HandleKind::kGraph>;
@@ -64,6 +64,7 @@ inline GraphTable graph_table;
 
 struct alignas(64) ExecState : HandleSlot {
   std::shared_ptr<const GraphBody> body;
+  std::shared_ptr<const OwnedObjects> objects;  // those that the graph had then
   std::unique_ptr<Mark> last_launch;
   unsigned long long flags = 0;
 };

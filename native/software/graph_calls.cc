@@ -163,6 +163,7 @@ Status GraphExecDestroy(GraphExec exec) {
   if (status != kSuccess) return status;
   ExecTable::Close(*state, HandleBits(exec));
   body = std::move(state->body);
+  state->objects.reset();
   exec_table.Recycle(*state);
   return kSuccess;
 }
@@ -214,7 +215,7 @@ Status GraphRetainUserObject(Graph graph, UserObject object, unsigned count, uns
   if (state == nullptr || (flags & ~unsigned{kUserObjectMove}) != 0) return kErrorInvalidValue;
   std::shared_ptr<OwnedObject> shared;
   const Status status = ShareUserObject(object, count, flags == kUserObjectMove, &shared);
-  if (status == kSuccess) state->body->objects.push_back(std::move(shared));
+  if (status == kSuccess) state->objects.push_back(std::move(shared));
   return status;
 }
 

@@ -8,6 +8,7 @@
 #define CISTERN_SOFTWARE_USER_OBJECTS_H_
 
 #include <memory>
+#include <vector>
 
 #include "cuda/driver_table.h"
 
@@ -24,6 +25,8 @@ class OwnedObject {
   HostFunction destroy_;
   void* data_;
 };
+
+using OwnedObjects = std::vector<std::shared_ptr<OwnedObject>>;
 
 // The program's own references. kErrorInvalidValue for an object that has none, or fewer than `count`.
 Status CreateUserObject(HostFunction destroy, void* data, unsigned references, UserObject* object);

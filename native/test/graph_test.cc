@@ -981,6 +981,35 @@ TEST("what belongs to a graph is destroyed after the last graph, executable grap
   CHECK(Eventually([&] { return destroyed == 1; }));
 }
 
+TEST("what belongs to a graph belongs to executable graphs that are made or updated from it later") {
+  TestStream stream;
+  std::atomic<int> destroyed[3] = {};
+  const auto add = [&](Graph graph, int number) {
+    UserObject object;
+    CHECK_OK(driver.UserObjectCreate(&object, &destroyed[number], Increment, 1, kUserObjectNoDestructorSync));
+    CHECK_OK(driver.GraphRetainUserObject(graph, object, 1, kUserObjectMove));
+  };
+  Begin(stream);
+  TestGraph graph(End(stream));
+  Begin(stream);
+  TestGraph other(End(stream));
+  add(graph, 0);
+  TestExec exec(graph);
+  add(graph, 1);
+  add(other, 2);
+  graph.Destroy();
+  CHECK(Eventually([&] { return destroyed[1] == 1; }));
+  CHECK(destroyed[0] == 0);
+  GraphUpdateResult result;
+  CHECK_OK(driver.GraphExecUpdate(exec, other, &result));
+  CHECK(Eventually([&] { return destroyed[0] == 1; }));
+  other.Destroy();
+  SleepMilliseconds(10);
+  CHECK(destroyed[2] == 0);
+  exec.Destroy();
+  CHECK(Eventually([&] { return destroyed[2] == 1; }));
+}
+
 TEST("what belongs to a graph is destroyed with a capture that fails") {
   TestStream stream;
   std::atomic<int> destroyed{0};

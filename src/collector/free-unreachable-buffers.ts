@@ -43,6 +43,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
+import { runGraphEnds } from '../driver/graphs/user-objects.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
 import { DeviceWaits, type StreamFor } from '../lifetimes/bulk-frees.js';
@@ -234,6 +235,7 @@ export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
   isSweeping = true;
   try {
+    runGraphEnds();
     const unreachable = takeUnreachable();
     let freedBytes = freeRefused() + freeTaken(unreachable);
     // A buffer that was just freed may have been attached here, and its memory has come home by that.

@@ -242,6 +242,9 @@ const callArguments: {
   uploadGraph: (run) => [run.handle('exec'), run.handle('stream')],
   countGraphNodes: (run) => [run.handle('graph'), new Float64Array(run.boolean() ? 14 : 3)],
   writeGraph: (run) => [run.handle('graph'), run.boolean() ? '/dev/null' : '/nowhere/at/all'],
+  retainInGraph: (run) => [run.handle('graph'), run.reader.byte()],
+  onEndedObjects: (run) => [run.callback()],
+  takeEndedObject: () => [],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

@@ -7,6 +7,7 @@ import { check } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import { GraphExec } from './graph-exec.js';
 import { type GraphKind, GraphObject } from './graph-object.js';
+import { retainInGraph } from './user-objects.js';
 
 /** Options of {@link Graph.instantiate}. */
 export interface GraphInstantiationOptions {
@@ -92,6 +93,31 @@ export class Graph extends GraphObject {
     native().instantiateGraph(this.handle, options.freesOnLaunch === true);
     check('instantiate a graph');
     return new GraphExec(this.device);
+  }
+
+  /**
+   * Keeps an object reachable for as long as the graph, an executable graph that is made of it later, or
+   * one of their launches exists: a buffer that the graph uses, say. An executable graph that is updated
+   * ({@link GraphExec.update}) lets go of what it had, and keeps what the other graph has.
+   *
+   * A buffer that is disposed is freed nevertheless. RMM has no counterpart; CUDA's is
+   * `cuGraphRetainUserObject`.
+   * @throws ArgumentTypeError if it is not an object, LifetimeError if the graph is disposed, DriverError if
+   * the driver refuses.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * const buffer = new DeviceBuffer(4096, { stream });
+   * using graph = stream.capture(() => set(buffer.ptr, 0, 1, 4096, stream));
+   * graph.retain(buffer);
+   * ```
+   */
+  retain(object: object): void {
+    if ((typeof object !== 'object' && typeof object !== 'function') || object === null) {
+      throw new ArgumentTypeError(`object must be an object, got ${formatValue(object)}`);
+    }
+    this.assertLive('retain an object in a graph');
+    retainInGraph(this.handle, { object });
   }
 
   /**

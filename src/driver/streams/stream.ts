@@ -12,6 +12,7 @@ import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { abandonCapture, beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
 import { Graph } from '../graphs/graph.js';
+import { runGraphEnds } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
 import { check, checkBlocking } from '../status.js';
@@ -311,6 +312,7 @@ export class Stream implements Disposable {
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
     this.identity.synchronizeSync();
+    runGraphEnds();
   }
 
   /**
