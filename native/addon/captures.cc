@@ -17,6 +17,7 @@ struct OwnCapture {
   std::uint64_t environment;
   int mode;
   std::uint64_t id;
+  bool runs_javascript;  // at a launch
 };
 
 struct OwnCaptures {
@@ -59,19 +60,21 @@ Status CaptureStatusOf(Environment& environment, const StreamEntry& stream, int*
 }
 
 // The id of the capture of a stream whose context is current; 0: it is not captured, or the capture is
-// invalid.
-Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* status, std::uint64_t* id) {
+// invalid. With `graph`, kCapturing for a legacy stream that cannot be used now.
+Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* status, std::uint64_t* id, Graph* graph = nullptr) {
   *status = kCaptureNone;
   *id = 0;
-  const Status asked = environment.driver->StreamGetCaptureInfo(stream.stream, status, id, nullptr, nullptr, nullptr);
-  if (asked == kErrorNotSupported || asked == kErrorCaptureImplicit) return kSuccess;
+  const Status asked = environment.driver->StreamGetCaptureInfo(stream.stream, status, id, graph, nullptr, nullptr);
+  if (asked == kErrorNotSupported) return kSuccess;
+  // The legacy stream, which cannot be used now.
+  if (asked == kErrorCaptureImplicit) return graph == nullptr ? Status{kSuccess} : kCapturing;
   if (*status != kCaptureActive) *id = 0;
   return asked;
 }
 
 // The capture of a stream that cistern may end: its own, on the stream and thread where it began.
-Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream) {
-  OwnCapture capture;
+Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, bool* runs_javascript) {
+  OwnCapture capture = {};
   const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream.stream; };
   if (!FindOwnCapture(is_here, &capture)) {
     int status;
@@ -79,6 +82,7 @@ Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream) {
     if (asked != kSuccess) return asked;
     return status == kCaptureNone ? kErrorIllegalState : kErrorCaptureUnmatched;
   }
+  *runs_javascript = capture.runs_javascript;
   const bool is_of_thread = capture.mode == kCaptureModeRelaxed || capture.environment == environment.id();
   return is_of_thread ? kSuccess : kErrorCaptureWrongThread;
 }
@@ -140,6 +144,31 @@ Status CheckNotCaptured(const EventEntry& event) {
   return FindOwnCapture([&](const OwnCapture& each) { return each.id == event.capture; }) ? kCapturedEvent : Status{kSuccess};
 }
 
+Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Graph* graph) {
+  int capture;
+  std::uint64_t id;
+  *graph = nullptr;
+  const Status status = CaptureIdOf(environment, stream, &capture, &id, graph);
+  return status == kSuccess && capture == kCaptureInvalidated ? Status{kErrorCaptureInvalidated} : status;
+}
+
+Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph) {
+  int capture;
+  std::uint64_t id;
+  *graph = nullptr;
+  const Status status = CaptureIdOf(environment, stream, &capture, &id, graph);
+  if (status != kSuccess || capture == kCaptureNone) return status;
+  if (capture == kCaptureInvalidated) return kErrorCaptureInvalidated;
+  OwnCaptures& all = AllOwnCaptures();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (OwnCapture& each : all.open) {
+    if (each.id != id || each.environment != environment.id()) continue;
+    each.runs_javascript = true;
+    return kSuccess;
+  }
+  return kCapturing;
+}
+
 bool ForgetCapture(const DriverTable* backend, Stream stream) {
   return Forget([&](const OwnCapture& each) { return each.backend == backend && each.stream == stream; });
 }
@@ -168,7 +197,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
   {
     // Before the capture begins, so that no call of another thread misses it.
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0});
+    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0, false});
     own_captures += 1;
   }
   status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
@@ -195,13 +224,14 @@ Status EndCapture(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  status = FindCaptureToEnd(environment, *stream);
+  bool runs_javascript;
+  status = FindCaptureToEnd(environment, *stream, &runs_javascript);
   if (status != kSuccess) return status;
   const int device = stream->device;
   Graph graph = nullptr;
   status = EndOwnCapture(environment, *stream, &graph);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.graphs.Add({graph, device});
+  const std::uint64_t handle = environment.graphs.Add({graph, device, runs_javascript});
   if (handle == 0) {
     environment.Counted<Call::kGraphDestroy>(graph);
     return kHostOutOfMemory;

@@ -44,6 +44,13 @@ Status CheckCapturedWait(Environment& environment, const StreamEntry& stream, co
 // kCapturedEvent if the event was recorded in a capture that is still open.
 Status CheckNotCaptured(const EventEntry& event);
 
+// The graph that work on a stream is recorded in, if the stream's context is current: null unless the
+// stream is captured. kErrorCaptureInvalidated if the capture is invalid.
+Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Graph* graph);
+// The same, and notes that the graph will run JavaScript. kCapturing unless this environment has begun the
+// capture: nobody else would tell it of the launches.
+Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph);
+
 // The stream was destroyed, or is about to be, and its capture with it. Whether cistern had begun one.
 bool ForgetCapture(const DriverTable* backend, Stream stream);
 // Gives up a capture that this environment has begun on a stream whose context is current; the status of

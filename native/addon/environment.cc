@@ -52,6 +52,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
     environment->loop->wake_posted = false;
   }
   RunReadyHostFunctions(*environment);
+  EndHostNodes(*environment);
   DeliverCompletions(*environment);
   DeliverReturned(*environment);
   DeliverCollectionRequest(*environment);
@@ -81,7 +82,7 @@ void Environment::Close() {
   stalls.EndHolds(unreleased_holds);
   outstanding_host_functions = 0;
   unreleased_holds = 0;
-  ForgetHostFunctions(*loop);
+  ForgetHostFunctions(*this);
   LeaveOrderCheck(*this);
   EndManagedMoves();
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;

@@ -31,6 +31,7 @@ class AddressSpace;
 class ImportedTensor;
 struct ExportedTensor;
 struct Gate;
+struct HostNode;
 struct WatchedEvent;
 
 // The attachment of a stream or an event that environments share; see hand_overs.h. Zeros: of none.
@@ -58,11 +59,13 @@ struct EventEntry {
 struct GraphEntry {
   Graph graph = nullptr;
   int device = 0;
+  bool runs_javascript = false;
 };
 
 struct GraphExecEntry {
   GraphExec exec = nullptr;
   int device = 0;
+  bool runs_javascript = false;  // at a launch; see host_functions.h
 };
 
 struct PoolEntry {
@@ -220,6 +223,7 @@ class Environment {
   HandleTable<std::shared_ptr<Gate>> holds;
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
   std::set<ExportedTensor*> exported_tensors;
+  std::set<HostNode*> host_nodes;
   HandleTable<Share> shares;
   AllocationRegistry allocations;
   Peers peers;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "addon/gates.h"
+#include "addon/host_functions.h"
 
 namespace cistern {
 
@@ -53,7 +54,7 @@ void EventLoop::PostWake() {
 void EventLoop::Close() {
   std::unique_lock<std::mutex> lock(mutex);
   closed = true;
-  ready_host_functions.TakeAll();
+  while (QueuedFunction* function = ready_host_functions.TakeFirst()) ForgetTurn(function);
   for (Gate* gate : shut_gates) OpenLocked(*gate);
   shut_gates.clear();
   for_javascript.notify_all();

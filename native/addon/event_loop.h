@@ -24,6 +24,7 @@ class Environment;
 struct Completion;
 struct ExportedTensor;
 struct Gate;
+struct HostNode;
 struct NumberedObject;
 struct QueuedFunction;
 
@@ -86,6 +87,7 @@ struct EventLoop {
   std::set<Gate*> shut_gates;
   std::vector<QueuedFunction*> outstanding_host_functions;
   IntrusiveList<QueuedFunction> ready_host_functions;
+  IntrusiveList<HostNode> ended_host_nodes;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
   // Those whose deleters were called; see exported_tensor.h.

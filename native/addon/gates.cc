@@ -119,6 +119,13 @@ Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared
   return kSuccess;
 }
 
+Status ReserveGate(Environment& environment) {
+  GateWord word;
+  const Status status = TakeWord(environment, &word);
+  if (status == kSuccess) GiveBackWord(environment.backend, word);
+  return status;
+}
+
 Status QueueGate(Environment& environment, const StreamEntry& stream, const Gate& gate) {
   return environment.Counted<Call::kStreamWaitValue32>(stream.stream, AddressOf(gate.word), gate.word.ticket,
                                                        unsigned{kWaitValueGreaterOrEqual});

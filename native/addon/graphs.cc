@@ -2,6 +2,7 @@
 
 #include "addon/bindings.h"
 #include "addon/captures.h"
+#include "addon/host_functions.h"
 
 namespace cistern {
 namespace {
@@ -14,8 +15,8 @@ Status FindExec(Environment& environment, const Napi::Value& value, std::uint64_
   return ReadInteger(value, handle) ? environment.graph_execs.Find(static_cast<double>(*handle), exec) : kInvalidArgument;
 }
 
-template <Call call>
-Status OnStream(Environment& environment, const Napi::CallbackInfo& info) {
+template <typename Queue>
+Status OnStream(Environment& environment, const Napi::CallbackInfo& info, Queue&& queue) {
   std::uint64_t handle;
   GraphExecEntry* exec;
   StreamEntry* stream;
@@ -23,7 +24,7 @@ Status OnStream(Environment& environment, const Napi::CallbackInfo& info) {
   if (status == kSuccess) status = FindUncapturedStream(environment, info[1], &stream);
   if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, stream->device);
-  return context.status() == kSuccess ? environment.Counted<call>(exec->exec, stream->stream) : context.status();
+  return context.status() == kSuccess ? queue(*exec, *stream) : context.status();
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ Status InstantiateGraph(Environment& environment, const Napi::CallbackInfo& info
   const unsigned long long flags = frees_on_launch ? kInstantiateAutoFree : 0ull;
   status = environment.Counted<Call::kGraphInstantiateWithFlags>(&exec, graph->graph, flags);
   if (status != kSuccess) return status;
-  const std::uint64_t added = environment.graph_execs.Add({exec, graph->device});
+  const std::uint64_t added = environment.graph_execs.Add({exec, graph->device, graph->runs_javascript});
   if (added == 0) {
     environment.Counted<Call::kGraphExecDestroy>(exec);
     return kHostOutOfMemory;
@@ -83,13 +84,23 @@ Status UpdateGraphExec(Environment& environment, const Napi::CallbackInfo& info)
   if (context.status() != kSuccess) return context.status();
   GraphUpdateResult result = {};
   status = environment.Counted<Call::kGraphExecUpdate>(exec->exec, graph->graph, &result);
+  if (status == kSuccess) exec->runs_javascript = graph->runs_javascript;
   environment.Out(1, result.result);
   return status;
 }
 
-Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info) { return OnStream<Call::kGraphLaunch>(environment, info); }
+Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  return OnStream(environment, info, [&](const GraphExecEntry& exec, const StreamEntry& stream) {
+    return exec.runs_javascript ? LaunchHostFunctions(environment, exec.exec, stream, info[2])
+                                : environment.Counted<Call::kGraphLaunch>(exec.exec, stream.stream);
+  });
+}
 
-Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info) { return OnStream<Call::kGraphUpload>(environment, info); }
+Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  return OnStream(environment, info, [&](const GraphExecEntry& exec, const StreamEntry& stream) {
+    return environment.Counted<Call::kGraphUpload>(exec.exec, stream.stream);
+  });
+}
 
 Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;

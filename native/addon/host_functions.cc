@@ -1,6 +1,9 @@
 #include "addon/host_functions.h"
 
 #include <algorithm>
+#include <chrono>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include "addon/bindings.h"
@@ -9,6 +12,7 @@
 #include "addon/gates.h"
 #include "addon/order.h"
 #include "addon/stopped_calls.h"
+#include "addon/user_objects.h"
 
 namespace cistern {
 namespace {
@@ -34,7 +38,7 @@ bool Announce(QueuedFunction* function) {
   return true;
 }
 
-// The next three run on a driver thread.
+// The next five run on a driver thread.
 
 void SayTurn(void* data) {
   QueuedFunction* function = static_cast<QueuedFunction*>(data);
@@ -54,6 +58,40 @@ void SayTurnAndWait(void* data) {
     if (Announce(function)) WaitAtGate(lock, *function->gate);
   }
   Release(function);
+}
+
+void SayTurnOfNodeAndWait(void* data) {
+  const HostNode* node = static_cast<const HostNode*>(data);
+  const std::shared_ptr<EventLoop> loop = node->loop;
+  QueuedFunction* function = nullptr;
+  while ((function = new (std::nothrow) QueuedFunction) == nullptr) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  function->loop = loop;
+  function->node = node;
+  {
+    std::unique_lock<std::mutex> lock(loop->mutex);
+    if (Announce(function)) {
+      loop->for_streams.wait(lock, [&] { return function->has_run || loop->closed; });
+    } else {
+      Release(function);
+    }
+  }
+  Release(function);
+}
+
+void Release(HostNode* node) {
+  if (--node->owners == 0) delete node;
+}
+
+void EndHostNode(void* data) {
+  HostNode* node = static_cast<HostNode*>(data);
+  const std::shared_ptr<EventLoop> loop = node->loop;
+  const std::lock_guard<std::mutex> lock(loop->mutex);
+  if (loop->closed) {
+    Release(node);
+    return;
+  }
+  loop->ended_host_nodes.Append(node);
+  loop->PostWake();
 }
 
 void WaitForRelease(void* data) {
@@ -93,7 +131,7 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.outstanding_host_functions -= 1;
   stalls.EndHostFunctions();
   function->callback.Reset();
-  function->gate->Open();
+  if (function->gate != nullptr) function->gate->Open();
   {
     EventLoop& loop = *environment.loop;
     const std::lock_guard<std::mutex> lock(loop.mutex);
@@ -103,23 +141,89 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.LetGo();
 }
 
+// The same for one of a node.
+void EndTurn(QueuedFunction* function) {
+  {
+    EventLoop& loop = *function->loop;
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    function->has_run = true;
+    loop.for_streams.notify_all();
+  }
+  Release(function);
+}
+
 void Run(Environment& environment, QueuedFunction* function) {
   const Napi::Env env = environment.env;
   // No other thread changes it from here on.
   const Status status = function->status;
-  if (status == kSuccess) NoteHostReached(environment, function->position);
+  const bool is_of_node = function->node != nullptr;
+  if (status == kSuccess && !is_of_node) NoteHostReached(environment, function->position);
+  const Napi::FunctionReference& callback = is_of_node ? function->node->callback : function->callback;
   const napi_value argument = Napi::Number::New(env, status);
   napi_value error = nullptr;
   environment.running_host_functions += 1;
   // Not Napi::Function::Call, which ends the process if the function is cut off: docs/design/001.
-  if (napi_call_function(env, env.Undefined(), function->callback.Value(), 1, &argument, nullptr) != napi_ok && env.IsExceptionPending()) {
+  if (napi_call_function(env, env.Undefined(), callback.Value(), 1, &argument, nullptr) != napi_ok && env.IsExceptionPending()) {
     napi_get_and_clear_last_exception(env, &error);
   }
   environment.running_host_functions -= 1;
-  EndHostFunction(environment, function);
+  if (is_of_node) {
+    EndTurn(function);
+  } else {
+    EndHostFunction(environment, function);
+  }
   // Last, since a handler of uncaught exceptions may end the process. If a function is cut off,
   // that is not its own exception: Node 22 and later show it as null, which functions do not throw.
   if (error != nullptr && !Napi::Value(env, error).IsNull() && MayRunJavaScript(env)) napi_fatal_exception(env, error);
+}
+
+// A function that can be launched on a stream, whose context is current.
+Status PrepareHostFunction(Environment& environment, const StreamEntry& stream, const Napi::Value& callback, std::shared_ptr<Gate> gate,
+                           std::unique_ptr<QueuedFunction>* prepared) {
+  if (!StartPoller(environment)) return kHostOutOfMemory;
+  if (!environment.MayStall()) environment.staging.Reserve(*environment.backend);
+  auto function = std::make_unique<QueuedFunction>();
+  function->loop = environment.loop;
+  function->gate = std::move(gate);
+  function->number = environment.launched_host_functions += 1;
+  function->position = PositionBeforeNext(environment, stream.stream);
+  environment.ContextOf(stream.device, &function->context);
+  const Status status = environment.WitnessOf(stream.device, &function->witness);
+  if (status != kSuccess) return status;
+  {
+    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
+    std::vector<QueuedFunction*>& outstanding = environment.loop->outstanding_host_functions;
+    if (outstanding.size() == outstanding.capacity()) outstanding.reserve(2 * outstanding.size() + 8);
+  }
+  function->callback = Napi::Persistent(callback.As<Napi::Function>());
+  *prepared = std::move(function);
+  return kSuccess;
+}
+
+// The driver has a prepared function, too.
+void NoteOutstanding(Environment& environment, QueuedFunction* function) {
+  environment.outstanding_host_functions += 1;
+  environment.KeepAlive();
+  EventLoop& loop = *environment.loop;
+  const std::lock_guard<std::mutex> lock(loop.mutex);
+  loop.outstanding_host_functions.push_back(function);
+  if (loop.outstanding_host_functions.size() == 1) loop.for_poller.notify_one();
+}
+
+Status CaptureHostFunction(Environment& environment, const StreamEntry& stream, Graph graph, const Napi::Value& callback) {
+  // Its function may launch others, and must not allocate then.
+  Status status = ReserveGate(environment);
+  if (status != kSuccess) return status;
+  auto owner = std::make_unique<HostNode>();
+  owner->loop = environment.loop;
+  owner->callback = Napi::Persistent(callback.As<Napi::Function>());
+  HostNode* node = owner.get();
+  environment.host_nodes.insert(node);
+  owner.release();
+  // First, so that no node is without its function.
+  status = AttachToGraph(environment, graph, EndHostNode, node);
+  return status == kSuccess ? environment.Counted<Call::kLaunchHostFunc>(stream.stream, SayTurnOfNodeAndWait, static_cast<void*>(node))
+                            : status;
 }
 
 }  // namespace
@@ -187,7 +291,30 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
   }
 }
 
-void ForgetHostFunctions(EventLoop& loop) {
+void EndHostNodes(Environment& environment) {
+  IntrusiveList<HostNode> ended;
+  {
+    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
+    ended = environment.loop->ended_host_nodes.TakeAll();
+  }
+  while (HostNode* node = ended.TakeFirst()) {
+    environment.host_nodes.erase(node);
+    delete node;
+  }
+}
+
+void ForgetTurn(QueuedFunction* function) {
+  if (function->node != nullptr) Release(function);
+}
+
+void ForgetHostFunctions(Environment& environment) {
+  EndHostNodes(environment);
+  for (HostNode* node : environment.host_nodes) {
+    node->callback.Reset();
+    Release(node);
+  }
+  environment.host_nodes.clear();
+  EventLoop& loop = *environment.loop;
   std::vector<QueuedFunction*> functions;
   {
     const std::lock_guard<std::mutex> lock(loop.mutex);
@@ -225,34 +352,43 @@ Status BeforeAllocating(Environment& environment) {
   return kSuccess;
 }
 
+Status LaunchHostFunctions(Environment& environment, GraphExec exec, const StreamEntry& stream, const Napi::Value& callback) {
+  if (!callback.IsFunction()) return kInvalidArgument;
+  std::unique_ptr<QueuedFunction> owner;
+  Status status = PrepareHostFunction(environment, stream, callback, nullptr, &owner);
+  if (status != kSuccess) return status;
+  stalls.BeginHostFunction();
+  status = environment.Counted<Call::kGraphLaunch>(exec, stream.stream);
+  if (status == kSuccess) {
+    owner->position = PositionBeforeNext(environment, stream.stream);
+    status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, HostFunction{SayTurn}, static_cast<void*>(owner.get()));
+  }
+  if (status != kSuccess) {
+    stalls.EndHostFunctions();
+    return status;
+  }
+  NoteOutstanding(environment, owner.release());
+  return kSuccess;
+}
+
 Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& info) {
   if (!info[0].IsNumber() || !info[1].IsFunction()) return kInvalidArgument;
   StreamEntry* entry;
-  Status status = FindUncapturedStream(environment, info[0], &entry);
+  Status status = FindStream(environment, info[0], &entry);
   if (status != kSuccess) return status;
   const StreamEntry stream = *entry;
   const RelaxedContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
-  if (!StartPoller(environment)) return kHostOutOfMemory;
+  Graph graph;
+  status = CapturedGraphForJavaScript(environment, stream, &graph);
+  if (status != kSuccess) return status;
+  if (graph != nullptr) return CaptureHostFunction(environment, stream, graph, info[1]);
 
-  if (!environment.MayStall()) environment.staging.Reserve(*environment.backend);
   std::shared_ptr<Gate> gate;
+  std::unique_ptr<QueuedFunction> owner;
   status = MakeGate(environment, stream, &gate);
+  if (status == kSuccess) status = PrepareHostFunction(environment, stream, info[1], gate, &owner);
   if (status != kSuccess) return status;
-  auto owner = std::make_unique<QueuedFunction>();
-  owner->loop = environment.loop;
-  owner->gate = gate;
-  owner->number = environment.launched_host_functions += 1;
-  owner->position = PositionBeforeNext(environment, stream.stream);
-  environment.ContextOf(stream.device, &owner->context);
-  status = environment.WitnessOf(stream.device, &owner->witness);
-  if (status != kSuccess) return status;
-  {
-    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
-    std::vector<QueuedFunction*>& outstanding = environment.loop->outstanding_host_functions;
-    if (outstanding.size() == outstanding.capacity()) outstanding.reserve(2 * outstanding.size() + 8);
-  }
-  owner->callback = Napi::Persistent(info[1].As<Napi::Function>());
   QueuedFunction* function = owner.get();
   const bool has_word = gate->word.word != nullptr;
   gate->Shut();
@@ -263,15 +399,7 @@ Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& in
     gate->Open();
     return status;
   }
-  owner.release();
-  environment.outstanding_host_functions += 1;
-  environment.KeepAlive();
-  {
-    EventLoop& loop = *environment.loop;
-    const std::lock_guard<std::mutex> lock(loop.mutex);
-    loop.outstanding_host_functions.push_back(function);
-    if (loop.outstanding_host_functions.size() == 1) loop.for_poller.notify_one();
-  }
+  NoteOutstanding(environment, owner.release());
   if (has_word) status = QueueGate(environment, stream, *gate);
   if (status != kSuccess) {
     // Nothing would hold the stream, so the function must not run: what is queued of it then

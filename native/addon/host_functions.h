@@ -4,9 +4,12 @@
 //     JavaScript thread:                  run the function, open the gate
 //
 // The driver's callback only announces that a function's turn has come; a gate (gates.h) holds the
-// stream. While a function is outstanding, the JavaScript thread must not wait for a stream inside
-// the driver. It polls instead, and hands control back (kHostFunctionReady) once a function is
-// ready to run. See docs/design/015-host-functions-and-holds.md.
+// stream. A function in a graph is announced at each launch, and the driver's callback waits until
+// JavaScript has run it; the launch itself counts as one function, which comes after them all.
+//
+// While a function is outstanding, the JavaScript thread must not wait for a stream inside the driver.
+// It polls instead, and hands control back (kHostFunctionReady) once a function is ready to run. See
+// docs/design/015-host-functions-and-holds.md.
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
 
@@ -23,14 +26,23 @@
 
 namespace cistern {
 
+// A function in a graph, which the graph and the environment hold.
+struct HostNode {
+  std::atomic<int> owners{2};
+  HostNode* next = nullptr;
+  std::shared_ptr<EventLoop> loop;
+  Napi::FunctionReference callback;  // empty once the environment has let go of it
+};
+
 // Shared by its environment and the driver, which holds it until it has called back. After an error
 // of the device, it never calls back.
 struct QueuedFunction {
   std::atomic<int> owners{2};
   QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
-  std::shared_ptr<Gate> gate;
-  std::uint64_t number = 0;  // its position among the functions that the environment has launched
+  std::shared_ptr<Gate> gate;      // null: the stream does not wait
+  const HostNode* node = nullptr;  // whose turn it is; such a function is not outstanding
+  std::uint64_t number = 0;        // its position among the functions that the environment has launched
   Context context = nullptr;
   Event witness = nullptr;           // of the context, never recorded: a query of it fails if the device is in error
   Napi::FunctionReference callback;  // empty once the environment has let go of it: the driver's thread may delete this object
@@ -38,6 +50,7 @@ struct QueuedFunction {
   // Guarded by the loop's mutex.
   bool is_called = false;    // its turn has come, or never will
   Status status = kSuccess;  // why it never will
+  bool has_run = false;      // if it is of a node
 };
 
 // Runs the host functions that are ready when it begins, and returns how many it ran.
@@ -51,8 +64,18 @@ bool MayRunJavaScript(Napi::Env env);
 // Called on the completion thread; the lock, which is the loop's, is released meanwhile.
 void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock);
 
+// Makes a launch of a graph with functions, and calls back if some of them will never run. The stream's
+// context must be current.
+Status LaunchHostFunctions(Environment& environment, GraphExec exec, const StreamEntry& stream, const Napi::Value& callback);
+
+// Lets go of the functions whose graphs have ended. Called on the JavaScript thread.
+void EndHostNodes(Environment& environment);
+
+// The event loop ends, and nobody will run a function whose turn has come. The loop's mutex must be held.
+void ForgetTurn(QueuedFunction* function);
+
 // The environment ends: lets go of all remaining functions.
-void ForgetHostFunctions(EventLoop& loop);
+void ForgetHostFunctions(Environment& environment);
 
 // Before a driver call that waits for the whole device: kSuccess if nothing of this environment can
 // stall, else the status to hand back.

@@ -291,7 +291,8 @@ export interface NativeBinding {
   destroyGraphExec(exec: number): void;
   /** `[1]`: why an update fails, as CUDA numbers it. */
   updateGraphExec(exec: number, graph: number): void;
-  launchGraph(exec: number, stream: number): void;
+  /** `onLost` is called, with a status, if the graph has host functions that will never run. */
+  launchGraph(exec: number, stream: number, onLost: (status: number) => void): void;
   uploadGraph(exec: number, stream: number): void;
   /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
   countGraphNodes(graph: number, counts: Float64Array): void;

@@ -238,7 +238,7 @@ const callArguments: {
   instantiateGraph: (run) => [run.handle('graph'), run.boolean()],
   destroyGraphExec: (run) => [run.handle('exec')],
   updateGraphExec: (run) => [run.handle('exec'), run.handle('graph')],
-  launchGraph: (run) => [run.handle('exec'), run.handle('stream')],
+  launchGraph: (run) => [run.handle('exec'), run.handle('stream'), run.callback()],
   uploadGraph: (run) => [run.handle('exec'), run.handle('stream')],
   countGraphNodes: (run) => [run.handle('graph'), new Float64Array(run.boolean() ? 14 : 3)],
   writeGraph: (run) => [run.handle('graph'), run.boolean() ? '/dev/null' : '/nowhere/at/all'],

@@ -33,13 +33,16 @@ export class GraphExec extends GraphObject {
    * Queues all of the graph's work. It runs after everything that was queued on the stream before, and
    * after earlier launches of this executable graph on whatever stream; what is queued on the stream later
    * runs after it. Does not block.
+   *
+   * Host functions of the graph run on this thread, as those of {@link Stream.launchHostFunction}. If they
+   * never will, a process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
    * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if it or this object is disposed,
    * CisternError (`ERR_CISTERN_CAPTURING`) if the stream is captured, DriverError if the driver refuses,
    * as when memory that the last launch allocated is not freed.
    */
   launch(stream: Stream): void {
     this.#assertUse('launch a graph', stream);
-    native().launchGraph(this.handle, stream.handle);
+    native().launchGraph(this.handle, stream.handle, warnOfLostFunctions);
     check('launch a graph');
   }
 
@@ -80,6 +83,12 @@ export class GraphExec extends GraphObject {
 }
 
 markCopy(GraphExec);
+
+function warnOfLostFunctions(status: number): void {
+  if (status <= 0) return;
+  const name = native().statusName(status) || `status ${status}`;
+  process.emitWarning(`host functions of a graph will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
+}
 
 function destroy(handle: number): void {
   native().destroyGraphExec(handle);

@@ -325,6 +325,13 @@ export class Stream implements Disposable {
    * As with CUDA's own host functions, it must not wait for a device: synchronizing, and allocating
    * or freeing plain memory, fail inside it with a {@link DriverError}
    * (`CUDA_ERROR_NOT_PERMITTED`). A pool can still serve requests from memory that it holds.
+   *
+   * On a captured stream it becomes part of the graph, and runs at each launch. The graph keeps the
+   * function, and whatever the function refers to; if that is the graph itself, it must be disposed to be
+   * freed.
+   * @throws ArgumentTypeError if `callback` is not a function, LifetimeError if the stream is disposed,
+   * CisternError (`ERR_CISTERN_CAPTURING`) in a capture that another library or another worker has begun,
+   * since only they would know when the graph runs, DriverError if the driver refuses.
    */
   launchHostFunction(callback: () => void): void {
     this.#assertLive('launch a host function');
