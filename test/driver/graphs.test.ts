@@ -98,6 +98,7 @@ describe('a graph', () => {
     using joined = new Event();
     using left = new Event();
     set(pointer, 0, 1, 8, stream);
+    stream.synchronizeSync();
     using graph = stream.capture(() => {
       set(pointer, 1, 1, 4, stream);
       joined.record(stream);
