@@ -123,8 +123,8 @@ Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info);
 
 // user_objects.cc
 Status RetainInGraph(Environment& environment, const Napi::CallbackInfo& info);
-Status OnEndedObjects(Environment& environment, const Napi::CallbackInfo& info);
-Status TakeEndedObject(Environment& environment);
+Status OnEndedParts(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeEndedPart(Environment& environment);
 
 // memory.cc
 Status Allocate(Environment& environment);

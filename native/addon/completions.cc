@@ -76,13 +76,6 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
   }
 }
 
-void FreeSurplus(Environment& environment, int device) {
-  const RelaxedContextScope context(environment, device);
-  // The driver's free waits for the device. If it may not now, a later delivery tries again.
-  const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
-  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
-}
-
 // Copies the bytes of a completion to their destination, unless that has become too small.
 Status Fill(const Completion& completion) {
   if (completion.status != kSuccess) return completion.status;
@@ -93,6 +86,14 @@ Status Fill(const Completion& completion) {
 }
 
 }  // namespace
+
+void FreeStagingSurplus(Environment& environment, int device) {
+  if (!environment.staging.HasSurplus()) return;
+  const RelaxedContextScope context(environment, device);
+  // The driver's free waits for the device. If it may not now, a later delivery tries again.
+  const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
+  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
+}
 
 bool StartPoller(Environment& environment) {
   if (environment.poller.joinable()) return true;
@@ -204,7 +205,7 @@ void DeliverCompletions(Environment& environment) {
     } else if (completion->status == kSuccess) {
       environment.internal_events.Release(completion->event, completion->device);
       if (completion->block.pointer != nullptr) environment.staging.Release(completion->block);
-      if (environment.staging.HasSurplus()) FreeSurplus(environment, completion->device);
+      FreeStagingSurplus(environment, completion->device);
     }
     // After an error neither is used again before the environment ends: the device may still be
     // writing to the block.

@@ -54,6 +54,9 @@ bool StartPoller(Environment& environment);
 // Hands a completion with its event and device to the thread.
 void Await(Environment& environment, std::unique_ptr<Completion> completion);
 
+// Frees idle staging memory beyond what is kept, unless that would have to wait.
+void FreeStagingSurplus(Environment& environment, int device);
+
 // Records an internal event. The device's context must be current.
 Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, Event* event);
 

@@ -48,14 +48,17 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &destination) || !ReadView(info[1], &source) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
   if (bytes > source.bytes) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = FindUncapturedStream(environment, info[3], &stream);
+  Status status = FindStream(environment, info[3], &stream);
   if (status != kSuccess || bytes == 0) return status;
   const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  Graph graph;
   Location to;
-  status = CheckRange(environment, destination, bytes, &to);
+  status = CapturedGraphOf(environment, *stream, &graph);
+  if (status == kSuccess) status = CheckRange(environment, destination, bytes, &to);
   if (status == kSuccess) status = CheckAccess(environment, to, *stream);
   if (status != kSuccess) return status;
+  if (graph != nullptr) return CaptureCopyOfArray(environment, graph, to, source.data, bytes, *stream);
   // The driver may wait for a stream that waits for this thread, or may read the array after
   // returning.
   const bool reads_later = ReadsLater(environment, stream->device, source.data);

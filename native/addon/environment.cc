@@ -52,14 +52,13 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
     environment->loop->wake_posted = false;
   }
   RunReadyHostFunctions(*environment);
-  EndHostNodes(*environment);
   DeliverCompletions(*environment);
   DeliverReturned(*environment);
   DeliverCollectionRequest(*environment);
   DeliverArenaRequests(*environment);
   DeliverReleasedTensors(*environment);
   DeliverKeptOrphans(*environment);
-  DeliverEndedObjects(*environment);
+  DeliverEndedParts(*environment);
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
@@ -88,7 +87,7 @@ void Environment::Close() {
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
   CloseExportedTensors(*this);
-  ForgetEndedObjects(*loop);
+  ForgetEndedParts(*loop);
   EndExportsOf(*this);
   if (backend != nullptr) {
     try {

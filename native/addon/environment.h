@@ -224,6 +224,7 @@ class Environment {
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
   std::set<ExportedTensor*> exported_tensors;
   std::set<HostNode*> host_nodes;
+  std::vector<std::uint64_t> ended_parts;  // those of graphs, which JavaScript has not taken yet
   HandleTable<Share> shares;
   AllocationRegistry allocations;
   Peers peers;
@@ -237,7 +238,7 @@ class Environment {
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
   Napi::FunctionReference on_arena_request;
   Napi::FunctionReference on_kept_orphans;
-  Napi::FunctionReference on_ended_objects;
+  Napi::FunctionReference on_ended_parts;
   Napi::FunctionReference on_collection_request;  // empty: nothing was attached
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this

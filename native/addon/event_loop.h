@@ -21,11 +21,10 @@
 namespace cistern {
 
 class Environment;
+class GraphPart;
 struct Completion;
 struct ExportedTensor;
 struct Gate;
-struct HostNode;
-struct NumberedObject;
 struct QueuedFunction;
 
 // An intrusive list, linked through its members' `next`: appending allocates nothing, so it cannot
@@ -87,14 +86,13 @@ struct EventLoop {
   std::set<Gate*> shut_gates;
   std::vector<QueuedFunction*> outstanding_host_functions;
   IntrusiveList<QueuedFunction> ready_host_functions;
-  IntrusiveList<HostNode> ended_host_nodes;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
   // Those whose deleters were called; see exported_tensor.h.
   IntrusiveList<ExportedTensor> released_tensors;
   bool has_closed_tensors = false;
   // Those of graphs that have ended; see user_objects.h.
-  IntrusiveList<NumberedObject> ended_objects;
+  IntrusiveList<GraphPart> ended_parts;
 
   // Makes the event loop call OnWake soon. The mutex must be held; any thread.
   void PostWake();

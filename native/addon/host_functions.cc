@@ -12,7 +12,6 @@
 #include "addon/gates.h"
 #include "addon/order.h"
 #include "addon/stopped_calls.h"
-#include "addon/user_objects.h"
 
 namespace cistern {
 namespace {
@@ -38,7 +37,7 @@ bool Announce(QueuedFunction* function) {
   return true;
 }
 
-// The next five run on a driver thread.
+// The next four run on a driver thread.
 
 void SayTurn(void* data) {
   QueuedFunction* function = static_cast<QueuedFunction*>(data);
@@ -76,22 +75,6 @@ void SayTurnOfNodeAndWait(void* data) {
     }
   }
   Release(function);
-}
-
-void Release(HostNode* node) {
-  if (--node->owners == 0) delete node;
-}
-
-void EndHostNode(void* data) {
-  HostNode* node = static_cast<HostNode*>(data);
-  const std::shared_ptr<EventLoop> loop = node->loop;
-  const std::lock_guard<std::mutex> lock(loop->mutex);
-  if (loop->closed) {
-    Release(node);
-    return;
-  }
-  loop->ended_host_nodes.Append(node);
-  loop->PostWake();
 }
 
 void WaitForRelease(void* data) {
@@ -214,14 +197,12 @@ Status CaptureHostFunction(Environment& environment, const StreamEntry& stream, 
   // Its function may launch others, and must not allocate then.
   Status status = ReserveGate(environment);
   if (status != kSuccess) return status;
-  auto owner = std::make_unique<HostNode>();
-  owner->loop = environment.loop;
+  auto owner = std::make_unique<HostNode>(environment);
   owner->callback = Napi::Persistent(callback.As<Napi::Function>());
-  HostNode* node = owner.get();
-  environment.host_nodes.insert(node);
-  owner.release();
+  environment.host_nodes.insert(owner.get());
+  HostNode* node = owner.release();
   // First, so that no node is without its function.
-  status = AttachToGraph(environment, graph, EndHostNode, node);
+  status = AttachToGraph(environment, graph, node);
   return status == kSuccess ? environment.Counted<Call::kLaunchHostFunc>(stream.stream, SayTurnOfNodeAndWait, static_cast<void*>(node))
                             : status;
 }
@@ -291,16 +272,13 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
   }
 }
 
-void EndHostNodes(Environment& environment) {
-  IntrusiveList<HostNode> ended;
-  {
-    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
-    ended = environment.loop->ended_host_nodes.TakeAll();
-  }
-  while (HostNode* node = ended.TakeFirst()) {
-    environment.host_nodes.erase(node);
-    delete node;
-  }
+void HostNode::End(Environment& environment) {
+  environment.host_nodes.erase(this);
+  delete this;
+}
+
+void HostNode::EndAlone() {
+  if (--owners == 0) delete this;
 }
 
 void ForgetTurn(QueuedFunction* function) {
@@ -308,10 +286,9 @@ void ForgetTurn(QueuedFunction* function) {
 }
 
 void ForgetHostFunctions(Environment& environment) {
-  EndHostNodes(environment);
   for (HostNode* node : environment.host_nodes) {
     node->callback.Reset();
-    Release(node);
+    node->EndAlone();
   }
   environment.host_nodes.clear();
   EventLoop& loop = *environment.loop;

@@ -22,15 +22,18 @@
 #include <mutex>
 
 #include "addon/environment.h"
+#include "addon/user_objects.h"
 #include "order/order_checker.h"
 
 namespace cistern {
 
 // A function in a graph, which the graph and the environment hold.
-struct HostNode {
+struct HostNode final : GraphPart {
+  explicit HostNode(const Environment& environment) : GraphPart(environment) {}
+  void End(Environment& environment) override;
+  void EndAlone() override;
+
   std::atomic<int> owners{2};
-  HostNode* next = nullptr;
-  std::shared_ptr<EventLoop> loop;
   Napi::FunctionReference callback;  // empty once the environment has let go of it
 };
 
@@ -67,9 +70,6 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
 // Makes a launch of a graph with functions, and calls back if some of them will never run. The stream's
 // context must be current.
 Status LaunchHostFunctions(Environment& environment, GraphExec exec, const StreamEntry& stream, const Napi::Value& callback);
-
-// Lets go of the functions whose graphs have ended. Called on the JavaScript thread.
-void EndHostNodes(Environment& environment);
 
 // The event loop ends, and nobody will run a function whose turn has come. The loop's mutex must be held.
 void ForgetTurn(QueuedFunction* function);

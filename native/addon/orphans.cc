@@ -146,6 +146,13 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   list.any = true;
 }
 
+void LeaveOrphan(const DriverTable* backend, const Orphan& orphan) {
+  OrphanList& list = AllOrphans();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  list.by_driver[backend].push_back(orphan);
+  list.any = true;
+}
+
 std::uint64_t BytesLeftBy(std::uint64_t environment) {
   const std::uint64_t superblock_bytes = EndedSuperblockBytes(environment);
   OrphanList& list = AllOrphans();

@@ -48,6 +48,8 @@ struct Orphan {
 };
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
+// The same for one that an ended environment left with somebody; `environment` is set. Any thread.
+void LeaveOrphan(const DriverTable* backend, const Orphan& orphan);
 
 // Frees the orphans of the environment's driver, and counts the calls for those that it left itself.
 // Waits for the work queued on the devices of the process. While JavaScript stalls a stream that wait

@@ -8,6 +8,8 @@
 #include "addon/completions.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
+#include "addon/orphans.h"
+#include "addon/user_objects.h"
 
 namespace cistern {
 namespace {
@@ -43,6 +45,31 @@ Status QueueHostCopy(Environment& environment, Location destination, std::uint64
   NoteHostCopy(environment, stream.stream, destination.address, source, bytes);
   return kSuccess;
 }
+
+// The bytes of an array that a graph copies.
+class GraphBytes final : public GraphPart {
+ public:
+  GraphBytes(const Environment& environment, const StagingBlock& block, int device)
+      : GraphPart(environment), backend_(environment.backend), environment_(environment.id()), block_(block), device_(device) {}
+
+  void End(Environment& environment) override {
+    environment.staging.Own(block_);
+    FreeStagingSurplus(environment, device_);
+    delete this;
+  }
+  void EndAlone() override {
+    LeaveOrphan(backend_, {OrphanKind::kPinnedMemory, device_, AddressOf(block_), 0, nullptr, environment_});
+    delete this;
+  }
+
+  static std::uint64_t AddressOf(const StagingBlock& block) { return reinterpret_cast<std::uintptr_t>(block.pointer); }
+
+ private:
+  const DriverTable* backend_;
+  const std::uint64_t environment_;
+  const StagingBlock block_;
+  const int device_;
+};
 
 bool IsOfOther(const Location& location, const StreamEntry& stream) { return location.device >= 0 && location.device != stream.device; }
 
@@ -106,6 +133,19 @@ Status QueueCopy(Environment& environment, Location destination, Location source
                      : QueueHostCopy(environment, destination, staging, bytes, stream);
   ReleaseStagingLater(environment, block, stream);
   return status;
+}
+
+Status CaptureCopyOfArray(Environment& environment, Graph graph, Location destination, const void* source, std::uint64_t bytes,
+                          const StreamEntry& stream) {
+  if (destination.place == Place::kPageableHost) return kCapturing;
+  StagingBlock block;
+  Status status = AcquireStaging(environment, bytes, &block);
+  if (status != kSuccess) return status;
+  std::memcpy(block.pointer, source, bytes);
+  environment.staging.Disown(block);
+  status = AttachToGraph(environment, graph, new GraphBytes(environment, block, stream.device));
+  if (status != kSuccess) return status;
+  return QueueCopy(environment, destination, {GraphBytes::AddressOf(block), Place::kPinnedHost}, bytes, stream);
 }
 
 Status StageForHost(Environment& environment, Location source, std::uint64_t bytes, const StreamEntry& stream, StagedCopy* copy) {

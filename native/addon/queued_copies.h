@@ -27,6 +27,11 @@ bool ReadsTooEarly(Place source);
 // kCapturing says that it will not. It blocks on host memory only if nothing can stall.
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream);
 
+// Copies the bytes of an array, as they are now, at each launch of the graph that work on the stream is
+// recorded in. kHostFunctionReady as for AcquireStaging.
+Status CaptureCopyOfArray(Environment& environment, Graph graph, Location destination, const void* source, std::uint64_t bytes,
+                          const StreamEntry& stream);
+
 // A copy into staging memory in progress: the block holds the bytes once the event is complete.
 struct StagedCopy {
   StagingBlock block;

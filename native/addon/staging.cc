@@ -62,6 +62,16 @@ void Staging::Release(const StagingBlock& block) {
   idle_bytes_ += block.bytes;
 }
 
+void Staging::Disown(const StagingBlock& block) {
+  all_.erase(std::find_if(all_.begin(), all_.end(), [&](const StagingBlock& other) { return other.pointer == block.pointer; }));
+}
+
+void Staging::Own(const StagingBlock& block) {
+  all_.push_back(block);
+  idle_.reserve(all_.capacity());
+  Release(block);
+}
+
 bool Staging::HasSurplus() const { return idle_bytes_ > kMaxIdleBytes; }
 
 void Staging::FreeSurplus(const DriverTable& driver) {
@@ -72,7 +82,7 @@ void Staging::FreeSurplus(const DriverTable& driver) {
     *largest = idle_.back();
     idle_.pop_back();
     idle_bytes_ -= block.bytes;
-    all_.erase(std::find_if(all_.begin(), all_.end(), [&](const StagingBlock& other) { return other.pointer == block.pointer; }));
+    Disown(block);
     driver.MemFreeHost(block.pointer);
   }
 }

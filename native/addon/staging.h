@@ -31,6 +31,10 @@ class Staging {
   // Freeing pinned memory can wait for the device: call it only while nothing stalls a stream.
   void FreeSurplus(const DriverTable& driver);
 
+  // Takes a block out, and takes one back.
+  void Disown(const StagingBlock& block);
+  void Own(const StagingBlock& block);
+
   // Blocks in use and idle ones.
   const std::vector<StagingBlock>& all() const { return all_; }
 

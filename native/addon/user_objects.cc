@@ -5,57 +5,81 @@
 namespace cistern {
 namespace {
 
+// An object of JavaScript, which numbers them.
+class NumberedPart final : public GraphPart {
+ public:
+  NumberedPart(const Environment& environment, std::uint64_t number) : GraphPart(environment), number_(number) {}
+
+  void End(Environment& environment) override {
+    environment.ended_parts.push_back(number_);
+    delete this;
+  }
+
+ private:
+  const std::uint64_t number_;
+};
+
 // Runs on a thread of the driver.
-void PostNumber(void* data) {
-  std::unique_ptr<NumberedObject> object(static_cast<NumberedObject*>(data));
-  const std::shared_ptr<EventLoop> loop = object->loop;
-  const std::lock_guard<std::mutex> lock(loop->mutex);
-  if (loop->closed) return;
-  loop->ended_objects.Append(object.release());
-  loop->PostWake();
+void PostEnd(void* data) {
+  GraphPart* part = static_cast<GraphPart*>(data);
+  const std::shared_ptr<EventLoop> loop = part->loop;
+  {
+    const std::lock_guard<std::mutex> lock(loop->mutex);
+    if (!loop->closed) {
+      loop->ended_parts.Append(part);
+      loop->PostWake();
+      return;
+    }
+  }
+  part->EndAlone();
+}
+
+IntrusiveList<GraphPart> TakeEnded(EventLoop& loop) {
+  const std::lock_guard<std::mutex> lock(loop.mutex);
+  return loop.ended_parts.TakeAll();
 }
 
 }  // namespace
 
-Status AttachToGraph(Environment& environment, Graph graph, HostFunction destroy, void* object) {
-  UserObject user_object = nullptr;
-  Status status = environment.Counted<Call::kUserObjectCreate>(&user_object, object, destroy, 1u, unsigned{kUserObjectNoDestructorSync});
+Status AttachToGraph(Environment& environment, Graph graph, GraphPart* part) {
+  UserObject object = nullptr;
+  Status status = environment.Counted<Call::kUserObjectCreate>(&object, static_cast<void*>(part), HostFunction{PostEnd}, 1u,
+                                                               unsigned{kUserObjectNoDestructorSync});
   if (status != kSuccess) {
-    destroy(object);
+    PostEnd(part);
     return status;
   }
-  status = environment.Counted<Call::kGraphRetainUserObject>(graph, user_object, 1u, unsigned{kUserObjectMove});
-  if (status != kSuccess) environment.Counted<Call::kUserObjectRelease>(user_object, 1u);
+  status = environment.Counted<Call::kGraphRetainUserObject>(graph, object, 1u, unsigned{kUserObjectMove});
+  if (status != kSuccess) environment.Counted<Call::kUserObjectRelease>(object, 1u);
   return status;
 }
 
-void DeliverEndedObjects(Environment& environment) {
-  if (environment.on_ended_objects.IsEmpty()) return;
-  {
-    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
-    if (environment.loop->ended_objects.empty()) return;
-  }
-  environment.CallBack(environment.on_ended_objects);
+void EndGraphParts(Environment& environment) {
+  IntrusiveList<GraphPart> ended = TakeEnded(*environment.loop);
+  while (GraphPart* part = ended.TakeFirst()) part->End(environment);
 }
 
-void ForgetEndedObjects(EventLoop& loop) {
-  const std::lock_guard<std::mutex> lock(loop.mutex);
-  while (NumberedObject* object = loop.ended_objects.TakeFirst()) delete object;
+void DeliverEndedParts(Environment& environment) {
+  EndGraphParts(environment);
+  if (!environment.ended_parts.empty() && !environment.on_ended_parts.IsEmpty()) environment.CallBack(environment.on_ended_parts);
 }
 
-Status OnEndedObjects(Environment& environment, const Napi::CallbackInfo& info) {
+void ForgetEndedParts(EventLoop& loop) {
+  IntrusiveList<GraphPart> ended = TakeEnded(loop);
+  while (GraphPart* part = ended.TakeFirst()) part->EndAlone();
+}
+
+Status OnEndedParts(Environment& environment, const Napi::CallbackInfo& info) {
   if (!info[0].IsFunction()) return kInvalidArgument;
-  environment.on_ended_objects = Napi::Persistent(info[0].As<Napi::Function>());
+  environment.on_ended_parts = Napi::Persistent(info[0].As<Napi::Function>());
   return kSuccess;
 }
 
-Status TakeEndedObject(Environment& environment) {
-  std::unique_ptr<NumberedObject> object;
-  {
-    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
-    object.reset(environment.loop->ended_objects.TakeFirst());
-  }
-  environment.Out(1, object == nullptr ? 0 : static_cast<double>(object->number));
+Status TakeEndedPart(Environment& environment) {
+  EndGraphParts(environment);
+  std::vector<std::uint64_t>& numbers = environment.ended_parts;
+  environment.Out(1, numbers.empty() ? 0 : static_cast<double>(numbers.back()));
+  if (!numbers.empty()) numbers.pop_back();
   return kSuccess;
 }
 
@@ -68,10 +92,7 @@ Status RetainInGraph(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, graph->device);
   if (context.status() != kSuccess) return context.status();
-  auto object = std::make_unique<NumberedObject>();
-  object->loop = environment.loop;
-  object->number = number;
-  return AttachToGraph(environment, graph->graph, PostNumber, object.release());
+  return AttachToGraph(environment, graph->graph, new NumberedPart(environment, number));
 }
 
 }  // namespace cistern

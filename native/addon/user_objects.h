@@ -1,34 +1,45 @@
-// What belongs to a graph: objects that the driver destroys with the last graph, executable graph and
-// launch that uses them.
+// What belongs to a graph: parts that end with the last graph, executable graph and launch that uses them.
 //
-// The driver does so on a thread of its own, which must not call it, and nobody can wait for that. An
-// object of JavaScript has a number; its end posts the number to the event loop of the environment that
-// attached it. If that has ended, nobody needs the number.
+// The driver says so on a thread of its own, which must not call it, and nobody can wait for that. The
+// part goes to the event loop of the environment that attached it, which ends it on the JavaScript
+// thread.
 #ifndef CISTERN_ADDON_USER_OBJECTS_H_
 #define CISTERN_ADDON_USER_OBJECTS_H_
 
-#include <cstdint>
 #include <memory>
 
 #include "addon/environment.h"
 
 namespace cistern {
 
-struct NumberedObject {
-  NumberedObject* next = nullptr;
-  std::shared_ptr<EventLoop> loop;
-  std::uint64_t number = 0;
+class GraphPart {
+ public:
+  explicit GraphPart(const Environment& environment) : loop(environment.loop) {}
+  GraphPart(const GraphPart&) = delete;
+  GraphPart& operator=(const GraphPart&) = delete;
+
+  // One of these is called in the end. On the JavaScript thread:
+  virtual void End(Environment& environment) = 0;
+  // If the environment ends before, or the process does; on any thread, without any driver call.
+  virtual void EndAlone() { delete this; }
+
+  const std::shared_ptr<EventLoop> loop;
+  GraphPart* next = nullptr;
+
+ protected:
+  virtual ~GraphPart() = default;
 };
 
-// Takes over an object that is destroyed with the graph, or before this returns if it fails. The
-// graph's context must be current.
-Status AttachToGraph(Environment& environment, Graph graph, HostFunction destroy, void* object);
+// Gives a graph, whose context must be current, a part. If this fails, the part ends as well.
+Status AttachToGraph(Environment& environment, Graph graph, GraphPart* part);
 
-// Tells JavaScript if objects have ended. Called on the JavaScript thread.
-void DeliverEndedObjects(Environment& environment);
+// Ends the parts of graphs that have ended. Called on the JavaScript thread.
+void EndGraphParts(Environment& environment);
+// The same, and tells JavaScript of those that it has numbered.
+void DeliverEndedParts(Environment& environment);
 
 // The environment ends, and its event loop is closed.
-void ForgetEndedObjects(EventLoop& loop);
+void ForgetEndedParts(EventLoop& loop);
 
 }  // namespace cistern
 

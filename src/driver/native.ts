@@ -297,15 +297,15 @@ export interface NativeBinding {
   /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
   countGraphNodes(graph: number, counts: Float64Array): void;
   writeGraph(graph: number, path: string): void;
-  /** Gives a graph an object with a number that is not 0, for `takeEndedObject`. */
+  /** Gives a graph an object with a number that is not 0, for `takeEndedPart`. */
   retainInGraph(graph: number, object: number): void;
   /** The callback is called from the event loop when there is something to take. */
-  onEndedObjects(callback: () => void): void;
+  onEndedParts(callback: () => void): void;
   /**
    * `[1]`: the number of an object whose last graph, executable graph and launch have ended; 0: there is
    * none. Hot, since it is asked at waits; takes nothing.
    */
-  takeEndedObject(): void;
+  takeEndedPart(): void;
 
   /** `[1]`: a handle. */
   createEvent(device: number, timing: boolean): void;

@@ -243,8 +243,8 @@ const callArguments: {
   countGraphNodes: (run) => [run.handle('graph'), new Float64Array(run.boolean() ? 14 : 3)],
   writeGraph: (run) => [run.handle('graph'), run.boolean() ? '/dev/null' : '/nowhere/at/all'],
   retainInGraph: (run) => [run.handle('graph'), run.reader.byte()],
-  onEndedObjects: (run) => [run.callback()],
-  takeEndedObject: () => [],
+  onEndedParts: (run) => [run.callback()],
+  takeEndedPart: () => [],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

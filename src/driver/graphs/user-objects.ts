@@ -23,7 +23,7 @@ let lastNumber = 0;
 
 /** @param graph a native handle */
 export function retainInGraph(graph: number, part: Part): void {
-  if (lastNumber === 0) native().onEndedObjects(runGraphEnds);
+  if (lastNumber === 0) native().onEndedParts(runGraphEnds);
   lastNumber += 1;
   native().retainInGraph(graph, lastNumber);
   check('retain an object in a graph');
@@ -43,7 +43,7 @@ export function whenGraphEnds(graph: Graph, onEnd: () => void): void {
 /** Calls the functions of graphs that have ended, and lets go of what they retain. Never throws. */
 export function runGraphEnds(): void {
   while (parts.size > 0) {
-    native().takeEndedObject();
+    native().takeEndedPart();
     const number = mailbox[1] as number;
     if (number === 0) return;
     const part = parts.get(number);

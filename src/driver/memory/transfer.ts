@@ -30,7 +30,8 @@ export function copySync(destination: number, source: number, bytes: number, str
 
 /**
  * Copies a host array to a pointer in the stream's order. The array may be changed as soon as this
- * returns.
+ * returns. On a captured stream, each launch of the graph copies the bytes that the array has now: the
+ * graph keeps them in pinned memory.
  */
 export function copyFromHost(destination: number, source: ArrayBufferView, stream: Stream): void {
   assertStream(stream, 'copy from the host');

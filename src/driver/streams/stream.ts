@@ -362,7 +362,7 @@ export class Stream implements Disposable {
    * Records what is queued on the stream from now on, instead of running it, until
    * {@link Stream.endCapture}. {@link Stream.capture} does both, and is harder to get wrong.
    *
-   * Copies between device and pinned memory and fills become part of the graph, as does the work of other
+   * Copies but those to arrays, fills and host functions become part of the graph, as does the work of other
    * libraries. Events and waits give it an order: a stream that waits for an event of the capture joins it,
    * and must be waited for by the first stream in the end. Other calls are refused with
    * `ERR_CISTERN_CAPTURING`, and the capture goes on. If the driver invalidates it nevertheless, because of
