@@ -40,6 +40,7 @@ bool HasAccess(DeviceOrdinal device, const Allocation& allocation) {
   if (allocation.kind == Kind::kPinned || allocation.kind == Kind::kManaged) return true;
   if (allocation.kind == Kind::kVirtual) return allocation.accessors.count(device) != 0;
   if (allocation.device == device) return true;
+  if (allocation.IsOfGraph()) return allocation.accessors.count(device) != 0;
   return (allocation.pool != nullptr ? allocation.pool->accessors.count(device)
                                      : driver.ContextOf(device)->peers.count(allocation.device)) != 0;
 }

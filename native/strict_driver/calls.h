@@ -24,6 +24,9 @@ Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id);
 Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
                                  const EdgeData** edges, std::size_t* dependency_count);
 
+// Gives back the memory of graphs that is not in use.
+Status DeviceGraphMemTrim(DeviceOrdinal device);
+
 // Kernels: those of test/gpu, recognized by name, if the settings say so; otherwise modules are not
 // supported.
 Status ModuleLoadData(void** module, const void* image);

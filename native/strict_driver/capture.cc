@@ -235,6 +235,12 @@ Status CaptureWait(const StreamRef& stream, const EventState& event) {
   return kSuccess;
 }
 
+void AddCapturedNode(const StreamRef& stream, NodeState node) {
+  node.context = stream->context;
+  node.after = stream->frontier;
+  stream->frontier = {AddNode(*stream->capture->graph, std::move(node))};
+}
+
 Status SubmitOrCapture(const StreamRef& stream, int type, const Make& make, Place* place) {
   Operation operation;
   Status status = make(&operation);
@@ -243,11 +249,9 @@ Status SubmitOrCapture(const StreamRef& stream, int type, const Make& make, Plac
   if (stream->capture == nullptr) return Submit(stream, std::move(operation), place);
   NodeState node;
   node.type = type;
-  node.context = stream->context;
-  node.after = stream->frontier;
   node.make = make;
   node.uses = std::move(operation.uses);
-  stream->frontier = {AddNode(*stream->capture->graph, std::move(node))};
+  AddCapturedNode(stream, std::move(node));
   return kSuccess;
 }
 

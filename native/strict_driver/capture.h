@@ -53,6 +53,9 @@ Status CheckLegacy(const StreamState& stream);
 Status CaptureRecord(const StreamState& stream, EventState& event);
 Status CaptureWait(const StreamRef& stream, const EventState& event);
 
+// Adds a node, on which the next one of the stream depends, and whose dependencies and context are the stream's.
+void AddCapturedNode(const StreamRef& stream, NodeState node);
+
 // Queues the operation that `make` describes, or adds it as a node of this type.
 Status SubmitOrCapture(const StreamRef& stream, int type, const Make& make, Place* place = nullptr);
 

@@ -35,6 +35,24 @@ bool DeviceMemory::TakeGranules(std::size_t bytes, std::size_t* offset) {
 
 void DeviceMemory::GiveGranules(std::size_t offset, std::size_t bytes) {
   used_ -= bytes;
+  GiveAddresses(start() + offset, bytes);
+}
+
+bool DeviceMemory::TryCharge(std::size_t bytes) {
+  if (used_ + bytes > total_) return false;
+  used_ += bytes;
+  return true;
+}
+
+bool DeviceMemory::TakeAddresses(std::size_t bytes, std::uintptr_t* address) {
+  std::size_t offset;
+  if (!TakeFirst(holes_, bytes, &offset)) return false;
+  *address = start() + offset;
+  return true;
+}
+
+void DeviceMemory::GiveAddresses(std::uintptr_t address, std::size_t bytes) {
+  const std::size_t offset = address - start();
   Merge(holes_, offset, bytes);
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }

@@ -27,8 +27,12 @@ class DeviceMemory {
   bool Take(std::size_t bytes, std::size_t* offset, std::size_t* reserved);
   void Give(std::size_t offset, std::size_t bytes, std::size_t reserved);
 
-  // A context takes memory without an address.
+  // Addresses without memory, and memory without addresses: a context takes the latter.
+  bool TakeAddresses(std::size_t bytes, std::uintptr_t* address);
+  void GiveAddresses(std::uintptr_t address, std::size_t bytes);
   void Charge(std::size_t bytes) { used_ += bytes; }
+  bool TryCharge(std::size_t bytes);
+  void Uncharge(std::size_t bytes) { used_ -= bytes; }
   // Whether this can be the total: at most the number of addresses, and at least what is in use.
   bool CanHave(std::size_t bytes) const { return bytes >= used_ && bytes <= addresses_; }
   void Resize(std::size_t bytes) { total_ = bytes; }

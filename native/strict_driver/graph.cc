@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "strict_driver/graph_memory.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -56,6 +57,13 @@ bool HasItsMemory(const NodeState& node, const Operation& operation) {
   return true;
 }
 
+void EndLaunch(const ExecBody& body) {
+  const Lock lock(big_lock);
+  for (const NodeRef& node : body.nodes) {
+    if (node->memory != nullptr) node->memory->launches -= 1;
+  }
+}
+
 Operation OperationOf(const NodeState& node) {
   Operation operation;
   const Status status = node.make(&operation);
@@ -68,6 +76,8 @@ Status Fail(GraphUpdateResult* result, int reason, GraphNode node) {
   *result = {reason, node, nullptr};
   return kErrorGraphExecUpdateFailure;
 }
+
+bool HasMemory(const NodeRef& node) { return node->memory != nullptr; }
 
 // Where the operands of a copy or fill are cannot change.
 bool AreAlike(const AllocationRef& a, const AllocationRef& b) {
@@ -99,8 +109,11 @@ std::size_t AddNode(GraphState& graph, NodeState node) {
   return graph.nodes.size() - 1;
 }
 
-std::shared_ptr<ExecState> Instantiate(const GraphState& graph) {
+std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch) {
+  if (!graph.exec.expired() && std::any_of(graph.nodes.begin(), graph.nodes.end(), HasMemory)) return nullptr;
   auto exec = std::make_shared<ExecState>();
+  graph.exec = exec;
+  exec->frees_on_launch = frees_on_launch;
   exec->body = std::make_shared<ExecBody>(ExecBody{graph.nodes, graph.objects});
   static unsigned count = 0;
   exec->random.seed(settings().seed * 7919 + ++count);
@@ -114,6 +127,7 @@ Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* resul
     const NodeState& node = *graph.nodes[i];
     if (node.after != before[i]->after) return Fail(result, kUpdateTopologyChanged, node.handle);
     if (node.type != before[i]->type) return Fail(result, kUpdateNodeTypeChanged, node.handle);
+    if (node.memory != before[i]->memory) return Fail(result, kUpdateNotSupported, node.handle);
     if (node.context != before[i]->context || !HaveAlikeOperands(*before[i], node))
       return Fail(result, kUpdateParametersChanged, node.handle);
   }
@@ -127,8 +141,13 @@ Status Launch(ExecState& exec, const StreamRef& stream) {
   Operation begin;
   begin.name = "the begin of a graph";
   begin.after.push_back(exec.last_end);
+  Status status = stream->context->sticky_error;
+  if (status == kSuccess) status = PrepareMemory(exec);
+  if (status != kSuccess) return status;
+  FreeLeftMemory(exec, &begin);
+  NoteMemory(*body);
   Place begun;
-  const Status status = Submit(stream, std::move(begin), &begun);
+  status = Submit(stream, std::move(begin), &begun);
   if (status != kSuccess) return status;
   std::vector<Place> places(body->nodes.size());
   std::vector<bool> has_follower(body->nodes.size());
@@ -147,7 +166,10 @@ Status Launch(ExecState& exec, const StreamRef& stream) {
   for (std::size_t index = 0; index < places.size(); ++index) {
     if (!has_follower[index]) end.after.push_back(places[index]);
   }
-  end.run = [body] {};
+  for (const NodeRef& node : body->nodes) {
+    if (node->memory != nullptr) node->memory->launches += 1;
+  }
+  end.run = [body] { EndLaunch(*body); };
   return Submit(stream, std::move(end), &exec.last_end);
 }
 

@@ -29,6 +29,7 @@ struct NodeState {
   Make make;
   std::vector<AllocationRef> uses;  // when it was captured
   GraphNode handle = nullptr;
+  std::shared_ptr<GraphMemory> memory;  // that it allocates or frees
 };
 using NodeRef = std::shared_ptr<const NodeState>;
 
@@ -37,6 +38,7 @@ struct GraphState {
   std::vector<NodeRef> nodes;  // each after those that it depends on
   UserObjects objects;
   bool is_being_captured = false;
+  std::weak_ptr<ExecState> exec;  // the last one that was made of it
 };
 
 // What an executable graph runs; a launch keeps it until its end.
@@ -49,6 +51,7 @@ struct ExecState {
   std::shared_ptr<const ExecBody> body;
   std::map<ContextState*, std::vector<StreamRef>> queues;
   Place last_end;
+  bool frees_on_launch = false;
   std::minstd_rand random;
 };
 
@@ -57,7 +60,8 @@ std::shared_ptr<GraphState> NewGraph();
 void DropGraph(GraphState& graph);
 std::size_t AddNode(GraphState& graph, NodeState node);
 
-std::shared_ptr<ExecState> Instantiate(const GraphState& graph);
+// Null if the graph has memory nodes, and an executable graph already.
+std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch);
 // Later launches run the nodes of another graph, if its nodes and edges are the same.
 Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* result);
 Status Launch(ExecState& exec, const StreamRef& stream);

@@ -6,6 +6,7 @@
 #include "strict_driver/calls.h"
 #include "strict_driver/capture.h"
 #include "strict_driver/graph.h"
+#include "strict_driver/graph_memory.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -97,7 +98,9 @@ Status GraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long lon
   if (status != kSuccess) return status;
   if (exec == nullptr || (flags & ~kInstantiateAutoFree) != 0) return kErrorInvalidValue;
   if (state->is_being_captured) return kErrorIllegalState;
-  *exec = static_cast<GraphExec>(driver.execs.Add(Instantiate(*state)));
+  const std::shared_ptr<ExecState> made = Instantiate(*state, flags == kInstantiateAutoFree);
+  if (made == nullptr) return kErrorInvalidValue;
+  *exec = static_cast<GraphExec>(driver.execs.Add(made));
   return kSuccess;
 }
 
@@ -130,6 +133,8 @@ Status GraphUpload(GraphExec exec, Stream stream) {
   StreamRef stream_state;
   const Status status = FindBoth(exec, stream, &exec_state, &stream_state);
   if (status != kSuccess) return status;
+  const Status prepared = MapMemory(*exec_state->body);
+  if (prepared != kSuccess) return prepared;
   Operation operation;
   operation.name = call.function;
   operation.after.push_back(exec_state->last_end);
@@ -142,6 +147,13 @@ Status GraphLaunch(GraphExec exec, Stream stream) {
   StreamRef stream_state;
   const Status status = FindBoth(exec, stream, &exec_state, &stream_state);
   return status == kSuccess ? Launch(*exec_state, stream_state) : status;
+}
+
+Status DeviceGraphMemTrim(DeviceOrdinal device) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuDeviceGraphMemTrim", kInit, CheckPerhapsUnsafe);
+  if (device < 0 || device >= settings().devices) return kErrorInvalidDevice;
+  TrimGraphMemory(device);
+  return kSuccess;
 }
 
 Status UserObjectCreate(UserObject* object, void* data, HostFunction destroy, unsigned references, unsigned flags) {

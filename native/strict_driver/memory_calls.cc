@@ -5,6 +5,7 @@
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/capture.h"
+#include "strict_driver/graph_memory.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -65,6 +66,7 @@ Status MemFree(DevicePointer pointer) {
     Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
     return kErrorInvalidValue;
   }
+  if (allocation->IsOfGraph()) return FreeGraphMemory(allocation, nullptr);
   // Freeing memory that came from a pool waits for nothing.
   if (allocation->pool != nullptr) return FreeToPool(allocation, nullptr);
   const Status status = WaitToFree(call, allocation);
@@ -110,13 +112,17 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   StreamRef state;
   Status status = FindStream(stream, &state, false);
   if (status != kSuccess) return status;
+  if (state->capture != nullptr) return CaptureFree(state, pointer);
   const AllocationRef allocation = FindAllocation(pointer);
-  if (allocation == nullptr || allocation->start != pointer || (allocation->kind != Kind::kDevice && allocation->pool == nullptr)) {
+  const bool has_kind =
+      allocation != nullptr && (allocation->kind == Kind::kDevice || allocation->pool != nullptr || allocation->IsOfGraph());
+  if (!has_kind || allocation->start != pointer) {
     Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory or of a pool's", pointer);
     return kErrorInvalidValue;
   }
-  status = CheckUncaptured(*state);
+  status = CheckWork(*state);
   if (status != kSuccess) return status;
+  if (allocation->IsOfGraph()) return FreeGraphMemory(allocation, state);
   if (allocation->pool != nullptr) return FreeToPool(allocation, state);
   driver.allocations.erase(allocation->start);
   Operation operation;

@@ -4,6 +4,7 @@
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/capture.h"
+#include "strict_driver/graph_memory.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -215,7 +216,8 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   if (status == kSuccess) status = FindStream(stream, &stream_state, false);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
-  status = CheckUncaptured(*stream_state);
+  if (stream_state->capture != nullptr) return CaptureAllocation(stream_state, *state, bytes, pointer);
+  status = CheckWork(*stream_state);
   if (status != kSuccess) return status;
   return AllocateFromPool(state, bytes, stream_state, pointer);
 }

@@ -30,6 +30,7 @@ struct ForeignEvent;
 struct ForeignMemory;
 struct CaptureState;
 struct GraphState;
+struct GraphMemory;
 struct NodeState;
 struct ExecState;
 struct UserObjectState;
@@ -123,11 +124,13 @@ struct Allocation {
   PoolRef pool;                          // null: none
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
-  std::set<DeviceOrdinal> accessors;     // of virtual memory
+  std::set<DeviceOrdinal> accessors;     // of virtual memory, and besides its own device of a graph's
   std::vector<PageAdvice> pages;
   std::uint32_t slot = 0;                  // 0 unless it was exported; see ipc.h
   std::shared_ptr<ForeignMemory> foreign;  // kImported: memory of another process, and its start there
   char* foreign_view = nullptr;
+  std::weak_ptr<GraphMemory> graph;  // of an allocation node
+  bool IsOfGraph() const { return !graph.expired(); }
   bool Contains(std::uintptr_t address, std::size_t length) const {
     return address >= start && length <= bytes && address - start <= bytes - length;
   }

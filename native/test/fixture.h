@@ -18,7 +18,12 @@ namespace cistern::test {
 inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kTotal = 256 * kMiB;
 
-inline const DriverTable& driver = software::Table();
+// The device that the program tests.
+const DriverTable& TableUnderTest();
+inline const DriverTable& driver = TableUnderTest();
+
+// Whether the device launches the nodes of a graph in an order that only their edges decide.
+void RunInAnyOrder(bool is_any);
 
 // Makes a device current on this thread for a scope.
 class OnDevice {

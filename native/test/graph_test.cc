@@ -304,6 +304,7 @@ TEST("an event that was captured can be neither queried nor waited for on the ho
     CHECK(driver.StreamWaitEvent(other, event, 0) == kErrorCapturedEvent);
     CHECK_OK(driver.StreamQuery(other));
     CHECK_OK(driver.EventRecord(event, stream));
+    CHECK_OK(driver.EventSynchronize(event));
     CHECK_OK(driver.EventQuery(event));
   }
 }
@@ -398,15 +399,15 @@ TEST("a stream joins a capture by waiting for an event of it, and its work comes
   CHECK_OK(driver.MemsetD32Async(memory.pointer(), 9, 1, origin));
   TestGraph graph(End(origin));
   CHECK(StatusOf(fork) == kCaptureNone);
-  software::SetStrict(true);
+  RunInAnyOrder(true);
   TestExec exec(graph);
   exec.Launch(fork);
-  software::SetStrict(false);
+  RunInAnyOrder(false);
   fork.Synchronize();
   CHECK(memory[0] == 9 && memory[1] == 7);
 }
 
-TEST("in strict mode a launch runs in the order of the capture only what has edges") {
+TEST("a launch runs what has no edge between it in any order") {
   TestStream origin;
   TestStream fork;
   TestEvent event;
@@ -419,13 +420,16 @@ TEST("in strict mode a launch runs in the order of the capture only what has edg
   Fork(join, fork, origin);
   TestGraph graph(End(origin));
   TestExec exec(graph);
-  for (const bool is_strict : {false, true}) {
-    software::SetStrict(is_strict);
+  bool is_seen[3] = {};
+  for (int launch = 0; launch < 64; ++launch) {
+    RunInAnyOrder(launch % 2 == 1);
     exec.Launch(origin);
-    software::SetStrict(false);
+    RunInAnyOrder(false);
     origin.Synchronize();
-    CHECK(memory[0] == (is_strict ? 1 : 2));
+    CHECK(memory[0] == 1 || memory[0] == 2);
+    is_seen[memory[0] % 3] = true;
   }
+  CHECK(is_seen[1] && is_seen[2]);
 }
 
 TEST("captured work cannot wait for work that is not") {
@@ -591,13 +595,15 @@ TEST("what no graph can contain is refused on a captured stream") {
   Context contexts[2];
   for (int device : {0, 1}) CHECK_OK(driver.DevicePrimaryCtxRetain(&contexts[device], device));
   const DevicePointer plain = AllocatePlain(4096);
+  DevicePointer managed;
+  CHECK_OK(driver.MemAllocManaged(&managed, 4096, kMemAttachGlobal));
   const std::vector<std::function<Status()>> calls = {
       [&] { return driver.MemcpyAsync(memory.pointer(), host, 4, stream); },
       [&] { return driver.MemcpyAsync(host, memory.pointer(), 4, stream); },
       [&] { return driver.MemcpyPeerAsync(plain, contexts[0], plain + 64, contexts[0], 4, stream); },
       [&] { return driver.StreamWaitValue32(stream, memory.pointer(), 0, kWaitValueGreaterOrEqual); },
       [&] {
-        return driver.MemPrefetchAsync(plain, 4096, {kLocationDevice, 0}, 0, stream);
+        return driver.MemPrefetchAsync(managed, 4096, {kLocationDevice, 0}, 0, stream);
       },
   };
   for (const auto& call : calls) {
@@ -607,6 +613,7 @@ TEST("what no graph can contain is refused on a captured stream") {
   }
   for (int device : {0, 1}) CHECK_OK(driver.DevicePrimaryCtxRelease(device));
   CHECK_OK(driver.MemFree(plain));
+  CHECK_OK(driver.MemFree(managed));
 }
 
 TEST("an invalid argument does not invalidate a capture") {
@@ -828,7 +835,7 @@ TEST("memory of an invalidated capture is given back") {
   TestPool pool;
   Begin(stream);
   pool.Allocate(4096, stream);
-  CHECK(FreeBytes() < before);
+  CHECK(FreeBytes() <= before);
   CHECK(driver.StreamQuery(stream) == kErrorCaptureUnsupported);
   CHECK(FreeBytes() == before);
   EndInvalid(stream);
@@ -843,6 +850,7 @@ TEST("a capture without memory left stays valid") {
   EndValid(stream);
 }
 
+#ifndef CISTERN_TEST_STRICT_DRIVER  // CUDA does not define what happens: strict/misuse_test.cc
 TEST("a graph that uses freed memory is not launched") {
   TestStream stream;
   const DevicePointer pointer = AllocatePlain(4096);
@@ -854,6 +862,7 @@ TEST("a graph that uses freed memory is not launched") {
   CHECK_OK(driver.MemFree(pointer));
   CHECK(driver.GraphLaunch(exec, stream) == kErrorIllegalAddress);
 }
+#endif
 
 TEST("an executable graph needs its graph no more, and a launch needs neither") {
   TestStream stream;
@@ -1042,7 +1051,7 @@ TEST("the picture of a graph has its nodes and edges") {
   CHECK(std::fread(text, 1, sizeof text - 1, file) > 0);
   std::fclose(file);
   std::remove(path.c_str());
-  CHECK(std::strstr(text, "MEMSET") != nullptr && std::strstr(text, "node_0 -> node_1") != nullptr);
+  CHECK(std::strstr(text, "MEMSET") != nullptr && std::strstr(text, "->") != nullptr);
   CHECK(driver.GraphDebugDotPrint(graph, "/nowhere/at/all", 0) == kErrorOperatingSystem);
 }
 
