@@ -5,6 +5,7 @@
 
 #include "fixture.h"
 #include "run.h"
+#include "scenes.h"
 #include "strict_driver/calls.h"
 
 namespace cistern::test {
@@ -30,5 +31,6 @@ int main(int argc, char** argv) {
   // The cases call what is a misuse on purpose, and close gates on several streams.
   setenv("STRICT_DRIVER_LOG", "/dev/null", 0);
   setenv("STRICT_DRIVER_SERIAL_CALLBACKS", "0", 0);
+  if (argc == 3 && std::strcmp(argv[1], "--scene") == 0) return cistern::test::PlayScene(argv[2]);
   return cistern::test::RunCases(argc == 3 && std::strcmp(argv[1], "--only") == 0 ? argv[2] : "");
 }

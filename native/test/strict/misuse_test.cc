@@ -1,0 +1,262 @@
+// What CUDA does not define: the strict driver reports it. A case plays a scene in a process of its own, and
+// reads the driver's log.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "fixture.h"
+#include "scenes.h"
+#include "strict_driver/calls.h"
+
+extern char** environ;
+
+namespace cistern::test {
+namespace {
+
+void Increment(void* counter) { static_cast<std::atomic<int>*>(counter)->fetch_add(1); }
+void Delete(void* counter) { delete static_cast<std::atomic<int>*>(counter); }
+
+DevicePointer Allocate() {
+  DevicePointer pointer = 0;
+  CHECK_OK(driver.MemAlloc(&pointer, 4096));
+  return pointer;
+}
+
+// One that is not destroyed: its context will be in error.
+Stream BrokenStream() {
+  Stream stream = nullptr;
+  CHECK_OK(driver.StreamCreateWithPriority(&stream, kStreamNonBlocking, 0));
+  return stream;
+}
+
+// An executable graph of what is captured meanwhile.
+template <typename Capture>
+GraphExec Captured(Stream stream, Capture&& capture) {
+  CHECK_OK(driver.StreamBeginCapture(stream, kCaptureModeRelaxed));
+  capture();
+  Graph graph;
+  CHECK_OK(driver.StreamEndCapture(stream, &graph));
+  GraphExec exec;
+  CHECK_OK(driver.GraphInstantiateWithFlags(&exec, graph, 0));
+  return exec;
+}
+
+GraphExec CapturedFill(Stream stream, DevicePointer pointer) {
+  return Captured(stream, [&] { CHECK_OK(driver.MemsetD8Async(pointer, 1, 4096, stream)); });
+}
+
+struct Scene {
+  const char* name;
+  const char* expected;  // a line of the log has it; null: there is no misuse
+  void (*play)();
+};
+
+const Scene kScenes[] = {
+    {"a launch after the memory of a node was freed", "the memory of a node is not there any more",
+     [] {
+       const Stream stream = BrokenStream();
+       const DevicePointer pointer = Allocate();
+       const GraphExec exec = CapturedFill(stream, pointer);
+       CHECK_OK(driver.MemFree(pointer));
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       CHECK(driver.StreamSynchronize(stream) == kErrorIllegalAddress);
+     }},
+    {"a launch after the memory of a node became somebody else's", "has been freed, and other memory is there",
+     [] {
+       const Stream stream = BrokenStream();
+       const DevicePointer pointer = Allocate();
+       const GraphExec exec = CapturedFill(stream, pointer);
+       CHECK_OK(driver.MemFree(pointer));
+       CHECK(Allocate() == pointer);
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       CHECK(driver.StreamSynchronize(stream) == kErrorIllegalAddress);
+     }},
+    {"a launch after the memory of a node was mapped anew", nullptr,
+     [] {
+       TestStream stream;
+       DevicePointer pointer;
+       constexpr std::size_t kBytes = 2 * kMiB;
+       const AccessDescription access = {{kLocationDevice, 0}, kAccessReadWrite};
+       AllocationProperties properties = {};
+       properties.type = kAllocationTypePinned;
+       properties.location = {kLocationDevice, 0};
+       CHECK_OK(driver.MemAddressReserve(&pointer, kBytes, 0, 0, 0));
+       const auto map = [&] {
+         MemoryHandle memory;
+         CHECK_OK(driver.MemCreate(&memory, kBytes, &properties, 0));
+         CHECK_OK(driver.MemMap(pointer, kBytes, 0, memory, 0));
+         CHECK_OK(driver.MemSetAccess(pointer, kBytes, &access, 1));
+         CHECK_OK(driver.MemRelease(memory));
+       };
+       map();
+       const GraphExec exec = CapturedFill(stream, pointer);
+       CHECK_OK(driver.MemUnmap(pointer, kBytes));
+       map();
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+     }},
+    {"a launch after the data of a host function were destroyed", "after its data",
+     [] {
+       TestStream stream;
+       static std::atomic<int> runs{0};
+       UserObject object;
+       CHECK_OK(driver.UserObjectCreate(&object, &runs, Increment, 1, kUserObjectNoDestructorSync));
+       const GraphExec exec = Captured(stream, [&] { CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs)); });
+       CHECK_OK(driver.UserObjectRelease(object, 1));
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+     }},
+    {"launches of a host function whose data the graph owns", nullptr,
+     [] {
+       TestStream stream;
+       auto* runs = new std::atomic<int>{0};
+       UserObject object;
+       CHECK_OK(driver.UserObjectCreate(&object, runs, Delete, 1, kUserObjectNoDestructorSync));
+       const GraphExec exec = Captured(stream, [&] {
+         int status;
+         Graph graph;
+         CHECK_OK(driver.LaunchHostFunc(stream, Increment, runs));
+         CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, nullptr, nullptr));
+         CHECK_OK(driver.GraphRetainUserObject(graph, object, 1, kUserObjectMove));
+       });
+       for (int launch = 0; launch < 2; ++launch) CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+       CHECK(*runs == 2);
+     }},
+    {"the end of an event that a capture has recorded", "an event of a capture that has not ended",
+     [] {
+       TestStream stream;
+       CHECK_OK(driver.StreamBeginCapture(stream, kCaptureModeRelaxed));
+       {
+         TestEvent event;
+         CHECK_OK(driver.EventRecord(event, stream));
+       }
+       Graph graph;
+       CHECK_OK(driver.StreamEndCapture(stream, &graph));
+     }},
+    {"memory of a graph that is used before a launch has allocated it", "ORDER a fill runs before the allocation",
+     [] {
+       TestStream stream;
+       TestPool pool;
+       DevicePointer pointer = 0;
+       const GraphExec exec = Captured(stream, [&] { pointer = pool.Allocate(4096, stream); });
+       CHECK_OK(driver.MemsetD8Async(pointer, 1, 4096, stream));
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+     }},
+    {"memory of a graph that another stream uses after its free", "ORDER a fill runs after the free",
+     [] {
+       TestStream stream;
+       TestPool pool;
+       DevicePointer pointer = 0;
+       const GraphExec exec = Captured(stream, [&] { pointer = pool.Allocate(4096, stream); });
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       FreeAsync(pointer, stream);
+       CHECK_OK(driver.MemsetD8Async(pointer, 1, 4096, stream));
+       stream.Synchronize();
+     }},
+    {"memory of a graph that a node without an edge from its allocation uses", "ORDER a fill runs",
+     [] {
+       TestStream stream;
+       TestStream fork;
+       TestPool pool;
+       TestEvent event;
+       TestEvent join;
+       const GraphExec exec = Captured(stream, [&] {
+         CHECK_OK(driver.EventRecord(event, stream));
+         CHECK_OK(driver.StreamWaitEvent(fork, event, 0));
+         const DevicePointer pointer = pool.Allocate(4096, stream);
+         CHECK_OK(driver.MemsetD8Async(pointer, 1, 4096, fork));
+         CHECK_OK(driver.EventRecord(join, fork));
+         CHECK_OK(driver.StreamWaitEvent(stream, join, 0));
+         FreeAsync(pointer, stream);
+       });
+       for (int launch = 0; launch < 32; ++launch) CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+     }},
+    {"a second free of what a launch has left allocated", "that no launch has left allocated",
+     [] {
+       TestStream stream;
+       TestPool pool;
+       DevicePointer pointer = 0;
+       const GraphExec exec = Captured(stream, [&] { pointer = pool.Allocate(4096, stream); });
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       FreeAsync(pointer, stream);
+       CHECK(driver.MemFreeAsync(pointer, stream) == kErrorInvalidValue);
+       stream.Synchronize();
+     }},
+    {"memory of a graph without a launch", nullptr,
+     [] {
+       TestStream stream;
+       TestPool pool;
+       std::size_t before = 0;
+       std::size_t after = 0;
+       std::size_t total = 0;
+       CHECK_OK(driver.MemGetInfo(&before, &total));
+       const GraphExec exec = Captured(stream, [&] { FreeAsync(pool.Allocate(4096, stream), stream); });
+       CHECK_OK(driver.MemGetInfo(&after, &total));
+       CHECK(after == before);
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+       CHECK_OK(driver.MemGetInfo(&after, &total));
+       CHECK(after < before);
+       CHECK_OK(strict::calls::DeviceGraphMemTrim(0));
+       CHECK_OK(driver.MemGetInfo(&after, &total));
+       CHECK(after == before);
+     }},
+};
+
+// Plays a scene in a process of its own. False if a check failed there. `log` is what the driver reported.
+bool Play(const Scene& scene, std::string* log) {
+  std::string path = "/tmp/cistern-misuse-XXXXXX";
+  const int file = mkstemp(path.data());
+  if (file < 0) return false;
+  close(file);
+  setenv("STRICT_DRIVER_LOG", path.c_str(), 1);
+  std::string arguments[] = {"/proc/self/exe", "--scene", scene.name};
+  char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), nullptr};
+  pid_t child = 0;
+  int status = -1;
+  if (posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, argv, environ) == 0) waitpid(child, &status, 0);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  *log = text.str();
+  std::remove(path.c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+int PlayScene(const char* name) {
+  CHECK_OK(driver.Init(0));
+  for (const Scene& scene : kScenes) {
+    if (std::strcmp(scene.name, name) != 0) continue;
+    Context context;
+    CHECK_OK(driver.DevicePrimaryCtxRetain(&context, 0));
+    CHECK_OK(driver.CtxSetCurrent(context));
+    scene.play();
+  }
+  return failure_count;
+}
+
+TEST("what CUDA does not define is reported, and nothing else") {
+  for (const Scene& scene : kScenes) {
+    std::string log;
+    const bool is_good = Play(scene, &log);
+    const bool is_as_expected = scene.expected != nullptr
+                                    ? log.find(scene.expected) != std::string::npos
+                                    : log.find(" MISUSE ") == std::string::npos && log.find(" ORDER ") == std::string::npos;
+    if (!is_good || !is_as_expected) std::printf("    %s:\n%s", scene.name, log.c_str());
+    CHECK(is_good);
+    CHECK(is_as_expected);
+  }
+}
+
+}  // namespace cistern::test
