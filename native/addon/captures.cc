@@ -101,14 +101,6 @@ Status CheckNotCaptured(Environment& environment, const StreamEntry& stream) {
   return context.status() == kSuccess ? CheckNotCapturedHere(environment, stream) : context.status();
 }
 
-Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream) {
-  int status;
-  const Status asked = CaptureStatusOf(environment, stream, &status);
-  if (asked == kErrorCaptureImplicit) return kCapturing;
-  if (asked != kSuccess) return asked;
-  return status == kCaptureNone ? Status{kSuccess} : kCapturing;
-}
-
 Status CheckNoCapture(Environment& environment, int device) {
   const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.device == device; };
   if (own_captures != 0 && FindOwnCapture(is_here)) return kCapturing;
@@ -126,22 +118,26 @@ Status SynchronizeContext(Environment& environment, int device, bool is_counted)
   return context.status() == kSuccess ? environment.CountedIf<Call::kCtxSynchronize>(is_counted) : context.status();
 }
 
-Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, EventEntry* event) {
-  int status;
-  return CaptureIdOf(environment, stream, &status, &event->capture);
+Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event) {
+  const Status captured = CheckNotCapturedHere(environment, stream);
+  if (captured == kSuccess) event->capture = 0;
+  if (captured != kCapturing || outside) return captured;
+  int capture;
+  std::uint64_t id;
+  Graph graph;
+  const Status status = CaptureIdOf(environment, stream, &capture, &id, &graph);
+  if (status == kSuccess) event->capture = id;
+  return status;
 }
 
-Status CheckCapturedWait(Environment& environment, const StreamEntry& stream, const EventEntry& event) {
+Status CheckWait(Environment& environment, const StreamEntry& stream, const EventEntry& event, bool outside) {
+  if (event.capture != 0 && outside) return kCapturedEvent;
+  const Status captured = CheckNotCapturedHere(environment, stream);
+  if (captured != kCapturing || event.capture == 0) return captured;
   int capture;
   std::uint64_t id;
   const Status status = CaptureIdOf(environment, stream, &capture, &id);
-  if (status != kSuccess || capture == kCaptureNone || event.capture == id) return status;
-  return kCapturing;
-}
-
-Status CheckNotCaptured(const EventEntry& event) {
-  if (event.capture == 0) return kSuccess;
-  return FindOwnCapture([&](const OwnCapture& each) { return each.id == event.capture; }) ? kCapturedEvent : Status{kSuccess};
+  return status != kSuccess || event.capture == id ? status : kCapturing;
 }
 
 Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Graph* graph) {

@@ -1,8 +1,7 @@
 // Captures of streams into graphs: what may not be called during one, and what is left for later.
 //
-// A captured stream is recognized by asking the driver, which is legal in every mode. On the way of an
-// allocation that would cost too much, so those calls ask only while a capture is open that cistern has
-// begun. See docs/design/031-graphs.md.
+// A captured stream is recognized by asking the driver, which is legal in every mode, and finds captures
+// of other libraries as well. See docs/design/031-graphs.md.
 #ifndef CISTERN_ADDON_CAPTURES_H_
 #define CISTERN_ADDON_CAPTURES_H_
 
@@ -19,8 +18,15 @@ extern std::atomic<int> own_captures;
 // kCapturing if the stream is captured, or is the legacy stream while that cannot be used.
 Status CheckNotCaptured(Environment& environment, const StreamEntry& stream);
 
-// The same if the context of the stream's device is current.
-Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream);
+// The same if the context of the stream's device is current. Inlined, as it is on the way of allocations.
+[[gnu::always_inline]] inline Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream) {
+  int status = kCaptureNone;
+  const Status asked = environment.driver->StreamIsCapturing(stream.stream, &status);
+  if (asked == kSuccess) return status == kCaptureNone ? Status{kSuccess} : kCapturing;
+  // A driver that knows no captures.
+  if (asked == kErrorNotSupported) return kSuccess;
+  return asked == kErrorCaptureImplicit ? Status{kCapturing} : asked;
+}
 
 // A live stream that an argument names and that is not captured.
 inline Status FindUncapturedStream(Environment& environment, const Napi::Value& value, StreamEntry** stream) {
@@ -35,14 +41,14 @@ Status CheckNoCapture(Environment& environment, int device);
 // Waits for a device, unless one of its streams is captured.
 Status SynchronizeContext(Environment& environment, int device, bool is_counted);
 
-// The following are for calls on the way of an allocation, while own_captures is not 0.
-
-// What the event is recorded in: a capture, or none.
-Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, EventEntry* event);
-// Whether the stream may wait for the event: not across the bounds of a capture.
-Status CheckCapturedWait(Environment& environment, const StreamEntry& stream, const EventEntry& event);
-// kCapturedEvent if the event was recorded in a capture that is still open.
-Status CheckNotCaptured(const EventEntry& event);
+// Before an event is recorded: notes the capture that this is in, or that it is in none. With `outside`,
+// kCapturing on a captured stream.
+Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event);
+// Whether the stream may wait for the event: not across the bounds of a capture, except to join it. With
+// `outside`, neither may be of a capture.
+Status CheckWait(Environment& environment, const StreamEntry& stream, const EventEntry& event, bool outside);
+// kCapturedEvent if the event was last recorded in a capture.
+inline Status CheckNotCaptured(const EventEntry& event) { return event.capture == 0 ? kSuccess : kCapturedEvent; }
 
 // The graph that work on a stream is recorded in, if the stream's context is current: null unless the
 // stream is captured. kErrorCaptureInvalidated if the capture is invalid.

@@ -77,10 +77,8 @@ Status RecordEvent(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  if (own_captures != 0) {
-    status = NoteCaptureOf(environment, *stream, event);
-    if (status != kSuccess) return status;
-  }
+  status = NoteCaptureOf(environment, *stream, environment.In(2) != 0, event);
+  if (status != kSuccess) return status;
   if (event->watched != nullptr) return RecordWatchedEvent(environment, event, stream->stream);
   return environment.Counted<Call::kEventRecord>(event->event, stream->stream);
 }
@@ -93,10 +91,8 @@ Status WaitEvent(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  if (own_captures != 0) {
-    status = CheckCapturedWait(environment, *stream, *event);
-    if (status != kSuccess) return status;
-  }
+  status = CheckWait(environment, *stream, *event, environment.In(2) != 0);
+  if (status != kSuccess) return status;
   return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event->event, 0u);
 }
 
@@ -104,10 +100,10 @@ Status QueryEvent(Environment& environment) {
   EventEntry* event;
   Status status = environment.events.Find(environment.In(0), &event);
   if (status != kSuccess) return status;
+  status = CheckNotCaptured(*event);
+  if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, event->device);
   if (context.status() != kSuccess) return context.status();
-  if (own_captures != 0) status = CheckNotCaptured(*event);
-  if (status != kSuccess) return status;
   status = environment.Counted<Call::kEventQuery>(event->event);
   if (status != kSuccess && status != kErrorNotReady) return status;
   environment.Out(1, status == kSuccess ? 1 : 0);

@@ -46,7 +46,7 @@ Status AllocateAsync(Environment& environment) {
   if (context.status() != kSuccess) return context.status();
 
   // A graph would own the memory.
-  if (own_captures != 0) status = CheckNotCapturedHere(environment, *stream);
+  status = CheckNotCapturedHere(environment, *stream);
   if (status != kSuccess) return status;
   DevicePointer address = 0;
   status = environment.WithReclaim([&] {
@@ -76,7 +76,7 @@ Status DeallocateAsync(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  if (own_captures != 0) status = CheckNotCapturedHere(environment, *stream);
+  status = CheckNotCapturedHere(environment, *stream);
   if (status != kSuccess) return status;
   status = environment.Counted<Call::kMemFreeAsync>(static_cast<DevicePointer>(address), stream->stream);
   if (status == kSuccess) environment.allocations.Erase(allocation);

@@ -310,9 +310,9 @@ export interface NativeBinding {
   /** `[1]`: a handle. */
   createEvent(device: number, timing: boolean): void;
   destroyEvent(event: number): void;
-  /** Hot. In: event, stream. */
+  /** Hot. In: event, stream, 1 if it must not be in a capture, else 0. */
   recordEvent(): void;
-  /** Hot. In: stream, event. */
+  /** Hot. In: stream, event, 1 if it must have to do with no capture, else 0. */
   waitEvent(): void;
   /** Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), else 0. */
   queryEvent(): void;

@@ -395,6 +395,44 @@ describe('while a stream is captured', () => {
     stream.wait(outside);
   });
 
+  test('cistern itself neither records an event in it, nor lets another stream join it', () => {
+    using event = new Event();
+    using eager = new Event();
+    eager.record(stream);
+    whileCapturing(() => {
+      expectRefused(() => event.recordOn(stream.identity));
+      expect(event.query()).toBe(true);
+      event.record(stream);
+      expectRefused(() => other.identity.wait(event));
+      expectRefused(() => stream.identity.wait(event));
+      expectRefused(() => stream.identity.wait(eager));
+      other.identity.wait(eager);
+      expect(other.captureStatus).toBe('none');
+    });
+    expectRefused(() => other.identity.wait(event));
+    event.recordOn(stream.identity);
+    other.identity.wait(event);
+  });
+
+  test.each(['eager', 'deferred', 'off'] as const)('pools of other streams leave it alone, with %s events', (deallocationEvents) => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents, maximumBytes: 1 << 20, initialBytes: 1 << 20 });
+    const held = pool.allocate(1 << 20, stream);
+    set(held, 1, 1, 4, stream);
+    pool.deallocate(held, 1 << 20, stream);
+    whileCapturing(() => {
+      let taken = 0;
+      try {
+        taken = pool.allocate(1 << 20, other);
+      } catch (error) {
+        expect(error).toEqual(capturing);
+      }
+      expect(other.captureStatus).toBe('none');
+      if (taken !== 0) pool.deallocate(taken, 1 << 20, other);
+    });
+    pool.deallocate(pool.allocate(1 << 20, other), 1 << 20, other);
+  });
+
   test('memory is neither allocated nor freed in its order, and none is lost', () => {
     using pool = new CudaAsyncMemoryResource();
     const pooled = pool.allocate(4096, stream);

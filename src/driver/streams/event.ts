@@ -178,17 +178,22 @@ export class Event implements Disposable {
     if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed)
       refuseStream(stream, 'record an event');
     this.#assertNotShared('record an event');
-    this.recordOn(stream.identity);
+    this.#recordOn(stream.identity, 0);
   }
 
-  /** @internal Records on a stream whose `Stream` objects may all be gone. */
+  /** @internal Records on a stream whose `Stream` objects may all be gone, and that is not captured. */
   recordOn(identity: StreamIdentity): void {
+    this.#recordOn(identity, 1);
+  }
+
+  #recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1): void {
     this.version = ++StreamIdentity.records;
     this.recordedOn = identity.key;
     // What another module exports is checked at each use.
     const box = mailbox;
     box[0] = this.handle;
     box[1] = identity.handle;
+    box[2] = outsideOfCaptures;
     native().recordEvent();
     if (box[0] !== 0) this.#refuseRecording();
     eventObserver?.eventRecorded(identity, this.version);

@@ -188,10 +188,14 @@ export class StreamIdentity {
     complete();
   }
 
-  /** Makes later work on the stream wait for the event's latest recording. Does not block. */
+  /**
+   * Makes later work on the stream wait for the event's latest recording, unless that has to do with a
+   * capture: the wait would make the stream part of it. Does not block.
+   */
   wait(event: Event): void {
     mailbox[0] = this.handle;
     mailbox[1] = event.handle;
+    mailbox[2] = 1;
     native().waitEvent();
     check('wait for an event');
     this.noteWait(event);

@@ -279,6 +279,7 @@ export class Stream implements Disposable {
     if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
     mailbox[0] = this.handle;
     mailbox[1] = event.handle;
+    mailbox[2] = 0;
     native().waitEvent();
     if (mailbox[0] === 0) {
       this.identity.noteWait(event);
