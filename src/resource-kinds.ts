@@ -1,3 +1,4 @@
+import { graphKind } from './adaptors/graph/graph-memory-resource.js';
 import { alignedKind } from './adaptors/pass-through/aligned-resource-adaptor.js';
 import { fallbackKind } from './adaptors/pass-through/fallback-resource-adaptor.js';
 import { limitingKind } from './adaptors/pass-through/limiting-resource-adaptor.js';
@@ -27,6 +28,13 @@ import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
+export {
+  type GraphCaptureOptions,
+  type GraphMemoryOfGraph,
+  GraphMemoryResource,
+  type GraphMemoryResourceOptions,
+  type GraphMemoryStatistics,
+} from './adaptors/graph/graph-memory-resource.js';
 export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/pass-through/aligned-resource-adaptor.js';
 export { FallbackResourceAdaptor } from './adaptors/pass-through/fallback-resource-adaptor.js';
 export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/pass-through/limiting-resource-adaptor.js';
@@ -119,6 +127,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   monotonicKind,
   cachingKind,
   plannedKind,
+  graphKind,
   limitingKind,
   statisticsKind,
   trackingKind,

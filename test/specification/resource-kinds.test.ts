@@ -74,6 +74,8 @@ test('no two kinds have the same name', () => {
 const onlyForPrograms: Readonly<Record<string, readonly string[]>> = {
   reclaiming: ['onOutOfMemory', 'stages'],
   planned: ['planner', 'planningMilliseconds', 'recordedPasses', 'repeats', 'replanAfter'],
+  // Captures are made by calls, so a plan of them is too.
+  graph: ['deviations', 'planner', 'planningMilliseconds'],
   sanitizing: ['onViolation'],
   prefetch: ['location'],
   logging: ['stream'],

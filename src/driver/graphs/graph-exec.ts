@@ -42,8 +42,11 @@ export class GraphExec extends GraphObject {
    */
   launch(stream: Stream): void {
     this.#assertUse('launch a graph', stream);
+    const { memory } = this;
+    memory?.beforeLaunch(stream);
     native().launchGraph(this.handle, stream.handle, warnOfLostFunctions);
     check('launch a graph');
+    memory?.launched(stream);
   }
 
   /**
@@ -73,6 +76,7 @@ export class GraphExec extends GraphObject {
     native().updateGraphExec(this.handle, graph.handle);
     if (mailbox[0] === updateFailure) return false;
     check('update a graph');
+    this.useMemory(graph.memory);
     return true;
   }
 

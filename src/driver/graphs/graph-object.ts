@@ -1,6 +1,8 @@
 import { alreadyDisposed } from '../../basics/errors.js';
 import type { Device } from '../device.js';
 import { keptResult } from '../native.js';
+import type { Stream } from '../streams/stream.js';
+import { finalizationRegistry } from '../workers/finalization.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -19,11 +21,27 @@ export interface GraphKind {
   readonly unreachable: FinalizationRegistry<number>;
 }
 
+/** Memory that a graph and what is made of it have in common, and that nothing else may use during a launch. */
+export interface GraphMemory {
+  /** Another graph or executable graph uses the memory, until it calls `release`. */
+  retain(): void;
+  /** Must not throw. */
+  release(): void;
+  /** Puts the stream after whatever may have used the memory before. */
+  beforeLaunch(stream: Stream): void;
+  /** A launch was queued on the stream. Must not throw. */
+  launched(stream: Stream): void;
+}
+
+const collected = finalizationRegistry<GraphMemory>('graph', 'CISTERN_UNREACHABLE_GRAPH', (memory) => memory.release());
+
 /** What graphs and executable graphs have in common: an object of the driver that is destroyed once. */
 export abstract class GraphObject implements Disposable {
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
+  /** @internal The memory that it uses and that it keeps, if it was captured with memory. */
+  memory: GraphMemory | undefined;
   readonly #kind: GraphKind;
 
   /** @internal Takes up what the last native call made. */
@@ -55,6 +73,18 @@ export abstract class GraphObject implements Disposable {
     this.#kind.destroy(this.handle);
     this.handle = -1;
     this.#kind.unreachable.unregister(this);
+    this.useMemory(undefined);
+  }
+
+  /** @internal Uses other memory from now on, or none. */
+  useMemory(memory: GraphMemory | undefined): void {
+    const { memory: before } = this;
+    if (memory === before) return;
+    memory?.retain();
+    this.memory = memory;
+    collected.unregister(this);
+    if (memory !== undefined) collected.register(this, memory, this);
+    before?.release();
   }
 
   /** The same as `[Symbol.dispose]()`. */

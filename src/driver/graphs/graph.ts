@@ -92,7 +92,9 @@ export class Graph extends GraphObject {
     this.assertLive('instantiate a graph');
     native().instantiateGraph(this.handle, options.freesOnLaunch === true);
     check('instantiate a graph');
-    return new GraphExec(this.device);
+    const exec = new GraphExec(this.device);
+    exec.useMemory(this.memory);
+    return exec;
   }
 
   /**

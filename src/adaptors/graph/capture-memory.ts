@@ -1,0 +1,316 @@
+/**
+ * The memory of one capture. No other graph of the region runs while this one does, so at its beginning all
+ * of the region is free.
+ *
+ * A request has a number. If there is a plan, the i-th request gets the i-th place of it, provided that
+ * whoever had the bytes last is freed before, in the order of the capture. Every other request is cut from
+ * the free memory behind the plan:
+ *
+ *     region   [ places of the plan | free memory in lanes … ]
+ *
+ *     untouched   what nobody has used in this capture            any stream may have it
+ *     current     one lane for each stream: freed in its epoch    that stream
+ *     earlier     freed on a stream in an earlier epoch           that stream, and those that come after the epoch
+ *     limbo       freed on a stream that does not come after      nobody, until the capture ends
+ *                 the allocation: who comes after both?
+ *
+ * A stream takes from its current lane, from the earlier ones it comes after, and from the untouched
+ * memory; then these are merged, so that what lies side by side coalesces; and then the region grows.
+ *
+ * Invariant: two allocations share bytes only if the later request's stream comes after the earlier free,
+ * and that after its request.
+ * Cost: a request looks at the earlier lanes, of which there are few.
+ */
+import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
+import type { EventObserver } from '../../driver/streams/event-observer.js';
+import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
+import type { DevicePointer } from '../../memory-resource.js';
+import type { OrderedSequence } from '../../plans/sequence.js';
+import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
+import { FreeSpaceIndex } from '../../suballocation/free-space-index.js';
+import { CaptureOrder } from './capture-order.js';
+import type { GraphPlan } from './graph-plan.js';
+import type { GraphRegion } from './graph-region.js';
+
+/** More earlier lanes of one stream are merged. */
+const mostEarlierLanes = 16;
+
+/** Why a request is not served from its place. */
+export type GraphDeviation = 'larger' | 'alignment' | 'extra' | 'in-use';
+
+/** Free memory that is open to whoever comes after an epoch of a stream. */
+interface EarlierLane {
+  readonly lane: number;
+  readonly stream: number;
+  readonly epoch: number;
+}
+
+/** What a live allocation of a capture is. */
+export interface CapturedAllocation {
+  readonly pointer: DevicePointer;
+  readonly bytes: number;
+}
+
+export class CaptureMemory implements EventObserver {
+  readonly order: CaptureOrder;
+  readonly #region: GraphRegion;
+  readonly #plan: GraphPlan | undefined;
+  readonly #base: DevicePointer;
+  readonly #index = new FreeSpaceIndex();
+  readonly #untouched = this.#index.addLane();
+  readonly #limbo = this.#index.addLane();
+  readonly #current: number[] = [];
+  readonly #vacant: number[] = [];
+  #earlier: EarlierLane[] = [];
+  // By request.
+  readonly #addresses: number[] = [];
+  readonly #bytes: number[] = [];
+  readonly #streams: number[] = [];
+  readonly #epochs: number[] = [];
+  readonly #blocks: number[] = [];
+  /** Where it was freed, or -1; and in which epoch. A free that is in limbo has no stream. */
+  readonly #freeStreams: number[] = [];
+  readonly #freeEpochs: number[] = [];
+  readonly #live = new AddressMap();
+  readonly #sequence = new SequenceBuilder();
+  readonly #records = new Map<number, EventRecord>();
+  /** How often each deviation came. */
+  readonly deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
+  /** The greatest alignment that was requested. */
+  alignmentBytes: number = ALLOCATION_ALIGNMENT;
+  /** Bytes that wait for the end of the capture, because nobody is known to come after all their uses. */
+  limboBytes = 0;
+
+  /** @throws what the upstream throws, if it does not have the bytes of the plan. */
+  constructor(origin: StreamIdentity, region: GraphRegion, plan: GraphPlan | undefined) {
+    this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
+    this.#region = region;
+    this.#plan = plan;
+    const { totalBytes = 0, alignmentBytes = ALLOCATION_ALIGNMENT } = plan?.plan ?? {};
+    this.#base = totalBytes === 0 ? 0 : region.reserve(totalBytes, alignmentBytes);
+    for (const { address, bytes } of region.extents) {
+      const planned = address === this.#base ? totalBytes : 0;
+      if (bytes > planned) this.#index.addSegment(address + planned, bytes - planned, this.#untouched);
+    }
+  }
+
+  /** Whether every request so far was served from the plan. */
+  get isPlanned(): boolean {
+    return this.#plan !== undefined && Object.values(this.deviations).every((count) => count === 0);
+  }
+
+  /** The number of requests. */
+  get requests(): number {
+    return this.#bytes.length;
+  }
+
+  /** The place of the next request, or why it has none. Without a plan it has none. */
+  deviationOf(bytes: number, stream: number, alignment: number): GraphDeviation | undefined {
+    if (this.#plan === undefined) return undefined;
+    const { sizes, alignmentBytes } = this.#plan.plan;
+    const request = this.#bytes.length;
+    if (request >= sizes.length) return 'extra';
+    if (bytes > (sizes[request] as number)) return 'larger';
+    if (alignment > alignmentBytes) return 'alignment';
+    return this.#isFree(request, stream, this.#plan) ? undefined : 'in-use';
+  }
+
+  /** Serves the next request: from its place, if there is a plan and `deviation` is undefined. */
+  allocate(
+    bytes: number,
+    stream: number,
+    identity: StreamIdentity,
+    alignment: number,
+    deviation: GraphDeviation | undefined,
+  ): DevicePointer {
+    const isPlanned = this.#plan !== undefined && deviation === undefined;
+    const address = isPlanned ? this.#base + (this.#plan.plan.offsets[this.#bytes.length] as number) : this.#cut(bytes, stream, alignment);
+    if (deviation !== undefined) this.deviations[deviation]++;
+    this.#note(address, isPlanned ? none : this.#index.usedBlock(address), bytes, stream);
+    this.#sequence.allocate(bytes, identity);
+    if (alignment > this.alignmentBytes) this.alignmentBytes = alignment;
+    return address;
+  }
+
+  /** The size of a live allocation of this capture, or -1. */
+  bytesAt(pointer: DevicePointer): number {
+    const request = this.#live.get(pointer);
+    return request === none ? none : (this.#bytes[request] as number);
+  }
+
+  /** Frees a live allocation on a stream of the capture. */
+  free(pointer: DevicePointer, stream: number, identity: StreamIdentity): void {
+    const request = this.#live.take(pointer);
+    const block = this.#blocks[request] as number;
+    const isOrdered = this.order.isAfter(stream, this.#streams[request] as number, this.#epochs[request] as number);
+    if (isOrdered) {
+      this.#freeStreams[request] = stream;
+      this.#freeEpochs[request] = this.order.epochOf(stream);
+    } else {
+      this.limboBytes += alignUp(this.#bytes[request] as number, ALLOCATION_ALIGNMENT);
+    }
+    if (block !== none) this.#index.free(block, isOrdered ? this.#currentLane(stream) : this.#limbo);
+    this.#sequence.free(request, identity);
+  }
+
+  eventRecorded(identity: StreamIdentity, version: number): void {
+    this.order.eventRecorded(identity, version);
+    const record = this.#sequence.record(identity);
+    if (record !== undefined) this.#records.set(version, record);
+  }
+
+  eventAwaited(identity: StreamIdentity, version: number): void {
+    this.order.eventAwaited(identity, version);
+    const record = this.#records.get(version);
+    if (record !== undefined) this.#sequence.wait(identity, record);
+  }
+
+  /** What was requested and freed, for a plan. */
+  sequence(): OrderedSequence {
+    return this.#sequence.finish();
+  }
+
+  /** What is still allocated, in the order of the requests. */
+  live(): CapturedAllocation[] {
+    const live: CapturedAllocation[] = [];
+    for (let request = 0; request < this.#addresses.length; request++) {
+      const pointer = this.#addresses[request] as number;
+      if (this.#live.get(pointer) === request) live.push({ pointer, bytes: this.#bytes[request] as number });
+    }
+    return live;
+  }
+
+  /** By extent of the region: the bytes from its beginning on that the graph uses. */
+  usedBytes(): Map<DevicePointer, number> {
+    const used = new Map<DevicePointer, number>();
+    for (const { address, bytes } of this.#region.extents) {
+      let most = 0;
+      for (let request = 0; request < this.#addresses.length; request++) {
+        const offset = (this.#addresses[request] as number) - address;
+        if (offset >= 0 && offset < bytes) most = Math.max(most, offset + alignUp(this.#bytes[request] as number, ALLOCATION_ALIGNMENT));
+      }
+      if (most > 0) used.set(address, most);
+    }
+    return used;
+  }
+
+  /** For tests: throws if the structures contradict each other. Linear. */
+  validate(): void {
+    this.#index.validate();
+  }
+
+  /** Whether the place of a request is free for a stream. */
+  #isFree(request: number, stream: number, graphPlan: GraphPlan): boolean {
+    const { starts, predecessors } = graphPlan;
+    const end = starts[request + 1] as number;
+    for (let i = starts[request] as number; i < end; i++) {
+      const before = predecessors[i] as number;
+      // One that was served elsewhere has left the place to those before it.
+      const isElsewhere = this.#blocks[before] !== none;
+      if (isElsewhere ? !this.#isFree(before, stream, graphPlan) : !this.#isFreed(before, stream)) return false;
+    }
+    return true;
+  }
+
+  /** Whether a stream comes after the free of an allocation. */
+  #isFreed(request: number, stream: number): boolean {
+    const freedOn = this.#freeStreams[request] as number;
+    return freedOn !== none && this.order.isAfter(stream, freedOn, this.#freeEpochs[request] as number);
+  }
+
+  #note(address: DevicePointer, block: number, bytes: number, stream: number): void {
+    const request = this.#addresses.push(address) - 1;
+    this.#bytes.push(bytes);
+    this.#streams.push(stream);
+    this.#epochs.push(this.order.epochOf(stream));
+    this.#blocks.push(block);
+    this.#freeStreams.push(none);
+    this.#freeEpochs.push(0);
+    this.#live.insert(address, request);
+  }
+
+  #cut(bytes: number, stream: number, alignment: number): DevicePointer {
+    const address = this.#find(bytes, stream, alignment);
+    if (address !== none) return address;
+    this.#growFor(bytes, stream, alignment);
+    return this.#find(bytes, stream, alignment);
+  }
+
+  #find(bytes: number, stream: number, alignment: number): DevicePointer {
+    const owner = none;
+    const current = this.#currentLane(stream);
+    let address = this.#index.cut(bytes, alignment, current, owner);
+    if (address !== none) return address;
+    let hasEarlier = false;
+    for (const earlier of this.#earlier) {
+      if (!this.order.isAfter(stream, earlier.stream, earlier.epoch)) continue;
+      hasEarlier = true;
+      address = this.#index.cut(bytes, alignment, earlier.lane, owner);
+      if (address !== none) return address;
+    }
+    address = this.#index.cut(bytes, alignment, this.#untouched, owner);
+    if (address !== none) return address;
+    if (hasEarlier) this.#mergeEarlier(stream, current);
+    this.#index.transfer(this.#untouched, current);
+    address = this.#index.cut(bytes, alignment, current, owner);
+    return address === none ? this.#index.search(bytes, alignment, current, owner) : address;
+  }
+
+  /** After a search that failed: all that the stream may have is in its current lane. */
+  #growFor(bytes: number, stream: number, alignment: number): void {
+    const least = leastBlockBytes(bytes, alignment);
+    const tail = this.#region.growsInPlace ? this.#index.freeTailBytes(this.#currentLane(stream)) : 0;
+    if (tail < least) this.#add(this.#region.grow(least - tail, alignment), stream);
+    // What came need not lie behind the tail, nor at a multiple of the alignment.
+    if (!this.#index.canAllocate(least / ALLOCATION_ALIGNMENT, this.#currentLane(stream))) {
+      this.#add(this.#region.grow(least, alignment), stream);
+    }
+  }
+
+  #add({ address, bytes }: Segment, stream: number): void {
+    const lane = this.#currentLane(stream);
+    if (this.#region.growsInPlace) this.#index.extendSegment(address, bytes, lane);
+    else this.#index.addSegment(address, bytes, lane);
+  }
+
+  #mergeEarlier(stream: number, into: number): void {
+    this.#earlier = this.#earlier.filter((earlier) => {
+      if (!this.order.isAfter(stream, earlier.stream, earlier.epoch)) return true;
+      this.#index.transfer(earlier.lane, into);
+      this.#vacant.push(earlier.lane);
+      return false;
+    });
+  }
+
+  #currentLane(stream: number): number {
+    let lane = this.#current[stream];
+    if (lane === undefined) {
+      lane = this.#vacant.pop() ?? this.#index.addLane();
+      this.#current[stream] = lane;
+    }
+    return lane;
+  }
+
+  /** What the stream has freed is open to others from here on. */
+  #epochEnded(stream: number, epoch: number): void {
+    const lane = this.#current[stream];
+    if (lane === undefined || this.#index.isEmpty(lane)) return;
+    this.#earlier = this.#earlier.filter((earlier) => {
+      if (!this.#index.isEmpty(earlier.lane)) return true;
+      this.#vacant.push(earlier.lane);
+      return false;
+    });
+    const own = this.#earlier.filter((earlier) => earlier.stream === stream);
+    if (own.length >= mostEarlierLanes) {
+      // The two oldest become one, which is open to those that come after the later of them.
+      const [first, second] = own as [EarlierLane, EarlierLane];
+      this.#index.transfer(first.lane, second.lane);
+      this.#vacant.push(first.lane);
+      this.#earlier = this.#earlier.filter((earlier) => earlier !== first);
+    }
+    this.#earlier.push({ lane, stream, epoch });
+    this.#current[stream] = this.#vacant.pop() ?? this.#index.addLane();
+  }
+}

@@ -1,0 +1,67 @@
+import { alreadyDisposed } from '../../basics/errors.js';
+import type { GraphMemory } from '../../driver/graphs/graph-object.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import type { DevicePointer } from '../../memory-resource.js';
+import type { Segment } from '../../suballocation/blocks.js';
+import type { GraphRegion } from './graph-region.js';
+import type { LaunchOrder } from './launch-order.js';
+
+/** What a graph that was captured with memory has. */
+export class CapturedMemory implements GraphMemory {
+  readonly name: string;
+  /** By extent of the region: the bytes from its beginning on that the graph uses. */
+  usedBytes: ReadonlyMap<DevicePointer, number> = new Map();
+  /** What belongs to this graph alone. */
+  readonly kept: Segment[] = [];
+  /** The bytes that a plan needs at least; `undefined` if the graph was captured without one, or deviated. */
+  lowerBoundBytes: number | undefined;
+  requests = 0;
+  #users = 0;
+  #hasEnded = false;
+  readonly #region: GraphRegion;
+  readonly #order: LaunchOrder;
+  readonly #onEnd: (memory: CapturedMemory) => void;
+
+  /** @param onEnd called once, when neither the graph nor anything made of it is left */
+  constructor(name: string, region: GraphRegion, order: LaunchOrder, onEnd: (memory: CapturedMemory) => void) {
+    this.name = name;
+    this.#region = region;
+    this.#order = order;
+    this.#onEnd = onEnd;
+  }
+
+  /** The bytes of the region that the graph uses. */
+  get regionBytes(): number {
+    return [...this.usedBytes.values()].reduce((sum, bytes) => sum + bytes, 0);
+  }
+
+  get keptBytes(): number {
+    return this.kept.reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
+  retain(): void {
+    this.#users++;
+  }
+
+  release(): void {
+    if (--this.#users === 0) this.end();
+  }
+
+  /** Its memory goes. What was made of the graph can no longer be launched. */
+  end(): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#onEnd(this);
+  }
+
+  beforeLaunch(stream: Stream): void {
+    if (this.#hasEnded) throw alreadyDisposed('launch a graph', 'the GraphMemoryResource that has its memory');
+    this.#order.order(stream);
+    this.#region.orderLaunch(stream);
+  }
+
+  launched(stream: Stream): void {
+    this.#order.used(stream);
+    this.#region.launched();
+  }
+}

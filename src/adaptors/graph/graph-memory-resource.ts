@@ -1,0 +1,630 @@
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  alreadyFreed,
+  CisternError,
+  formatPointer,
+  formatValue,
+  wrongSize,
+} from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import {
+  assertAlignment,
+  assertBytes,
+  assertFunction,
+  assertName,
+  assertOneOf,
+  assertOptions,
+  assertPointer,
+  optionNames,
+} from '../../basics/validation.js';
+import type { CaptureMode } from '../../driver/graphs/capture.js';
+import type { Graph } from '../../driver/graphs/graph.js';
+import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
+import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import { markAsTaker, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
+import {
+  assertMemoryResource,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type ReservingMemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
+} from '../../memory-resource.js';
+import { checkedPlan, type Plan } from '../../plans/plan.js';
+import type { OrderedSequence } from '../../plans/sequence.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { isWithin, none } from '../../suballocation/blocks.js';
+import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { PassRecorder } from '../planned/pass-recorder.js';
+import type { Planner } from '../planned/plan-learner.js';
+import { CaptureMemory, type GraphDeviation } from './capture-memory.js';
+import { CapturedMemory } from './captured-memory.js';
+import { type GraphPlan, graphPlan } from './graph-plan.js';
+import { GraphRegion } from './graph-region.js';
+import { KeptGraphMemory } from './kept-graph-memory.js';
+import { LaunchOrder } from './launch-order.js';
+
+/** Options of {@link GraphMemoryResource}. */
+export interface GraphMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * Computes where each allocation of a capture lies: `planAllocations` of `cistern/planning`. It runs at the
+   * beginning of a capture, and blocks the thread meanwhile.
+   * @defaultValue none: each capture searches for free memory, as a pool does
+   */
+  readonly planner?: Planner;
+  /**
+   * How long the planner may search for a better plan, in milliseconds.
+   * @defaultValue 1000
+   */
+  readonly planningMilliseconds?: number;
+  /**
+   * What becomes of a request that differs from the plan of its capture: `'fallback'` serves it from other
+   * memory of the region, `'refuse'` throws a CisternError (`ERR_CISTERN_PLAN_DEVIATION`).
+   * @defaultValue `'fallback'`
+   */
+  readonly deviations?: 'fallback' | 'refuse';
+  /**
+   * Serves what is allocated outside of captures; must be on the same device.
+   * @defaultValue the upstream
+   */
+  readonly fallback?: MemoryResource;
+  /**
+   * The most bytes that may be reserved of the upstream for graphs.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+}
+
+const knownOptions = optionNames<GraphMemoryResourceOptions>({
+  deallocationEvents: true,
+  deviations: true,
+  fallback: true,
+  maximumBytes: true,
+  planner: true,
+  planningMilliseconds: true,
+});
+
+/** Options of {@link GraphMemoryResource.capture}. */
+export interface GraphCaptureOptions {
+  /**
+   * What is captured: captures of one name request the same memory in the same order, and share a plan.
+   * @defaultValue `'graph'`
+   */
+  readonly name?: string;
+  /**
+   * As for {@link Stream.beginCapture}.
+   * @defaultValue `'thread-local'`
+   */
+  readonly mode?: CaptureMode;
+}
+
+const captureOptions = optionNames<GraphCaptureOptions>({ mode: true, name: true });
+const defaultName = 'graph';
+const deviationWords = ['fallback', 'refuse'] as const;
+
+/** A graph in {@link GraphMemoryStatistics}. */
+export interface GraphMemoryOfGraph {
+  readonly name: string;
+  /** How often memory was allocated during its capture. */
+  readonly allocations: number;
+  /** The bytes that it uses of the memory that the graphs share. */
+  readonly regionBytes: number;
+  /** The least bytes that a plan of it needs; `undefined` if it was captured without a plan, or differed from it. */
+  readonly lowerBoundBytes: number | undefined;
+  /** The bytes that it has for itself ({@link GraphMemoryResource.kept}). */
+  readonly keptBytes: number;
+}
+
+/** Statistics of a {@link GraphMemoryResource}. */
+export interface GraphMemoryStatistics {
+  /** Bytes held of the upstream: what the graphs share, and what each has for itself. */
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  /** The bytes that the graphs share. */
+  readonly regionBytes: number;
+  /** The bytes that graphs have for themselves. */
+  readonly keptBytes: number;
+  /** The graphs that are not disposed, or of which something is not. */
+  readonly graphs: readonly GraphMemoryOfGraph[];
+  /** Captures that gave a graph; and those among them in which every request had its place in a plan. */
+  readonly captures: number;
+  readonly plannedCaptures: number;
+  /** How often a request differed from a plan, by how it did. */
+  readonly deviations: Readonly<Record<GraphDeviation, number>>;
+  /**
+   * Bytes that were freed in captures on a stream which did not come after their allocation, and were not
+   * used again in that capture.
+   */
+  readonly unorderedBytes: number;
+  /** What the planner threw last; `undefined` if its last plan is valid. */
+  readonly planningError: unknown;
+}
+
+/** What is known about captures of one name. */
+interface Learnt {
+  readonly sequence: OrderedSequence;
+  readonly alignmentBytes: number;
+  plan: GraphPlan | undefined;
+}
+
+/** Memory that a graph has, and that whoever has its address may give up. */
+interface Owned {
+  readonly bytes: number;
+  readonly memory: CapturedMemory;
+}
+
+/**
+ * Memory for CUDA graphs: what is allocated and freed while a stream is captured. All graphs of one resource
+ * share one region, as large as the largest of them needs, because they never run at the same time.
+ *
+ * Within a capture ({@link GraphMemoryResource.capture}), every stream that has joined it allocates and
+ * frees. Freed memory is used again in the same capture by whatever comes after the free in the order of the
+ * graph; no edge is added for that. What is not freed is an output of the graph: it stays where it is, and
+ * is valid until the next launch of any graph of this resource. What must outlive that is allocated from
+ * {@link GraphMemoryResource.kept}.
+ *
+ * With the option `planner`, the second capture of a name gets addresses that were planned from the first
+ * one, or from a warm-up ({@link GraphMemoryResource.warmUp}): nothing is searched, and the region is hardly
+ * larger than what is live at once. A request that differs from the plan never gets memory that is in use.
+ *
+ * Stream order: each launch comes after the launch before, of whatever graph of this resource and on
+ * whatever stream. `deallocationEvents` says how: an event is recorded after each launch (`'eager'`), or when
+ * another stream comes (`'deferred'`), or the host waits when another stream comes (`'off'`). A buffer in
+ * the memory of a graph that is disposed on a stream ends there: the next launch comes after it. Outside of
+ * captures, calls go to the fallback, with `deallocationEvents` for the frees.
+ *
+ * The upstream is called on a stream of the resource's own, which nobody captures. Over an upstream that
+ * grows in place ({@link VirtualMemoryResource}), graphs can be captured in any order; over others, let the
+ * largest come first, or its warm-up. The upstream and the fallback must outlive this resource, and are not
+ * disposed with it. Disposing it ends the memory of its graphs, which cannot be launched any more.
+ *
+ * RMM has no counterpart; PyTorch's is a private pool of a graph, `torch.cuda.graph_pool_handle`.
+ * @example
+ * ```ts
+ * using upstream = new VirtualMemoryResource();
+ * using graphs = new GraphMemoryResource(upstream);
+ * using stream = new Stream({ nonBlocking: true });
+ * let output = 0;
+ * using graph = graphs.capture(stream, () => {
+ *   const scratch = graphs.allocate(1 * MiB, stream);
+ *   output = graphs.allocate(4096, stream);
+ *   set(scratch, 1, 1, 1 * MiB, stream);
+ *   copy(output, scratch, 4096, stream);
+ *   graphs.deallocate(scratch, 1 * MiB, stream);
+ * });
+ * using exec = graph.instantiate();
+ * exec.launch(stream);
+ * ```
+ */
+export class GraphMemoryResource extends PassThroughAdaptor implements ReservingMemoryResource, TrimmingMemoryResource {
+  /** @internal */
+  static override readonly name = 'GraphMemoryResource';
+  /** Serves what is allocated outside of captures. */
+  readonly fallback: MemoryResource;
+  /** The fallback, if it is not the upstream. */
+  readonly alternates: readonly MemoryResource[];
+  /**
+   * Memory that is no part of what the graphs share: what a capture allocates from it belongs to that graph
+   * alone, stays valid whatever is launched, and goes back with the graph. It is not used again within the
+   * capture. Outside of captures it is the fallback.
+   */
+  readonly kept: MemoryResource;
+  readonly #planner: Planner | undefined;
+  readonly #planningMilliseconds: number;
+  readonly #refuses: boolean;
+  readonly #order: LaunchOrder;
+  readonly #region: GraphRegion;
+  readonly #graphs = new Set<CapturedMemory>();
+  readonly #owned = new Map<DevicePointer, Owned[]>();
+  readonly #learnt = new Map<string, Learnt>();
+  #capture: CaptureMemory | undefined;
+  /** What the graph that is being captured will have. */
+  #captured: CapturedMemory | undefined;
+  #recorder: PassRecorder | undefined;
+  #recordedAlignment: number = ALLOCATION_ALIGNMENT;
+  #captures = 0;
+  #plannedCaptures = 0;
+  #unorderedBytes = 0;
+  readonly #deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
+  #planningError: unknown;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option. */
+  constructor(upstream: MemoryResource, options: GraphMemoryResourceOptions = {}) {
+    super(upstream, options, knownOptions);
+    const { fallback = upstream, planner, planningMilliseconds = 1000, deviations = 'fallback' } = options;
+    const { maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
+    if (planner !== undefined) assertFunction(planner, 'planner');
+    assertOneOf(deviations, deviationWords, 'deviations');
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (!Number.isFinite(planningMilliseconds) || planningMilliseconds < 0) {
+      throw new ArgumentRangeError(`planningMilliseconds must be finite and at least 0, got ${formatValue(planningMilliseconds)}`);
+    }
+    assertMemoryResource(fallback, 'fallback');
+    if (fallback.device !== this.device) {
+      const [own, other] = [this.device.index, fallback.device.index];
+      throw new ArgumentRangeError(`fallback must be of device ${own}, got one of device ${other}`, 'ERR_INVALID_ARG_VALUE');
+    }
+    this.fallback = fallback;
+    this.alternates = fallback === upstream ? [] : [fallback];
+    this.#planner = planner;
+    this.#planningMilliseconds = planningMilliseconds;
+    this.#refuses = deviations === 'refuse';
+    this.#order = new LaunchOrder(deallocationEvents, this.device);
+    this.#region = new GraphRegion(upstream, this.#order, maximumBytes);
+    this.kept = new KeptGraphMemory(
+      this,
+      (bytes, alignment) => this.#keep(bytes, alignment),
+      (stream) => this.#streamInCapture(stream) !== none,
+    );
+    markAsTaker(this);
+  }
+
+  get reservedBytes(): number {
+    return this.#region.reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#region.peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#region.peakReservedBytes = this.#region.reservedBytes;
+  }
+
+  /**
+   * Captures what a function queues on a stream, and on streams that join, into a graph that has the memory
+   * which the function allocates. If the function throws, the capture is given up, and its memory is free
+   * again.
+   * @param record a function that returns before the capture ends: not an `async` one
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource captures already or warms up; what
+   * `record` throws; OutOfMemoryError if the upstream does not have the memory of the plan; else as
+   * {@link Stream.capture}
+   */
+  capture(stream: Stream, record: () => void, options: GraphCaptureOptions = {}): Graph {
+    assertOptions(options, captureOptions);
+    const { name = defaultName, mode } = options;
+    assertName(name, 'name');
+    this.#assertIdle('capture a graph');
+    assertStream(stream, 'capture a graph');
+    assertStreamOf(stream, this.device, 'allocate');
+    assertFunction(record, 'record');
+    const plan = this.#planOf(name);
+    const memory = new CapturedMemory(name, this.#region, this.#order, (ended) => this.#ended(ended));
+    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
+    const remembered = rememberedSoFar();
+    this.#capture = capture;
+    this.#captured = memory;
+    observeEvents(capture);
+    try {
+      const graph = stream.capture(record, mode);
+      this.#finish(capture, memory, plan);
+      graph.useMemory(memory);
+      return graph;
+    } catch (error) {
+      this.#adopt(capture, memory);
+      this.#takeBack(memory, remembered, 'its capture was given up');
+      memory.end();
+      throw error;
+    } finally {
+      unobserveEvents(capture);
+      this.#capture = undefined;
+      this.#captured = undefined;
+    }
+  }
+
+  /**
+   * Runs a function that allocates from this resource without a capture, from the fallback, and notes what
+   * it allocates and frees: the next capture of the name is planned from that.
+   * @param name as in {@link GraphCaptureOptions}
+   * @param step a function that queues what will be captured
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource captures or warms up; what `step`
+   * throws
+   */
+  warmUp(name: string, step: () => void): void {
+    assertName(name, 'name');
+    assertFunction(step, 'step');
+    this.#assertIdle('warm up');
+    const recorder = new PassRecorder(this);
+    this.#recorder = recorder;
+    this.#recordedAlignment = ALLOCATION_ALIGNMENT;
+    let sequence: OrderedSequence | string;
+    try {
+      const result: unknown = step();
+      if (result instanceof Object && 'then' in result)
+        throw new ArgumentTypeError('step must not return a promise: the warm-up ends when it returns');
+    } finally {
+      this.#recorder = undefined;
+      sequence = recorder.end();
+    }
+    if (typeof sequence === 'string') this.#planningError = new CisternError('ERR_CISTERN_INVALID_PLAN', sequence);
+    else this.#learnt.set(name, { sequence, alignmentBytes: this.#recordedAlignment, plan: undefined });
+  }
+
+  /** The plan that captures of a name follow; `undefined` if there is none yet. */
+  plan(name: string = defaultName): Plan | undefined {
+    return this.#learnt.get(name)?.plan?.plan;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    const capture = this.#capture;
+    const number = capture === undefined ? none : this.#streamInCapture(stream);
+    if (capture === undefined || number === none) return this.#allocateOutside(bytes, stream, alignment);
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    if (bytes === 0) return 0;
+    const deviation = capture.deviationOf(bytes, number, alignment);
+    if (deviation !== undefined && this.#refuses) throw deviationError(deviation, capture.requests, bytes);
+    try {
+      return capture.allocate(bytes, number, stream.identity, alignment, deviation);
+    } catch (error) {
+      throw this.passOn(error, bytes);
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const capture = this.#capture;
+    if (capture !== undefined && pointer !== 0) {
+      const allocated = capture.bytesAt(pointer);
+      if (allocated !== none) {
+        this.#freeCaptured(capture, pointer, bytes, allocated, stream);
+        return;
+      }
+    }
+    if (this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
+    else if (this.#hasForGraphs(pointer)) throw alreadyFreed(`the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`);
+    else this.#deallocateOutside(pointer, bytes, stream, fence);
+  }
+
+  /**
+   * Gives memory back that no graph needs any more: that of the region beyond what the largest needs, after
+   * every launch so far, in the order of a stream of the resource's own.
+   * @returns the bytes that went back
+   */
+  trim(stream: Stream, options: TrimOptions = {}): number {
+    assertOptions(options, trimOptionNames);
+    const { bytesToKeep = 0 } = options;
+    assertBytes(bytesToKeep, 'bytesToKeep');
+    this.assertLive('trim');
+    assertStream(stream, 'trim');
+    this.#assertIdle('trim');
+    const needed = new Map<DevicePointer, number>();
+    for (const { usedBytes } of this.#graphs) {
+      for (const [address, bytes] of usedBytes) needed.set(address, Math.max(needed.get(address) ?? 0, bytes));
+    }
+    let left = bytesToKeep;
+    for (const { address, bytes } of this.#region.extents) {
+      needed.set(address, Math.max(needed.get(address) ?? 0, Math.min(left, bytes)));
+      left -= Math.min(left, needed.get(address) as number);
+    }
+    return this.#region.shrink(needed);
+  }
+
+  /** Current sizes and counts since the start. */
+  statistics(): GraphMemoryStatistics {
+    const { reservedBytes, peakReservedBytes } = this.#region;
+    const graphs = [...this.#graphs].map(({ name, requests, regionBytes, lowerBoundBytes, keptBytes }) =>
+      Object.freeze({ name, allocations: requests, regionBytes, lowerBoundBytes, keptBytes }),
+    );
+    return Object.freeze({
+      reservedBytes,
+      peakReservedBytes,
+      regionBytes: this.#region.extents.reduce((sum, { bytes }) => sum + bytes, 0),
+      keptBytes: graphs.reduce((sum, { keptBytes }) => sum + keptBytes, 0),
+      graphs: Object.freeze(graphs),
+      captures: this.#captures,
+      plannedCaptures: this.#plannedCaptures,
+      deviations: Object.freeze({ ...this.#deviations }),
+      unorderedBytes: this.#unorderedBytes,
+      planningError: this.#planningError,
+    });
+  }
+
+  /** For tests: throws if the data structures contradict each other. */
+  validate(): void {
+    this.#capture?.validate();
+    const { extents, reservedBytes } = this.#region;
+    const bytes = [...extents, ...[...this.#graphs].flatMap(({ kept }) => kept)].reduce((sum, each) => sum + each.bytes, 0);
+    if (this.#capture === undefined && bytes > reservedBytes) throw new Error(`reserved ${reservedBytes} bytes, held ${bytes}`);
+  }
+
+  /**
+   * Ends the memory of every graph, which can then no longer be launched, and gives it back after their last
+   * launch. Buffers in it are disposed. What the fallback served stays allocated there. A second call does
+   * nothing, unless the upstream refused something.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) within a capture; what the upstream throws
+   */
+  override [Symbol.dispose](): void {
+    this.#assertIdle('dispose', true);
+    this.isDisposed = true;
+    for (const memory of [...this.#graphs]) memory.end();
+    this.#region[Symbol.dispose]();
+    this.#order[Symbol.dispose]();
+  }
+
+  #allocateOutside(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    this.assertLive('allocate');
+    const { fallback } = this;
+    const recorder = this.#recorder;
+    if (recorder === undefined) return this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback);
+    const pointer = recorder.passOn(() => this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback));
+    if (pointer !== 0) recorder.allocated(pointer, bytes, stream.identity);
+    this.#recordedAlignment = Math.max(this.#recordedAlignment, alignment);
+    return pointer;
+  }
+
+  #deallocateOutside(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    const { fallback } = this;
+    const free = () => this.freed(fallback.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents), fallback);
+    if (this.#recorder === undefined) {
+      free();
+      return;
+    }
+    this.#recorder.passOn(free);
+    this.#recorder.freed(pointer, stream.identity);
+  }
+
+  /** Whether an address lies in memory that is there for graphs. The fallback may be where it comes from. */
+  #hasForGraphs(pointer: DevicePointer): boolean {
+    if (isWithin(this.#region.extents, pointer)) return true;
+    for (const { kept } of this.#graphs) if (kept.some(({ address }) => address === pointer)) return true;
+    return this.#captured?.kept.some(({ address }) => address === pointer) === true;
+  }
+
+  /** The number of a stream in the capture that is open, or -1. */
+  #streamInCapture(stream: Stream): number {
+    assertStream(stream, 'allocate');
+    return this.#capture?.order.numberOf(stream.identity) ?? none;
+  }
+
+  #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, allocated: number, stream: Stream): void {
+    const refusal = `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
+    assertBytes(bytes);
+    if (bytes !== allocated) throw wrongSize(refusal, bytes, allocated);
+    const number = this.#streamInCapture(stream);
+    if (number === none) {
+      throw new CisternError('ERR_CISTERN_CAPTURING', `${refusal}: it belongs to a capture that stream ${stream.id} has not joined`);
+    }
+    capture.free(pointer, number, stream.identity);
+  }
+
+  /** Memory of a graph is not used any more by whoever had its address. The graph goes on using it. */
+  #giveUp(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    const refusal = `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
+    assertPointer(pointer);
+    assertBytes(bytes);
+    assertStream(stream, 'deallocate');
+    const all = this.#owned.get(pointer) as Owned[];
+    const at = all.findLastIndex((each) => each.bytes === bytes);
+    if (at < 0) throw wrongSize(refusal, bytes, (all.at(-1) as Owned).bytes);
+    // A later launch of a graph that is captured now comes after those before it, and needs no event.
+    if (this.#streamInCapture(stream) === none) this.#region.follow(stream);
+    all.splice(at, 1);
+    if (all.length === 0) this.#owned.delete(pointer);
+  }
+
+  /** Takes memory for the graph that is being captured. */
+  #keep(bytes: number, alignment: number): DevicePointer {
+    const memory = this.#captured as CapturedMemory;
+    const segment = this.#obtain(() => this.#region.take(alignUp(bytes, ALLOCATION_ALIGNMENT), alignment));
+    memory.kept.push(segment);
+    this.#own(segment.address, bytes, memory);
+    return segment.address;
+  }
+
+  #own(pointer: DevicePointer, bytes: number, memory: CapturedMemory): void {
+    const all = this.#owned.get(pointer);
+    if (all === undefined) this.#owned.set(pointer, [{ bytes, memory }]);
+    else all.push({ bytes, memory });
+  }
+
+  /** Calls for memory of the upstream. */
+  #obtain<T>(call: () => T): T {
+    try {
+      return call();
+    } catch (error) {
+      throw this.passOn(error);
+    }
+  }
+
+  /** What is still allocated at the end of a capture belongs to the graph. */
+  #adopt(capture: CaptureMemory, memory: CapturedMemory): void {
+    for (const { pointer, bytes } of capture.live()) this.#own(pointer, bytes, memory);
+  }
+
+  #finish(capture: CaptureMemory, memory: CapturedMemory, plan: GraphPlan | undefined): void {
+    this.#adopt(capture, memory);
+    memory.usedBytes = capture.usedBytes();
+    memory.requests = capture.requests;
+    if (capture.isPlanned) memory.lowerBoundBytes = plan?.plan.lowerBoundBytes;
+    this.#graphs.add(memory);
+    this.#captures++;
+    if (capture.isPlanned) this.#plannedCaptures++;
+    this.#unorderedBytes += capture.limboBytes;
+    for (const [name, count] of Object.entries(capture.deviations)) this.#deviations[name as GraphDeviation] += count;
+    if (this.#planner === undefined || capture.isPlanned || capture.requests === 0) return;
+    this.#learnt.set(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
+  }
+
+  /** The memory of a graph goes. */
+  #ended(memory: CapturedMemory): void {
+    this.#takeBack(memory, 0, 'its graph is disposed');
+    this.#graphs.delete(memory);
+    for (const segment of memory.kept) this.#region.giveBack(segment);
+    for (const [pointer, all] of this.#owned) {
+      const others = all.filter((each) => each.memory !== memory);
+      if (others.length === 0) this.#owned.delete(pointer);
+      else if (others.length < all.length) this.#owned.set(pointer, others);
+    }
+  }
+
+  /** Makes buffers in the memory of a graph give it up. */
+  #takeBack(memory: CapturedMemory, since: number, reason: string): void {
+    const has = (pointer: DevicePointer) => this.#owned.get(pointer)?.some((each) => each.memory === memory) === true;
+    takeBack({ by: this, since, reason, has });
+  }
+
+  /** The plan for the captures of a name, which is made now if necessary. */
+  #planOf(name: string): GraphPlan | undefined {
+    const learnt = this.#learnt.get(name);
+    if (learnt === undefined || this.#planner === undefined) return undefined;
+    // Where extents do not grow, the first must be large enough for every graph that is known.
+    if (!this.#region.growsInPlace) {
+      for (const each of this.#learnt.values()) this.#makePlan(each);
+      const plans = [...this.#learnt.values()].flatMap(({ plan }) => (plan === undefined ? [] : [plan.plan]));
+      const most = plans.reduce((bytes, { totalBytes }) => Math.max(bytes, totalBytes), 0);
+      const alignment = plans.reduce((greatest, { alignmentBytes }) => Math.max(greatest, alignmentBytes), ALLOCATION_ALIGNMENT);
+      if (most > 0) this.#region.reserve(most, alignment);
+    }
+    this.#makePlan(learnt);
+    return learnt.plan;
+  }
+
+  #makePlan(learnt: Learnt): void {
+    if (learnt.plan !== undefined || this.#planner === undefined || learnt.sequence.operations.length === 0) return;
+    const limits = { alignmentBytes: learnt.alignmentBytes, timeLimitMilliseconds: this.#planningMilliseconds };
+    try {
+      learnt.plan = graphPlan(checkedPlan(this.#planner([learnt.sequence], limits), 'the plan of the planner'));
+      this.#planningError = undefined;
+    } catch (error) {
+      this.#planningError = error;
+    }
+  }
+
+  #assertIdle(operation: string, mayBeDisposed = false): void {
+    if (!mayBeDisposed) this.assertLive(operation);
+    const busy = this.#capture !== undefined ? 'captures' : this.#recorder !== undefined ? 'warms up' : undefined;
+    if (busy === undefined) return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the ${GraphMemoryResource.name} ${busy} already`);
+  }
+}
+
+const deviationReasons: Readonly<Record<GraphDeviation, string>> = {
+  larger: 'the plan has fewer bytes for it',
+  alignment: 'the plan has no such alignment',
+  extra: 'the plan has no more requests',
+  'in-use': 'its place is in use, or was freed on a stream that this one does not come after',
+};
+
+function deviationError(deviation: GraphDeviation, request: number, bytes: number): CisternError {
+  return new CisternError(
+    'ERR_CISTERN_PLAN_DEVIATION',
+    `request ${request} of the capture, of ${formatBytes(bytes)} (${bytes} bytes), is not as planned: ${deviationReasons[deviation]}`,
+  );
+}
+
+/** `graph` in a specification. */
+export const graphKind = defineAdaptor({
+  name: 'graph',
+  role: 'pass-through',
+  summary: 'has the memory of captured graphs, which share it; other calls pass through',
+  options: {
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream for graphs', default: 'no limit' },
+    fallback: { type: 'resource', summary: 'serves what is allocated outside of captures', default: 'the upstream' },
+  },
+  example: 'graph(cuda)',
+  create: ({ upstream, options }) => new GraphMemoryResource(upstream, options),
+});

@@ -1,0 +1,193 @@
+/**
+ * The memory that the graphs of one resource share: extents of the upstream, each as large as any graph
+ * needs it.
+ *
+ * Over an upstream that grows in place there is one extent, whose end moves. Over any other, what does not
+ * fit into an extent needs another one. The upstream is called on a stream of the region's own, which is
+ * never captured: the call is no part of any graph.
+ */
+import { OutOfMemoryError } from '../../basics/errors.js';
+import { alignUp, formatBytes } from '../../basics/units.js';
+import { recordedEvent } from '../../driver/streams/event.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
+import type { DevicePointer, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
+import type { Segment } from '../../suballocation/blocks.js';
+import type { LaunchOrder } from './launch-order.js';
+
+export class GraphRegion {
+  /** By address. */
+  #extents: Segment[] = [];
+  /** What the upstream has refused to take back. */
+  #refused: Segment[] = [];
+  readonly #upstream: MemoryResource;
+  readonly #granularityBytes: number | undefined;
+  readonly #order: LaunchOrder;
+  /** Where the upstream is called. Made at the first call. */
+  #stream: Stream | undefined;
+  /** Whether memory has come that no launch has waited for. */
+  #isFresh = false;
+  readonly #maximumBytes: number;
+  reservedBytes = 0;
+  peakReservedBytes = 0;
+
+  constructor(upstream: MemoryResource, order: LaunchOrder, maximumBytes: number) {
+    this.#upstream = upstream;
+    this.#maximumBytes = maximumBytes;
+    this.#granularityBytes = (upstream as Partial<GrowingMemoryResource>).granularityBytes;
+    this.#order = order;
+  }
+
+  get extents(): readonly Segment[] {
+    return this.#extents;
+  }
+
+  /** The least bytes that come at once. */
+  get granularityBytes(): number {
+    return this.#granularityBytes ?? 256;
+  }
+
+  /** Whether extents grow in place. */
+  get growsInPlace(): boolean {
+    return this.#granularityBytes !== undefined;
+  }
+
+  /** The address of so many adjacent bytes: of the smallest extent that has them, after it grew if necessary. */
+  reserve(bytes: number, alignment: number): DevicePointer {
+    const fits = (extent: Segment) => extent.bytes >= bytes && extent.address % alignment === 0;
+    const smallest = () =>
+      this.#extents.filter(fits).reduce<Segment | undefined>((a, b) => (a === undefined || b.bytes < a.bytes ? b : a), undefined);
+    const known = smallest();
+    if (known !== undefined) return known.address;
+    const last = this.#extents.at(-1);
+    if (this.growsInPlace && last !== undefined && last.address % alignment === 0) {
+      this.grow(bytes - last.bytes, alignment);
+      const grown = smallest();
+      if (grown !== undefined) return grown.address;
+    }
+    const segment = this.take(alignUp(bytes, this.granularityBytes), alignment);
+    this.#add(segment);
+    return segment.address;
+  }
+
+  /**
+   * Takes more of the upstream: at least so many bytes, and as many as there are already if extents do not
+   * grow in place, so that there are few. Returns what came.
+   */
+  grow(bytes: number, alignment: number): Segment {
+    const least = alignUp(bytes, this.granularityBytes);
+    const held = this.#extents.reduce((sum, extent) => sum + extent.bytes, 0);
+    const segment = this.#takeAtLeast(least, this.growsInPlace ? least : Math.max(least, held), alignment);
+    this.#add(segment);
+    return segment;
+  }
+
+  /** Gives extents back, apart from the first bytes of each that are still needed. Returns the bytes that went. */
+  shrink(needed: ReadonlyMap<DevicePointer, number>): number {
+    const before = this.reservedBytes;
+    const kept: Segment[] = [];
+    const given: Segment[] = [];
+    for (const extent of this.#extents) {
+      const bytes = needed.get(extent.address) ?? 0;
+      const rest = bytes === 0 ? 0 : this.growsInPlace ? Math.min(alignUp(bytes, this.granularityBytes), extent.bytes) : extent.bytes;
+      if (rest > 0) kept.push({ address: extent.address, bytes: rest });
+      if (rest < extent.bytes) given.push({ address: extent.address + rest, bytes: extent.bytes - rest });
+    }
+    this.#extents = kept;
+    for (const segment of given) this.giveBack(segment);
+    return before - this.reservedBytes;
+  }
+
+  /** Takes memory that is none of the extents. */
+  take(bytes: number, alignment: number): Segment {
+    if (bytes > this.#maximumBytes - this.reservedBytes) throw this.#outOfMemory(bytes);
+    const stream = this.#ownStream();
+    const address = servedPointer(this.#upstream.allocate(bytes, stream, alignment), this.#upstream, bytes, stream, alignment);
+    this.#isFresh = true;
+    this.reservedBytes += bytes;
+    this.peakReservedBytes = Math.max(this.peakReservedBytes, this.reservedBytes);
+    return { address, bytes };
+  }
+
+  /** Gives memory back, after every launch so far. If the upstream refuses, it is tried again later. */
+  giveBack(segment: Segment): void {
+    this.reservedBytes -= segment.bytes;
+    try {
+      const stream = this.#ownStream();
+      this.#order.order(stream);
+      noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream);
+    } catch {
+      this.reservedBytes += segment.bytes;
+      this.#refused.push(segment);
+    }
+  }
+
+  /** What is queued on a stream now may use memory that goes back later, and comes before the next launch. */
+  follow(stream: Stream): void {
+    this.#orderAfter(stream, this.#ownStream());
+    this.#isFresh = true;
+  }
+
+  /** Puts a launch after the upstream's own work on the memory, and after streams that were followed. */
+  orderLaunch(stream: Stream): void {
+    if (this.#isFresh) this.#orderAfter(this.#ownStream(), stream);
+  }
+
+  /** A launch was queued after `orderLaunch`; every later one comes after it. */
+  launched(): void {
+    this.#isFresh = false;
+  }
+
+  /** Tries again to give back what was refused, and ends. Throws what the upstream throws. */
+  [Symbol.dispose](): void {
+    this.shrink(new Map());
+    if (this.#refused.length > 0) this.#retry();
+    if (this.#refused.length === 0) this.#stream?.dispose();
+  }
+
+  #takeAtLeast(least: number, wanted: number, alignment: number): Segment {
+    try {
+      return this.take(wanted, alignment);
+    } catch (error) {
+      if (wanted === least || !(error instanceof OutOfMemoryError)) throw error;
+      return this.take(least, alignment);
+    }
+  }
+
+  #outOfMemory(bytes: number): OutOfMemoryError {
+    const [asked, reserved, maximum] = [bytes, this.reservedBytes, this.#maximumBytes].map((each) => formatBytes(each));
+    return new OutOfMemoryError(
+      `${asked} (${bytes} bytes) more are needed for graphs; ${reserved} are reserved, and the maximum is ${maximum}`,
+      { requestedBytes: bytes, limitBytes: this.#maximumBytes, path: [] },
+    );
+  }
+
+  #orderAfter(earlier: Stream, later: Stream): void {
+    if (earlier.identity === later.identity || earlier.query()) return;
+    using event = recordedEvent(earlier);
+    later.wait(event);
+  }
+
+  /** Gives back what was refused. Throws the first refusal. */
+  #retry(): void {
+    while (this.#refused.length > 0) {
+      const segment = this.#refused[0] as Segment;
+      noteFree(this.#upstream.deallocate(segment.address, segment.bytes, this.#ownStream()), this.#upstream);
+      this.#refused.shift();
+      this.reservedBytes -= segment.bytes;
+    }
+  }
+
+  /** Adds an extent, or makes one longer that it touches. */
+  #add(segment: Segment): void {
+    const before = this.#extents.find((extent) => this.growsInPlace && extent.address + extent.bytes === segment.address);
+    const others = this.#extents.filter((extent) => extent !== before);
+    const grown = before === undefined ? segment : { address: before.address, bytes: before.bytes + segment.bytes };
+    this.#extents = [...others, grown].sort((a, b) => a.address - b.address);
+  }
+
+  #ownStream(): Stream {
+    this.#stream ??= new Stream({ device: this.#upstream.device, nonBlocking: true });
+    return this.#stream;
+  }
+}
