@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/driver_table.h"
+#include "probes.h"
 
 namespace {
 
@@ -40,11 +41,15 @@ Driver driver;
 Context context = nullptr;
 Handle module = nullptr;
 
-Status FindDriver() {
+// Null: the process has loaded no driver.
+GetProcAddress FindGetProcAddress() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  void* symbol = library != nullptr ? dlsym(library, "cuGetProcAddress_v2") : nullptr;
-  if (symbol == nullptr) return kErrorNotFound;
-  const auto find = reinterpret_cast<GetProcAddress>(symbol);
+  return reinterpret_cast<GetProcAddress>(library != nullptr ? dlsym(library, "cuGetProcAddress_v2") : nullptr);
+}
+
+Status FindDriver() {
+  const GetProcAddress find = FindGetProcAddress();
+  if (find == nullptr) return kErrorNotFound;
   const struct {
     const char* name;
     void* member;
@@ -166,6 +171,28 @@ napi_value Store(napi_env env, napi_callback_info info) {
   return arguments.Result(kSuccess);
 }
 
+// askAboutCaptures(): for each answer [question, mode, status, capture status, status of the end].
+napi_value AskAboutCaptures(napi_env env, napi_callback_info) {
+  napi_value answers;
+  napi_create_array(env, &answers);
+  const GetProcAddress find = FindGetProcAddress();
+  if (find == nullptr) return answers;
+  std::uint32_t count = 0;
+  for (const cistern::kernels::Answer& answer : cistern::kernels::AskAboutCaptures(find)) {
+    napi_value row;
+    napi_value fields[5];
+    napi_create_array_with_length(env, 5, &row);
+    napi_create_string_utf8(env, answer.question.c_str(), NAPI_AUTO_LENGTH, &fields[0]);
+    napi_create_string_utf8(env, answer.mode.c_str(), NAPI_AUTO_LENGTH, &fields[1]);
+    napi_create_int32(env, answer.status, &fields[2]);
+    napi_create_int32(env, answer.capture, &fields[3]);
+    napi_create_int32(env, answer.end, &fields[4]);
+    for (std::uint32_t i = 0; i < 5; ++i) napi_set_element(env, row, i, fields[i]);
+    napi_set_element(env, answers, count++, row);
+  }
+  return answers;
+}
+
 }  // namespace
 
 NAPI_MODULE_INIT() {
@@ -174,6 +201,7 @@ NAPI_MODULE_INIT() {
       {"hold", nullptr, Hold, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"fill", nullptr, Fill, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"countWrong", nullptr, CountWrong, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"askAboutCaptures", nullptr, AskAboutCaptures, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"store", nullptr, Store, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof functions[0], functions);

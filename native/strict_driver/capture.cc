@@ -235,6 +235,21 @@ Status CaptureWait(const StreamRef& stream, const EventState& event) {
   return kSuccess;
 }
 
+Status CaptureExternalWait(const StreamRef& stream, const std::shared_ptr<EventState>& event) {
+  if (stream->capture == nullptr) return kErrorInvalidValue;
+  return SubmitOrCapture(stream, kNodeEventWait, [event](Operation* operation) -> Status {
+    operation->name = "a wait for an event from outside";
+    if (event->last != nullptr) operation->after.push_back(event->last->place);
+    return kSuccess;
+  });
+}
+
+void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, bool replaces) {
+  if (replaces) stream.capture->left_out.insert(stream.frontier.begin(), stream.frontier.end());
+  if (replaces) stream.frontier.clear();
+  AddTo(stream.frontier, nodes);
+}
+
 void AddCapturedNode(const StreamRef& stream, NodeState node) {
   node.context = stream->context;
   node.after = stream->frontier;

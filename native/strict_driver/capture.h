@@ -52,6 +52,10 @@ Status CheckLegacy(const StreamState& stream);
 // On a stream that is captured, or with an event that was: becomes a part of the capture.
 Status CaptureRecord(const StreamState& stream, EventState& event);
 Status CaptureWait(const StreamRef& stream, const EventState& event);
+// A wait that becomes a node: for what is the event's last recording at each launch.
+Status CaptureExternalWait(const StreamRef& stream, const std::shared_ptr<EventState>& event);
+// Changes what the next node of a captured stream depends on.
+void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, bool replaces);
 
 // Adds a node, on which the next one of the stream depends, and whose dependencies and context are the stream's.
 void AddCapturedNode(const StreamRef& stream, NodeState node);

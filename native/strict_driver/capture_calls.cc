@@ -85,4 +85,26 @@ Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, 
   return kSuccess;
 }
 
+Status StreamUpdateCaptureDependencies11030(Stream stream, GraphNode* dependencies, std::size_t count, unsigned flags) {
+  STRICT_DRIVER_ENTER("cuStreamUpdateCaptureDependencies", kContext);
+  StreamRef state;
+  Status status = FindStream(stream, &state, false);
+  if (status == kSuccess) status = CheckWork(*state);
+  if (status != kSuccess) return status;
+  if (state->capture == nullptr) return kErrorIllegalState;
+  if (flags > kSetDependencies || (count > 0 && dependencies == nullptr)) return kErrorInvalidValue;
+  std::vector<std::size_t> nodes;
+  for (std::size_t i = 0; i < count; ++i) {
+    const NodeRef node = driver.nodes.Find(dependencies[i]);
+    if (node == nullptr || node->graph != state->capture->graph.get()) return kErrorInvalidValue;
+    nodes.push_back(node->index);
+  }
+  UpdateFrontier(*state, nodes, flags == kSetDependencies);
+  return kSuccess;
+}
+
+Status StreamUpdateCaptureDependencies12030(Stream stream, GraphNode* dependencies, const EdgeData*, std::size_t count, unsigned flags) {
+  return StreamUpdateCaptureDependencies11030(stream, dependencies, count, flags);
+}
+
 }  // namespace cistern::strict::calls

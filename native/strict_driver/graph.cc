@@ -104,9 +104,11 @@ void DropGraph(GraphState& graph) {
 
 std::size_t AddNode(GraphState& graph, NodeState node) {
   const auto added = std::make_shared<NodeState>(std::move(node));
+  added->index = graph.nodes.size();
+  added->graph = &graph;
   added->handle = static_cast<GraphNode>(driver.nodes.Add(added));
   graph.nodes.push_back(added);
-  return graph.nodes.size() - 1;
+  return added->index;
 }
 
 std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch) {

@@ -29,6 +29,8 @@ struct NodeState {
   Make make;
   std::vector<AllocationRef> uses;  // when it was captured
   GraphNode handle = nullptr;
+  std::size_t index = 0;                // in its graph
+  const GraphState* graph = nullptr;    // only to compare
   std::shared_ptr<GraphMemory> memory;  // that it allocates or frees
 };
 using NodeRef = std::shared_ptr<const NodeState>;

@@ -110,7 +110,8 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   Status status = FindStream(stream, &state, false);
   if (status == kSuccess) status = FindEvent(event, &event_state);
   if (status != kSuccess) return status;
-  if (flags != 0) return kErrorInvalidValue;
+  if ((flags & ~unsigned{kEventWaitExternal}) != 0) return kErrorInvalidValue;
+  if (flags == kEventWaitExternal) return CaptureExternalWait(state, event_state);
   if (state->capture != nullptr || event_state->capture != nullptr) return CaptureWait(state, *event_state);
   status = CheckWork(*state);
   if (status != kSuccess) return status;

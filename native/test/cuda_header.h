@@ -73,6 +73,8 @@ CISTERN_SAME_FORM(StreamWriteValue32, PFN_cuStreamWriteValue32_v11070);
 CISTERN_SAME_FORM(ModuleLoadData, PFN_cuModuleLoadData_v2000);
 CISTERN_SAME_FORM(ModuleGetFunction, PFN_cuModuleGetFunction_v2000);
 CISTERN_SAME_FORM(LaunchKernel, PFN_cuLaunchKernel_v4000);
+CISTERN_SAME_FORM(StreamUpdateCaptureDependencies11030, PFN_cuStreamUpdateCaptureDependencies_v11030);
+CISTERN_SAME_FORM(StreamUpdateCaptureDependencies12030, PFN_cuStreamUpdateCaptureDependencies_v12030);
 CISTERN_SAME_FORM(DeviceGraphMemTrim, PFN_cuDeviceGraphMemTrim_v11040);
 CISTERN_SAME_FORM(StreamGetCaptureInfo10010, PFN_cuStreamGetCaptureInfo_v10010);
 CISTERN_SAME_FORM(StreamGetCaptureInfo12030, PFN_cuStreamGetCaptureInfo_v12030);

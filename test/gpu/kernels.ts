@@ -12,6 +12,19 @@ interface KernelAddon {
   fill(stream: number, data: number, words: number, value: number): number;
   countWrong(stream: number, data: number, words: number, value: number, wrong: number): number;
   store(word: number, value: number): number;
+  askAboutCaptures(): [question: string, mode: string, status: number, capture: number, end: number][];
+}
+
+/** What the device answered to a call while a stream was captured, where the documentation is silent. */
+export interface CaptureAnswer {
+  readonly question: string;
+  readonly mode: string;
+  /** The `CUresult` of the call. */
+  readonly status: number;
+  /** The `CUstreamCaptureStatus` after it. */
+  readonly capture: number;
+  /** The `CUresult` of `cuStreamEndCapture`. */
+  readonly end: number;
 }
 
 const notSupported = 801;
@@ -75,6 +88,10 @@ export class Kernels implements Disposable {
     const count = new Uint32Array(1);
     copyToHostSync(count, this.#wrong, stream);
     return count[0] as number;
+  }
+
+  askAboutCaptures(): CaptureAnswer[] {
+    return this.#addon.askAboutCaptures().map(([question, mode, status, capture, end]) => ({ question, mode, status, capture, end }));
   }
 
   [Symbol.dispose](): void {

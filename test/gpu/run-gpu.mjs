@@ -4,7 +4,7 @@
  * a GPU it says so and exits with 0.
  */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -51,6 +51,8 @@ const reasons = new Map();
 for (const { skips } of results) for (const [reason, count] of skips) reasons.set(reason, (reasons.get(reason) ?? 0) + count);
 if (reasons.size > 0) console.log('\nskipped:');
 for (const [reason, count] of reasons) console.log(`  ${String(count).padStart(5)}  ${reason}`);
+const answers = existsSync(log) ? readFileSync(log, 'utf8').match(/capture probe: .*/g) : null;
+if (answers !== null) console.log(`\nwhat CUDA's documentation leaves open:\n${answers.join('\n')}`);
 const isAllGood = results.every(({ failures }) => failures.length === 0);
 console.log(`\n${isAllGood ? 'everything that this device can do was right' : 'something was wrong: docs/gpu.md says what to do'}`);
 console.log(`what the tests printed: ${log}`);

@@ -56,6 +56,7 @@ struct Scene {
   const char* name;
   const char* expected;  // a line of the log has it; null: there is no misuse
   void (*play)();
+  const char* mild = "0";  // MILD_CAPTURES
 };
 
 const Scene kScenes[] = {
@@ -192,6 +193,100 @@ const Scene kScenes[] = {
        CHECK(driver.MemFreeAsync(pointer, stream) == kErrorInvalidValue);
        stream.Synchronize();
      }},
+    {"a wait for an event from outside, which becomes a node", nullptr,
+     [] {
+       TestStream stream;
+       TestStream other;
+       TestEvent event;
+       static std::atomic<int> runs{0};
+       static std::atomic<int> found{-1};
+       CHECK(driver.StreamWaitEvent(stream, event, strict::kEventWaitExternal) == kErrorInvalidValue);
+       const GraphExec exec = Captured(stream, [&] {
+         CHECK_OK(driver.StreamWaitEvent(stream, event, strict::kEventWaitExternal));
+         CHECK_OK(driver.LaunchHostFunc(
+             stream, +[](void*) { found = runs.load(); }, nullptr));
+       });
+       for (int launch = 1; launch <= 8; ++launch) {
+         CHECK_OK(driver.LaunchHostFunc(other, Increment, &runs));
+         CHECK_OK(driver.EventRecord(event, other));
+         CHECK_OK(driver.GraphLaunch(exec, stream));
+         stream.Synchronize();
+         CHECK(found == launch);
+       }
+     }},
+    {"dependencies that a capture is given", nullptr,
+     [] {
+       TestStream stream;
+       static std::atomic<int> runs{0};
+       int status;
+       Graph graph;
+       const GraphNode* dependencies;
+       std::size_t count;
+       const auto ask = [&] { CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &dependencies, &count)); };
+       const auto set = strict::calls::StreamUpdateCaptureDependencies11030;
+       CHECK(set(stream, nullptr, 0, strict::kSetDependencies) == kErrorIllegalState);
+       const GraphExec exec = Captured(stream, [&] {
+         CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs));
+         ask();
+         GraphNode first = dependencies[0];
+         CHECK_OK(set(stream, nullptr, 0, strict::kSetDependencies));
+         ask();
+         CHECK(count == 0);
+         CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs));
+         CHECK_OK(set(stream, &first, 1, strict::kAddDependencies));
+         CHECK_OK(set(stream, &first, 1, strict::kAddDependencies));
+         ask();
+         CHECK(count == 2);
+         CHECK_OK(set(stream, &first, 1, strict::kSetDependencies));
+         CHECK(set(stream, &first, 1, 2) == kErrorInvalidValue);
+       });
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+       CHECK(runs == 2);
+     }},
+    {"what the documentation does not refuse, mildly", nullptr,
+     [] {
+       TestStream stream;
+       TestEvent join;
+       Stream fork;
+       Graph graph;
+       unsigned words[2] = {1, 0};
+       const auto address = [&](int index) { return reinterpret_cast<DevicePointer>(&words[index]); };
+       const auto is_active = [&] {
+         int status;
+         CHECK_OK(driver.StreamIsCapturing(stream, &status));
+         return status == kCaptureActive;
+       };
+       const DevicePointer plain = Allocate();
+       Context context;
+       CHECK_OK(driver.CtxGetCurrent(&context));
+       CHECK_OK(driver.StreamCreateWithPriority(&fork, kStreamNonBlocking, 0));
+       CHECK_OK(driver.StreamBeginCapture(stream, kCaptureModeGlobal));
+       {
+         TestEvent event;
+         CHECK_OK(driver.EventRecord(event, stream));
+         CHECK_OK(driver.StreamWaitEvent(fork, event, 0));
+       }
+       CHECK_OK(driver.MemcpyAsync(address(1), address(0), 4, fork));
+       CHECK_OK(driver.EventRecord(join, fork));
+       CHECK_OK(driver.StreamDestroy(fork));
+       CHECK(driver.MemcpyPeerAsync(plain, context, plain + 64, context, 4, stream) == kErrorCaptureUnsupported);
+       CHECK(is_active());
+       std::thread([&] {
+         const OnDevice device(0);
+         CHECK(driver.StreamEndCapture(stream, &graph) == kErrorCaptureWrongThread);
+       }).join();
+       CHECK(is_active());
+       CHECK_OK(driver.StreamWaitEvent(stream, join, 0));
+       CHECK_OK(driver.StreamEndCapture(stream, &graph));
+       GraphExec exec;
+       CHECK_OK(driver.GraphInstantiateWithFlags(&exec, graph, 0));
+       words[0] = 7;
+       CHECK_OK(driver.GraphLaunch(exec, stream));
+       stream.Synchronize();
+       CHECK(words[1] == 7);
+     },
+     "1"},
     {"memory of a graph without a launch", nullptr,
      [] {
        TestStream stream;
@@ -220,6 +315,7 @@ bool Play(const Scene& scene, std::string* log) {
   if (file < 0) return false;
   close(file);
   setenv("STRICT_DRIVER_LOG", path.c_str(), 1);
+  setenv("STRICT_DRIVER_MILD_CAPTURES", scene.mild, 1);
   std::string arguments[] = {"/proc/self/exe", "--scene", scene.name};
   char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), nullptr};
   pid_t child = 0;
