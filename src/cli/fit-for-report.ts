@@ -21,6 +21,14 @@ const specifications = ['cuda', 'pool(cuda, deallocationEvents=deferred)', 'pool
 /** Each stack needs a few replays at least, and with this many events a replay takes half a second, or 1.4 s on `cuda`. */
 const mostEvents = 10_000_000;
 
+/** What can be replayed of a log. */
+interface ReplayedLogs {
+  readonly log: AllocationLog | undefined;
+  readonly graphs: readonly AllocationLog[];
+}
+
+const noLogs: ReplayedLogs = { log: undefined, graphs: [] };
+
 /** Collects the allocations of a log while it is read, as long as they can be replayed. */
 export class ReplayedEvents implements Pick<EventSink, 'append'> {
   #projection: AllocationProjection | undefined;
@@ -36,13 +44,14 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
     if ((this.#projection?.eventCount ?? 0) > this.#most) this.#projection = undefined;
   }
 
-  /** The allocations, unless they are too many, none, or contradict each other. */
-  finish(end: LogEnd): AllocationLog | undefined {
+  /** The allocations, and those of each graph, unless they are too many, none, or contradict each other. */
+  finish(end: LogEnd): ReplayedLogs {
     try {
       const log = this.#projection?.finish(end);
-      return log === undefined || log.eventCount === 0 ? undefined : log;
+      if (log === undefined || log.eventCount === 0) return noLogs;
+      return { log, graphs: this.#projection?.finishGraphs(end) ?? [] };
     } catch (error) {
-      if (error instanceof CisternError) return undefined;
+      if (error instanceof CisternError) return noLogs;
       throw error;
     }
   }

@@ -7,6 +7,7 @@ import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.
 import { formatPlan, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { FileOption, forceOption } from './command-files.js';
+import { compareGraphs } from './compare-graphs.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';
 import { readLog } from './read-log.js';
@@ -23,8 +24,14 @@ Streams share memory if a recording shows that one waited for the other. Other l
 The lower bound is the most bytes that are live at once. A plan is proven to be the best if its size is
 the lower bound, or if the search has ruled out everything smaller.
 
+With --graphs, each log is what a CUDA graph allocates; a PyTorch snapshot has a private pool for each graph.
+The output is what they hold in private pools of PyTorch, one for each graph or one for all in the order
+of their captures, and what they would hold with planned memory, apart or in one region.
+
 Examples:
   $ cistern plan trace.csv.gz -o plan.json
+  $ cistern plan --graphs snapshot.pickle
+  $ cistern plan --graphs batch-32.cistern batch-16.cistern batch-8.cistern
   $ cistern replay trace.csv.gz --resource 'planned(cuda, plan=plan.json)'
   $ cistern plan A.1048576.csv --max 1MiB --time-limit 60s -o solution.csv
 `;
@@ -36,6 +43,7 @@ interface PlanCommandOptions {
   readonly max?: number;
   readonly alignment?: number;
   readonly layer?: string;
+  readonly graphs?: boolean;
 }
 
 /** `cistern plan`: computes where each allocation of a log lies. */
@@ -49,8 +57,13 @@ export function planCommand(terminal: Terminal): Command {
     .addOption(new Option('--alignment <size>', 'every offset is a multiple of it').argParser(parseSize))
     .addOption(new Option('--json', 'print JSON'))
     .addOption(layerOption())
+    .addOption(
+      new Option('--graphs', 'compare what CUDA graphs hold, each with its own memory or all with the same').conflicts(['output', 'max']),
+    )
     .addHelpText('after', examples)
-    .action((paths: readonly string[], options: PlanCommandOptions) => makePlan(paths, options, terminal));
+    .action((paths: readonly string[], options: PlanCommandOptions) =>
+      options.graphs === true ? compareGraphs(paths, options, terminal) : makePlan(paths, options, terminal),
+    );
 }
 
 async function makePlan(paths: readonly string[], options: PlanCommandOptions, terminal: Terminal): Promise<void> {

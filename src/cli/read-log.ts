@@ -1,6 +1,7 @@
 import { formatBytes, formatCount } from '../basics/units.js';
+import type { LogSource } from '../formats/log-source.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
-import { readAllocationLog } from '../replay/read-allocation-log.js';
+import { type ReadAllocationLogOptions, readAllocationLog, readGraphLogs } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
 import { type Terminal, warn, warnOfSkipped } from './terminal.js';
@@ -11,29 +12,49 @@ import { type Terminal, warn, warnOfSkipped } from './terminal.js';
  * @param layer the layer of a recording
  */
 export async function readLog(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
+  const log = await withProgress(argument, terminal, layer, readAllocationLog);
+  warnOfRest(log, terminal);
+  if (log.failureCount > 0) warn(terminal, `${log.source} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
+  if (log.unfreedCount > 0) {
+    const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;
+    warn(terminal, `${log.source} never frees ${what}; they are freed at the end`);
+  }
+  return log;
+}
+
+/** Reads the graphs in a log. What a graph never frees is its output, and nothing to warn about. */
+export async function readGraphs(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog[]> {
+  const logs = await withProgress(argument, terminal, layer, readGraphLogs);
+  warnOfRest(logs[0] as AllocationLog, terminal);
+  return logs;
+}
+
+async function withProgress<Read>(
+  argument: string,
+  terminal: Terminal,
+  layer: string | undefined,
+  read: (source: LogSource, options: ReadAllocationLogOptions) => Promise<Read>,
+): Promise<Read> {
   const { source, name } = logNamed(argument);
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
-    const log = await readAllocationLog(source, {
+    return await read(source, {
       name,
       ...(layer === undefined ? {} : { layer }),
       onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
     });
-    bar.stop();
-    if (log.truncation !== undefined) {
-      const { offset, fault } = log.truncation;
-      warn(terminal, `${name} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
-    }
-    warnOfSkipped(terminal, name, log.skippedRecordCount);
-    if (log.failureCount > 0) warn(terminal, `${name} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
-    if (log.unfreedCount > 0) {
-      const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;
-      warn(terminal, `${name} never frees ${what}; they are freed at the end`);
-    }
-    return log;
   } finally {
     bar.stop();
   }
+}
+
+/** Warns of what a log has and its reader left out. */
+function warnOfRest({ source, truncation, skippedRecordCount }: AllocationLog, terminal: Terminal): void {
+  if (truncation !== undefined) {
+    const { offset, fault } = truncation;
+    warn(terminal, `${source} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
+  }
+  warnOfSkipped(terminal, source, skippedRecordCount);
 }
 
 /** One line that describes a log. */

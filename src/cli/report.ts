@@ -13,9 +13,11 @@ import type { AllocationLog } from '../replay/allocation-log.js';
 import { AllocationProjection } from '../replay/project-allocations.js';
 import { PackedReportRun } from '../report/pack-report-run.js';
 import { readReportRunAnd } from '../report/read-report-run.js';
+import type { ReportGraphs } from '../report/report-contents.js';
 import { writeReport } from '../report/write-report.js';
 import { emptyLogAdvice } from './advice.js';
 import { FileOption, forceOption } from './command-files.js';
+import { graphsForReport } from './compare-graphs.js';
 import { fitForReport, ReplayedEvents } from './fit-for-report.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
@@ -74,10 +76,12 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
   if (plan !== undefined && paths.length > 1) throw new ArgumentRangeError('--plan needs exactly one log', 'ERR_INVALID_ARG_VALUE');
   const runs: (PackedReportRun | RecordedRun)[] = [];
   const logs: (AllocationLog | undefined)[] = [];
+  const graphs: (ReportGraphs | undefined)[] = [];
   for (const path of paths) {
-    const { run, log } = plan === undefined ? await readPacked(path, terminal) : await readWhole(path, terminal);
+    const { run, log, graphs: own } = plan === undefined ? await readPacked(path, terminal) : await readWhole(path, terminal);
     runs.push(run);
     logs.push(log);
+    graphs.push(graphsForReport(own, timeLimit));
     if (log === undefined && !hasAllocations(run)) warn(terminal, `${run.source} has no allocations: ${emptyLogAdvice}`);
   }
   const [first] = runs as [PackedReportRun | RecordedRun];
@@ -92,6 +96,7 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
       ...(title === undefined ? {} : { title }),
       ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? first.source }),
       fits,
+      graphs,
       onProgress: (done, source) => bar.update(done, source),
     });
   } finally {
@@ -111,6 +116,7 @@ function hasAllocations(run: PackedReportRun | RecordedRun): boolean {
 interface ReadLog {
   readonly run: PackedReportRun | RecordedRun;
   readonly log: AllocationLog | undefined;
+  readonly graphs: readonly AllocationLog[];
 }
 
 async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
@@ -122,7 +128,8 @@ async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
       return events;
     }),
   );
-  return { run, log: events?.finish(run) };
+  const { log, graphs = [] } = events?.finish(run) ?? {};
+  return { run, log, graphs };
 }
 
 async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
@@ -130,7 +137,7 @@ async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
   const run = await withProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
   const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
   appendEvents(run, events);
-  return { run, log: events.finish(run) };
+  return { run, ...events.finish(run) };
 }
 
 /** Shows the progress of reading, and warns of a log that is not read to its end. */

@@ -12,6 +12,11 @@ export interface RecordedLayer {
    * in the layer is a page that came there, labelled with the reason, and a free is a page that left.
    */
   readonly isPlace?: true | undefined;
+  /**
+   * `true` for memory that a CUDA graph keeps to itself, or several that share a pool: what the layer
+   * allocates is also an allocation of the resource that was captured.
+   */
+  readonly isGraph?: true | undefined;
 }
 
 /** A named part of a program; `annotate` makes them. */

@@ -11,13 +11,11 @@
  * one by one, each in its own range.
  */
 
-import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../basics/validation.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
 import { gapOf, type Plan } from '../plans/plan.js';
-import { checkedSequence, checkedWaits, differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
-import type { AllocationLog } from '../replay/allocation-log.js';
+import { differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
 import { Lifetimes } from './lifetimes.js';
@@ -26,10 +24,7 @@ import { type Intervals, type Placement, Placer } from './placement.js';
 import { descending } from './preference.js';
 import { searchWithin } from './search-within.js';
 import { sectionsOf } from './sections.js';
-import { sequenceOfLog, sequenceOfRun } from './sequences.js';
-
-/** What a plan can be made from. */
-export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
+import { type PlanSource, sequenceOf } from './sequences.js';
 
 /** One algorithm that was tried. */
 export interface PlanAttempt {
@@ -141,15 +136,6 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
     isOptimal: planner.isOptimal,
     gap: gapOf(totalBytes, lowerBoundBytes),
   };
-}
-
-function sequenceOf(source: PlanSource): OrderedSequence {
-  if (typeof source !== 'object' || source === null)
-    throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
-  if ('chunks' in source) return sequenceOfLog(source);
-  if ('kinds' in source) return sequenceOfRun(source).sequence;
-  if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
-  return { ...checkedSequence(source, 'the sequence'), waits: checkedWaits(source, 'the sequence') };
 }
 
 /**

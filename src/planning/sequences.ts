@@ -1,9 +1,27 @@
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { appendEvents } from '../formats/event-columns.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
-import type { OrderedSequence } from '../plans/sequence.js';
+import { checkedSequence, checkedWaits, type OrderedSequence } from '../plans/sequence.js';
 import { type EventRecord, SequenceBuilder } from '../plans/sequence-builder.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { AllocationProjection } from '../replay/project-allocations.js';
+
+/** What a plan can be made from. */
+export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
+
+/**
+ * The operations of a source, and what orders its streams.
+ * @throws ArgumentTypeError if it is nothing that a plan can be made from.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if it is a sequence that contradicts itself.
+ */
+export function sequenceOf(source: PlanSource): OrderedSequence {
+  if (typeof source !== 'object' || source === null)
+    throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
+  if ('chunks' in source) return sequenceOfLog(source);
+  if ('kinds' in source) return sequenceOfRun(source).sequence;
+  if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
+  return { ...checkedSequence(source, 'the sequence'), waits: checkedWaits(source, 'the sequence') };
+}
 
 /** The operations of a log, and what orders its streams. */
 export function sequenceOfLog({ chunks, streams: names, orders }: AllocationLog): OrderedSequence {

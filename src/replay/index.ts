@@ -11,7 +11,7 @@ export {
 export { type FitOptions, type FitProgress, type FitResult, type FittedMaximum, fitLog } from './fit-log.js';
 export { type GenerateLogOptions, generateLog, workloadNames } from './generate-log.js';
 export type { WorkloadName } from './generate-workloads.js';
-export { type ReadAllocationLogOptions, readAllocationLog } from './read-allocation-log.js';
+export { type ReadAllocationLogOptions, readAllocationLog, readGraphLogs } from './read-allocation-log.js';
 export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './record-replay.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';

@@ -41,6 +41,8 @@ export class AllocationProjection implements EventSink {
   readonly #wanted: string | undefined;
   readonly #hasLines: boolean;
   readonly #layers: (LayerProjection | undefined)[] = [];
+  /** The layers in the order of their first events. */
+  readonly #order: number[] = [];
   /** The fault of each layer, if any. A fault matters only in the layer that is chosen. */
   readonly #faults: (string | undefined)[] = [];
   #eventCount = 0;
@@ -90,26 +92,48 @@ export class AllocationProjection implements EventSink {
    * and does not merely end early.
    */
   finish(end: LogEnd): AllocationLog {
-    const { damage } = end;
-    if (damage !== undefined && !damage.isTruncation) {
-      throw new InvalidLogError(this.#source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
-    }
+    this.#assertWhole(end);
     const { layers } = this.#names;
     const { layer } = this;
     if (layer === undefined && this.#wanted !== undefined) {
       const known = [...new Set(layers.map(({ name }) => name))].join(', ');
       throw new InvalidLogError(this.#source, undefined, `has no layer ${formatValue(this.#wanted)}; there are: ${known || 'none'}`);
     }
+    return this.#finish(layer, this.#source, end);
+  }
+
+  /**
+   * The logs of the layers that are the memory of graphs, in the order of their first events; none if a
+   * layer was asked for.
+   * @throws InvalidLogError as `finish` does.
+   */
+  finishGraphs(end: LogEnd): AllocationLog[] {
+    if (this.#wanted !== undefined) return [];
+    this.#assertWhole(end);
+    const { layers } = this.#names;
+    return this.#order
+      .filter((layer) => layers[layer]?.isGraph)
+      .map((layer) => this.#finish(layer, `${this.#source}: ${layers[layer]?.name}`, end));
+  }
+
+  #assertWhole({ damage }: LogEnd): void {
+    if (damage !== undefined && !damage.isTruncation) {
+      throw new InvalidLogError(this.#source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
+    }
+  }
+
+  #finish(layer: number | undefined, source: string, end: LogEnd): AllocationLog {
     const fault = layer === undefined ? undefined : this.#faults[layer];
     if (fault !== undefined) throw new InvalidLogError(this.#source, undefined, fault);
     const projection = layer === undefined ? undefined : this.#layers[layer];
-    return (projection ?? new LayerProjection(this.#names)).finish(this.#source, end);
+    return (projection ?? new LayerProjection(this.#names)).finish(source, end);
   }
 
   #addLayer(layer: number): LayerProjection | undefined {
     if (this.#wanted !== undefined && this.#names.layers[layer]?.name !== this.#wanted) return undefined;
     const projection = new LayerProjection(this.#names);
     this.#layers[layer] = projection;
+    this.#order.push(layer);
     return projection;
   }
 

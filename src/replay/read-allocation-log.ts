@@ -4,7 +4,7 @@ import { type LogSource, OpenLog, type ReadLogOptions } from '../formats/log-sou
 import { readEvents, readWholeSnapshot } from '../formats/read-recorded-run.js';
 import { RecordedNames } from '../formats/recorded-run.js';
 import type { AllocationLog } from './allocation-log.js';
-import { AllocationProjection } from './project-allocations.js';
+import { AllocationProjection, type LogEnd } from './project-allocations.js';
 
 /** Options of {@link readAllocationLog}. */
 export interface ReadAllocationLogOptions extends ReadLogOptions {
@@ -38,17 +38,45 @@ const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: 
  * ```
  */
 export async function readAllocationLog(source: LogSource, options: ReadAllocationLogOptions = {}): Promise<AllocationLog> {
+  const { projection, end } = await project(source, options);
+  return projection.finish(end);
+}
+
+/**
+ * Reads the allocations of the CUDA graphs in a log, one log for each graph: what `planGraphs` of
+ * `cistern/planning` compares. A PyTorch snapshot has a private pool for each graph, or for several that
+ * share one; its name is added to {@link AllocationLog.source}. A log that does not tell graphs apart, or
+ * a layer that is asked for, is one graph.
+ *
+ * A snapshot's trace does not name pools. Its allocations belong to the pool of the segment that they lie
+ * in at the end, so pools whose segments were freed before the snapshot are missing.
+ * @param source a path, a `file:` URL, or the bytes in pieces
+ * @returns at least one log
+ * @throws InvalidLogError naming the line, event or byte at fault.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, …) if the file cannot be read.
+ * @example
+ * ```ts
+ * for (const graph of await readGraphLogs('snapshot.pickle')) console.log(graph.source, graph.peakLiveBytes);
+ * ```
+ */
+export async function readGraphLogs(source: LogSource, options: ReadAllocationLogOptions = {}): Promise<AllocationLog[]> {
+  const { projection, end } = await project(source, options);
+  const graphs = projection.finishGraphs(end);
+  return graphs.length > 0 ? graphs : [projection.finish(end)];
+}
+
+async function project(source: LogSource, options: ReadAllocationLogOptions): Promise<{ projection: AllocationProjection; end: LogEnd }> {
   assertOptions(options, knownOptions);
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') {
     const run = await readWholeSnapshot(log);
     const projection = new AllocationProjection(log.name, run, options.layer);
     appendEvents(run, projection);
-    return projection.finish(run);
+    return { projection, end: run };
   }
   const names = new RecordedNames();
   const isText = log.format === 'rmm-csv';
   // An RMM log's only layer has a name, but no caller may ask for it.
   const projection = new AllocationProjection(log.name, names, isText ? undefined : options.layer, isText);
-  return projection.finish(await readEvents(log, names, projection, { readsTimes: false, isWhole: true }));
+  return { projection, end: await readEvents(log, names, projection, { readsTimes: false, isWhole: true }) };
 }

@@ -29,12 +29,12 @@ export class PackedReportRun {
   /** Number of records of a recording that are left out: a newer cistern wrote them. */
   readonly skippedRecordCount: number;
   /** @internal */
-  readonly overview: Omit<RunOverview, 'fits'>;
+  readonly overview: Omit<RunOverview, 'fits' | 'graphs'>;
   readonly #texts: ReportTexts;
   readonly #columns: ReportColumns<PackedColumn>;
 
   /** @internal */
-  constructor(texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: Omit<RunOverview, 'fits'>) {
+  constructor(texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: Omit<RunOverview, 'fits' | 'graphs'>) {
     this.source = texts.source;
     this.eventCount = texts.eventCount;
     this.damage = texts.damage;

@@ -14,6 +14,27 @@ export interface ReportFit {
   readonly isComplete: boolean;
 }
 
+/** What the graphs of a run hold; see {@link WriteReportOptions.graphs}. All in bytes, but for counts. */
+export interface ReportGraphs {
+  readonly graphs: readonly {
+    readonly name: string;
+    readonly allocationCount: number;
+    readonly peakLiveBytes: number;
+    readonly lowerBoundBytes: number;
+    /** A private pool of its own. */
+    readonly poolBytes: number;
+    readonly plannedBytes: number;
+  }[];
+  readonly lowerBoundBytes: number;
+  /** A private pool for each. */
+  readonly poolsBytes: number;
+  /** One private pool for all, captured in this order. */
+  readonly sharedPoolBytes: number;
+  readonly plannedApartBytes: number;
+  /** One planned region for all. */
+  readonly plannedBytes: number;
+}
+
 /** The facts about a run that a report shows before unpacking its data. */
 export interface RunOverview {
   readonly source: string;
@@ -28,6 +49,8 @@ export interface RunOverview {
   readonly layer: number;
   readonly layers: readonly (LayerSummary & { readonly name: string })[];
   readonly fits: readonly ReportFit[];
+  /** `null` if the log tells of no graphs. */
+  readonly graphs: ReportGraphs | null;
 }
 
 /** The JSON in a report. */

@@ -9,7 +9,7 @@ import { type FileSink, writeWhole } from '../files/write-whole.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { packageFile } from '../package/file.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
-import type { ReportContents, ReportFit, RunOverview } from './report-contents.js';
+import type { ReportContents, ReportFit, ReportGraphs, RunOverview } from './report-contents.js';
 
 /** Options of {@link writeReport}. */
 export interface WriteReportOptions {
@@ -29,11 +29,17 @@ export interface WriteReportOptions {
    * @defaultValue none
    */
   readonly fits?: readonly (readonly ReportFit[])[];
+  /**
+   * For each run, what its CUDA graphs hold: results of `planGraphs`, with the names of the graphs. The page
+   * shows them in a table.
+   * @defaultValue none
+   */
+  readonly graphs?: readonly (ReportGraphs | undefined)[];
   /** Called with the share of the work that is done, from 0 to 1, and the current log. */
   readonly onProgress?: (done: number, source: string) => void;
 }
 
-const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, onProgress: true, title: true });
+const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, graphs: true, onProgress: true, title: true });
 
 /**
  * Writes a report: one self-contained HTML file, which needs no network, that shows where the
@@ -69,6 +75,9 @@ export async function writeReport(
   if (options.fits !== undefined && !(Array.isArray(options.fits) && options.fits.every(Array.isArray))) {
     throw new ArgumentTypeError(`fits must be an array of arrays, got ${formatValue(options.fits)}`);
   }
+  if (options.graphs !== undefined && !Array.isArray(options.graphs)) {
+    throw new ArgumentTypeError(`graphs must be an array, got ${formatValue(options.graphs)}`);
+  }
   if (options.onProgress !== undefined) assertFunction(options.onProgress, 'onProgress');
   if (typeof target === 'string' || target instanceof URL) {
     const path = typeof target === 'string' ? target : fileURLToPath(target);
@@ -91,7 +100,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
     };
     await report(0);
     const packed = run instanceof PackedReportRun ? run : packReportRun(run);
-    overviews.push({ ...packed.overview, fits: (options.fits?.[index] ?? []).map(fitOf) });
+    overviews.push({ ...packed.overview, fits: (options.fits?.[index] ?? []).map(fitOf), graphs: graphsOf(options.graphs?.[index]) });
     await sink.write('<script type="application/octet-stream" class="run">');
     await writeData(packed, sink, report);
     await sink.write('</script>\n');
@@ -106,6 +115,27 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
 /** The fields that the page shows. */
 function fitOf({ resource, fitted, smallestMaximumBytes, overheadRatio, isComplete }: ReportFit): ReportFit {
   return { resource, fitted, smallestMaximumBytes, overheadRatio, isComplete };
+}
+
+/** The fields that the page shows: a plan has an entry for each allocation. */
+function graphsOf(graphs: ReportGraphs | undefined): ReportGraphs | null {
+  if (graphs === undefined) return null;
+  const { lowerBoundBytes, poolsBytes, sharedPoolBytes, plannedApartBytes, plannedBytes } = graphs;
+  return {
+    graphs: graphs.graphs.map(({ name, allocationCount, peakLiveBytes, ...bytes }) => ({
+      name,
+      allocationCount,
+      peakLiveBytes,
+      lowerBoundBytes: bytes.lowerBoundBytes,
+      poolBytes: bytes.poolBytes,
+      plannedBytes: bytes.plannedBytes,
+    })),
+    lowerBoundBytes,
+    poolsBytes,
+    sharedPoolBytes,
+    plannedApartBytes,
+    plannedBytes,
+  };
 }
 
 /** Writes the data of a run: gzip in base64, piece by piece. */

@@ -138,6 +138,33 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
+  test('shows what graphs hold, for the log that has them', async () => {
+    const sums = {
+      lowerBoundBytes: 2 ** 20,
+      poolsBytes: 2 ** 22,
+      sharedPoolBytes: 2 ** 21,
+      plannedApartBytes: 2 ** 22,
+      plannedBytes: 2 ** 20,
+    };
+    const graph = {
+      name: '<b>1,0</b>',
+      allocationCount: 1234,
+      peakLiveBytes: 7,
+      lowerBoundBytes: 256,
+      poolBytes: 2 ** 21,
+      plannedBytes: 256,
+    };
+    const page = await openReport([trainingRun()], {}, { graphs: [{ graphs: [graph], ...sums }] });
+    const section = page.locator('section', { has: page.locator('#graphs-title') });
+    const text = await textOf(section);
+    expect(text).toContain('<b>1,0</b>');
+    expect(text).toContain('1,234');
+    expect(text).toMatch(/Planned, one region for all\s*1 MiB\s*1\.000/);
+    expect(takeFaults()).toEqual([]);
+    const without = await openReport([trainingRun()]);
+    expect(await without.locator('#graphs-title').count()).toBe(0);
+  });
+
   test('shows untrusted texts as plain text', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.locator('h1'))).toContain('</script><img src=x');

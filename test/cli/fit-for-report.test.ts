@@ -13,5 +13,5 @@ test.each([
   const run = await readRecordedRun(pieces(Buffer.from(text)), { name: 'log' });
   const events = new ReplayedEvents(new AllocationProjection('log', run, undefined), most);
   appendEvents(run, events);
-  expect(events.finish({ damage: undefined, skippedRecordCount: 0 })?.eventCount).toBe(replayed);
+  expect(events.finish({ damage: undefined, skippedRecordCount: 0 }).log?.eventCount).toBe(replayed);
 });

@@ -1,7 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { CudaMemoryResource, Event, Recording, RecordingResourceAdaptor, Stream } from '../../src/index.js';
 import { runCistern } from './run-cistern.js';
 
@@ -56,4 +56,60 @@ test('cistern plan solves problems of MiniMalloc', async () => {
   const { stdout } = await runCistern(['plan', path('problem.csv'), '--max', '768', '-o', path('solution.csv')]);
   expect(stdout).toContain('the best possible');
   expect(readFileSync(path('solution.csv'), 'utf8')).toMatch(/^id,lower,upper,size,offset\na,0,2,512,\d+\n/);
+});
+
+describe('cistern plan --graphs', () => {
+  const row = (action: string, pointer: number, bytes: number) => `1,00:00:00.000000,${action},${pointer.toString(16)},${bytes},0`;
+  /** A graph whose two allocations, of so many MiB, are live at the same time. */
+  const graph = (name: string, first: number, second: number) => {
+    const [a, b] = [first * 2 ** 20, second * 2 ** 20];
+    const rows = [row('allocate', 2 ** 30, a), row('allocate', 2 ** 33, b), row('free', 2 ** 30, a)];
+    writeFileSync(path(name), `Thread,Time,Action,Pointer,Size,Stream\n${rows.join('\n')}\n`);
+    return path(name);
+  };
+
+  test('compares pools with planned memory, for one graph in each log', async () => {
+    const logs = [graph('small.csv', 12, 30), graph('large.csv', 24, 60)];
+    const { code, stdout, stderr } = await runCistern(['plan', '--graphs', ...logs, '--json', '--time-limit', '100ms']);
+    expect([code, stderr]).toEqual([0, '']);
+    const MiB = 2 ** 20;
+    expect(JSON.parse(stdout)).toEqual({
+      graphs: [
+        [logs[0], 42],
+        [logs[1], 84],
+      ].map(([name, mebibytes]) => {
+        const bytes = (mebibytes as number) * MiB;
+        return { name, allocationCount: 2, peakLiveBytes: bytes, lowerBoundBytes: bytes, poolBytes: bytes, plannedBytes: bytes };
+      }),
+      lowerBoundBytes: 84 * MiB,
+      poolsBytes: 126 * MiB,
+      sharedPoolBytes: 102 * MiB,
+      plannedApartBytes: 126 * MiB,
+      plannedBytes: 84 * MiB,
+    });
+    const table = await runCistern(['plan', '--graphs', ...logs.toReversed(), '--time-limit', '100ms']);
+    expect(table.stdout).toMatch(/small\.csv +2 +42 MiB +42 MiB +42 MiB +42 MiB/);
+    expect(table.stdout).toMatch(/one private pool for all, captured in this order +84 MiB +88,080,384 +1\.000/);
+    expect(table.stdout).toMatch(/a private pool for each +126 MiB +132,120,576 +1\.500/);
+    expect(table.stdout).toMatch(/planned, one region for all +84 MiB +88,080,384 +1\.000/);
+  });
+
+  test('refuses what a single plan is for, and names a file that is not there', async () => {
+    const log = graph('one.csv', 1, 1);
+    for (const option of [
+      ['-o', path('no.json')],
+      ['--max', '1MiB'],
+    ]) {
+      const { code, stderr } = await runCistern(['plan', '--graphs', log, ...option]);
+      expect([code, stderr]).toEqual([2, expect.stringContaining("option '--graphs' cannot be used with option")]);
+    }
+    const missing = await runCistern(['plan', '--graphs', path('missing.csv')]);
+    expect([missing.code, missing.stderr]).toEqual([2, expect.stringContaining('missing.csv')]);
+  });
+
+  test('takes a layer of each recording as its graph', async () => {
+    record(path('layer.cistern'), true);
+    const { stdout } = await runCistern(['plan', '--graphs', path('layer.cistern'), '--layer', 'cuda', '--json']);
+    expect(JSON.parse(stdout)).toMatchObject({ graphs: [{ allocationCount: 2 }], plannedBytes: 4096 });
+  });
 });

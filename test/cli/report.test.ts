@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import { arrowEtl, logText, row } from '../formats/logs.js';
+import { hasPython, pickleWithPython, pythonNote } from '../formats/pytorch-snapshot/snapshots.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));
@@ -72,6 +73,23 @@ describe('cistern report', () => {
     expect([both.code, both.stderr]).toEqual([2, expect.stringContaining('--plan needs exactly one log')]);
     const other = await runCistern(['report', arrowEtl, '--plan', plan, '-o', output]);
     expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('the plan is not one of')]);
+  });
+
+  test.skipIf(!hasPython)(`says what the graphs of a snapshot hold, unless it may take no time${pythonNote}`, async () => {
+    const log = join(folder, 'graphs.pickle');
+    const segment = (pool: number, bytes: number) =>
+      `{'device': 0, 'address': ${pool * 2 ** 30}, 'total_size': ${bytes}, 'stream': 0, 'segment_pool_id': (${pool}, 0), 'frames': [], 'blocks': [{'size': ${bytes}, 'state': 'active_allocated', 'frames': []}]}`;
+    pickleWithPython(log, `{'segments': [${segment(1, 12 * 2 ** 20)}, ${segment(2, 24 * 2 ** 20)}], 'device_traces': [[]]}`, 4);
+    const output = join(folder, 'graphs.html');
+    const { code, stderr } = await runCistern(['report', log, '-o', output, '--time-limit', '200ms']);
+    expect([code, stderr]).toEqual([0, '']);
+    const html = await readFile(output, 'utf8');
+    expect(html).toContain(`{"name":"${log}: private pool 2,0","allocationCount":1,"peakLiveBytes":25165824`);
+    expect(html).toContain('"poolsBytes":37748736,"sharedPoolBytes":37748736,"plannedApartBytes":37748736,"plannedBytes":25165824}');
+    await runCistern(['report', log, '-o', output, '--plan', '--time-limit', '200ms']);
+    expect(await readFile(output, 'utf8')).toContain('"plannedBytes":25165824}');
+    await runCistern(['report', log, '-o', output, '--time-limit', '0s']);
+    expect(await readFile(output, 'utf8')).toContain('"graphs":null');
   });
 
   test('says what other stacks need, unless it may take no time for that', async () => {

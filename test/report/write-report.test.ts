@@ -54,6 +54,17 @@ describe('writing a report', () => {
     expect(runs[0]?.labels).toEqual(['', evil]);
   });
 
+  test('keeps the figures of graphs, and nothing else of them', async () => {
+    const pieces: string[] = [];
+    const sink = { write: async (text: unknown) => void pieces.push(String(text)) };
+    const sums = { lowerBoundBytes: 1, poolsBytes: 2, sharedPoolBytes: 3, plannedApartBytes: 4, plannedBytes: 5 };
+    const graph = { name: '<graph>', allocationCount: 6, peakLiveBytes: 7, lowerBoundBytes: 8, poolBytes: 9, plannedBytes: 10 };
+    const given = { graphs: [{ ...graph, plan: 'not shown' }], ...sums };
+    await writeReport([new RunWriter().finish(), new RunWriter().finish()], sink, { graphs: [undefined, given] });
+    expect(dataOf(pieces.join('')).contents.runs.map(({ graphs }) => graphs)).toEqual([null, { graphs: [graph], ...sums }]);
+    await expect(writeReport([new RunWriter().finish()], sink, { graphs: 3 as never })).rejects.toThrow('graphs must be an array, got 3');
+  });
+
   test('accepts a log without events', async () => {
     const pieces: string[] = [];
     await writeReport([new RunWriter().finish()], { write: async (text) => void pieces.push(String(text)) });

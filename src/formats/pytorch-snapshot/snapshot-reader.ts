@@ -6,11 +6,15 @@
  * older entries may have been dropped. Undoing the trace from the final state gives the state
  * before the trace, which becomes allocations at time 0. Each device is a layer, whose growth is
  * its segments. A free counts only when it completes: the memory is not reused before that.
+ *
+ * Each private pool is one more layer, with the events of its segments, which the layer of the device has
+ * as well. A trace does not name pools: what lies in a segment of the final state belongs to the pool of
+ * that segment. Segments that were freed before the snapshot count as none of a private pool.
  */
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
-import { cutExtents, type Extent, insertExtent } from './extents.js';
+import { cutExtents, type Extent, insertExtent, lastAtOrBelow } from './extents.js';
 import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
 
 /** Times below this are not dates: they count from a midnight. */
@@ -19,7 +23,7 @@ const leastDateMicroseconds = 366 * 86_400e6;
 /** The time of allocations made before the trace. */
 const beforeTrace = -1;
 
-const maximumDevices = 2 ** 8;
+const maximumLayers = 2 ** 8;
 
 /**
  * A frame is written once and then named by two bytes or more, so a stack is longer than what names
@@ -43,6 +47,8 @@ interface SnapshotEvent {
 interface Piece extends Extent {
   readonly stream: number;
   readonly stack: number;
+  /** The layer of the private pool that it belongs to, or `undefined`. */
+  readonly pool: number | undefined;
 }
 
 /** An entry of a trace that changes segments or blocks, or an `oom`. */
@@ -50,6 +56,8 @@ interface TraceEntry extends Piece {
   readonly action: string;
   readonly label: number;
   readonly time: number;
+  /** Found while the trace is undone. */
+  pool: number | undefined;
 }
 
 /**
@@ -75,6 +83,8 @@ class SnapshotReader {
   readonly #stacksOfLists = new Map<PickledValue, number>();
   readonly #stacks = new Map<string, number>();
   readonly #labels = new Map<string, number>();
+  /** The layers of private pools, by their names. */
+  readonly #pools = new Map<string, number>();
   /** How many more characters all stacks may have. */
   #textLeft: number;
 
@@ -90,15 +100,32 @@ class SnapshotReader {
     const traces = this.#list(this.#snapshot['device_traces'] ?? [], 'device_traces').map((trace) => this.#entries(trace));
     const devices = new Set(segments.map((segment) => this.#number(segment['device'] ?? 0, 'a device')));
     for (const [device, trace] of traces.entries()) if (trace.length > 0) devices.add(device);
-    if (devices.size > maximumDevices) this.#fail(`names ${devices.size} devices`);
-    const histories = [...devices]
+    const { layers } = this.#names;
+    const places = [...devices]
       .sort((a, b) => a - b)
-      .map((device, layer) => {
-        this.#names.layers.push({ name: devices.size === 1 ? 'pytorch' : `pytorch on device ${device}`, upstream: undefined });
-        const own = segments.filter((segment) => (segment['device'] ?? 0) === device);
-        return this.#history(layer, own, traces[device] ?? []);
-      });
+      .map((device) => ({ device, suffix: devices.size === 1 ? '' : ` on device ${device}` }));
+    for (const { suffix } of places) layers.push({ name: `pytorch${suffix}`, upstream: undefined });
+    const histories = places.map(({ device, suffix }, layer) => {
+      const own = segments.filter((segment) => (segment['device'] ?? 0) === device);
+      return this.#history(layer, own, traces[device] ?? [], suffix);
+    });
+    if (layers.length > maximumLayers) this.#fail(`names ${devices.size} devices and ${this.#pools.size} private pools`);
     return this.#merge([this.#annotations(), ...histories]);
+  }
+
+  /** The layer of the private pool that a segment belongs to, or `undefined` for the common pool. */
+  #pool(segment: PickledDict, suffix: string): number | undefined {
+    const id = segment['segment_pool_id'];
+    if (id === undefined) return undefined;
+    const numbers = this.#list(id, 'the pool of a segment').map((part) => this.#number(part, 'the pool of a segment'));
+    if (numbers.every((part) => part === 0)) return undefined;
+    const name = `private pool ${numbers.join(',')}${suffix}`;
+    let layer = this.#pools.get(name);
+    if (layer === undefined) {
+      layer = this.#names.layers.push({ name, upstream: undefined, isGraph: true }) - 1;
+      this.#pools.set(name, layer);
+    }
+    return layer;
   }
 
   /** The entries of a trace that change segments or blocks. */
@@ -116,6 +143,7 @@ class SnapshotReader {
         bytes: this.#number(entry['size'], 'a size'),
         stream: this.#stream(entry['stream']),
         stack: this.#stack(entry['frames']),
+        pool: undefined,
         label: typeof label === 'string' && label !== '' ? indexOf(this.#labels, this.#names.labels, label) : 0,
         // The clock may go back slightly; the order is the allocator's.
         time: Math.max(this.#time(entry), entries.at(-1)?.time ?? 0),
@@ -125,11 +153,14 @@ class SnapshotReader {
   }
 
   /** The events of a device, in order, starting with what was allocated before the trace. */
-  #history(layer: number, segments: readonly PickledDict[], trace: readonly TraceEntry[]): SnapshotEvent[] {
-    const { blocks, extents } = this.#before(segments, trace);
+  #history(layer: number, segments: readonly PickledDict[], trace: readonly TraceEntry[], suffix: string): SnapshotEvent[] {
+    const { blocks, extents } = this.#before(segments, trace, suffix);
     const events: SnapshotEvent[] = [];
-    const add = (kind: EventKind, { address, bytes, stream, stack }: Piece, time: number) =>
-      events.push({ kind, layer, stream, stack, time, first: kind === EventKind.failure ? 0 : address, second: bytes });
+    const add = (kind: EventKind, { address, bytes, stream, stack, pool }: Piece, time: number) => {
+      const event = { kind, layer, stream, stack, time, first: kind === EventKind.failure ? 0 : address, second: bytes };
+      events.push(event);
+      if (pool !== undefined) events.push({ ...event, layer: pool });
+    };
     for (const extent of extents) add(EventKind.growth, extent, beforeTrace);
     for (const block of blocks.values()) add(EventKind.allocate, block, beforeTrace);
 
@@ -148,11 +179,11 @@ class SnapshotReader {
         if (block !== undefined) add(EventKind.free, block, time);
         blocks.set(address, entry);
         add(EventKind.allocate, entry, time);
-        if (entry.label !== 0) events.push({ ...(events.at(-1) as SnapshotEvent), kind: EventKind.label, second: entry.label, stack: 0 });
+        if (entry.label !== 0) add(EventKind.label, { ...entry, bytes: entry.label, stack: 0 }, time);
       } else if (action === 'free' || action === 'free_completed') {
         if (block === undefined) continue;
         blocks.delete(address);
-        add(EventKind.free, { ...entry, bytes: block.bytes }, time);
+        add(EventKind.free, { ...entry, bytes: block.bytes, pool: block.pool }, time);
       } else {
         // Overlapping segments are a fault in the snapshot; the later segment wins.
         release(entry);
@@ -165,30 +196,38 @@ class SnapshotReader {
   }
 
   /** The state before the trace: the final state with the trace undone. */
-  #before(segments: readonly PickledDict[], trace: readonly TraceEntry[]): { blocks: Map<number, Piece>; extents: Piece[] } {
+  #before(
+    segments: readonly PickledDict[],
+    trace: readonly TraceEntry[],
+    suffix: string,
+  ): { blocks: Map<number, Piece>; extents: Piece[] } {
     const blocks = new Map<number, Piece>();
     const extents: Piece[] = [];
     for (const segment of segments) {
       const stream = this.#stream(segment['stream']);
+      const pool = this.#pool(segment, suffix);
       let address = this.#number(segment['address'], 'an address');
       insertExtent(extents, {
         address,
         bytes: this.#number(segment['total_size'], 'a size'),
         stream,
         stack: this.#stack(segment['frames']),
+        pool,
       });
       for (const item of this.#list(segment['blocks'], 'the blocks of a segment')) {
         const block = this.#dict(item, 'a block');
         const size = this.#number(block['size'], 'a size');
         if (block['state'] === 'active_allocated' || block['state'] === 'active_pending_free') {
           const bytes = this.#number(block['requested_size'] ?? size, 'a size');
-          blocks.set(address, { address, bytes, stream, stack: this.#stack(block['frames']) });
+          blocks.set(address, { address, bytes, stream, stack: this.#stack(block['frames']), pool });
         }
         address += size;
       }
     }
     for (const entry of trace.toReversed()) {
       const { action, address } = entry;
+      const around = extents[lastAtOrBelow(extents, address)];
+      if (around !== undefined && address < around.address + around.bytes) entry.pool = around.pool;
       if (action === 'free' || action === 'free_completed') blocks.set(address, { ...entry, stack: 0 });
       else if (action === 'alloc') blocks.delete(address);
       else if (action === 'segment_free' || action === 'segment_unmap') insertExtent(extents, { ...entry, stack: 0 });

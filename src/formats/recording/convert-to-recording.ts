@@ -62,8 +62,8 @@ class RunEncoder {
     const all = (kind: RecordKind, names: readonly string[]) => names.map(() => kind);
     this.#layers = define(
       layers.map(
-        ({ upstream = -1, isPlace }) =>
-          RecordKind.defineLayer | (upstream <= lastUpstream ? (upstream + 1) << 8 : 0) | (isPlace ? 1 << 16 : 0),
+        ({ upstream = -1, isPlace, isGraph }) =>
+          RecordKind.defineLayer | (upstream <= lastUpstream ? (upstream + 1) << 8 : 0) | (isPlace ? 1 << 16 : isGraph ? 2 << 16 : 0),
       ),
       layers.map(({ name }) => name),
     );

@@ -319,7 +319,11 @@ export class RecordingParser {
         return put(
           layers,
           index,
-          { name: text, upstream: layer === 0 ? undefined : layer - 1, ...(stream === 1 ? { isPlace: true } : {}) },
+          {
+            name: text,
+            upstream: layer === 0 ? undefined : layer - 1,
+            ...(stream === 1 ? { isPlace: true } : stream === 2 ? { isGraph: true } : {}),
+          },
           maximumLayers,
         );
       case RecordKind.defineStream:

@@ -8,6 +8,7 @@ import { AnswersView } from './answers-view.js';
 import { CallSitesView } from './call-sites-view.js';
 import { CompareView } from './compare-view.js';
 import { FragmentationView } from './fragmentation-view.js';
+import { GraphsView } from './graphs-view.js';
 import { LayersView } from './layers-view.js';
 import { loadRun } from './load-run.js';
 import { MapView } from './map-view.js';
@@ -114,6 +115,7 @@ async function open(): Promise<void> {
     new FactsView(state),
     new AnswersView(state),
     new SummaryView(state),
+    ...(contents.runs.some(({ graphs }) => graphs !== null) ? [new GraphsView(state)] : []),
     ...(contents.runs.length > 1 ? [new CompareView(state)] : []),
     new MemoryView(state),
     new MapView(state),

@@ -14,7 +14,7 @@ import {
   RecordingResourceAdaptor,
   Stream,
 } from '../../../src/index.js';
-import { readAllocationLog } from '../../../src/replay/index.js';
+import { readAllocationLog, readGraphLogs } from '../../../src/replay/index.js';
 import { arrowEtl, pieces } from '../logs.js';
 import { allocate, free, type RunEvent, runOf } from '../runs.js';
 import { checkSnapshot, hasPython, liveRangeSteps, loadWithPython, pickleWithPython, pythonNote, type Snapshot } from './snapshots.js';
@@ -364,9 +364,96 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
     expect([log.eventCount, log.unfreedBytes]).toEqual([1, 500]);
   });
 
+  test('has a layer for each private pool, with the allocations in its segments, and keeps them in a recording', async () => {
+    const inPool = (id: string) => `, 'segment_pool_id': ${id}`;
+    const segments = [
+      segment(0x100000, [[512, 'active_allocated']], inPool('(0, 0)')),
+      segment(
+        0x200000,
+        [
+          [512, 'active_allocated'],
+          [3584, 'inactive'],
+        ],
+        inPool('(7, 0)'),
+      ),
+      segment(
+        0x300000,
+        [
+          [1024, 'inactive'],
+          [1024, 'active_allocated'],
+        ],
+        inPool('(0, 3)'),
+      ),
+    ];
+    const trace = [
+      // Was freed before the snapshot, so nobody knows whose it was.
+      entry('segment_alloc', 0x200000, 4096, 1),
+      entry('alloc', 0x200000, 700, 2),
+      entry('free_completed', 0x200000, 700, 3),
+      entry('segment_free', 0x200000, 4096, 4),
+      entry('segment_alloc', 0x300000, 2048, 5),
+      entry('alloc', 0x300000, 1000, 6, `, 'user_metadata': 'activations'`),
+      entry('alloc', 0x300400, 1012, 7),
+      entry('segment_alloc', 0x200000, 4096, 8),
+      entry('free_completed', 0x300000, 1000, 9),
+      entry('alloc', 0x200000, 500, 10),
+    ];
+    pickleWithPython(file, snapshot(`[${segments.join(', ')}]`, `[${trace.join(', ')}]`), 4);
+    const recording = path('pools.cistern');
+    await convertLog(file, recording);
+    for (const log of [file, recording]) {
+      const run = await readRecordedRun(log);
+      expect(run.layers).toMatchObject([
+        { name: 'pytorch' },
+        { name: 'private pool 7,0', isGraph: true },
+        { name: 'private pool 0,3', isGraph: true },
+      ]);
+      expect(run.layers[0]?.isGraph).toBeUndefined();
+      expect(liveRangeSteps(run, 0)).toHaveLength(7);
+      expect(liveRangeSteps(run, 1)).toEqual([`+${0x200000}+500 on 0`]);
+      expect(liveRangeSteps(run, 2)).toEqual([`+${0x300000}+1000 on 0`, `+${0x300400}+1012 on 0`, `-${0x300000}+1000 on 0`]);
+      const grown = [...run.kinds.keys()].filter((i) => run.kinds[i] === EventKind.growth).map((i) => [run.layerOf[i], run.seconds[i]]);
+      expect(grown).toEqual([
+        [0, 512],
+        [0, 4096],
+        [0, 2048],
+        [2, 2048],
+        [0, 4096],
+        [1, 4096],
+      ]);
+      const labelled = [...run.kinds.keys()].filter((i) => run.kinds[i] === EventKind.label).map((i) => run.layerOf[i]);
+      expect(labelled).toEqual([0, 2]);
+      // The pool that was used first comes first.
+      const graphs = await readGraphLogs(log);
+      expect(graphs.map(({ source, peakLiveBytes }) => [source, peakLiveBytes])).toEqual([
+        [`${log}: private pool 0,3`, 2012],
+        [`${log}: private pool 7,0`, 500],
+      ]);
+      const whole = await readGraphLogs(log, { layer: 'pytorch' });
+      expect(whole.map(({ source, allocationCount }) => [source, allocationCount])).toEqual([[log, 5]]);
+      expect((await readAllocationLog(log)).allocationCount).toBe(5);
+      await expect(readGraphLogs(log, { layer: 'other' })).rejects.toThrow(/has no layer "?other/);
+    }
+  });
+
+  test('has layers for the pools of each device', async () => {
+    const of = (device: number) =>
+      segment(4096, [[512, 'active_allocated']], `, 'segment_pool_id': (1, 0)`).replace("'device': 0", `'device': ${device}`);
+    pickleWithPython(file, snapshot(`[${of(0)}, ${of(1)}]`, '[], []'), 4);
+    const graphs = await readGraphLogs(file);
+    expect(graphs.map(({ source }) => source)).toEqual([0, 1].map((device) => `${file}: private pool 1,0 on device ${device}`));
+  });
+
+  test('is refused if it has more pools than a log can have layers', async () => {
+    const pools = Array.from({ length: 256 }, (_, i) => segment(4096 * (i + 1), [[512, 'inactive']], `, 'segment_pool_id': (${i + 1}, 0)`));
+    pickleWithPython(file, snapshot(`[${pools.join(', ')}]`, '[]'), 4);
+    await expect(readRecordedRun(file)).rejects.toThrow(/names 1 devices and 256 private pools$/);
+  });
+
   test('is refused if it is not a snapshot', async () => {
     const cases: [string, RegExp][] = [
       ['[1, 2]', /the snapshot is not a dict$/],
+      [snapshot(`[${segment(4096, [[512, 'inactive']], `, 'segment_pool_id': 3`)}]`, '[]'), /the pool of a segment is not a list$/],
       ["{'segments': 3}", /segments is not a list$/],
       ["{'segments': [], 'device_traces': [3]}", /the trace of a device is not a list$/],
       [`{'segments': [], 'device_traces': [[${entry('alloc', -1, 1, 1)}]]}`, /an address must be an integer from 0 to 2\^53 - 1, got -1$/],
