@@ -11,9 +11,23 @@
 namespace cistern::order {
 namespace {
 
-// What to note down at a launch on a stream.
-using LaunchNote = std::function<void(Stream)>;
-using LaunchNotes = std::shared_ptr<std::vector<LaunchNote>>;
+// What a capture consists of, to be noted down at each launch: the edges of a graph are the order of each
+// captured stream, and that of events.
+struct CapturedWork {
+  enum class Kind { kWork, kRecord, kWait };
+  struct Step {
+    Kind kind;
+    Stream stream;
+    std::function<void(Stream)> note;  // of work, on the stream that stands for the captured one
+    std::size_t recording = 0;         // the number of the one that this is, or that this waits for
+  };
+  std::vector<Step> steps;
+  std::map<Event, std::size_t> latest;  // recordings
+  std::size_t recordings = 0;
+  Stream origin = nullptr;
+  std::map<Stream, std::uint64_t> ids;  // of the streams that joined
+};
+using LaunchNotes = std::shared_ptr<CapturedWork>;
 
 // What is known of captures and graphs.
 struct GraphBooks {
@@ -74,26 +88,27 @@ struct Functions {
     return status == kCaptureActive ? id : 0;
   }
 
-  // Work that is noted down afterwards if the call succeeds: now, or, on a captured stream, at each launch.
-  template <typename Note>
-  static Status Queued(Status status, Stream stream, Note&& note) {
+  // A call that is noted down afterwards if it succeeds: now, or, on a captured stream, in its capture.
+  template <typename Note, typename Capture>
+  static Status NotedOrCaptured(Status status, Stream stream, Note&& note, Capture&& add) {
     if (status != kSuccess) return status;
     const std::uint64_t capture = CaptureOf(stream);
     Keep([&] {
       if (capture == 0) return note(stream);
       const std::lock_guard<std::mutex> lock(Graphs().mutex);
       LaunchNotes& notes = Graphs().captures[capture];
-      if (notes == nullptr) notes = std::make_shared<std::vector<LaunchNote>>();
-      notes->push_back(note);
+      if (notes == nullptr) notes = std::make_shared<CapturedWork>();
+      add(*notes);
     });
     return status;
   }
 
-  // Events and waits of a capture order its nodes only.
+  // Work that is noted down now or at each launch.
   template <typename Note>
-  static Status Ordered(Status status, Stream stream, Note&& note) {
-    if (status == kSuccess && CaptureOf(stream) == 0) Keep(note);
-    return status;
+  static Status Queued(Status status, Stream stream, Note&& note) {
+    return NotedOrCaptured(status, stream, note, [&](CapturedWork& work) {
+      work.steps.push_back({CapturedWork::Kind::kWork, stream, note});
+    });
   }
 
   static Status StreamEndCapture(Stream stream, Graph* graph) {
@@ -103,10 +118,38 @@ struct Functions {
       const std::lock_guard<std::mutex> lock(Graphs().mutex);
       const auto notes = Graphs().captures.find(capture);
       if (notes == Graphs().captures.end()) return;
-      if (status == kSuccess) Graphs().graphs[*graph] = std::move(notes->second);
+      if (status == kSuccess) {
+        notes->second->origin = stream;
+        Graphs().graphs[*graph] = std::move(notes->second);
+      }
       Graphs().captures.erase(notes);
     });
     return status;
+  }
+
+  // What a launch calls the events of its capture.
+  static Event EventOf(std::size_t recording) {
+    return reinterpret_cast<Event>(static_cast<std::uintptr_t>(std::uint64_t{1} << 63 | (recording + 1)));
+  }
+
+  // Each stream that joined runs beside the one of the launch, which stands for the origin.
+  static void NoteLaunch(const CapturedWork& work, Stream stream) {
+    std::map<Stream, Stream> branches;
+    for (const CapturedWork::Step& step : work.steps) {
+      Stream on = stream;
+      if (step.stream != work.origin) {
+        Stream& branch = branches[step.stream];
+        const auto id = work.ids.find(step.stream);
+        if (branch == nullptr) branch = Checker().BeginBranch(id != work.ids.end() ? id->second : 0);
+        if (branch == nullptr) break;
+        on = branch;
+      }
+      if (step.kind == CapturedWork::Kind::kWork) step.note(on);
+      if (step.kind == CapturedWork::Kind::kRecord) Checker().Recorded(EventOf(step.recording), on);
+      if (step.kind == CapturedWork::Kind::kWait) Checker().Waits(on, EventOf(step.recording));
+    }
+    for (std::size_t recording = 0; recording < work.recordings; ++recording) Checker().TakeEvent(EventOf(recording));
+    for (const auto& [joined, branch] : branches) Checker().EndBranch(branch);
   }
 
   static Status GraphDestroy(Graph graph) {
@@ -154,9 +197,7 @@ struct Functions {
       Checker().Waits(stream, LaunchEvent(exec));
       Checker().Submitted(stream);
       const auto notes = Graphs().execs.find(exec);
-      if (notes != Graphs().execs.end() && notes->second != nullptr) {
-        for (const LaunchNote& note : *notes->second) note(stream);
-      }
+      if (notes != Graphs().execs.end() && notes->second != nullptr) NoteLaunch(*notes->second, stream);
       Checker().Recorded(LaunchEvent(exec), stream);
     });
   }
@@ -200,7 +241,17 @@ struct Functions {
   }
 
   static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
-    return Ordered(Next().StreamWaitEvent(stream, event, flags), stream, [=] { Checker().Waits(stream, event); });
+    Keep([&] {
+      if (CaptureOf(stream) == 0) Checker().Meet(stream);
+    });
+    return NotedOrCaptured(
+        Next().StreamWaitEvent(stream, event, flags), stream, [=](Stream) { Checker().Waits(stream, event); },
+        [=](CapturedWork& work) {
+          const auto recorded = work.latest.find(event);
+          if (recorded == work.latest.end()) return;
+          work.ids.emplace(stream, Checker().KnownId(stream));
+          work.steps.push_back({CapturedWork::Kind::kWait, stream, nullptr, recorded->second});
+        });
   }
 
   static Status EventDestroy(Event event) {
@@ -212,7 +263,13 @@ struct Functions {
   }
 
   static Status EventRecord(Event event, Stream stream) {
-    return Ordered(Next().EventRecord(event, stream), stream, [=] { Checker().Recorded(event, stream); });
+    return NotedOrCaptured(
+        Next().EventRecord(event, stream), stream, [=](Stream) { Checker().Recorded(event, stream); },
+        [=](CapturedWork& work) {
+          work.latest[event] = work.recordings;
+          work.steps.push_back({CapturedWork::Kind::kRecord, stream, nullptr, work.recordings});
+          work.recordings += 1;
+        });
   }
 
   static Status EventQuery(Event event) {
@@ -259,12 +316,15 @@ struct Functions {
   }
 
   static Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
-    return Ordered(Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream), stream,
-                   [=] { Checker().AllocatedOn(stream, *pointer, bytes); });
+    const Status status = Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream);
+    if (status != kSuccess) return status;
+    return Queued(status, stream, [address = *pointer, bytes](Stream on) { Checker().AllocatedOn(on, address, bytes); });
   }
 
   static Status MemFreeAsync(DevicePointer pointer, Stream stream) {
-    if (CaptureOf(stream) != 0) return Next().MemFreeAsync(pointer, stream);
+    if (CaptureOf(stream) != 0) {
+      return Queued(Next().MemFreeAsync(pointer, stream), stream, [=](Stream on) { Checker().FreedOn(on, Checker().BeginFree(pointer)); });
+    }
     return Free(
         pointer, [=] { return Next().MemFreeAsync(pointer, stream); },
         [=](FreeInProgress freed) { Checker().FreedOn(stream, std::move(freed)); });

@@ -12,9 +12,10 @@
 
 namespace cistern::order {
 
-// Graphs. What is captured is used where the graph is launched, so it is noted down at each launch, in the
-// order of the capture: a missing edge between two nodes is not found. Memory that a graph allocates is
-// not watched.
+// Graphs. What is captured is used where the graph is launched, so it is noted down at each launch: what was
+// captured on the first stream as work of the stream of the launch, and what was captured on each stream that
+// joined as work of a stream of its own, which the events of the capture order. So a missing edge between two
+// nodes is found.
 
 // The table in front of `next`. There is one for each of the first kMaxTables tables that are
 // requested, until the process ends; null for any other.

@@ -18,6 +18,7 @@ constexpr std::size_t kMaxReports = 1024;
 
 constexpr std::uint64_t kLegacyHandle = 1;
 constexpr std::uint64_t kLastDefaultHandle = 2;
+constexpr std::uint64_t kBranchFlag = std::uint64_t{1} << 63;
 
 template <typename Handle>
 std::uint64_t Bits(Handle handle) {
@@ -96,6 +97,7 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
   if (handle > kLastDefaultHandle) {
     const auto known = by_handle_.find(handle);
     if (known != by_handle_.end()) return &streams_.at(known->second);
+    if ((handle & kBranchFlag) != 0) return nullptr;
   }
   // In each context the handle of a default stream stands for another stream, and for one of the
   // two also in each thread.
@@ -183,6 +185,31 @@ void OrderChecker::EndStream(Process process) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = streams_.find(process);
   if (found != streams_.end()) End(found->second);
+}
+
+Stream OrderChecker::BeginBranch(std::uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_running_) return nullptr;
+  const Process process = ++last_process_;
+  StreamBooks& books = streams_[process];
+  books.process = process;
+  books.handle = kBranchFlag | process;
+  books.id = id;
+  by_handle_[books.handle] = process;
+  return reinterpret_cast<Stream>(static_cast<std::uintptr_t>(books.handle));
+}
+
+void OrderChecker::EndBranch(Stream branch) { EndStream(ForgetHandle(branch)); }
+
+void OrderChecker::Meet(Stream stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_running_) Find(stream);
+}
+
+std::uint64_t OrderChecker::KnownId(Stream stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = by_handle_.find(Bits(stream));
+  return known != by_handle_.end() ? streams_.at(known->second).id : 0;
 }
 
 // Order

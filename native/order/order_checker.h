@@ -78,6 +78,15 @@ class OrderChecker {
   Process ForgetHandle(Stream stream);
   void EndStream(Process process);
 
+  // A branch of a graph that is launched: a stream of its own, which begins without order and stands for a
+  // captured one, whose id reports show. Null while nothing is checked. A handle like this is no driver's.
+  Stream BeginBranch(std::uint64_t id);
+  void EndBranch(Stream branch);
+  // Learns a stream's id, since captured ones cannot be asked.
+  void Meet(Stream stream);
+  // 0 if it is not known.
+  std::uint64_t KnownId(Stream stream);
+
   // Work that uses no memory.
   void Submitted(Stream stream);
   void Recorded(Event event, Stream stream);

@@ -723,4 +723,132 @@ TEST("launches of one executable graph are ordered, on whatever streams; those o
   CHECK_OK(Checked().CtxSynchronize());
 }
 
+// Captures work on a stream and on another that joins it. Without `forward`, the fork does not wait for the
+// first write; without `back`, the last write does not wait for the fork.
+GraphExec CaptureFork(Stream origin, Stream fork, DevicePointer memory, bool forward, bool back) {
+  Event begun = nullptr;
+  Event written = nullptr;
+  Event done = nullptr;
+  for (Event* event : {&begun, &written, &done}) CHECK_OK(Checked().EventCreate(event, kEventDisableTiming));
+  CHECK_OK(Checked().StreamBeginCapture(origin, kCaptureModeGlobal));
+  CHECK_OK(Checked().EventRecord(begun, origin));
+  order::NoteTouch(&Checked(), origin, Access::kWrite, memory, 1024);
+  CHECK_OK(Checked().EventRecord(written, origin));
+  CHECK_OK(Checked().StreamWaitEvent(fork, forward ? written : begun, 0));
+  CHECK_OK(Checked().MemsetD8Async(memory, 1, 512, fork));
+  CHECK_OK(Checked().EventRecord(done, fork));
+  if (back) CHECK_OK(Checked().StreamWaitEvent(origin, done, 0));
+  CHECK_OK(Checked().MemsetD8Async(memory + 256, 2, 512, origin));
+  if (!back) CHECK_OK(Checked().StreamWaitEvent(origin, done, 0));
+  Graph graph = nullptr;
+  GraphExec exec = nullptr;
+  CHECK_OK(Checked().StreamEndCapture(origin, &graph));
+  CHECK_OK(Checked().GraphInstantiateWithFlags(&exec, graph, 0));
+  CHECK_OK(Checked().GraphDestroy(graph));
+  for (Event event : {begun, written, done}) CHECK_OK(Checked().EventDestroy(event));
+  return exec;
+}
+
+TEST("nodes of a graph are ordered by its edges, not by the order of their capture") {
+  Checking checking;
+  TestStream origin;
+  TestStream fork;
+  TestStream launching;
+  const DevicePointer memory = checking.Fresh();
+  for (const bool forward : {true, false}) {
+    for (const bool back : {true, false}) {
+      if (!forward && !back) continue;
+      const GraphExec exec = CaptureFork(origin, fork, memory, forward, back);
+      CHECK(checking.Reports().empty());
+      for (int launch = 0; launch < 2; ++launch) {
+        CHECK_OK(Checked().GraphLaunch(exec, launching));
+        if (!forward) CHECK(checking.ReportsOne(ReportKind::kUnordered, launching, fork));
+        if (!back) CHECK(checking.ReportsOne(ReportKind::kUnordered, fork, launching));
+        CHECK(checking.Reports().empty());
+      }
+      CHECK_OK(Checked().GraphExecDestroy(exec));
+      CHECK_OK(Checked().CtxSynchronize());
+    }
+  }
+}
+
+TEST("work around a launch is ordered with all of its branches") {
+  Checking checking;
+  TestStream origin;
+  TestStream fork;
+  TestStream launching;
+  TestStream other;
+  const DevicePointer memory = checking.Fresh();
+  const GraphExec exec = CaptureFork(origin, fork, memory, true, true);
+  Write(memory, 1024, launching);
+  CHECK_OK(Checked().GraphLaunch(exec, launching));
+  Write(memory, 1024, launching);
+  CHECK(checking.Reports().empty());
+  CHECK_OK(Checked().GraphLaunch(exec, launching));
+  // Of the branch alone.
+  Write(memory, 128, other);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, fork, other));
+  CHECK_OK(Checked().GraphExecDestroy(exec));
+  CHECK_OK(Checked().CtxSynchronize());
+}
+
+TEST("branches of launches are forgotten once the host knows of them") {
+  Checking checking;
+  TestStream origin;
+  TestStream fork;
+  const DevicePointer memory = checking.Fresh();
+  const GraphExec exec = CaptureFork(origin, fork, memory, true, true);
+  order::OrderChecker& checker = *order::CheckerOf(&Checked());
+  std::size_t streams = 0;
+  for (int launch = 0; launch < 100; ++launch) {
+    CHECK_OK(Checked().GraphLaunch(exec, origin));
+    CHECK_OK(Checked().StreamSynchronize(origin));
+    if (launch == 10) streams = checker.size().streams;
+  }
+  CHECK(checker.size().streams == streams);
+  CHECK(checker.size().events <= 4);
+  CHECK_OK(Checked().GraphExecDestroy(exec));
+}
+
+TEST("memory that a graph allocates is watched where the graph is launched") {
+  Checking checking;
+  TestStream origin;
+  TestStream fork;
+  TestStream launching;
+  TestStream other;
+  Pool pool = nullptr;
+  CHECK_OK(driver.DeviceGetDefaultMemPool(&pool, 0));
+  for (const bool is_joined : {true, false}) {
+    DevicePointer memory = 0;
+    Event allocated = nullptr;
+    Event done = nullptr;
+    Event begun = nullptr;
+    for (Event* event : {&allocated, &done, &begun}) CHECK_OK(Checked().EventCreate(event, kEventDisableTiming));
+    CHECK_OK(Checked().StreamBeginCapture(origin, kCaptureModeRelaxed));
+    CHECK_OK(Checked().EventRecord(begun, origin));
+    CHECK_OK(Checked().MemAllocFromPoolAsync(&memory, 4096, pool, origin));
+    CHECK_OK(Checked().EventRecord(allocated, origin));
+    CHECK_OK(Checked().StreamWaitEvent(fork, is_joined ? allocated : begun, 0));
+    CHECK_OK(Checked().MemsetD8Async(memory, 1, 64, fork));
+    CHECK_OK(Checked().EventRecord(done, fork));
+    CHECK_OK(Checked().StreamWaitEvent(origin, done, 0));
+    CHECK_OK(Checked().MemFreeAsync(memory, origin));
+    Graph graph = nullptr;
+    GraphExec exec = nullptr;
+    CHECK_OK(Checked().StreamEndCapture(origin, &graph));
+    CHECK_OK(Checked().GraphInstantiateWithFlags(&exec, graph, 0));
+    for (int launch = 0; launch < 2; ++launch) {
+      CHECK_OK(Checked().GraphLaunch(exec, launching));
+      if (!is_joined) CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, launching, fork));
+      CHECK(checking.Reports().empty());
+    }
+    order::NoteTouch(&Checked(), other, Access::kRead, memory, 64);
+    CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, launching, other));
+    CHECK_OK(Checked().GraphExecDestroy(exec));
+    CHECK_OK(Checked().GraphDestroy(graph));
+    for (Event event : {allocated, done, begun}) CHECK_OK(Checked().EventDestroy(event));
+    CHECK_OK(Checked().CtxSynchronize());
+  }
+}
+
 }  // namespace cistern::test
