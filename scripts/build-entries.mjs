@@ -3,11 +3,11 @@
 // every class exists once. The command's libraries are bundled, in a file that only it reads.
 import { readdirSync, readFileSync, rmSync } from 'node:fs';
 import { dirname, join, posix, relative } from 'node:path';
+import { argv } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { rolldown } from 'rolldown';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const output = join(root, 'dist');
 const { bin, exports, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 
 const main = source(exports['.'].default);
@@ -23,9 +23,14 @@ const entries = [
   'src/watch/preload.ts',
 ];
 
-await build();
-
-async function build() {
+/**
+ * Builds the entries.
+ *
+ * @param {string} [folder] where they go; the package is the folder around it
+ * @param {ReadonlyMap<string, string>} [texts] other texts of modules, by their paths
+ * @param {string} [banner] a line that begins each file
+ */
+export async function buildEntries(folder = join(root, 'dist'), texts = new Map(), banner = undefined) {
   const bundle = await rolldown({
     cwd: root,
     platform: 'node',
@@ -35,9 +40,11 @@ async function build() {
     treeshake: { moduleSideEffects: [{ test: /[\\/]src[\\/]/, sideEffects: true }] },
     input: Object.fromEntries(entries.map((entry) => [posix.relative('src', entry).replace(/\.ts$/, ''), entry])),
     external: /^node:/,
+    plugins: texts.size === 0 ? [] : [{ name: 'other-texts', load: (id) => texts.get(id) }],
   });
   const { output: files } = await bundle.write({
-    dir: output,
+    dir: folder,
+    banner,
     format: 'esm',
     comments: false,
     sourcemap: true,
@@ -51,7 +58,7 @@ async function build() {
       ],
     },
   });
-  removeOthers(new Set(files.map(({ fileName }) => fileName)));
+  removeOthers(folder, new Set(files.map(({ fileName }) => fileName)));
   assertPlace(files);
 }
 
@@ -90,9 +97,9 @@ function neededByCommand(context) {
 }
 
 /** Removes what an earlier build left. */
-function removeOthers(names) {
-  for (const name of readdirSync(output, { recursive: true })) {
-    if (/\.js(\.map)?$/.test(name) && !names.has(name)) rmSync(join(output, name));
+function removeOthers(folder, names) {
+  for (const name of readdirSync(folder, { recursive: true })) {
+    if (/\.js(\.map)?$/.test(name) && !names.has(name)) rmSync(join(folder, name));
   }
 }
 
@@ -115,3 +122,5 @@ function assertPlace(files) {
 function source(path) {
   return path.replace('./dist/', 'src/').replace(/\.js$/, '.ts');
 }
+
+if (argv[1] === fileURLToPath(import.meta.url)) await buildEntries();

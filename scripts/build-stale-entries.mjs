@@ -21,5 +21,8 @@ function* sources() {
 // What scripts/bundle.mjs makes has everything, and nothing with which to build.
 if (!existsSync(join(root, 'bundle.json')) && existsSync(built)) {
   const age = statSync(built).mtimeMs;
-  if ([...sources()].some((path) => changedAt(path) > age)) await import('./build-entries.mjs');
+  if ([...sources()].some((path) => changedAt(path) > age)) {
+    const { buildEntries } = await import('./build-entries.mjs');
+    await buildEntries();
+  }
 }

@@ -10,13 +10,14 @@
 //   --list         prints their names and which are listed as equivalent, and exits
 // Exits with 0 only if every surviving mutant is listed in equivalent.mjs, and every listed one survived.
 import { fork } from 'node:child_process';
-import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import ts from 'typescript';
 import { createServer } from 'vite';
+import { buildEntries } from '../../scripts/build-entries.mjs';
 import { compileWith, moduleOf } from '../../scripts/build-wasm.mjs';
 import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { byHand } from './by-hand.mjs';
@@ -64,6 +65,11 @@ const files = [
   'src/buffers/origins/attached-memory.ts',
   'src/buffers/interchange/consumers.ts',
   'src/buffers/origins/imported-memory.ts',
+  'src/buffers/sharing/attach-from-worker.ts',
+  'src/buffers/sharing/buffer-sharing.ts',
+  'src/buffers/sharing/export-to-processes.ts',
+  'src/buffers/sharing/give-to-workers.ts',
+  'src/buffers/sharing/open-from-process.ts',
   'src/buffers/sharing/process-export.ts',
   'src/buffers/buffer-memory.ts',
   'src/buffers/transfers/buffer-transfer.ts',
@@ -100,10 +106,7 @@ const indexFile = 'src/suballocation/free-space-index.ts';
 const binaryFile = 'src/suballocation/index-binary.ts';
 /** Compiles in a quarter of the time that the best code takes. */
 const assemblyLevel = '-O1';
-/**
- * Tests that run the changed code in their own process; others start processes, or test what is
- * built from it.
- */
+/** Tests that run the changed code, in their own process or in programs that they start; others test what is built from it. */
 const chosenTests =
   /^test\/(adaptors|buffers|collector|conformance|driver|gc|planning|property|resources|specification|stream-ordering|suballocation|testing)\/(?!environment|lists-and-branches|random-programs).*\.test\.ts$/;
 /** Mutants of assembly/ run on these alone, which are quick, and to be strict enough without others. */
@@ -232,6 +235,24 @@ function fetchModule(url, importer) {
   return fetches.get(key);
 }
 
+/** Makes a folder that is the package but for its entries, which are built from other texts: for programs that tests start. */
+async function makePackage(name, changedTexts, banner) {
+  const folder = join(cache, `package-${process.pid}-${name}`);
+  if (!existsSync(folder)) {
+    mkdirSync(folder, { recursive: true });
+    for (const each of readdirSync(root)) if (each !== 'dist') symlinkSync(join(root, each), join(folder, each));
+  }
+  await buildEntries(join(folder, 'dist'), changedTexts, banner);
+  packageFolders.add(folder);
+  return folder;
+}
+const packageFolders = new Set();
+/** Begins each file of a package whose modules count which of their statements run: tells the process that started it. */
+const tellHits =
+  "import { appendFileSync as tellHit } from 'node:fs'; globalThis.__hit ??= ((known) => (number) => { if (!known.has(number)) { known.add(number); tellHit(process.env.CISTERN_MUTANTS_HITS, number + '\\n'); } })(new Set());";
+
+let processCount = 0;
+
 /** A process that runs tests. It is replaced if it ends or must be ended. */
 class TestProcess {
   #child;
@@ -240,6 +261,8 @@ class TestProcess {
   #timer;
   #errors = '';
   isFresh = true;
+  /** Names what it has of its own. */
+  name = String(++processCount);
 
   #start() {
     const child = fork(fileURLToPath(new URL('test-process.mjs', import.meta.url)), {
@@ -247,6 +270,8 @@ class TestProcess {
       env: environment,
       serialization: 'advanced',
       stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+      // Its programs are in its group, and end with it.
+      detached: true,
     });
     this.#child = child;
     this.isFresh = true;
@@ -286,7 +311,8 @@ class TestProcess {
     const child = this.#child;
     this.#child = undefined;
     this.isFresh = true;
-    child?.kill('SIGKILL');
+    if (child?.exitCode !== null || child.signalCode !== null) return;
+    process.kill(-child.pid, 'SIGKILL');
   }
 
   /**
@@ -336,10 +362,12 @@ async function coverage(sources, count, own, chosen) {
   const probes = {};
   const statements = new Map();
   let first = 0;
+  const probedTexts = new Map();
   for (const [file, { path, text }] of sources) {
     const probed = withProbes(ts.createSourceFile(path, text, ts.ScriptTarget.ESNext, true), first);
     probes[path] = { code: await transformed(file, probed.text), count: probed.statements.length };
     statements.set(file, { first, list: probed.statements });
+    probedTexts.set(path, probed.text);
     first += probed.statements.length;
   }
   const paths = readdirSync(join(root, 'test'), { recursive: true })
@@ -349,10 +377,14 @@ async function coverage(sources, count, own, chosen) {
   const key = hashOf(files.join(), ...own, ...textsUnder('src'), ...textsUnder('test/support'), ...textsUnder('test/property'));
   const found = {};
   let done = 0;
+  const packageFolder = await makePackage('probed', probedTexts, tellHits);
   await inProcesses(paths, count, async (path, process) => {
     const text = readFileSync(pathOf(path), 'utf8');
     found[path] = await remembered(`covered-${path.replaceAll('/', '-')}`, hashOf(key, text), () =>
-      process.run({ kind: 'cover', path: pathOf(path), probes }, () => coverLimitMilliseconds),
+      process.run(
+        { kind: 'cover', path: pathOf(path), probes, packageFolder, hitsFile: join(packageFolder, `hits-${process.name}`) },
+        () => coverLimitMilliseconds,
+      ),
     );
     progress(`${++done} of ${paths.length} test files`);
   });
@@ -430,6 +462,7 @@ function planOf(mutant, covered, { byStatement, reached }) {
       plan.push({
         path: pathOf(path),
         places: chosen.map(({ place }) => place),
+        startsPrograms: chosen.some(({ elsewhere }) => elsewhere.length > 0),
         milliseconds,
         isSlow,
         rate: ((kills.get(path) ?? 0) + Number(basename(path, '.test.ts') === own)) / (100 + milliseconds),
@@ -457,7 +490,7 @@ let plainAssembly;
 async function changeOf(mutant, sources) {
   const { path, text } = sources.get(mutant.file);
   const changedText = text.slice(0, mutant.start) + mutant.text + text.slice(mutant.end);
-  if (!isAssembly(mutant.file)) return { id: path, code: await transformed(mutant.file, changedText) };
+  if (!isAssembly(mutant.file)) return { id: path, code: await transformed(mutant.file, changedText), text: changedText };
   const module = await compiledAssembly(sources, mutant.file, changedText);
   if (module === undefined) return { refusal: 'uncompiled' };
   if (module === plainAssembly) return { refusal: 'equivalent' };
@@ -483,10 +516,12 @@ async function runMutant(mutant, sources, firstPlan, durations, own) {
   if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
   const changed = await changeOf(mutant, sources);
   if (changed.refusal !== undefined) return { verdict: changed.refusal, by: '' };
+  const startsPrograms = plan.some((part) => part.startsPrograms) && !isAssembly(mutant.file);
+  const packageFolder = startsPrograms ? await makePackage(own.name, new Map([[changed.id, changed.text]])) : undefined;
   const limitOf = (path, place) => patience * (place === undefined ? 10_000 : 3_000 + 4 * (durations.get(`${path} ${place}`) ?? 0));
   for (;;) {
     const { isFresh } = own;
-    const result = await own.run({ kind: 'run', changed, files: plan }, limitOf);
+    const result = await own.run({ kind: 'run', changed, files: plan, packageFolder }, limitOf);
     if (result.isEndless) {
       const part = plan.find(({ path }) => path === result.path) ?? plan[0];
       const alone = result.place === undefined ? part : { ...part, places: [result.place] };
@@ -669,4 +704,5 @@ try {
   process.exitCode = 1;
 } finally {
   await server.close();
+  for (const folder of packageFolders) rmSync(folder, { recursive: true });
 }

@@ -1,6 +1,6 @@
 // Runs tests in one process, repeatedly, each time on freshly evaluated modules. Started by
 // run-mutants.mjs, which supplies the text of every module.
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import vm from 'node:vm';
@@ -200,31 +200,34 @@ async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTe
   return failures;
 }
 
-/** Runs all tests of a file, and reports which statements each reached. */
-async function cover(root, path, probes) {
+/** Runs all tests of a file, and reports which statements each reached, and which of these in programs that it started. */
+async function cover(root, path, probes, hitsFile) {
   for (const [id, { code }] of Object.entries(probes)) overridden.set(id, code);
   const hits = new Uint8Array(Object.values(probes).reduce((sum, { count }) => sum + count, 0));
   globalThis.__hit = (number) => {
     hits[number] = 1;
   };
+  writeFileSync(hitsFile, '');
   const take = () => {
     const found = [];
     hits.forEach((hit, number) => {
       if (hit === 1) found.push(number);
     });
     hits.fill(0);
-    return found;
+    const elsewhere = new Set(readFileSync(hitsFile, 'utf8').split('\n').filter(Boolean).map(Number));
+    if (elsewhere.size > 0) writeFileSync(hitsFile, '');
+    return { statements: [...new Set([...found, ...elsewhere])], elsewhere: [...elsewhere] };
   };
   const tests = [];
   const outside = new Set();
   const leave = () => {
-    for (const number of take()) outside.add(number);
+    for (const number of take().statements) outside.add(number);
   };
   const startedAt = performance.now();
   const failures = await runFile(root, path, undefined, {
     isWhole: true,
     onBeforeTest: leave,
-    onTest: (place, name, milliseconds) => tests.push({ place, name, milliseconds, statements: take() }),
+    onTest: (place, name, milliseconds) => tests.push({ place, name, milliseconds, ...take() }),
   });
   leave();
   return { tests, outside: [...outside], failures, milliseconds: performance.now() - startedAt };
@@ -248,7 +251,13 @@ function memoryInUse(root) {
 
 async function answer(message) {
   const { kind, root } = message;
-  if (kind === 'cover') return { ...(await cover(root, message.path, message.probes)), ...memoryInUse(root) };
+  // Where programs and workers that tests start find the package.
+  if (message.packageFolder === undefined) delete process.env.CISTERN_TEST_PACKAGE;
+  else process.env.CISTERN_TEST_PACKAGE = message.packageFolder;
+  if (kind === 'cover') {
+    process.env.CISTERN_MUTANTS_HITS = message.hitsFile;
+    return { ...(await cover(root, message.path, message.probes, message.hitsFile)), ...memoryInUse(root) };
+  }
   changed = message.changed;
   for (const { path, places } of message.files) {
     process.send({ kind: 'began', path });

@@ -5,6 +5,8 @@ import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
 import { skipTest } from './skip-test.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
+/** The folder of the package that programs import: mutants have a copy with other entries. */
+const packageFolder = () => process.env['CISTERN_TEST_PACKAGE'] ?? root;
 const preloadOfPrograms = new URL('direct-faults-of-programs.mjs', import.meta.url).href;
 
 /** How a process ended. */
@@ -35,7 +37,7 @@ export function runModule(
   if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
   const preload = isStrict ? ['--import', preloadOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
-    cwd: root,
+    cwd: packageFolder(),
     encoding: 'utf8',
     env,
     timeout: timeoutMilliseconds,
