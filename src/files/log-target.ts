@@ -1,4 +1,4 @@
-import { closeSync, openSync, writeSync } from 'node:fs';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { CisternError } from '../basics/errors.js';
 
@@ -15,18 +15,40 @@ export interface LogTarget {
   close(): void;
 }
 
-/** A file, written synchronously. Its previous contents are lost. */
+/** The files that this thread writes logs to, by device and number. */
+const openFiles = new Set<string>();
+
+/** A file, written synchronously. Its previous contents are lost, unless it is the file of another log of this thread. */
 export class FileTarget implements LogTarget {
   readonly #path: string;
   readonly #descriptor: number;
+  /** What it has in `openFiles`; nothing for a device or a pipe, which several logs may share. */
+  #key: string | undefined;
 
   constructor(path: string) {
     this.#path = path;
     try {
-      this.#descriptor = openSync(path, 'w');
+      this.#descriptor = openSync(path, constants.O_WRONLY | constants.O_CREAT);
     } catch (error) {
       throw logWriteError(`file ${path}`, error);
     }
+    try {
+      this.#begin();
+    } catch (error) {
+      closeSync(this.#descriptor);
+      throw logWriteError(`file ${path}`, error);
+    }
+  }
+
+  /** Empties the file, unless another log is written to it, perhaps by another path. */
+  #begin(): void {
+    const status = fstatSync(this.#descriptor, { bigint: true });
+    if (!status.isFile()) return;
+    const key = `${status.dev} ${status.ino}`;
+    if (openFiles.has(key)) throw new Error('another log is being written to it; dispose that one first, or name another file');
+    ftruncateSync(this.#descriptor);
+    openFiles.add(key);
+    this.#key = key;
   }
 
   write(bytes: Uint8Array): number {
@@ -39,6 +61,8 @@ export class FileTarget implements LogTarget {
   }
 
   close(): void {
+    if (this.#key !== undefined) openFiles.delete(this.#key);
+    this.#key = undefined;
     try {
       closeSync(this.#descriptor);
     } catch (error) {

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough, Writable } from 'node:stream';
@@ -193,6 +193,27 @@ describe('a log file', () => {
     writeFileSync(file, 'what was here');
     new LoggingResourceAdaptor(new SpyResource(), { file }).dispose();
     expect(readFileSync(file, 'utf8')).toBe('Thread,Time,Action,Pointer,Size,Stream\n');
+  });
+
+  test('belongs to one log at a time, whatever it is called', () => {
+    const file = newFile();
+    const link = newFile();
+    symlinkSync(file, link);
+    const first = new LoggingResourceAdaptor(new SpyResource(), { file, autoFlush: true });
+    first.allocate(1, stream);
+    const before = readFileSync(file, 'utf8');
+    for (const path of [file, link]) {
+      expect(() => new LoggingResourceAdaptor(new SpyResource(), { file: path })).toThrow(
+        expect.objectContaining({ code: 'ERR_CISTERN_LOG_WRITE', message: expect.stringContaining('another log is being written to it') }),
+      );
+    }
+    first.allocate(2, stream);
+    expect(readFileSync(file, 'utf8')).toMatch(before);
+    expect(rowsOf(file)).toHaveLength(2);
+    first.dispose();
+    new LoggingResourceAdaptor(new SpyResource(), { file: link }).dispose();
+    expect(rowsOf(file)).toEqual([]);
+    for (let i = 0; i < 2; i++) new LoggingResourceAdaptor(new SpyResource(), { file: '/dev/null' });
   });
 
   test('is written at flush and dispose, and whenever the buffer is full', () => {
