@@ -102,15 +102,19 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     );
   }
 
+  /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
   get reservedBytes(): number {
-    return this.#pool.usage().reservedBytes;
+    return this.usage().reservedBytes;
   }
 
+  /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
   get peakReservedBytes(): number {
-    return this.#pool.usage().peakReservedBytes;
+    return this.usage().peakReservedBytes;
   }
 
+  /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
   resetPeakReservedBytes(): void {
+    this.#assertLive('reset the peaks');
     this.#pool.resetPeaks();
   }
 

@@ -106,7 +106,11 @@ describe('CudaAsyncMemoryResource', () => {
     resource.trim(stream);
     expect(resource.usage().reservedBytes).toBe(0);
     resource.dispose();
-    expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    const isRefused = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
+    expect(() => resource.usage()).toThrow(isRefused);
+    expect(() => resource.reservedBytes).toThrow(isRefused);
+    expect(() => resource.peakReservedBytes).toThrow(isRefused);
+    expect(() => resource.resetPeakReservedBytes()).toThrow(isRefused);
   });
 
   test('gives back what a stream has freed after the stream completed', () => {
