@@ -17,6 +17,7 @@ import {
   createResourceStack,
   currentBackend,
   type DeallocationEvents,
+  Device,
   type DevicePointer,
   driverCallCounts,
   formatSpecification,
@@ -354,4 +355,15 @@ test('a superblock of a stream that has freed under off serves that stream only'
   arena.allocate(2 * small, a);
   expect(arena.heldBackFrom(b)).toBe(32 * KiB - 2 * small);
   busy.release();
+});
+
+const taking = [...keepers, ...adaptors].filter(({ options }) => 'deallocationEvents' in options);
+
+test.each(taking)('$name refuses null as a policy', (kind) => {
+  const { options = {} } = exampleOf(kind);
+  const device = Device.get();
+  const upstreamOf = () => new CudaMemoryResource();
+  const make = () =>
+    kind.create({ upstream: upstreamOf(), device, upstreamOf, options: { ...options, deallocationEvents: null } as never });
+  expect(make).toThrow("deallocationEvents must be 'eager', 'deferred', 'off', got null");
 });

@@ -1,14 +1,18 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
+  ArgumentTypeError,
   CudaMemoryResource,
   createResourceStack,
+  Device,
   driverCallCounts,
   type MemoryResource,
   type PlanDeviation,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
   PoolMemoryResource,
+  type ResourceKind,
+  resourceKinds,
   Stream,
 } from '../../src/index.js';
 import { page, planOf } from '../support/plans.js';
@@ -57,6 +61,13 @@ describe('a planned resource', () => {
     });
     expect((error as Error).message).toContain(plan.slice(0, 40));
     expect((error as Error).cause).toHaveProperty('code');
+  });
+
+  test('reads no file descriptor for a plan', () => {
+    const kind = resourceKinds.find(({ name }) => name === 'planned') as ResourceKind;
+    const upstreamOf = () => new CudaMemoryResource();
+    const input = { upstream: upstreamOf(), device: Device.get(), upstreamOf, options: { plan: 0 } as never };
+    expect(() => kind.create(input)).toThrow(new ArgumentTypeError('plan must be the path of a file, got 0'));
   });
 
   const text = '+4 +2 -0 +4 -1 -2';

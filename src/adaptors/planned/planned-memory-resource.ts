@@ -348,7 +348,7 @@ export class PlannedMemoryResource implements KeepingResource {
     this.upstream = upstream;
     this.device = upstream.device;
     this.memoryKind = upstream.memoryKind;
-    this.deallocationEvents = deallocationEvents ?? 'deferred';
+    this.deallocationEvents = deallocationEvents === undefined ? 'deferred' : deallocationEvents;
     this.#keeper = new Keeper(this, block, this.deallocationEvents);
     assertMemoryResource(fallback, 'fallback');
     if (fallback.device !== this.device) {
@@ -1031,8 +1031,10 @@ export const plannedKind = defineAdaptor({
   eventsDefault: 'deferred',
 });
 
-/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if the file cannot be read, or holds no valid plan. */
+/** @throws ArgumentTypeError if it is no path; CisternError (`ERR_CISTERN_INVALID_PLAN`) if the file cannot be read, or holds no valid plan. */
 function readPlan(path: string): Plan {
+  // A number would be a file descriptor.
+  if (typeof path !== 'string') throw new ArgumentTypeError(`plan must be the path of a file, got ${formatValue(path)}`);
   let text: string;
   try {
     text = readFileSync(path, 'utf8');

@@ -222,7 +222,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
     if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-    super(upstream, deallocationEvents ?? 'eager', new BlockLists());
+    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BlockLists());
     this.name = name;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
     this.#passedEvents = deallocationEvents;

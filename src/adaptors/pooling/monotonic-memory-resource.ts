@@ -281,7 +281,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     assertGrowthFactor(growthFactor);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     if (fallback !== undefined) assertMemoryResource(fallback, 'fallback');
-    super(upstream, deallocationEvents ?? 'eager', new BumpChains());
+    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BumpChains());
     if (fallback !== undefined && fallback.device !== this.device) {
       throw new ArgumentRangeError(
         `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
