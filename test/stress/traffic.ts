@@ -93,7 +93,8 @@ class SharedStack {
   }
 
   trim(random: Random, stream: Stream): void {
-    const layers = this.#stack.layers.filter((layer) => 'trim' in layer || 'defragment' in layer);
+    // A stack may have layers for another device as well.
+    const layers = this.#stack.layers.filter((layer) => layer.device === stream.device && ('trim' in layer || 'defragment' in layer));
     if (layers.length === 0) return;
     const layer = layers[random.below(layers.length)] as Partial<TrimmingMemoryResource> & { defragment?(): number };
     if (layer.defragment !== undefined && random.below(2) === 0) layer.defragment();
