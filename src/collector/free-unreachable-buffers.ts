@@ -25,7 +25,7 @@
  *
  * A resource may refuse a free, for example inside a host function, which must not wait. Memory
  * that nobody else could then free is kept in a list. The next turn of the event loop tries it
- * once, and every sweep tries it first.
+ * once, and every sweep tries it first; so does the first turn after a capture that refused it.
  *
  * A free runs foreign code, which may itself collect garbage and sweep, for example in an
  * allocation that finds no memory. A nested sweep leaves the list alone, and no token is registered
@@ -45,6 +45,8 @@ import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
 import { runGraphEnds } from '../driver/graphs/user-objects.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { isCapturing } from '../driver/status.js';
+import { atCaptureEnds } from '../driver/streams/stream-identity.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
 import { DeviceWaits, type StreamFor } from '../lifetimes/bulk-frees.js';
 
@@ -213,10 +215,18 @@ function keepRefused(memory: OwnedMemory): void {
   refused.push(memory);
   registerToken();
   // Most refusals come from inside a host function, which will have returned by then.
-  if (isRetrying || isSweeping) return;
+  if (!isSweeping) retrySoon();
+}
+
+function retrySoon(): void {
+  if (isRetrying) return;
   isRetrying = true;
   setImmediate(retryRefused).unref();
 }
+
+atCaptureEnds(() => {
+  if (refused.length > 0) retrySoon();
+});
 
 /** Retries each refusal once; what is refused again waits for the next sweep. */
 function retryRefused(): void {
@@ -290,8 +300,10 @@ function freeTaken(unreachable: readonly OwnedMemory[]): number {
       memory.free(streamFor);
       freedBytes += bytes;
     } catch (error) {
-      if (failures++ === 0) firstFailure = error;
       keepRefused(memory);
+      // The end of the capture comes by itself.
+      if (isCapturing(error)) continue;
+      if (failures++ === 0) firstFailure = error;
     }
   }
   if (failures > 0) {

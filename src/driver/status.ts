@@ -88,6 +88,11 @@ export function isNotPermitted(error: unknown): boolean {
   return error instanceof DriverError && error.driverStatus === notPermittedStatus;
 }
 
+/** Whether a call was refused because of a capture: it can be made after that. */
+export function isCapturing(error: unknown): boolean {
+  return error instanceof CisternError && error.code === 'ERR_CISTERN_CAPTURING';
+}
+
 /** The error for a failed allocation: out of memory if that is the reason. */
 export function allocationError(resource: string, bytes: number, status: number, availableBytes?: number): Error {
   if (status !== outOfMemoryStatus && status !== NativeStatus.hostOutOfMemory) return statusError(`allocate ${bytes} bytes`, status);

@@ -71,18 +71,22 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * Whether no other stream may take the memory now. Either it is held, or a required event could
-   * not be recorded and the stream may be gone.
+   * Whether no other stream may take the memory now. Either it is held, or an event is missing that
+   * cannot be recorded: the stream may be gone, or is captured.
    */
   get isHeldBack(): boolean {
-    return (this.isHeld || (this.mustRecord && this.#isUnrecorded)) && !this.isIdle;
+    return (this.isHeld || (this.mustRecord && this.#isUnrecorded) || (this.identity.isCaptured && this.#needsEvent)) && !this.isIdle;
   }
 
   /** Whether an event must be recorded for the freed memory before the stream ends. */
   get needsLastEvent(): boolean {
     // The owner of a caller's event may record it again when the stream that could replace it is
     // gone.
-    return !this.isIdle && (this.#isUnrecorded || this.#callerEvent !== undefined);
+    return !this.isIdle && this.#needsEvent;
+  }
+
+  get #needsEvent(): boolean {
+    return this.#isUnrecorded || this.#callerEvent !== undefined;
   }
 
   /**
@@ -187,7 +191,7 @@ export class StreamLane implements Lane {
 
   #cover(): Event | undefined {
     if (this.isIdle) return undefined;
-    if (this.#isUnrecorded || this.#callerEvent !== undefined) this.record();
+    if (this.#needsEvent) this.record();
     return this.#event;
   }
 

@@ -29,7 +29,7 @@ import { ArgumentRangeError, DriverError, LifetimeError } from '../basics/errors
 import { assertOneOf } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { isNotPermitted } from '../driver/status.js';
+import { isCapturing, isNotPermitted } from '../driver/status.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import type { StreamIdentity, StreamObserver } from '../driver/streams/stream-identity.js';
@@ -79,6 +79,7 @@ export interface LaneMemory {
 export class StreamOrdering implements StreamObserver {
   /** What a free without a fence does. */
   readonly policy: DeallocationEvents;
+  readonly captureBegan: () => void;
   readonly #memory: LaneMemory;
   /** The device whose streams are served; `undefined` for all devices. */
   readonly #device: Device | undefined;
@@ -102,10 +103,12 @@ export class StreamOrdering implements StreamObserver {
   /**
    * @param memoryKind device memory serves the streams of its device only; other kinds serve those
    * of every device
+   * @param captureBegan called when a stream that has a lane is captured; must not throw
    */
-  constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind) {
+  constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind, captureBegan = () => {}) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
+    this.captureBegan = captureBegan;
     this.#memory = memory;
     this.#device = memoryKind === 'device' ? device : undefined;
     this.#common = [];
@@ -214,14 +217,14 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The same, but if the driver refuses the event, it is recorded later, unless that may be too
-   * late.
+   * The same, but if the event is refused, by the driver or as the stream is captured, it is recorded
+   * later, unless that may be too late.
    */
   freedLater(lane: StreamLane): void {
     try {
       this.freed(lane);
     } catch (error) {
-      if (lane.mustRecord || !(error instanceof DriverError)) throw error;
+      if (lane.mustRecord || !(error instanceof DriverError || isCapturing(error))) throw error;
       lane.freeUnrecorded();
     }
   }
@@ -391,20 +394,22 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Blocks until every stream that memory is held for is idle, so that all of it can be taken.
-   * Returns the number of those streams. Host functions may run meanwhile, so the caller's state
+   * Returns the number of those streams, without those that cannot be waited for as they are captured. Host functions may run meanwhile, so the caller's state
    * must be consistent.
    */
   synchronizeHeld(stream?: Stream): number {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
-      if (lane.hasEnded) continue;
+      if (lane.hasEnded || lane.identity.isCaptured) continue;
       try {
         if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
         else deviceOf(lane.identity).synchronizeSync();
       } catch (error) {
         // A host function must not wait for a stream, so it gets no more memory.
         if (isNotPermitted(error)) break;
+        // Nobody can wait for a captured stream, nor for its device.
+        if (isCapturing(error)) continue;
         // A host function that ran during this wait may have ended the stream; its memory can then
         // be taken.
         if (!lane.hasEnded) throw error;

@@ -624,9 +624,14 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /** @internal */
-  ended(): void {
+  forgetLastStream(): void {
     this.#lastStream = noStream;
     this.#lane = noLane;
+  }
+
+  /** @internal */
+  ended(): void {
+    this.forgetLastStream();
     this.#ended = [...this.#block.segments].sort((a, b) => a.address - b.address);
     this.#leavePass();
     this.#learner.end();

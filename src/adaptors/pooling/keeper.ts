@@ -26,7 +26,7 @@ import {
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOptions, assertPointer } from '../../basics/validation.js';
 import { devicesUsing } from '../../driver/device.js';
-import { isNotPermitted } from '../../driver/status.js';
+import { isCapturing, isNotPermitted } from '../../driver/status.js';
 import { Stream } from '../../driver/streams/stream.js';
 import {
   type Inspect,
@@ -101,6 +101,8 @@ export interface KeepingResource extends MemoryResourceAdaptor, ReservingMemoryR
   enter(stream: Stream, operation: string): void;
   /** @internal Frees what can only be freed while the device is idle. Returns whether there was any. */
   freeLate?(): boolean;
+  /** @internal The next call must not rely on what the last one has found out about its stream. Must not throw. */
+  forgetLastStream(): void;
   /** @internal It is disposed; its blocks are about to be forgotten. */
   ended(): void;
   /**
@@ -136,7 +138,7 @@ export class Keeper {
     const { upstream, device, memoryKind } = resource;
     this.#resource = resource;
     this.#index = index;
-    this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind);
+    this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind, () => resource.forgetLastStream());
     this.held = new UpstreamBlocks(upstream);
     const layers = layersOf(upstream);
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
@@ -162,7 +164,17 @@ export class Keeper {
   /** The lane of a stream, after everything was checked that can change. */
   laneOf(stream: Stream, operation: string): StreamLane {
     this.assertLive(operation);
-    return this.ordering.laneOf(stream, operation);
+    const lane = this.ordering.laneOf(stream, operation);
+    if (stream.identity.isCaptured) throw this.#captured(stream, operation);
+    return lane;
+  }
+
+  #captured(stream: Stream, operation: string): CisternError {
+    return new CisternError(
+      'ERR_CISTERN_CAPTURING',
+      `the ${this.name} cannot ${operation} on stream ${stream.id}, which is captured into a graph: ` +
+        'capture with a GraphMemoryResource, or allocate before the capture and free after it',
+    );
   }
 
   /** Foreign code has run: the resource looks again. */
@@ -241,7 +253,8 @@ export class Keeper {
       this.held.addLate(segment);
       this.#keepLate();
     } else {
-      const lane = this.ordering.laneOf(stream, 'keep memory');
+      // A capture may have begun meanwhile.
+      const lane = this.ordering.ownLaneOf(stream);
       this.#index.addSegment(segment.address, segment.bytes, lane.number);
       lane.received();
     }
@@ -265,6 +278,16 @@ export class Keeper {
   #keepLate(): boolean {
     const hasKept = this.#keepLateBlocks();
     return this.#resource.freeLate?.() === true || hasKept;
+  }
+
+  /** The same, but the memory also stays late while a capture forbids waits for its device. */
+  #tryKeepLate(): boolean {
+    try {
+      return this.#keepLate();
+    } catch (error) {
+      if (isCapturing(error)) return false;
+      throw error;
+    }
   }
 
   #keepLateBlocks(): boolean {
@@ -394,7 +417,7 @@ export class Keeper {
 
   /** Waits on the host for streams that memory is held for. Returns how many there were. */
   synchronizeHeld(stream: Stream): number {
-    return (this.#keepLate() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
+    return (this.#tryKeepLate() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
   }
 
   /**

@@ -187,6 +187,11 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
 
   /** @internal */
   ended(): void {
+    this.forgetLastStream();
+  }
+
+  /** @internal */
+  forgetLastStream(): void {
     this.lastStream = noStream;
     this.lane = noLane;
   }

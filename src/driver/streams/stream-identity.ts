@@ -1,7 +1,7 @@
-import { ArgumentTypeError, alreadyDisposed, CisternError, DriverError, formatValue } from '../../basics/errors.js';
-import { abandonCapture } from '../graphs/capture.js';
+import { ArgumentTypeError, alreadyDisposed, DriverError, formatValue } from '../../basics/errors.js';
+import { abandonCapture, captureStatusOf } from '../graphs/capture.js';
 import { mailbox, native } from '../native.js';
-import { check, checkBlocking } from '../status.js';
+import { check, checkBlocking, isCapturing } from '../status.js';
 import type { StreamMessage } from '../workers/hand-over.js';
 import type { Event } from './event.js';
 import { eventObserver } from './event-observer.js';
@@ -19,6 +19,20 @@ export interface StreamObserver {
    * observers share it. No call for this identity follows. Must not throw.
    */
   streamEnded(identity: StreamIdentity, event: Event | undefined): void;
+  /**
+   * The stream is captured from now on (`isCaptured`), so that nothing known of it may be used without
+   * asking that. Must not throw.
+   */
+  captureBegan?(identity: StreamIdentity): void;
+}
+
+/** The streams in captures that this environment has begun. */
+const captured = new Set<StreamIdentity>();
+const captureEnds: (() => void)[] = [];
+
+/** From now on, calls a function whenever a capture that this environment has begun ends. It must not throw. */
+export function atCaptureEnds(onEnd: () => void): void {
+  captureEnds.push(onEnd);
 }
 
 const live = new Map<number, StreamIdentity>();
@@ -82,6 +96,8 @@ export class StreamIdentity {
    */
   readonly announcesEnd: boolean;
   #isEnding = false;
+  /** The stream on which this environment has begun the capture that this one is in. */
+  #captureOrigin: StreamIdentity | undefined = undefined;
   /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
   readonly #observers = new Set<StreamObserver>();
@@ -140,6 +156,14 @@ export class StreamIdentity {
     };
   }
 
+  /**
+   * Whether the stream is in a capture that this environment has begun; the driver is not asked. Captures
+   * of other libraries and workers are not seen here.
+   */
+  get isCaptured(): boolean {
+    return this.#captureOrigin !== undefined;
+  }
+
   /** The driver's own handle. */
   get nativeHandle(): number {
     native().streamAddress(this.handle);
@@ -173,7 +197,7 @@ export class StreamIdentity {
     try {
       return this.query();
     } catch (error) {
-      if (error instanceof DriverError || (error instanceof CisternError && error.code === 'ERR_CISTERN_CAPTURING')) return false;
+      if (error instanceof DriverError || isCapturing(error)) return false;
       throw error;
     }
   }
@@ -205,6 +229,7 @@ export class StreamIdentity {
   noteWait(event: Event): void {
     this.outdateFences();
     eventObserver?.eventAwaited(this, event.version);
+    if (captured.size > 0) this.#joinCaptureOf(event);
   }
 
   /**
@@ -213,6 +238,48 @@ export class StreamIdentity {
    */
   outdateFences(): void {
     this.receivedAt = StreamIdentity.records;
+  }
+
+  /** A capture has begun on the stream. */
+  captureBegan(): void {
+    this.#enterCapture(this);
+  }
+
+  /** Whoever tried to end the capture that began on this stream calls this. */
+  captureMayHaveEnded(): void {
+    if (this.#captureOrigin === this && captureStatusOf(this.handle) === 'none') this.#endCapture();
+  }
+
+  /** Gives up the capture that cistern has begun on this stream, if there is one. */
+  abandonCapture(): void {
+    abandonCapture(this.handle);
+    if (this.#captureOrigin === this) this.#endCapture();
+  }
+
+  /** The stream has waited for an event. If that was recorded in a capture, this stream is now part of it. */
+  #joinCaptureOf({ recordedOn }: Event): void {
+    if (this.isCaptured || recordedOn === undefined) return;
+    const recorder = live.get(recordedOn);
+    const origin = recorder === undefined ? undefined : recorder.#captureOrigin;
+    // The event may have been recorded before the capture began.
+    if (origin !== undefined && captureStatusOf(this.handle) !== 'none') this.#enterCapture(origin);
+  }
+
+  #enterCapture(origin: StreamIdentity): void {
+    this.#captureOrigin = origin;
+    captured.add(this);
+    for (const observer of this.#observers) observer.captureBegan?.(this);
+  }
+
+  #endCapture(): void {
+    for (const identity of captured) {
+      if (identity.#captureOrigin !== this) continue;
+      identity.#captureOrigin = undefined;
+      captured.delete(identity);
+    }
+    // Events can be recorded again for what was held back.
+    StreamIdentity.releases++;
+    for (const onEnd of captureEnds) onEnd();
   }
 
   observe(observer: StreamObserver): void {
@@ -249,7 +316,8 @@ export class StreamIdentity {
   end(record: () => Event | undefined, release: (handle: number) => void = destroy): void {
     // An event could not stand for what was queued before the capture. A stream whose end is not announced
     // may be gone.
-    if (this.isOwned || this.announcesEnd) abandonCapture(this.handle);
+    if (this.isOwned || this.announcesEnd) this.abandonCapture();
+    else if (this.#captureOrigin === this) this.#endCapture();
     const observers = [...this.#observers];
     // Host functions may run during `record`, but must not queue anything on the stream after it.
     this.#isEnding = true;

@@ -10,7 +10,7 @@ import {
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
-import { abandonCapture, beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
+import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
 import { Graph } from '../graphs/graph.js';
 import { runGraphEnds } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
@@ -379,6 +379,7 @@ export class Stream implements Disposable {
   beginCapture(mode: CaptureMode = 'thread-local'): void {
     this.#assertLive('begin a capture');
     beginCapture(this.handle, mode);
+    this.identity.captureBegan();
   }
 
   /**
@@ -392,8 +393,12 @@ export class Stream implements Disposable {
   endCapture(): Graph {
     this.#assertLive('end a capture');
     native().endCapture(this.handle);
-    check('end a capture');
-    return new Graph(this.device);
+    try {
+      check('end a capture');
+      return new Graph(this.device);
+    } finally {
+      this.identity.captureMayHaveEnded();
+    }
   }
 
   /**
@@ -429,7 +434,7 @@ export class Stream implements Disposable {
         throw new ArgumentTypeError('record must not return a promise: the capture ends when it returns');
       }
     } catch (error) {
-      if (!this.isDisposed) abandonCapture(this.handle);
+      if (!this.isDisposed) this.identity.abandonCapture();
       throw error;
     }
     return this.endCapture();

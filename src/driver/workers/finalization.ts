@@ -1,7 +1,10 @@
+import { isCapturing } from '../status.js';
+
 /**
  * A registry that releases what belonged to an object once the object is collected. An error from
  * `finalize` would end the process, since nobody could catch it; it becomes a process warning with
- * `code` instead, and what was not released is tried again at every later collection.
+ * `code` instead, and what was not released is tried again at every later collection. There is no warning
+ * if only a capture forbids the release.
  */
 export function finalizationRegistry<T>(what: string, code: string, finalize: (held: T) => void): FinalizationRegistry<T> {
   const release = (held: T, onError: (error: unknown) => void) => {
@@ -16,6 +19,7 @@ export function finalizationRegistry<T>(what: string, code: string, finalize: (h
   const refused = new FinalizationRegistry<T>((held) => release(held, () => {}));
   return new FinalizationRegistry<T>((held) =>
     release(held, (error) => {
+      if (isCapturing(error)) return;
       const reason = error instanceof Error ? error.message : String(error);
       process.emitWarning(`an unreachable ${what} could not be released yet: ${reason}`, { code });
     }),

@@ -1,0 +1,300 @@
+/**
+ * Every kind of resource and adaptor, under every policy, while a stream is captured, whoever began that:
+ * each call works or is refused with one error, the capture stays valid, and no memory is lost.
+ */
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import {
+  CachingMemoryResource,
+  CisternError,
+  CudaMemoryResource,
+  checkOrder,
+  createResourceStack,
+  type DevicePointer,
+  Event,
+  KiB,
+  MiB,
+  MonotonicMemoryResource,
+  OutOfMemoryError,
+  PoolMemoryResource,
+  type ResourceStack,
+  resourceKinds,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { stacksOf } from '../support/kind-stacks.js';
+import { runModule } from '../support/run-module.js';
+
+/** Small enough for every example, and large enough for a plan not to serve it. */
+const bytes = MiB;
+
+/** Whose capture it is, seen from the stream that is used. */
+const captures = ['own', 'joined', 'foreign'] as const;
+type Capture = (typeof captures)[number];
+
+interface Situation {
+  readonly stack: ResourceStack;
+  readonly captured: Stream;
+  readonly other: Stream;
+  /** Memory from before the capture, allocated on the captured stream. */
+  readonly older: DevicePointer;
+  /** The same, on the other stream. */
+  readonly others: DevicePointer;
+  /** Memory that has to be freed in the end. */
+  readonly live: Map<DevicePointer, Stream>;
+}
+
+const uses: Record<string, (situation: Situation) => void> = {
+  allocate: ({ stack, captured, live }) => {
+    attempt(() => live.set(stack.resource.allocate(bytes, captured), captured));
+  },
+  'free older memory': ({ stack, captured, older, live }) => {
+    attempt(() => {
+      stack.resource.deallocate(older, bytes, captured);
+      live.delete(older);
+    });
+  },
+  'allocate and free on another stream': ({ stack, other, others, live }) => {
+    attempt(() => {
+      stack.resource.deallocate(others, bytes, other);
+      live.delete(others);
+    });
+    attempt(() => live.set(stack.resource.allocate(bytes, other), other));
+  },
+  trim: ({ stack, captured, other }) => {
+    for (const layer of stack.layers) {
+      for (const stream of [captured, other]) {
+        if ('trim' in layer && layer.device === stream.device)
+          attempt(() => (layer as unknown as { trim(stream: Stream): number }).trim(stream));
+      }
+    }
+  },
+  'run out of memory on another stream': ({ stack, other, live }) => {
+    try {
+      for (let i = 0; i < 80; i++) live.set(stack.resource.allocate(bytes, other), other);
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) expectCapturing(error);
+    }
+  },
+};
+
+/** Calls something that either works or is refused with one error. */
+function attempt(call: () => void): void {
+  try {
+    call();
+  } catch (error) {
+    expectCapturing(error);
+  }
+}
+
+function expectCapturing(error: unknown): void {
+  if (!(error instanceof CisternError) || error.code !== 'ERR_CISTERN_CAPTURING') throw error;
+}
+
+let checker: ReturnType<typeof checkOrder>;
+
+beforeEach(() => {
+  checker = checkOrder();
+});
+
+afterEach(() => {
+  const { violations } = checker;
+  checker[Symbol.dispose]();
+  expect(violations).toEqual([]);
+});
+
+/** Captures a stream around something; a foreign capture is one that the streams are not told of. */
+function whileCaptured(captured: Stream, capture: Capture, body: () => void): void {
+  using origin = new Stream({ nonBlocking: true });
+  using event = new Event();
+  const first = capture === 'joined' ? origin : captured;
+  if (capture === 'foreign') beginUnnoticed(first);
+  else first.beginCapture('global');
+  if (capture === 'joined') {
+    event.record(origin);
+    captured.wait(event);
+  }
+  let status: string | undefined;
+  try {
+    body();
+    status = captured.captureStatus;
+    if (capture === 'joined') {
+      event.record(captured);
+      origin.wait(event);
+    }
+  } finally {
+    first.endCapture().dispose();
+  }
+  expect(status).toBe('active');
+}
+
+function beginUnnoticed(stream: Stream): void {
+  native().beginCapture(stream.handle, 0);
+  expect(mailbox[0]).toBe(0);
+}
+
+function run(specification: string, capture: Capture, use: (situation: Situation) => void): void {
+  const stack = createResourceStack(specification);
+  using captured = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  const streams = [captured, other];
+  const body = () => {
+    const live = new Map<DevicePointer, Stream>();
+    const take = (stream: Stream) => {
+      const pointer = stack.resource.allocate(bytes, stream);
+      live.set(pointer, stream);
+      return pointer;
+    };
+    const [older, others] = [take(captured), take(other)];
+    // Free memory with and without events.
+    for (const stream of streams) {
+      const pointers = [take(stream), take(stream)];
+      for (const pointer of pointers) {
+        if (stack.resource.memoryKind !== 'host') set(pointer, 1, 1, KiB, stream);
+        stack.resource.deallocate(pointer, bytes, stream);
+        live.delete(pointer);
+      }
+    }
+    whileCaptured(captured, capture, () => use({ stack, captured, other, older, others, live }));
+    for (const [pointer, stream] of live) stack.resource.deallocate(pointer, bytes, stream);
+    for (const layer of stack.layers) {
+      if ('validate' in layer) (layer as unknown as { validate(): void }).validate();
+    }
+  };
+  const cache = stack.layers.find((layer) => layer instanceof CachingMemoryResource);
+  try {
+    if (cache === undefined) body();
+    else cache.run(body);
+    // A monotonic resource frees nothing until it is rewound.
+    for (const layer of stack.layers.filter((each) => !(each instanceof MonotonicMemoryResource))) {
+      const { allocatedBytes = 0 } = 'statistics' in layer ? (layer as { statistics(): { allocatedBytes?: number } }).statistics() : {};
+      expect(allocatedBytes).toBe(0);
+    }
+  } finally {
+    stack.dispose();
+  }
+}
+
+const capturing = expect.objectContaining({ code: 'ERR_CISTERN_CAPTURING' });
+
+describe('a pool', () => {
+  test('refuses the stream of its last call as soon as that is captured, and serves it again afterwards', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using stream = new Stream({ nonBlocking: true });
+    pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
+    const pointer = pool.allocate(KiB, stream);
+    const before = pool.statistics();
+    whileCaptured(stream, 'own', () => {
+      expect(() => pool.allocate(KiB, stream)).toThrow(
+        /capture with a GraphMemoryResource, or allocate before the capture and free after it/,
+      );
+      expect(() => pool.allocate(KiB, stream)).toThrow(capturing);
+      expect(() => pool.deallocate(pointer, KiB, stream)).toThrow(capturing);
+      expect(() => pool.trim(stream)).toThrow(capturing);
+    });
+    expect(pool.statistics()).toEqual(before);
+    pool.deallocate(pointer, KiB, stream);
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  });
+
+  test.each(['eager', 'deferred', 'off'] as const)('gives others what a captured stream freed if it has an event, with %s', (policy) => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+      ...{ deallocationEvents: policy, initialBytes: bytes, maximumBytes: bytes },
+    });
+    using stream = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    const pointer = pool.allocate(bytes, stream);
+    set(pointer, 1, 1, KiB, stream);
+    pool.deallocate(pointer, bytes, stream);
+    whileCaptured(stream, 'own', () => {
+      if (policy === 'eager') pool.deallocate(pool.allocate(bytes, other), bytes, other);
+      else expect(() => pool.allocate(bytes, other)).toThrow(OutOfMemoryError);
+    });
+    pool.deallocate(pool.allocate(bytes, other), bytes, other);
+    pool.validate();
+  });
+
+  test('that cannot be disposed because of a capture can be disposed after it', () => {
+    const pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'deferred' });
+    using stream = new Stream({ nonBlocking: true });
+    set(pool.allocate(KiB, stream), 1, 1, KiB, stream);
+    pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
+    whileCaptured(stream, 'own', () => expect(() => pool.dispose()).toThrow(capturing));
+    pool.dispose();
+    expect(pool.reservedBytes).toBe(0);
+  });
+});
+
+describe('a stream counts as captured', () => {
+  test('from the wait by which it joins to the end of the capture, also if that fails', () => {
+    using origin = new Stream({ nonBlocking: true });
+    using joined = new Stream({ nonBlocking: true });
+    using eager = new Stream({ nonBlocking: true });
+    using before = new Event();
+    using event = new Event();
+    before.record(origin);
+    origin.beginCapture();
+    event.record(origin);
+    joined.wait(event);
+    eager.wait(before);
+    const states = () => [origin, joined, eager].map(({ identity }) => identity.isCaptured);
+    expect(states()).toEqual([true, true, false]);
+    expect(() => joined.endCapture()).toThrow('CUDA_ERROR_STREAM_CAPTURE_UNMATCHED');
+    expect(states()).toEqual([true, true, false]);
+    try {
+      origin.endCapture().dispose();
+    } catch {}
+    expect(states()).toEqual([false, false, false]);
+  });
+
+  test('until the capture is given up', () => {
+    using stream = new Stream({ nonBlocking: true });
+    expect(() =>
+      stream.capture(() => {
+        expect(stream.identity.isCaptured).toBe(true);
+        throw new Error('mine');
+      }),
+    ).toThrow('mine');
+    expect(stream.identity.isCaptured).toBe(false);
+  });
+});
+
+test('the memory of unreachable buffers of a captured stream is freed right after the capture, without a warning', () => {
+  const { status, stdout, stderr } = runModule(
+    `
+    import * as c from 'cistern';
+    const stream = new c.Stream({ nonBlocking: true });
+    const pool = new c.PoolMemoryResource(new c.CudaMemoryResource());
+    const turn = () => new Promise((resolve) => setTimeout(resolve, 10));
+    for (let i = 0; i < 50; i++) new c.DeviceBuffer(64, { stream, resource: pool });
+    await turn();
+    stream.beginCapture('global');
+    for (let i = 0; i < 3; i++) {
+      gc();
+      await turn();
+    }
+    console.log(stream.captureStatus, pool.statistics().allocatedBytes > 0);
+    stream.endCapture().dispose();
+    await turn();
+    console.log(pool.statistics().allocatedBytes);
+  `,
+    { ...deviceUnderTest, NODE_OPTIONS: '--expose-gc' },
+  );
+  expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: 'active true\n0\n', stderr: '' });
+});
+
+describe.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s', (_name, kind) => {
+  describe.each(stacksOf(kind))('%s', (specification) => {
+    test.each(captures)('%s capture', (capture) => {
+      for (const [name, use] of Object.entries(uses)) {
+        if (name === 'run out of memory on another stream' && kind.role !== 'pooling') continue;
+        try {
+          run(specification, capture, use);
+        } catch (error) {
+          throw new Error(`${name}: ${(error as Error).stack}`);
+        }
+      }
+    });
+  });
+});
