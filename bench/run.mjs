@@ -9,6 +9,7 @@ import * as asynchronous from './benchmarks/async.mjs';
 import * as buffers from './benchmarks/buffers.mjs';
 import * as capacity from './benchmarks/capacity.mjs';
 import * as events from './benchmarks/events.mjs';
+import * as graphs from './benchmarks/graphs.mjs';
 import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as managed from './benchmarks/managed.mjs';
@@ -39,6 +40,7 @@ const benchmarks = [
   planned,
   monotonic,
   buffers,
+  graphs,
   parse,
   reports,
   start,
@@ -141,6 +143,7 @@ function tracesFor(chosen) {
       (name === 'dl-training' && chosen.includes('layers')) ||
       (name === 'arrow-etl' && (chosen.includes('streams') || chosen.includes('workers'))) ||
       (planned.traces.includes(name) && chosen.includes('planned')) ||
+      (graphs.traces.includes(name) && chosen.includes('graphs')) ||
       (parse.traces.includes(name) && chosen.includes('parse')) ||
       (reports.traces.includes(name) && chosen.includes('report')),
   );

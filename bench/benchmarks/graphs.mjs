@@ -1,0 +1,87 @@
+/** What graphs of many batch sizes hold, and the times of their captures and launches. */
+import { formatNumber } from '../support/figures.mjs';
+import { runSubject } from '../support/processes.mjs';
+import { formatTable } from '../support/table.mjs';
+
+/** @typedef {import('../support/figures.mjs').Figures} Figures */
+/** @typedef {import('../support/context.mjs').Context} Context */
+
+export const name = 'graphs';
+export const title = 'Bytes of the graphs of 51 batch sizes over the lower bound of the largest; times of captures and launches';
+
+/** The share of each log that is one step. */
+const shares = { 'torch-ddp-training': 0.2, 'torch-owlv2-inference': 1, 'torch-sglang-capture': 1 };
+export const traces = Object.keys(shares);
+
+/** Those that vLLM captures up to 512. */
+const batches = [...[1, 2, 4], ...Array.from({ length: 31 }, (_, i) => 8 * (i + 1)), ...Array.from({ length: 17 }, (_, i) => 256 + 16 * i)];
+
+/** @param {Context} context @returns {Promise<any[]>} */
+export async function run(context) {
+  const rows = [];
+  for (const trace of context.traces.filter((each) => traces.includes(each.name))) {
+    const share = shares[/** @type {keyof typeof shares} */ (trace.name)];
+    for (const sizes of trace.name === 'torch-sglang-capture' ? [batches, [512]] : [batches]) {
+      context.progress(`${trace.name}, ${sizes.length} graphs`);
+      rows.push({
+        trace: trace.name,
+        ...(await runSubject('graphs', { trace: trace.path, share, batches: sizes, repeat: context.repeat })),
+      });
+    }
+  }
+  context.progress('captures and launches');
+  rows.push({ trace: undefined, ...(await runSubject('graphs', { share: 1, batches: [1], repeat: context.repeat })) });
+  return rows;
+}
+
+/** @param {any[]} rows @param {Context} context */
+export function format(rows, context) {
+  const limit = context.baseline.graphs;
+  const bytes = rows.filter(({ trace }) => trace !== undefined);
+  const figures = bytes.flatMap((row) => {
+    const ratio = (/** @type {number} */ value) => formatNumber(value / row.lowerBoundBytes, 3);
+    const line = (/** @type {string} */ what, /** @type {number} */ value, isLimited = false) => [
+      `${row.trace}, ${row.graphs}`,
+      what,
+      formatNumber(value / 2 ** 20, 1),
+      ratio(value),
+      isLimited ? (value <= limit.overLowerBound * row.lowerBoundBytes ? 'yes' : 'no') : '-',
+    ];
+    return [
+      line('a pool for each', row.poolsBytes),
+      line('one pool, largest first', row.sharedPoolDescendingBytes),
+      line('one pool, smallest first', row.sharedPoolAscendingBytes),
+      line('planned apart', row.plannedApartBytes),
+      line('planned and shared', row.plannedBytes, true),
+      ...row.captured.map((/** @type {{ upstream: string, order: string, reservedBytes: number }} */ { upstream, order, reservedBytes }) =>
+        line(`captured over ${upstream}, ${order}`, reservedBytes, true),
+      ),
+    ];
+  });
+  const timed = rows.find(({ trace }) => trace === undefined);
+  const given = timed.captures.find((/** @type {{ subject: string }} */ { subject }) => subject === 'addresses given').milliseconds;
+  const bare = timed.launches[0].microseconds;
+  /** @param {Figures} milliseconds */
+  const over = (milliseconds) => [
+    formatNumber(milliseconds.median / given.median, 2),
+    formatNumber(milliseconds.minimum / given.minimum, 2),
+  ];
+  const captures = timed.captures.map((/** @type {{ subject: string, milliseconds: Figures }} */ { subject, milliseconds }) => [
+    subject,
+    formatNumber(milliseconds.median, 1),
+    formatNumber(milliseconds.minimum, 1),
+    ...over(milliseconds),
+  ]);
+  const launched = timed.launches.map((/** @type {{ subject: string, microseconds: Figures }} */ { subject, microseconds }) => [
+    subject,
+    formatNumber(microseconds.median, 2),
+    formatNumber(microseconds.minimum, 2),
+    formatNumber(microseconds.median - bare.median, 2),
+    formatNumber(microseconds.minimum - bare.minimum, 2),
+  ]);
+  return [
+    formatTable(['trace, graphs', 'memory', 'MiB', 'over the\nlower bound', `within\n${limit.overLowerBound}`], figures, 2),
+    formatTable(['10,000 allocations, ms', 'median', 'minimum', `over given\n(${limit.captureRatio})`, 'minimum'], captures),
+    formatTable(['launch, us', 'median', 'minimum', `over bare\n(${limit.launchMicroseconds})`, 'minimum'], launched),
+  ].join('\n');
+}

@@ -1,0 +1,205 @@
+/** What graphs hold, by the library and as they are captured; and the times of captures and launches. */
+import { loadCistern } from '../support/cistern.mjs';
+import { figuresOf } from '../support/figures.mjs';
+import { parameters, report } from '../support/processes.mjs';
+
+/**
+ * @typedef {object} GraphsParameters
+ * @property {string} [trace] the path of a log, for bytes; without it, times are measured
+ * @property {number} share the share of the log, in its middle, that is one step
+ * @property {readonly number[]} batches the sizes of batches, of which the greatest has the sizes of the log
+ * @property {number} repeat
+ */
+
+const { trace, share, batches, repeat } = /** @type {GraphsParameters} */ (parameters());
+const cistern = await loadCistern();
+report(trace === undefined ? times() : bytesOf(await stepOf(trace)));
+
+/** @typedef {{ operations: number[], sizes: number[], isScaled: boolean[] }} Step */
+
+/** A step of a log: what is requested within it, and what of that is freed within it. @param {string} path @returns {Promise<Step>} */
+async function stepOf(path) {
+  const log = await cistern.readAllocationLog(path);
+  const [from, to] = [(log.eventCount * (1 - share)) / 2, (log.eventCount * (1 + share)) / 2].map(Math.round);
+  /** @type {Step} */
+  const step = { operations: [], sizes: [], isScaled: [] };
+  /** @type {Map<number, number>} */
+  const live = new Map();
+  for (let i = 0; i < log.eventCount; i++) {
+    const { action, bytes, slot } = log.event(i);
+    if (bytes === 0) continue;
+    const known = live.get(slot);
+    if (action === 'free') {
+      live.delete(slot);
+      if (known === undefined) continue;
+      step.isScaled[known] = true;
+      if (i < to) step.operations.push(~known);
+    } else if (i >= from && i < to) {
+      const number = step.sizes.push(bytes) - 1;
+      step.operations.push(number);
+      // What the log never frees is not of the batch: a weight.
+      step.isScaled[number] = false;
+      live.set(slot, number);
+    }
+  }
+  return step;
+}
+
+/** @param {Step} step @param {number} scale */
+function scaled({ operations, sizes, isScaled }, scale) {
+  const scaledSizes = sizes.map((bytes, i) => (isScaled[i] ? Math.max(512, Math.ceil((bytes * scale) / 512) * 512) : bytes));
+  const streams = sizes.map(() => 0);
+  const freed = new Set(operations.filter((operation) => operation < 0).map((operation) => ~operation));
+  return { operations, sizes: scaledSizes, streams, freeStreams: sizes.map((_, i) => (freed.has(i) ? 0 : -1)) };
+}
+
+/** @typedef {ReturnType<typeof scaled>} Sequence */
+
+/** @param {Step} step */
+function bytesOf(step) {
+  const most = Math.max(...batches);
+  const graphs = batches.toSorted((a, b) => b - a).map((batch) => scaled(step, batch / most));
+  const descending = cistern.planGraphs(graphs, { timeLimitMilliseconds: 1000 });
+  const ascending = cistern.planGraphs(graphs.toReversed(), { timeLimitMilliseconds: 0 });
+  const captured = [
+    { upstream: 'virtual', order: 'descending', reservedBytes: captureAll('virtual', graphs) },
+    { upstream: 'virtual', order: 'ascending', reservedBytes: captureAll('virtual', graphs.toReversed()) },
+    { upstream: 'cuda', order: 'descending', reservedBytes: captureAll('cuda', graphs) },
+    { upstream: 'cuda', order: 'ascending', reservedBytes: captureAll('cuda', graphs.toReversed()) },
+  ];
+  const { lowerBoundBytes, poolsBytes, sharedPoolBytes, plannedApartBytes, plannedBytes } = descending;
+  return {
+    graphs: graphs.length,
+    allocations: step.sizes.length,
+    lowerBoundBytes,
+    poolsBytes,
+    sharedPoolDescendingBytes: sharedPoolBytes,
+    sharedPoolAscendingBytes: ascending.sharedPoolBytes,
+    plannedApartBytes,
+    plannedBytes,
+    captured,
+  };
+}
+
+/** What a resource for graphs holds after all are captured, each after its warm-up. @param {'virtual' | 'cuda'} kind @param {Sequence[]} sequences */
+function captureAll(kind, sequences) {
+  const upstream = kind === 'cuda' ? new cistern.CudaMemoryResource() : new cistern.VirtualMemoryResource();
+  const fallback = new cistern.CudaMemoryResource();
+  const graphs = new cistern.GraphMemoryResource(upstream, { planner: cistern.planAllocations, fallback });
+  const stream = new cistern.Stream({ nonBlocking: true });
+  const kept = sequences.map((sequence, i) => {
+    /** @type {number[]} */
+    let left = [];
+    graphs.warmUp(`graph ${i}`, () => {
+      left = pass(graphs, sequence, stream);
+    });
+    for (const [number, pointer] of left.entries()) if (pointer > 0) graphs.deallocate(pointer, sequence.sizes[number], stream);
+    return graphs.capture(stream, () => pass(graphs, sequence, stream), { name: `graph ${i}` });
+  });
+  const { reservedBytes, plannedCaptures } = graphs.statistics();
+  if (plannedCaptures !== kept.length) throw new Error(`${plannedCaptures} of ${kept.length} captures followed their plans`);
+  for (const graph of kept) graph.dispose();
+  graphs.dispose();
+  stream.dispose();
+  fallback.dispose();
+  upstream.dispose();
+  return reservedBytes;
+}
+
+/**
+ * Runs a sequence; returns the addresses of what it does not free, and 0 for the rest.
+ * @param {import('../../src/index.js').MemoryResource} resource
+ * @param {Sequence} sequence
+ * @param {import('../../src/index.js').Stream} stream
+ */
+function pass(resource, { operations, sizes }, stream) {
+  const pointers = new Array(sizes.length).fill(0);
+  for (const operation of operations) {
+    if (operation >= 0) pointers[operation] = resource.allocate(sizes[operation], stream);
+    else {
+      resource.deallocate(pointers[~operation], sizes[~operation], stream);
+      pointers[~operation] = 0;
+    }
+  }
+  return pointers;
+}
+
+function times() {
+  const count = 10_000;
+  const liveCount = 8;
+  const bytes = Array.from({ length: count }, (_, i) => 512 * (1 + ((i * 7) % 64)));
+  const upstream = new cistern.VirtualMemoryResource();
+  const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), { initialBytes: cistern.MiB * 64 });
+  const stream = new cistern.Stream({ nonBlocking: true });
+  const planned = new cistern.GraphMemoryResource(upstream, { planner: cistern.planAllocations, fallback: pool });
+  const searching = new cistern.GraphMemoryResource(upstream, { fallback: pool });
+  /** Each allocation is filled, and freed after some more. @param {import('../../src/index.js').MemoryResource} resource */
+  const step = (resource) => {
+    const pointers = new Float64Array(count);
+    for (let i = 0; i < count + liveCount; i++) {
+      if (i < count) {
+        pointers[i] = resource.allocate(bytes[i], stream);
+        cistern.set(pointers[i], 1, 1, 256, stream);
+      }
+      if (i >= liveCount) resource.deallocate(pointers[i - liveCount], bytes[i - liveCount], stream);
+    }
+  };
+  const block = pool.allocate(64 * 512 * (liveCount + 1), stream);
+  const given = () => {
+    for (let i = 0; i < count; i++) cistern.set(block + (i % (liveCount + 1)) * 64 * 512, 1, 1, 256, stream);
+  };
+  planned.warmUp('step', () => step(planned));
+  planned.capture(stream, () => step(planned), { name: 'step' }).dispose();
+  /** @type {Record<string, () => unknown>} */
+  const subjects = {
+    planned: () => planned.capture(stream, () => step(planned), { name: 'step' }),
+    searching: () => searching.capture(stream, () => step(searching)),
+    'addresses given': () => stream.capture(given),
+    'eager, from a pool': () => step(pool),
+  };
+  /** @type {Record<string, number[]>} */
+  const samples = Object.fromEntries(Object.keys(subjects).map((name) => [name, []]));
+  for (let i = 0; i < repeat + 2; i++) {
+    for (const [name, run] of Object.entries(subjects)) {
+      const began = performance.now();
+      const result = run();
+      const milliseconds = performance.now() - began;
+      if (result instanceof cistern.Graph) result.dispose();
+      stream.synchronizeSync();
+      if (i >= 2) samples[name].push(milliseconds);
+    }
+  }
+  const captures = Object.entries(samples).map(([subject, all]) => ({ subject, allocations: count, milliseconds: figuresOf(all) }));
+  return { captures, launches: launches(planned, stream, block) };
+}
+
+/**
+ * Launches of a graph with one fill, bare and with memory, of one allocation and of many.
+ * @param {import('../../src/index.js').GraphMemoryResource} graphs
+ * @param {import('../../src/index.js').Stream} stream
+ * @param {number} block
+ */
+function launches(graphs, stream, block) {
+  const fill = () => cistern.set(block, 1, 1, 256, stream);
+  /** @param {number} count */
+  const withMemory = (count) => () => {
+    for (let i = 0; i < count; i++) graphs.deallocate(graphs.allocate(4096, stream), 4096, stream);
+    fill();
+  };
+  const subjects = [
+    { subject: 'bare', exec: stream.capture(fill).instantiate() },
+    { subject: '1 allocation', exec: graphs.capture(stream, withMemory(1), { name: 'one' }).instantiate() },
+    { subject: '1000 allocations', exec: graphs.capture(stream, withMemory(1000), { name: 'many' }).instantiate() },
+  ].map((each) => ({ ...each, samples: /** @type {number[]} */ ([]) }));
+  const count = 500;
+  for (let i = 0; i < repeat + 2; i++) {
+    for (const { exec, samples } of subjects) {
+      const began = performance.now();
+      for (let n = 0; n < count; n++) exec.launch(stream);
+      const microseconds = ((performance.now() - began) / count) * 1000;
+      stream.synchronizeSync();
+      if (i >= 2) samples.push(microseconds);
+    }
+  }
+  return subjects.map(({ subject, samples }) => ({ subject, microseconds: figuresOf(samples) }));
+}
