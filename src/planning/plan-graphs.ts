@@ -53,7 +53,7 @@ export interface GraphsPlan {
  * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence contradicts itself.
  * @example
  * ```ts
- * const { plannedBytes, sharedPoolBytes, poolsBytes } = planGraphs(await readGraphLogs('snapshot.pickle'));
+ * const { plannedBytes, sharedPoolBytes, poolsBytes } = planGraphs(await readGraphLogs('trace.csv.gz'));
  * console.log(`${plannedBytes} bytes instead of ${sharedPoolBytes}, or ${poolsBytes} in pools of their own`);
  * ```
  */

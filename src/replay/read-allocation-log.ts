@@ -56,7 +56,7 @@ export async function readAllocationLog(source: LogSource, options: ReadAllocati
  * @throws a system error of Node (`ENOENT`, `EACCES`, …) if the file cannot be read.
  * @example
  * ```ts
- * for (const graph of await readGraphLogs('snapshot.pickle')) console.log(graph.source, graph.peakLiveBytes);
+ * for (const graph of await readGraphLogs('trace.csv.gz')) console.log(graph.source, graph.peakLiveBytes);
  * ```
  */
 export async function readGraphLogs(source: LogSource, options: ReadAllocationLogOptions = {}): Promise<AllocationLog[]> {
