@@ -158,25 +158,27 @@ TEST("captured work runs at each launch of its graph, and not before") {
 TEST("a launch comes after what is queued on its stream, and after earlier launches of the same exec") {
   TestStream capturing;
   TestStream a;
-  TestStream b;
+  TestStream others[6];
   std::atomic<int> runs{0};
   Begin(capturing);
-  CHECK_OK(driver.LaunchHostFunc(capturing, Increment, &runs));
+  for (int i = 0; i < 3; ++i) CHECK_OK(driver.LaunchHostFunc(capturing, Increment, &runs));
   TestGraph graph(End(capturing));
-  TestExec exec(graph);
+  TestExec execs[] = {TestExec(graph), TestExec(graph), TestExec(graph), TestExec(graph), TestExec(graph), TestExec(graph)};
   TestExec other(graph);
   Gate gate;
   gate.Close(a);
-  exec.Launch(a);
-  exec.Launch(b);
+  for (int i = 0; i < 6; ++i) {
+    execs[i].Launch(a);
+    execs[i].Launch(others[i]);
+  }
   SleepMilliseconds(10);
   CHECK(runs == 0);
   other.Launch(capturing);
   capturing.Synchronize();
-  CHECK(runs == 1);
-  gate.Open();
-  b.Synchronize();
   CHECK(runs == 3);
+  gate.Open();
+  for (const TestStream& each : others) each.Synchronize();
+  CHECK(runs == 39);
 }
 
 TEST("an empty capture makes an empty graph, which can be launched") {
@@ -955,6 +957,17 @@ TEST("an update changes neither nodes nor edges") {
   TestExec exec(graph);
   GraphUpdateResult result;
   CHECK(driver.GraphExecUpdate(exec, longer, &result) == kErrorGraphExecUpdateFailure);
+  CHECK(result.result == kUpdateTopologyChanged);
+  TestStream fork;
+  TestEvent event;
+  TestEvent join;
+  Begin(stream);
+  Fork(event, stream, fork);
+  for (Stream each : {Stream(stream), Stream(fork)}) CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, each));
+  Fork(join, fork, stream);
+  TestGraph wider(End(stream));
+  TestExec longer_exec(longer);
+  CHECK(driver.GraphExecUpdate(longer_exec, wider, &result) == kErrorGraphExecUpdateFailure);
   CHECK(result.result == kUpdateTopologyChanged);
   CHECK(driver.GraphExecUpdate(exec, other, &result) == kErrorGraphExecUpdateFailure);
   CHECK(result.result == kUpdateNodeTypeChanged && result.node != nullptr);
