@@ -5,7 +5,7 @@
 import { CisternError, DeviceUnavailableError, formatValue, LifetimeError, UnsupportedError } from '../../basics/errors.js';
 import { Device } from '../device.js';
 import { mailbox, NativeStatus, native } from '../native.js';
-import { check, invalidDeviceStatus, notReadyStatus, notSupportedStatus } from '../status.js';
+import { check, invalidDeviceStatus, notSupportedStatus } from '../status.js';
 import { assertStreamOf, type Stream } from '../streams/stream.js';
 
 /** The bytes of a handle. */
@@ -110,7 +110,6 @@ export function openImport(handle: Uint8Array, stream: Stream): ImportedRange {
  */
 export function closeImport(number: number): boolean {
   native().closeImport(number);
-  if (mailbox[0] === notReadyStatus) return false;
   return mailbox[0] === NativeStatus.success;
 }
 

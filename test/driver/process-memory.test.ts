@@ -1,0 +1,88 @@
+/** What the driver answers about memory of other processes, also where no program here can make it answer so. */
+import { afterEach, describe, expect, test } from 'vitest';
+import {
+  closeExport,
+  closeImport,
+  endExport,
+  exportIsUsed,
+  exportMemory,
+  handleBytes,
+  refreshExport,
+  reopenExport,
+} from '../../src/driver/memory/process-memory.js';
+import { interpose, mailbox, type NativeBinding, NativeStatus } from '../../src/driver/native.js';
+import { Device, DriverError, Stream, UnsupportedError } from '../../src/index.js';
+
+const [notReady, notSupported, illegalAddress] = [600, 801, 700];
+
+afterEach(() => interpose());
+
+/** Makes every call about memory of other processes give this answer; the values behind the status are 1. */
+function answer(status: number, value = 1): void {
+  Device.get();
+  const give = () => {
+    mailbox[0] = status;
+    mailbox[1] = value;
+  };
+  const names = ['exportMemory', 'refreshExport', 'exportIsUsed', 'closeExport', 'reopenExport', 'endExport', 'closeImport'] as const;
+  interpose(() => Object.fromEntries(names.map((name) => [name, give])) as Partial<NativeBinding>);
+}
+
+const range = { pointer: 2 ** 20, bytes: 256, byteLength: 100, alignment: 256 };
+const exported = () => exportMemory(range, Stream.legacyDefault(), new Uint8Array(handleBytes));
+
+describe('an export', () => {
+  test('has its number, or none if the driver cannot share the memory', () => {
+    answer(NativeStatus.success, 7);
+    expect(exported()).toBe(7);
+    answer(notSupported);
+    expect(exported()).toBeUndefined();
+  });
+
+  test('is refused where processes share no memory, and if there are too many', () => {
+    answer(NativeStatus.noProcessMemory);
+    expect(exported).toThrow(
+      new UnsupportedError(`cannot export a buffer: processes share memory on Linux only, and this is ${process.platform}`),
+    );
+    answer(NativeStatus.tooManyExports);
+    expect(exported).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_INVALID_STATE',
+        message: 'cannot export a buffer: this process already exports 65536 buffers',
+      }),
+    );
+  });
+
+  test('says whether it is used', () => {
+    for (const [value, isTrue] of [
+      [1, true],
+      [0, false],
+    ] as const) {
+      answer(NativeStatus.success, value);
+      expect(exportIsUsed(3)).toBe(isTrue);
+      expect(closeExport(3, true)).toBe(isTrue);
+    }
+  });
+
+  test.each<[string, () => unknown]>([
+    ['export a buffer', exported],
+    ['export a buffer', () => refreshExport(3, 100, Stream.legacyDefault())],
+    ['look for users of a buffer', () => exportIsUsed(3)],
+    ['close the export of a buffer', () => closeExport(3, false)],
+    ['reopen the export of a buffer', () => reopenExport(3)],
+    ['end the export of a buffer', () => endExport(3)],
+  ])('tells what the driver refuses: %s', (operation, act) => {
+    answer(illegalAddress);
+    expect(act).toThrow(DriverError);
+    expect(act).toThrow(`cannot ${operation}`);
+  });
+});
+
+test('an import that a stream stalls, or that the driver refuses to unmap, is closed later', () => {
+  answer(NativeStatus.success);
+  expect(closeImport(1)).toBe(true);
+  for (const status of [notReady, illegalAddress]) {
+    answer(status);
+    expect(closeImport(1)).toBe(false);
+  }
+});
