@@ -21,8 +21,6 @@ export const peerAccessUnsupportedStatus = 217;
 export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_SUPPORTED. */
 export const notSupportedStatus = 801;
-/** CUDA_ERROR_NOT_READY. */
-export const notReadyStatus = 600;
 /** CUDA_ERROR_CAPTURED_EVENT. */
 const capturedEventStatus = 907;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
