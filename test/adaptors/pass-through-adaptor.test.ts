@@ -1,3 +1,4 @@
+import { inspect } from 'node:util';
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { layersOf } from '../../src/adaptors/layers.js';
 import {
@@ -168,6 +169,26 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(() => resource.allocate(1, stream)).toThrow(
       expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED', message: `cannot allocate: the ${name} is already disposed` }),
     );
+  });
+
+  test('refuses a disposed stream, and anything but a stream, before it calls its upstream', () => {
+    const upstream = new SpyResource();
+    const resource = wrap(upstream);
+    const ended = new Stream();
+    resource.deallocate(resource.allocate(1, ended), 1, ended);
+    const calls = upstream.alignments.length;
+    const before = inspect(resource);
+    ended.dispose();
+    expect(() => resource.allocate(1, ended)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED', message: `cannot allocate: stream ${ended.id} is already disposed` }),
+    );
+    for (const other of [undefined, null, {}, { isDisposed: true }, 7]) {
+      expect(() => resource.allocate(1, other as unknown as Stream)).toThrow(
+        expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringMatching(/^stream must be a Stream, got/) }),
+      );
+    }
+    expect(upstream.alignments).toHaveLength(calls);
+    expect(inspect(resource)).toBe(before);
   });
 
   test('frees its allocations even after it is disposed', () => {

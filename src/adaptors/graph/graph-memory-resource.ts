@@ -446,7 +446,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   #allocateOutside(bytes: number, stream: Stream, alignment: number): DevicePointer {
-    this.assertLive('allocate');
+    this.assertUsable(stream);
     const { fallback } = this;
     const recorder = this.#recorder;
     if (recorder === undefined) return this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback);

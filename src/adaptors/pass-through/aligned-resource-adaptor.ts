@@ -75,7 +75,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     if (alignment !== undefined) return this.#allocateAsAsked(bytes, stream, alignment);
     if (bytes >= this.#leastPaddedBytes) return this.#allocatePadded(bytes, stream, this.alignment);
     if (bytes >= this.#leastAlignedBytes) return this.#allocateAligned(bytes, stream, this.alignment);
@@ -144,7 +144,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       if (!(error instanceof RangeError)) throw this.passOn(error);
     }
-    this.assertLive('allocate');
+    this.assertUsable(stream);
     // Also throws if the upstream refused for a reason other than the alignment.
     const pointer = this.#allocatePadded(bytes, stream, alignment);
     this.#refusedAlignment = Math.min(this.#refusedAlignment, alignment);

@@ -72,7 +72,7 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     for (;;) {
-      if (this.isDisposed) this.assertLive('allocate');
+      this.assertUsable(stream);
       try {
         return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       } catch (error) {

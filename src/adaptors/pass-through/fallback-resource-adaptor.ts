@@ -72,7 +72,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
    * unchanged.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     try {
       return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
@@ -93,7 +93,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
 
   #allocateFromFallback(bytes: number, stream: Stream, alignment: number | undefined, refusal: OutOfMemoryError): DevicePointer {
     // A host function that ran in the upstream may have disposed this.
-    this.assertLive('allocate');
+    this.assertUsable(stream);
     let pointer: DevicePointer;
     try {
       pointer = this.fallback.allocate(bytes, stream, alignment);

@@ -94,7 +94,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
    * `limitBytes`; or the upstream's error.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     assertBytes(bytes);
     const accountedBytes = alignUp(bytes, this.#alignment);
     // Counted before the call: while an upstream waits for a stream, host functions run, and may

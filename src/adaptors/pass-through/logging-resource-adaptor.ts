@@ -84,8 +84,8 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
    * upstream is not called then.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
-    if (stream !== this.#stream) this.#enter(stream, 'allocate');
+    this.assertUsable(stream);
+    if (stream !== this.#stream) this.#enter(stream);
     const writer = this.#writer;
     if (writer.isFull) writer.flush();
     // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
@@ -109,7 +109,10 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
       this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
       return;
     }
-    if (stream !== this.#stream) this.#enter(stream, 'deallocate');
+    if (stream !== this.#stream) {
+      assertStream(stream, 'deallocate');
+      this.#enter(stream);
+    }
     const suffix = this.#suffix as RowText;
     this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     this.#writer.append(pointer === 0 ? LogAction.freeNothing : LogAction.free, pointer, bytes, suffix);
@@ -138,8 +141,7 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     this.#writer.close();
   }
 
-  #enter(stream: Stream, operation: string): void {
-    assertStream(stream, operation);
+  #enter(stream: Stream): void {
     this.#suffix = streamSuffix(stream.nativeHandle);
     this.#stream = stream;
   }

@@ -2,7 +2,7 @@ import { alreadyDisposed, CisternError, LifetimeError, OutOfMemoryError } from '
 import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
 import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
-import type { Stream } from '../../driver/streams/stream.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { usableStream } from '../../lifetimes/bulk-frees.js';
 import { announceConstruction } from '../../lifetimes/interceptor.js';
@@ -27,6 +27,9 @@ const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedByte
 /**
  * The common part of adaptors that keep no memory: they pass each call to their upstream, and
  * observe or refuse it.
+ *
+ * Each `allocate` begins with `assertUsable`, so that a disposed adaptor or stream is refused before anything
+ * is counted, written or called, whatever is below.
  *
  * A derived class calls `this.upstream` in its own `allocate` and `deallocate`: a shared call site
  * here would see every class of upstream, and V8 could not inline it.
@@ -111,6 +114,20 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     if (this.isDisposed) {
       throw alreadyDisposed(operation, `the ${this.constructor.name}`);
     }
+  }
+
+  /**
+   * Every `allocate` begins with this, and calls it again after foreign code ran.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the stream is disposed;
+   * ArgumentTypeError for anything but a stream.
+   */
+  protected assertUsable(stream: Stream): void {
+    if (this.isDisposed || stream?.isDisposed !== false) this.#refuse(stream);
+  }
+
+  #refuse(stream: Stream): void {
+    this.assertLive('allocate');
+    assertStream(stream, 'allocate');
   }
 
   /**

@@ -92,8 +92,8 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
    * OutOfMemoryError and any other error of the device's resource.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
-    const resource = stream?.device === undefined ? this.upstream : this.forDevice(stream.device);
+    this.assertUsable(stream);
+    const resource = this.forDevice(stream.device);
     let pointer: DevicePointer;
     try {
       pointer = this.served(resource.allocate(bytes, stream, alignment), bytes, stream, resource);

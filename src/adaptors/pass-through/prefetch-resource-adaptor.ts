@@ -49,7 +49,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws DriverError if the memory cannot be prefetched; it is freed again. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     let pointer: DevicePointer;
     try {
       pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);

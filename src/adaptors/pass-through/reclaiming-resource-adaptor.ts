@@ -251,7 +251,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   #serve(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     // Counted before the call: while an upstream waits for a stream, host functions run, and may
     // allocate through this adaptor.
     this.#liveBytes += bytes;

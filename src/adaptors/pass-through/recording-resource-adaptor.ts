@@ -118,8 +118,8 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
    * upstream is not called then.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
-    if (stream !== this.#stream) this.#enter(stream, 'allocate');
+    this.assertUsable(stream);
+    if (stream !== this.#stream) this.#enter(stream);
     const { recording } = this;
     if (recording.isBehind) recording.flush();
     // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
@@ -143,7 +143,10 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
       this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
       return;
     }
-    if (stream !== this.#stream) this.#enter(stream, 'deallocate');
+    if (stream !== this.#stream) {
+      assertStream(stream, 'deallocate');
+      this.#enter(stream);
+    }
     const { recording } = this;
     // A value that is not a number cannot be recorded, and is refused below.
     const isRecorded = typeof pointer === 'number' && typeof bytes === 'number';
@@ -229,8 +232,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     this.recording.appendWithStack(head | RecordKind.allocate, pointer, bytes, callStack(this.allocate));
   }
 
-  #enter(stream: Stream, operation: string): void {
-    assertStream(stream, operation);
+  #enter(stream: Stream): void {
     this.#head = this.recording.headOf(this.#layer.index, stream.identity);
     this.#stream = stream;
   }

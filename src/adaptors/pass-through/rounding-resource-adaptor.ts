@@ -106,7 +106,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws OutOfMemoryError as the upstream does, naming the size before rounding. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     const rounded = this.round(bytes);
     let pointer: DevicePointer;
     try {

@@ -167,7 +167,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
    * is given back.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     let pointer: DevicePointer;
     try {
       pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);

@@ -95,7 +95,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     if (this.#shared !== undefined) assertBytes(bytes);
     let pointer: DevicePointer;
     try {

@@ -87,7 +87,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     let pointer: DevicePointer;
     try {
       pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);

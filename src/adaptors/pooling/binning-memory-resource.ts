@@ -196,7 +196,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    * theirs.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (this.isDisposed) this.assertLive('allocate');
+    this.assertUsable(stream);
     const server = this.#servers[this.#binOf(bytes)] as Server;
     // Counted before the call: host functions may run during it, and add a bin.
     server.liveCount++;
