@@ -7,8 +7,8 @@ export {
 export type { OutstandingAllocation } from './adaptors/pass-through/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor.js';
 export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
+export { type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
 export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
-export { type Strategy, Tries } from './adaptors/pooling/tries.js';
 export * from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
 export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';

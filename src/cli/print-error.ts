@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, CisternError, InvalidLogError, SpecificationError } from '../basics/errors.js';
-import { adviceFor } from './advice.js';
+import { adviceFor } from './error-advice.js';
 import { ExitCode } from './exit-code.js';
 import { hint, type Terminal } from './terminal.js';
 

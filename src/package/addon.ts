@@ -9,8 +9,8 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setting } from '../settings.js';
-import { packageManagerAdvice } from './advice.js';
 import { installedRoot } from './file.js';
+import { packageManagerAdvice } from './package-manager.js';
 import { ownFile, packageRoot, packageVersion } from './root.js';
 
 /** The file from which this copy of cistern has loaded the addon. */

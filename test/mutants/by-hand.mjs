@@ -267,7 +267,7 @@ const faults = {
       to: 'this.held.reservedBytes',
     },
   ],
-  'src/adaptors/pooling/tries.ts': [
+  'src/adaptors/pooling/order-of-tries.ts': [
     {
       name: 'known-2489-off',
       fault: "rmm#2489, 'off': another stream's block is reused after its own stream was asked, idle or not",

@@ -42,7 +42,7 @@ const files = [
     .filter((name) => name !== 'index-binary.ts')
     .sort()
     .map((name) => `src/suballocation/${name}`),
-  'src/adaptors/pooling/tries.ts',
+  'src/adaptors/pooling/order-of-tries.ts',
   'src/adaptors/pooling/keeper.ts',
   'src/adaptors/pooling/upstream-blocks.ts',
   'src/adaptors/pooling/stream-ordered-memory-resource.ts',

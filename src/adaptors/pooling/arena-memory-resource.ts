@@ -6,7 +6,7 @@
  *
  *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
  *
- * Where memory comes from, try by try: `tries.ts`. What is the arena's own:
+ * Where memory comes from, try by try: `order-of-tries.ts`. What is the arena's own:
  *
  *  - a stream's own lane does not give a loose fit if the global arena has a smaller block;
  *  - others' memory is that of the global arena first: a small request takes a superblock of 32 KiB from
@@ -34,8 +34,8 @@ import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
 import type { StreamOrderedStatistics } from './keeper.js';
+import { Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
-import { Tries } from './tries.js';
 
 const minimumArenaBytes = MiB;
 const superblockBytes = 32 * KiB;

@@ -10,7 +10,7 @@
  *             stream 2 -> c           kept     e
  *     run 2   stream 1 -> d
  *
- * Where an allocation in a run finds a block that its stream's own lane does not have: `tries.ts`. The
+ * Where an allocation in a run finds a block that its stream's own lane does not have: `order-of-tries.ts`. The
  * cache grows by one block, if the maximum leaves room for it, or after free blocks of other sizes went
  * back to the upstream: as many bytes as requested, repeated while there are any.
  *
@@ -59,8 +59,8 @@ import { BlockGroups } from '../../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
 import type { StreamOrderedStatistics } from './keeper.js';
+import { Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
-import { Tries } from './tries.js';
 
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {

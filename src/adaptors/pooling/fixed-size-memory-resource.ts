@@ -1,7 +1,7 @@
 /**
  * Blocks of one size, cut from batches of the upstream.
  *
- * Where a block comes from that the stream's own lane does not have: `tries.ts`. It grows by a batch;
+ * Where a block comes from that the stream's own lane does not have: `order-of-tries.ts`. It grows by a batch;
  * if the upstream does not have that much, by half of it, a quarter, and so on down to one block. Every
  * try takes constant time for a given number of streams, except for the upstream's work.
  *
@@ -18,8 +18,8 @@ import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { unitBytes } from '../../suballocation/free-space-index.js';
 import type { StreamOrderedStatistics } from './keeper.js';
+import { Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
-import { Tries } from './tries.js';
 
 /**
  * The largest block: 2 GiB - 256. The unused part of a block must be less than the index can count,

@@ -1,6 +1,6 @@
 /**
  * What a resource that keeps memory is made of, apart from the order in which it looks for memory
- * (`tries.ts`): blocks of its upstream (`held`), an index of what is free in them (`index`), and the
+ * (`order-of-tries.ts`): blocks of its upstream (`held`), an index of what is free in them (`index`), and the
  * order of streams (`ordering`). Here blocks come into the lanes, go back, and end.
  *
  *     upstream ── take ──► keep ──► lanes ──► giveBack ──► upstream

@@ -5,7 +5,7 @@ import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/errors.j
  * everything allocated since a mark.
  *
  * Every stream has its own cursor, in its own blocks. If its block has no room left, the stream gets
- * another: one of its own free blocks, or from where `tries.ts` says. It grows by `initialBytes` for the
+ * another: one of its own free blocks, or from where `order-of-tries.ts` says. It grows by `initialBytes` for the
  * stream's first block, then by `growthFactor` times its last; if the upstream does not have that much,
  * by less and less, down to what is needed; and by the same, after free blocks that are too small went
  * back to it. If all that fails, the fallback serves that one allocation.
@@ -45,8 +45,8 @@ import { leastBlockBytes, none, type Segment, segmentAround } from '../../suball
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
 import { type StreamOrderedStatistics, stillUsed } from './keeper.js';
+import { Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
-import { Tries } from './tries.js';
 
 const maximumGrowthFactor = 64;
 

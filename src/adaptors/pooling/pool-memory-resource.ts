@@ -1,6 +1,6 @@
 /**
  * A pool that serves any size from large blocks of its upstream. Where memory comes from, try by try:
- * `tries.ts`. What is the pool's own:
+ * `order-of-tries.ts`. What is the pool's own:
  *
  *  - it merges: if no single block fits, all of another stream's free memory joins the stream's own,
  *    stream by stream;
@@ -32,8 +32,8 @@ import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { leastBlockBytes } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
 import type { StreamOrderedStatistics } from './keeper.js';
+import { Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
-import { Tries } from './tries.js';
 
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {

@@ -17,7 +17,7 @@ import type { StreamOrdering } from '../../stream-ordering/stream-ordering.js';
 import { none } from '../../suballocation/blocks.js';
 import { FreeSpaceIndex, maximumUnits, unitBits, unitBytes } from '../../suballocation/free-space-index.js';
 import { Keeper, type KeepingResource } from './keeper.js';
-import type { CutMemory, Tries } from './tries.js';
+import type { CutMemory, Tries } from './order-of-tries.js';
 import type { GrowthObserver } from './upstream-blocks.js';
 
 /** The index, in the calls that resources over another one override. */
@@ -28,7 +28,7 @@ export const maximumBlockBytes = maximumUnits * unitBytes;
 
 /**
  * The common part of the resources that keep freed memory: their public members, and the calls that
- * must be fast. What a hit does is here; where else memory comes from is in `tries.ts`.
+ * must be fast. What a hit does is here; where else memory comes from is in `order-of-tries.ts`.
  *
  * A resource over a free-space index cuts allocations from larger blocks: every allocation is rounded
  * up to a multiple of 256 bytes, its alignment can be any power of two, and allocating and freeing
