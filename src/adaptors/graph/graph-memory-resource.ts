@@ -349,17 +349,18 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     return this.#learnt.get(name)?.plan?.plan;
   }
 
-  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     const capture = this.#capture;
     const number = capture === undefined ? none : this.#streamInCapture(stream);
     if (capture === undefined || number === none) return this.#allocateOutside(bytes, stream, alignment);
+    const multiple = alignment ?? ALLOCATION_ALIGNMENT;
     assertBytes(bytes);
-    assertAlignment(alignment);
+    assertAlignment(multiple);
     if (bytes === 0) return 0;
-    const deviation = capture.deviationOf(bytes, number, alignment);
+    const deviation = capture.deviationOf(bytes, number, multiple);
     if (deviation !== undefined && this.#refuses) throw deviationError(deviation, capture.requests, bytes);
     try {
-      return capture.allocate(bytes, number, stream.identity, alignment, deviation);
+      return capture.allocate(bytes, number, stream.identity, multiple, deviation);
     } catch (error) {
       throw this.passOn(error, bytes);
     }
@@ -445,14 +446,20 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#order[Symbol.dispose]();
   }
 
-  #allocateOutside(bytes: number, stream: Stream, alignment: number): DevicePointer {
+  #allocateOutside(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
     this.assertUsable(stream);
     const { fallback } = this;
     const recorder = this.#recorder;
-    if (recorder === undefined) return this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback);
-    const pointer = recorder.passOn(() => this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback));
+    const allocate = () => this.served(fallback.allocate(bytes, stream, alignment), bytes, stream, fallback);
+    let pointer: DevicePointer;
+    try {
+      pointer = recorder === undefined ? allocate() : recorder.passOn(allocate);
+    } catch (error) {
+      throw this.passOn(error);
+    }
+    if (recorder === undefined) return pointer;
     if (pointer !== 0) recorder.allocated(pointer, bytes, stream.identity);
-    this.#recordedAlignment = Math.max(this.#recordedAlignment, alignment);
+    this.#recordedAlignment = Math.max(this.#recordedAlignment, alignment ?? ALLOCATION_ALIGNMENT);
     return pointer;
   }
 
