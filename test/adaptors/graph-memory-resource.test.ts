@@ -234,6 +234,38 @@ describe('what outlives a capture', () => {
     expect(bytesAt(output, 2)).toEqual([5, 5]);
   });
 
+  test('an output that is given up while another capture has its bytes does not free what that has', () => {
+    const outputs: DeviceBuffer[] = [];
+    using _first = graphs.capture(stream, () => {
+      outputs.push(new DeviceBuffer(4 * KiB, { resource: graphs, stream }));
+    });
+    using second = graphs.capture(stream, () => {
+      const pointer = graphs.allocate(4 * KiB, stream);
+      expect(pointer).toBe(outputs[0]?.ptr);
+      outputs[0]?.dispose();
+      expect(graphs.allocate(4 * KiB, stream)).not.toBe(pointer);
+      graphs.deallocate(pointer, 4 * KiB, stream);
+    });
+    launched(second);
+  });
+
+  test('of two outputs at one address, each can be given up, whichever graph ends first', () => {
+    const capture = () => {
+      let pointer = 0;
+      const graph = graphs.capture(stream, () => {
+        pointer = graphs.allocate(256, stream);
+      });
+      return { graph, pointer };
+    };
+    const [first, second] = [capture(), capture()];
+    expect(first.pointer).toBe(second.pointer);
+    graphs.deallocate(first.pointer, 256, stream);
+    first.graph.dispose();
+    graphs.deallocate(second.pointer, 256, stream);
+    expect(() => graphs.deallocate(second.pointer, 256, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DOUBLE_FREE' }));
+    second.graph.dispose();
+  });
+
   test('kept memory is that of one graph alone, until it is disposed', () => {
     const kept: number[] = [];
     const shared: number[] = [];

@@ -1,11 +1,26 @@
 /** A process of `npm run prove`: runs the programs it is given, and reports the outcome. */
+import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
 
-process.once('message', async (options: ProofOptions) => {
+process.once('message', async (options: ProofOptions & { readonly graphs: boolean }) => {
+  const report = options.graphs ? reportOfGraphs(options) : await reportOfPools(options);
+  process.send?.(report, () => process.disconnect());
+});
+
+async function reportOfPools(options: ProofOptions): Promise<object> {
   const proof = await prove({ ...options, onProgress: (progress) => process.send?.({ progress }) });
   const { counts, seconds, violation } = proof;
   const violations = violation === undefined ? 0 : 1;
   const figures = { seeds: `${options.seed}`, programs: counts.programs, steps: counts.steps, violations, seconds };
-  process.send?.({ text: formatProof(proof, options.seed), hasViolation: violations > 0, figures });
-  process.disconnect();
-});
+  return { text: formatProof(proof, options.seed), hasViolation: violations > 0, figures };
+}
+
+function reportOfGraphs({ programs, seed, path }: ProofOptions): object {
+  const started = performance.now();
+  const { counts, failure } = proveGraphs(programs, seed, path);
+  const seconds = (performance.now() - started) / 1000;
+  const did = Object.entries(counts).map(([name, count]) => `${name} ${count}`);
+  const text = `${failure === undefined ? '' : `${failure}\n`}${did.join(', ')}, seed ${seed}, ${seconds.toFixed(1)} s`;
+  const figures = { seeds: `${seed}`, ...counts, violations: failure === undefined ? 0 : 1, seconds };
+  return { text, hasViolation: failure !== undefined, figures };
+}

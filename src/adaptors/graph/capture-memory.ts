@@ -91,8 +91,9 @@ export class CaptureMemory implements EventObserver {
     const { totalBytes = 0, alignmentBytes = ALLOCATION_ALIGNMENT } = plan?.plan ?? {};
     this.#base = totalBytes === 0 ? 0 : region.reserve(totalBytes, alignmentBytes);
     for (const { address, bytes } of region.extents) {
-      const planned = address === this.#base ? totalBytes : 0;
-      if (bytes > planned) this.#index.addSegment(address + planned, bytes - planned, this.#untouched);
+      const isPlanned = totalBytes > 0 && address <= this.#base && this.#base < address + bytes;
+      const start = isPlanned ? this.#base + totalBytes : address;
+      if (address + bytes > start) this.#index.addSegment(start, address + bytes - start, this.#untouched);
     }
   }
 
@@ -262,10 +263,10 @@ export class CaptureMemory implements EventObserver {
   #growFor(bytes: number, stream: number, alignment: number): void {
     const least = leastBlockBytes(bytes, alignment);
     const tail = this.#region.growsInPlace ? this.#index.freeTailBytes(this.#currentLane(stream)) : 0;
-    if (tail < least) this.#add(this.#region.grow(least - tail, alignment), stream);
+    if (tail < least) this.#add(this.#region.grow(least - tail), stream);
     // What came need not lie behind the tail, nor at a multiple of the alignment.
     if (!this.#index.canAllocate(least / ALLOCATION_ALIGNMENT, this.#currentLane(stream))) {
-      this.#add(this.#region.grow(least, alignment), stream);
+      this.#add(this.#region.grow(least), stream);
     }
   }
 

@@ -16,6 +16,9 @@ export class CapturedMemory implements GraphMemory {
   /** The bytes that a plan needs at least; `undefined` if the graph was captured without one, or deviated. */
   lowerBoundBytes: number | undefined;
   requests = 0;
+  /** What was remembered for bulk frees before the capture, and at its end. */
+  rememberedBefore = 0;
+  rememberedLast = 0;
   #users = 0;
   #hasEnded = false;
   readonly #region: GraphRegion;

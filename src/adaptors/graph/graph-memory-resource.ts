@@ -37,7 +37,7 @@ import {
 import { checkedPlan, type Plan } from '../../plans/plan.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
-import { isWithin, none } from '../../suballocation/blocks.js';
+import { isWithin, leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { PassRecorder } from '../planned/pass-recorder.js';
 import type { Planner } from '../planned/plan-learner.js';
@@ -155,6 +155,7 @@ interface Learnt {
 interface Owned {
   readonly bytes: number;
   readonly memory: CapturedMemory;
+  isGivenUp: boolean;
 }
 
 /**
@@ -224,6 +225,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #capture: CaptureMemory | undefined;
   /** What the graph that is being captured will have. */
   #captured: CapturedMemory | undefined;
+  /** The graph whose memory is being taken back. */
+  #ending: CapturedMemory | undefined;
   #recorder: PassRecorder | undefined;
   #recordedAlignment: number = ALLOCATION_ALIGNMENT;
   #captures = 0;
@@ -295,7 +298,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const plan = this.#planOf(name);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended) => this.#ended(ended));
     const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
-    const remembered = rememberedSoFar();
+    memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
     this.#captured = memory;
     observeEvents(capture);
@@ -306,7 +309,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       return graph;
     } catch (error) {
       this.#adopt(capture, memory);
-      this.#takeBack(memory, remembered, 'its capture was given up');
+      memory.rememberedLast = rememberedSoFar();
+      this.#takeBack(memory, 'its capture was given up');
       memory.end();
       throw error;
     } finally {
@@ -370,7 +374,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const capture = this.#capture;
     if (capture !== undefined && pointer !== 0) {
       const allocated = capture.bytesAt(pointer);
-      if (allocated !== none) {
+      if (allocated !== none && !this.#mayBeOfOtherGraph(pointer, bytes)) {
         this.#freeCaptured(capture, pointer, bytes, allocated, stream);
         return;
       }
@@ -477,14 +481,23 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   /** Whether an address lies in memory that is there for graphs. The fallback may be where it comes from. */
   #hasForGraphs(pointer: DevicePointer): boolean {
     if (isWithin(this.#region.extents, pointer)) return true;
-    for (const { kept } of this.#graphs) if (kept.some(({ address }) => address === pointer)) return true;
-    return this.#captured?.kept.some(({ address }) => address === pointer) === true;
+    for (const { kept } of this.#graphs) if (isAmong(kept, pointer)) return true;
+    return this.#captured !== undefined && isAmong(this.#captured.kept, pointer);
   }
 
   /** The number of a stream in the capture that is open, or -1. */
   #streamInCapture(stream: Stream): number {
     assertStream(stream, 'allocate');
     return this.#capture?.order.numberOf(stream.identity) ?? none;
+  }
+
+  /**
+   * Whether a free within a capture may be of an output of another graph, which the capture has an allocation on
+   * top of. It then counts as that: the capture goes without the bytes, which is safe.
+   */
+  #mayBeOfOtherGraph(pointer: DevicePointer, bytes: number): boolean {
+    if (this.#ending !== undefined) return true;
+    return this.#owned.get(pointer)?.some((each) => each.bytes === bytes && !each.isGivenUp) === true;
   }
 
   #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, allocated: number, stream: Stream): void {
@@ -505,27 +518,31 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertBytes(bytes);
     assertStream(stream, 'deallocate');
     const all = this.#owned.get(pointer) as Owned[];
-    const at = all.findLastIndex((each) => each.bytes === bytes);
-    if (at < 0) throw wrongSize(refusal, bytes, (all.at(-1) as Owned).bytes);
+    const alike = all.filter((each) => each.bytes === bytes);
+    if (alike.length === 0) throw wrongSize(refusal, bytes, (all.at(-1) as Owned).bytes);
+    const left = alike.filter((each) => !each.isGivenUp);
+    const found = left.find(({ memory }) => memory === this.#ending) ?? left.at(-1);
+    if (found === undefined) throw alreadyFreed(refusal);
     // A later launch of a graph that is captured now comes after those before it, and needs no event.
     if (this.#streamInCapture(stream) === none) this.#region.follow(stream);
-    all.splice(at, 1);
-    if (all.length === 0) this.#owned.delete(pointer);
+    found.isGivenUp = true;
   }
 
   /** Takes memory for the graph that is being captured. */
   #keep(bytes: number, alignment: number): DevicePointer {
     const memory = this.#captured as CapturedMemory;
-    const segment = this.#obtain(() => this.#region.take(alignUp(bytes, ALLOCATION_ALIGNMENT), alignment));
+    const segment = this.#obtain(() => this.#region.take(leastBlockBytes(bytes, alignment)));
+    const pointer = alignUp(segment.address, alignment);
     memory.kept.push(segment);
-    this.#own(segment.address, bytes, memory);
-    return segment.address;
+    this.#own(pointer, bytes, memory);
+    return pointer;
   }
 
   #own(pointer: DevicePointer, bytes: number, memory: CapturedMemory): void {
     const all = this.#owned.get(pointer);
-    if (all === undefined) this.#owned.set(pointer, [{ bytes, memory }]);
-    else all.push({ bytes, memory });
+    const owned = { bytes, memory, isGivenUp: false };
+    if (all === undefined) this.#owned.set(pointer, [owned]);
+    else all.push(owned);
   }
 
   /** Calls for memory of the upstream. */
@@ -544,6 +561,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   #finish(capture: CaptureMemory, memory: CapturedMemory, plan: GraphPlan | undefined): void {
     this.#adopt(capture, memory);
+    memory.rememberedLast = rememberedSoFar();
     memory.usedBytes = capture.usedBytes();
     memory.requests = capture.requests;
     if (capture.isPlanned) memory.lowerBoundBytes = plan?.plan.lowerBoundBytes;
@@ -558,20 +576,24 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** The memory of a graph goes. */
   #ended(memory: CapturedMemory): void {
-    this.#takeBack(memory, 0, 'its graph is disposed');
+    this.#takeBack(memory, 'its graph is disposed');
     this.#graphs.delete(memory);
     for (const segment of memory.kept) this.#region.giveBack(segment);
     for (const [pointer, all] of this.#owned) {
       const others = all.filter((each) => each.memory !== memory);
       if (others.length === 0) this.#owned.delete(pointer);
-      else if (others.length < all.length) this.#owned.set(pointer, others);
+      else if (others.length < all.length) this.#owned.set(pointer, afterEndOf(memory, all, others));
     }
   }
 
   /** Makes buffers in the memory of a graph give it up. */
-  #takeBack(memory: CapturedMemory, since: number, reason: string): void {
-    const has = (pointer: DevicePointer) => this.#owned.get(pointer)?.some((each) => each.memory === memory) === true;
+  #takeBack(memory: CapturedMemory, reason: string): void {
+    const { rememberedBefore: since, rememberedLast } = memory;
+    const has = (pointer: DevicePointer, number: number) =>
+      number <= rememberedLast && this.#owned.get(pointer)?.some((each) => each.memory === memory) === true;
+    this.#ending = memory;
     takeBack({ by: this, since, reason, has });
+    this.#ending = undefined;
   }
 
   /** The plan for the captures of a name, which is made now if necessary. */
@@ -607,6 +629,23 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (busy === undefined) return;
     throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the ${GraphMemoryResource.name} ${busy} already`);
   }
+}
+
+/**
+ * What others have at an address when the memory of a graph ends. Of two graphs with an output of the same
+ * size there, it is not known whose was given up: what is left can be given up once more.
+ */
+function afterEndOf(memory: CapturedMemory, all: readonly Owned[], others: Owned[]): Owned[] {
+  for (const ended of all) {
+    if (ended.memory !== memory || ended.isGivenUp) continue;
+    const other = others.find(({ bytes, isGivenUp }) => bytes === ended.bytes && isGivenUp);
+    if (other !== undefined) other.isGivenUp = false;
+  }
+  return others;
+}
+
+function isAmong(segments: readonly Segment[], pointer: DevicePointer): boolean {
+  return segments.some(({ address, bytes }) => pointer >= address && pointer < address + bytes);
 }
 
 const deviationReasons: Readonly<Record<GraphDeviation, string>> = {

@@ -12,7 +12,7 @@ import { recordedEvent } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
-import type { Segment } from '../../suballocation/blocks.js';
+import { leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
 import type { LaunchOrder } from './launch-order.js';
 
 export class GraphRegion {
@@ -52,32 +52,28 @@ export class GraphRegion {
     return this.#granularityBytes !== undefined;
   }
 
-  /** The address of so many adjacent bytes: of the smallest extent that has them, after it grew if necessary. */
+  /** The address of so many adjacent bytes: in the smallest extent that has them, after it grew if necessary. */
   reserve(bytes: number, alignment: number): DevicePointer {
-    const fits = (extent: Segment) => extent.bytes >= bytes && extent.address % alignment === 0;
-    const smallest = () =>
-      this.#extents.filter(fits).reduce<Segment | undefined>((a, b) => (a === undefined || b.bytes < a.bytes ? b : a), undefined);
-    const known = smallest();
-    if (known !== undefined) return known.address;
+    const known = this.#smallestWith(bytes, alignment);
+    if (known !== undefined) return known;
     const last = this.#extents.at(-1);
-    if (this.growsInPlace && last !== undefined && last.address % alignment === 0) {
-      this.grow(bytes - last.bytes, alignment);
-      const grown = smallest();
-      if (grown !== undefined) return grown.address;
+    if (this.growsInPlace && last !== undefined) {
+      this.grow(alignUp(last.address, alignment) + bytes - (last.address + last.bytes));
+      const grown = this.#smallestWith(bytes, alignment);
+      if (grown !== undefined) return grown;
     }
-    const segment = this.take(alignUp(bytes, this.granularityBytes), alignment);
-    this.#add(segment);
-    return segment.address;
+    this.#add(this.take(alignUp(leastBlockBytes(bytes, alignment), this.granularityBytes)));
+    return this.#smallestWith(bytes, alignment) as DevicePointer;
   }
 
   /**
    * Takes more of the upstream: at least so many bytes, and as many as there are already if extents do not
    * grow in place, so that there are few. Returns what came.
    */
-  grow(bytes: number, alignment: number): Segment {
+  grow(bytes: number): Segment {
     const least = alignUp(bytes, this.granularityBytes);
     const held = this.#extents.reduce((sum, extent) => sum + extent.bytes, 0);
-    const segment = this.#takeAtLeast(least, this.growsInPlace ? least : Math.max(least, held), alignment);
+    const segment = this.#takeAtLeast(least, this.growsInPlace ? least : Math.max(least, held));
     this.#add(segment);
     return segment;
   }
@@ -99,10 +95,10 @@ export class GraphRegion {
   }
 
   /** Takes memory that is none of the extents. */
-  take(bytes: number, alignment: number): Segment {
+  take(bytes: number): Segment {
     if (bytes > this.#maximumBytes - this.reservedBytes) throw this.#outOfMemory(bytes);
     const stream = this.#ownStream();
-    const address = servedPointer(this.#upstream.allocate(bytes, stream, alignment), this.#upstream, bytes, stream, alignment);
+    const address = servedPointer(this.#upstream.allocate(bytes, stream), this.#upstream, bytes, stream);
     this.#isFresh = true;
     this.reservedBytes += bytes;
     this.peakReservedBytes = Math.max(this.peakReservedBytes, this.reservedBytes);
@@ -145,12 +141,21 @@ export class GraphRegion {
     if (this.#refused.length === 0) this.#stream?.dispose();
   }
 
-  #takeAtLeast(least: number, wanted: number, alignment: number): Segment {
+  #smallestWith(bytes: number, alignment: number): DevicePointer | undefined {
+    let smallest: Segment | undefined;
+    for (const extent of this.#extents) {
+      const rest = extent.address + extent.bytes - alignUp(extent.address, alignment);
+      if (rest >= bytes && extent.bytes < (smallest?.bytes ?? Number.POSITIVE_INFINITY)) smallest = extent;
+    }
+    return smallest === undefined ? undefined : alignUp(smallest.address, alignment);
+  }
+
+  #takeAtLeast(least: number, wanted: number): Segment {
     try {
-      return this.take(wanted, alignment);
+      return this.take(wanted);
     } catch (error) {
       if (wanted === least || !(error instanceof OutOfMemoryError)) throw error;
-      return this.take(least, alignment);
+      return this.take(least);
     }
   }
 
