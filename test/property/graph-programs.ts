@@ -135,7 +135,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ do: fc.constant('replace-stream' as const), stream }) },
 );
 
-export function graphPrograms(): fc.Arbitrary<GraphProgram> {
+function graphPrograms(): fc.Arbitrary<GraphProgram> {
   return fc.record({
     upstream: fc.constantFrom('cuda' as const, 'virtual' as const, 'pool' as const, 'limited' as const),
     policy: fc.constantFrom('eager' as const, 'deferred' as const, 'off' as const),
@@ -146,7 +146,7 @@ export function graphPrograms(): fc.Arbitrary<GraphProgram> {
   });
 }
 
-export interface GraphProgramCounts {
+interface GraphProgramCounts {
   programs: number;
   steps: number;
   captures: number;
@@ -161,7 +161,7 @@ export interface GraphProgramCounts {
   outOfMemory: number;
 }
 
-export function noGraphProgramCounts(): GraphProgramCounts {
+function noGraphProgramCounts(): GraphProgramCounts {
   return {
     ...{ programs: 0, steps: 0, captures: 0, planned: 0, deviations: 0, failedCaptures: 0, launches: 0, allocations: 0 },
     ...{ reuses: 0, reusesOfOthers: 0, outOfMemory: 0 },
@@ -229,7 +229,7 @@ class Failure extends Error {}
 
 const granule = 256;
 
-export class GraphProgramRunner {
+class GraphProgramRunner {
   readonly counts = noGraphProgramCounts();
   #streams: Stream[] = [];
   #holds: StreamHold[] = [];
