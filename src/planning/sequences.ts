@@ -24,7 +24,8 @@ export function sequenceOf(source: PlanSource): OrderedSequence {
 }
 
 /** The operations of a log, and what orders its streams. */
-export function sequenceOfLog({ chunks, streams: names, orders }: AllocationLog): OrderedSequence {
+export function sequenceOfLog(log: AllocationLog): OrderedSequence {
+  const { chunks, streams: names, orders } = log;
   const builder = new SequenceBuilder();
   const bySlot: number[] = [];
   const records = new Map<number, EventRecord>();

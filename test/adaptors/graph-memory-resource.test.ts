@@ -111,6 +111,16 @@ describe('within a capture', () => {
     launched(graph);
   });
 
+  test('a stream that joins comes after what was freed before', () => {
+    using _graph = graphs.capture(stream, () => {
+      const a = graphs.allocate(1 * MiB, stream);
+      graphs.deallocate(a, 1 * MiB, stream);
+      order(stream, other);
+      expect(graphs.allocate(1 * MiB, other)).toBe(a);
+      order(other, stream);
+    });
+  });
+
   test('memory freed on a stream that does not come after its allocation serves nobody', () => {
     using _graph = graphs.capture(stream, () => {
       order(stream, other);

@@ -103,6 +103,8 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['FailureCallbackResourceAdaptorOptions', (bogus) => new FailureCallbackResourceAdaptor(cuda, () => false, bogus)],
   ['FileLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
   ['FitOptions', (bogus) => cistern.fitLog(log, 'pool(cuda)', bogus)],
+  ['GraphCaptureOptions', (bogus) => new cistern.GraphMemoryResource(cuda).capture(new Stream(), () => {}, bogus)],
+  ['GraphMemoryResourceOptions', (bogus) => new cistern.GraphMemoryResource(cuda, bogus)],
   ['GraphInstantiationOptions', (bogus) => cistern.Graph.prototype.instantiate.call({} as cistern.Graph, bogus)],
   ['ForeignStreamOptions', (bogus) => Stream.fromHandle(1, bogus)],
   ['FromDLPackOptions', (bogus) => cistern.fromDLPack(buffer.toDLPack({ shape: [4], dtype: 'float32' }), { stream, ...bogus })],

@@ -5,7 +5,7 @@ import { proveGraphs } from './graph-programs.js';
 const programs = 400;
 
 test('random programs with captures keep the order of their graphs, contents and bytes', () => {
-  const { counts, failure } = proveGraphs(programs, 27_001);
+  const { counts, failure } = proveGraphs(programs, 27_001, '', false);
   expect(failure).toBeUndefined();
   expect(counts.programs).toBe(programs);
   // They did enough to be meaningful.

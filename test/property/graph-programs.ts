@@ -192,8 +192,10 @@ type Effect =
 interface CapturedGraph {
   graph: Graph | undefined;
   exec: GraphExec | undefined;
-  effects: readonly Effect[];
-  allocations: readonly ModelAllocation[];
+  readonly effects: readonly Effect[];
+  /** What the executable graph does: what another graph does after an update. */
+  execEffects: readonly Effect[];
+  readonly allocations: readonly ModelAllocation[];
   /** Those that nobody has given up. */
   readonly outputs: ModelAllocation[];
   /** The graph whose memory the executable graph uses: another one after an update. */
@@ -338,7 +340,7 @@ class GraphProgramRunner {
   #launch(captured: CapturedGraph, on: Stream): void {
     (captured.exec as GraphExec).launch(on);
     this.counts.launches++;
-    for (const effect of captured.effects) this.#apply(effect);
+    for (const effect of captured.execEffects) this.#apply(effect);
   }
 
   #apply(effect: Effect): void {
@@ -353,7 +355,7 @@ class GraphProgramRunner {
   #update(captured: CapturedGraph | undefined, by: CapturedGraph | undefined): void {
     if (captured?.exec === undefined || by?.graph === undefined || captured === by) return;
     if (!captured.exec.update(by.graph)) return;
-    captured.effects = by.effects;
+    captured.execEffects = by.effects;
     captured.execUses = by;
     this.#endOutputs();
   }
@@ -441,7 +443,7 @@ class GraphProgramRunner {
     const exec = graph.instantiate();
     const { effects, allocations } = capture;
     const outputs = allocations.filter(({ freed }) => freed < 0);
-    const captured: CapturedGraph = { graph, exec, effects, allocations, outputs, execUses: undefined };
+    const captured: CapturedGraph = { graph, exec, effects, execEffects: effects, allocations, outputs, execUses: undefined };
     captured.execUses = captured;
     this.#graphs.push(captured);
   }
@@ -659,10 +661,15 @@ class CaptureRun {
 }
 
 /** Runs random programs until one fails. Returns the failure and what was done. */
-export function proveGraphs(programs: number, seed: number, path = ''): { counts: GraphProgramCounts; failure: string | undefined } {
+export function proveGraphs(
+  programs: number,
+  seed: number,
+  path = '',
+  shrinks = true,
+): { counts: GraphProgramCounts; failure: string | undefined } {
   const runner = new GraphProgramRunner();
   const property = fc.property(graphPrograms(), (program) => runner.run(program));
-  const details = fc.check(property, { numRuns: programs, seed, path });
+  const details = fc.check(property, { numRuns: programs, seed, path, endOnFailure: !shrinks });
   const failure = details.failed
     ? `${details.errorInstance instanceof Error ? details.errorInstance.stack : details.errorInstance}\n${JSON.stringify(details.counterexample)}\nseed ${seed}, path ${details.counterexamplePath}`
     : undefined;

@@ -20,6 +20,7 @@ import {
   type OrderChecker,
   OutOfMemoryError,
   Stream,
+  type StreamOrderedStatistics,
   set,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
@@ -307,7 +308,7 @@ class Run {
     }
     for (const { resource } of this.#stack.layers) {
       if (!('statistics' in resource && 'reservedBytes' in resource)) continue;
-      const { reuses, synchronizations } = (resource as ArenaMemoryResource).statistics();
+      const { reuses = 0, synchronizations = 0 } = (resource as ArenaMemoryResource).statistics() as Partial<StreamOrderedStatistics>;
       this.#counts.reuses += reuses;
       this.#counts.synchronizations += synchronizations;
     }

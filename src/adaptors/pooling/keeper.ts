@@ -138,7 +138,7 @@ export class Keeper {
     const { upstream, device, memoryKind } = resource;
     this.#resource = resource;
     this.#index = index;
-    this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind, () => resource.forgetLastStream());
+    this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind, forgetterOf(resource));
     this.held = new UpstreamBlocks(upstream);
     const layers = layersOf(upstream);
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
@@ -548,6 +548,12 @@ export class Keeper {
       { cause },
     );
   }
+}
+
+/** Streams keep the ordering, but must not keep the resource. */
+function forgetterOf(resource: KeepingResource): () => void {
+  const reference = new WeakRef(resource);
+  return () => reference.deref()?.forgetLastStream();
 }
 
 function isShared(resource: MemoryResource): resource is SharedMemoryResource {
