@@ -4,8 +4,8 @@ import { proveGraphs } from './graph-programs.js';
 /** The long form is `npm run prove -- --graphs`. */
 const programs = 400;
 
-test('random programs with captures keep the order of their graphs, contents and bytes', () => {
-  const { counts, failure } = proveGraphs(programs, 27_001, '', false);
+test('random programs with captures keep the order of their graphs, contents and bytes', async () => {
+  const { counts, failure } = await proveGraphs(programs, 27_001, '', false);
   expect(failure).toBeUndefined();
   expect(counts.programs).toBe(programs);
   // They did enough to be meaningful.

@@ -12,6 +12,7 @@
  *    those contents;
  *  - nothing is left at the end, and the order checker has found nothing.
  */
+import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
 import {
   CisternError,
@@ -660,18 +661,28 @@ class CaptureRun {
   }
 }
 
-/** Runs random programs until one fails. Returns the failure and what was done. */
-export function proveGraphs(
+/** After this many programs the event loop has a turn, so that what is no longer referenced is given back. */
+const turn = 64;
+
+/**
+ * Runs random programs until one fails. Returns the failure and what was done.
+ * @param path starts at one program, whose path an earlier run with the same seed printed
+ * @param shrinks whether to look for a smaller program that fails
+ */
+export async function proveGraphs(
   programs: number,
   seed: number,
   path = '',
   shrinks = true,
-): { counts: GraphProgramCounts; failure: string | undefined } {
+): Promise<{ counts: GraphProgramCounts; failure: string | undefined }> {
   const runner = new GraphProgramRunner();
-  const property = fc.property(graphPrograms(), (program) => runner.run(program));
-  const details = fc.check(property, { numRuns: programs, seed, path, endOnFailure: !shrinks });
-  const failure = details.failed
-    ? `${details.errorInstance instanceof Error ? details.errorInstance.stack : details.errorInstance}\n${JSON.stringify(details.counterexample)}\nseed ${seed}, path ${details.counterexamplePath}`
-    : undefined;
-  return { counts: runner.counts, failure };
+  const property = fc.asyncProperty(graphPrograms(), async (program) => {
+    runner.run(program);
+    if (runner.counts.programs % turn === 0) await setImmediate();
+  });
+  const details = await fc.check(property, { numRuns: programs, seed, path, endOnFailure: !shrinks });
+  if (!details.failed) return { counts: runner.counts, failure: undefined };
+  const error = details.errorInstance instanceof Error ? details.errorInstance.stack : String(details.errorInstance);
+  const found = `${JSON.stringify(details.counterexample)}\nseed ${seed}, path ${details.counterexamplePath}`;
+  return { counts: runner.counts, failure: `${error}\n${found}` };
 }

@@ -3,7 +3,7 @@ import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
 
 process.once('message', async (options: ProofOptions & { readonly graphs: boolean }) => {
-  const report = options.graphs ? reportOfGraphs(options) : await reportOfPools(options);
+  const report = await (options.graphs ? reportOfGraphs(options) : reportOfPools(options));
   process.send?.(report, () => process.disconnect());
 });
 
@@ -15,9 +15,9 @@ async function reportOfPools(options: ProofOptions): Promise<object> {
   return { text: formatProof(proof, options.seed), hasViolation: violations > 0, figures };
 }
 
-function reportOfGraphs({ programs, seed, path }: ProofOptions): object {
+async function reportOfGraphs({ programs, seed, path }: ProofOptions): Promise<object> {
   const started = performance.now();
-  const { counts, failure } = proveGraphs(programs, seed, path);
+  const { counts, failure } = await proveGraphs(programs, seed, path);
   const seconds = (performance.now() - started) / 1000;
   const did = Object.entries(counts).map(([name, count]) => `${name} ${count}`);
   const text = `${failure === undefined ? '' : `${failure}\n`}${did.join(', ')}, seed ${seed}, ${seconds.toFixed(1)} s`;
