@@ -28,6 +28,7 @@ import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
+export type { GraphDeviation } from './adaptors/graph/capture-memory.js';
 export {
   type GraphCaptureOptions,
   type GraphMemoryOfGraph,

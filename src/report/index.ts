@@ -1,4 +1,4 @@
 export { PackedReportRun } from './pack-report-run.js';
 export { readReportRun } from './read-report-run.js';
-export type { ReportFit } from './report-contents.js';
+export type { ReportFit, ReportGraphs } from './report-contents.js';
 export { type WriteReportOptions, writeReport } from './write-report.js';

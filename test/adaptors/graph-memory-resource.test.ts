@@ -249,13 +249,17 @@ describe('what outlives a capture', () => {
     using _first = graphs.capture(stream, () => {
       outputs.push(new DeviceBuffer(4 * KiB, { resource: graphs, stream }));
     });
-    using second = graphs.capture(stream, () => {
-      const pointer = graphs.allocate(4 * KiB, stream);
-      expect(pointer).toBe(outputs[0]?.ptr);
-      outputs[0]?.dispose();
-      expect(graphs.allocate(4 * KiB, stream)).not.toBe(pointer);
-      graphs.deallocate(pointer, 4 * KiB, stream);
-    });
+    using second = graphs.capture(
+      stream,
+      () => {
+        const pointer = graphs.allocate(4 * KiB, stream);
+        expect(pointer).toBe(outputs[0]?.ptr);
+        outputs[0]?.dispose();
+        expect(graphs.allocate(4 * KiB, stream)).not.toBe(pointer);
+        graphs.deallocate(pointer, 4 * KiB, stream);
+      },
+      { name: 'second' },
+    );
     launched(second);
   });
 
@@ -393,6 +397,41 @@ describe('graphs share one region', () => {
       expect(checker.violations).toEqual([]);
     });
   }
+
+  test('a launch comes after whoever had the memory of the upstream before', () => {
+    using pool = new PoolMemoryResource(upstream);
+    using family = new GraphMemoryResource(pool);
+    const before = pool.allocate(1 * MiB, other);
+    using hold = other.hold();
+    set(before, 1, 1, 1 * MiB, other);
+    pool.deallocate(before, 1 * MiB, other);
+    using graph = family.capture(stream, () => {
+      const pointer = family.allocate(1 * MiB, stream);
+      expect(pointer).toBe(before);
+      set(pointer, 2, 1, 1 * MiB, stream);
+    });
+    launched(graph);
+    expect(stream.query()).toBe(false);
+    hold.release();
+    expect(bytesAt(before, 1)).toEqual([2]);
+  });
+
+  test('a launch comes after what was queued where an output was given up', () => {
+    let output = 0;
+    using graph = graphs.capture(stream, () => {
+      output = graphs.allocate(256, stream);
+      set(output, 1, 1, 256, stream);
+    });
+    launched(graph);
+    order(stream, other);
+    using hold = other.hold();
+    set(output, 2, 1, 256, other);
+    graphs.deallocate(output, 256, other);
+    launched(graph);
+    expect(stream.query()).toBe(false);
+    hold.release();
+    expect(bytesAt(output, 1)).toEqual([1]);
+  });
 
   test('a launch on another stream waits for the last one', () => {
     using family = new GraphMemoryResource(upstream, { deallocationEvents: 'deferred' });
