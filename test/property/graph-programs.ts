@@ -315,7 +315,7 @@ class GraphProgramRunner {
         if (captured !== undefined && this.#holds.length === 0) this.#check(captured, on);
         break;
       case 'hold':
-        // Under 'off' the host may wait for any stream.
+        // Under 'off', or once a stream has ended, the host may wait for any stream.
         if (this.#holds.length < 2 && !this.#mayBlock) this.#holds.push(on.hold());
         break;
       case 'release':
@@ -326,7 +326,9 @@ class GraphProgramRunner {
         if (resource.trim(on) > 0) this.#memory.clear();
         break;
       case 'replace-stream':
-        // A stream that ends may be that of the last launch.
+        // A stream that ends may be that of the last launch. What is freed on it later waits for the device.
+        this.#mayBlock = true;
+        this.#releaseAll();
         this.#streams[each.stream] = new Stream({ nonBlocking: true });
         on.dispose();
         break;
