@@ -101,3 +101,19 @@ export function assertOneOf<T extends string>(value: unknown, allowed: readonly 
     'ERR_INVALID_ARG_VALUE',
   );
 }
+
+/** @throws ArgumentRangeError if the value is not a finite number of at least 0. */
+export function assertMilliseconds(value: number, name: string): void {
+  if (!Number.isFinite(value) || value < 0)
+    throw new ArgumentRangeError(`${name} must be finite and at least 0, got ${formatValue(value)}`);
+}
+
+/**
+ * Checks what a function returned that must have done everything by then.
+ * @param what ends with the function: `the capture`
+ * @throws ArgumentTypeError if it is a promise.
+ */
+export function assertNoPromise(result: unknown, name: string, what: string): void {
+  if (!(result instanceof Object && 'then' in result)) return;
+  throw new ArgumentTypeError(`${name} must not return a promise: ${what} ends when it returns`);
+}

@@ -116,3 +116,9 @@ export function deallocationError(resource: string, pointer: number, bytes: numb
       return statusError(`free ${formatPointer(pointer)}`, status);
   }
 }
+
+/** Warns that host functions are lost since the device is in error. */
+export function warnOfLost(what: string, status: number): void {
+  const name = native().statusName(status) || `status ${status}`;
+  process.emitWarning(`${what} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
+}

@@ -11,9 +11,9 @@
  * one by one, each in its own range.
  */
 
-import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentRangeError, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../basics/validation.js';
+import { assertAlignment, assertBytes, assertFunction, assertMilliseconds, assertOptions, optionNames } from '../basics/validation.js';
 import { gapOf, type Plan } from '../plans/plan.js';
 import { differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
 import { none } from '../suballocation/blocks.js';
@@ -107,9 +107,7 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
   } = options;
   assertAlignment(alignmentBytes);
   if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-  if (!Number.isFinite(timeLimitMilliseconds) || timeLimitMilliseconds < 0) {
-    throw new ArgumentRangeError(`timeLimitMilliseconds must be finite and at least 0, got ${formatValue(timeLimitMilliseconds)}`);
-  }
+  assertMilliseconds(timeLimitMilliseconds, 'timeLimitMilliseconds');
   if (onAttempt !== undefined) assertFunction(onAttempt, 'onAttempt');
   const sequence = merged((Array.isArray(source) ? source : [source]).map(sequenceOf));
   const alignment = Math.max(alignmentBytes, ALLOCATION_ALIGNMENT);

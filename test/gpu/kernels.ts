@@ -49,6 +49,7 @@ export class Kernels implements Disposable {
 
   /** @returns the kernels, or the reason why they cannot be launched */
   static load(): Kernels | string {
+    if (process.env['CISTERN_DEVICE'] !== 'cuda') return 'the device has no kernels';
     const path = process.env['CISTERN_KERNELS'];
     if (path === undefined) return 'CISTERN_KERNELS does not name the addon that launches kernels';
     // Makes cistern load the driver and the device's context.

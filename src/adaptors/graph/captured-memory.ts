@@ -23,10 +23,10 @@ export class CapturedMemory implements GraphMemory {
   #hasEnded = false;
   readonly #region: GraphRegion;
   readonly #order: LaunchOrder;
-  readonly #onEnd: (memory: CapturedMemory) => void;
+  readonly #onEnd: (memory: CapturedMemory, reason: string) => void;
 
   /** @param onEnd called once, when neither the graph nor anything made of it is left */
-  constructor(name: string, region: GraphRegion, order: LaunchOrder, onEnd: (memory: CapturedMemory) => void) {
+  constructor(name: string, region: GraphRegion, order: LaunchOrder, onEnd: (memory: CapturedMemory, reason: string) => void) {
     this.name = name;
     this.#region = region;
     this.#order = order;
@@ -51,10 +51,10 @@ export class CapturedMemory implements GraphMemory {
   }
 
   /** Its memory goes. What was made of the graph can no longer be launched. */
-  end(): void {
+  end(reason = 'its graph is disposed'): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
-    this.#onEnd(this);
+    this.#onEnd(this, reason);
   }
 
   beforeLaunch(stream: Stream): void {

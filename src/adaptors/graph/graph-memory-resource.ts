@@ -1,18 +1,12 @@
-import {
-  ArgumentRangeError,
-  ArgumentTypeError,
-  alreadyFreed,
-  CisternError,
-  formatPointer,
-  formatValue,
-  wrongSize,
-} from '../../basics/errors.js';
+import { ArgumentRangeError, alreadyFreed, CisternError, formatPointer, wrongSize } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import {
   assertAlignment,
   assertBytes,
   assertFunction,
+  assertMilliseconds,
   assertName,
+  assertNoPromise,
   assertOneOf,
   assertOptions,
   assertPointer,
@@ -243,9 +237,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (planner !== undefined) assertFunction(planner, 'planner');
     assertOneOf(deviations, deviationWords, 'deviations');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-    if (!Number.isFinite(planningMilliseconds) || planningMilliseconds < 0) {
-      throw new ArgumentRangeError(`planningMilliseconds must be finite and at least 0, got ${formatValue(planningMilliseconds)}`);
-    }
+    assertMilliseconds(planningMilliseconds, 'planningMilliseconds');
     assertMemoryResource(fallback, 'fallback');
     if (fallback.device !== this.device) {
       const [own, other] = [this.device.index, fallback.device.index];
@@ -296,7 +288,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertStreamOf(stream, this.device, 'allocate');
     assertFunction(record, 'record');
     const plan = this.#planOf(name);
-    const memory = new CapturedMemory(name, this.#region, this.#order, (ended) => this.#ended(ended));
+    const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
     const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
     memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
@@ -310,8 +302,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     } catch (error) {
       this.#adopt(capture, memory);
       memory.rememberedLast = rememberedSoFar();
-      this.#takeBack(memory, 'its capture was given up');
-      memory.end();
+      memory.end('its capture was given up');
       throw error;
     } finally {
       unobserveEvents(capture);
@@ -338,8 +329,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     let sequence: OrderedSequence | string;
     try {
       const result: unknown = step();
-      if (result instanceof Object && 'then' in result)
-        throw new ArgumentTypeError('step must not return a promise: the warm-up ends when it returns');
+      assertNoPromise(result, 'step', 'the warm-up');
     } finally {
       this.#recorder = undefined;
       sequence = recorder.end();
@@ -575,8 +565,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /** The memory of a graph goes. */
-  #ended(memory: CapturedMemory): void {
-    this.#takeBack(memory, 'its graph is disposed');
+  #ended(memory: CapturedMemory, reason: string): void {
+    this.#takeBack(memory, reason);
     this.#graphs.delete(memory);
     for (const segment of memory.kept) this.#region.giveBack(segment);
     for (const [pointer, all] of this.#owned) {

@@ -39,7 +39,15 @@
 import { readFileSync } from 'node:fs';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
+import {
+  assertAlignment,
+  assertBytes,
+  assertFunction,
+  assertMilliseconds,
+  assertOneOf,
+  assertOptions,
+  optionNames,
+} from '../../basics/validation.js';
 import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
@@ -339,9 +347,7 @@ export class PlannedMemoryResource implements KeepingResource {
     }
     assertCount(recordedPasses, 'recordedPasses');
     if (replanAfter !== Number.POSITIVE_INFINITY) assertCount(replanAfter, 'replanAfter');
-    if (!Number.isFinite(planningMilliseconds) || planningMilliseconds < 0) {
-      throw new ArgumentRangeError(`planningMilliseconds must be finite and at least 0, got ${formatValue(planningMilliseconds)}`);
-    }
+    assertMilliseconds(planningMilliseconds, 'planningMilliseconds');
     const checked = plan === undefined ? undefined : checkedPlan(plan);
     const block = new PlannedBlock();
     assertMemoryResource(upstream, 'upstream');

@@ -2,7 +2,7 @@ import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/er
 import { markCopy } from '../../package/copy.js';
 import type { Device } from '../device.js';
 import { mailbox, native } from '../native.js';
-import { check } from '../status.js';
+import { check, warnOfLost } from '../status.js';
 import type { Stream } from '../streams/stream.js';
 import { refuseStream, StreamIdentity } from '../streams/stream-identity.js';
 import { finalizationRegistry } from '../workers/finalization.js';
@@ -89,9 +89,7 @@ export class GraphExec extends GraphObject {
 markCopy(GraphExec);
 
 function warnOfLostFunctions(status: number): void {
-  if (status <= 0) return;
-  const name = native().statusName(status) || `status ${status}`;
-  process.emitWarning(`host functions of a graph will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
+  if (status > 0) warnOfLost('host functions of a graph', status);
 }
 
 function destroy(handle: number): void {

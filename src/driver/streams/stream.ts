@@ -7,7 +7,7 @@ import {
   LifetimeError,
   UnsupportedError,
 } from '../../basics/errors.js';
-import { assertOptions, optionNames } from '../../basics/validation.js';
+import { assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
@@ -15,7 +15,7 @@ import { Graph } from '../graphs/graph.js';
 import { runGraphEnds } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
-import { check, checkBlocking } from '../status.js';
+import { check, checkBlocking, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
 import {
@@ -430,9 +430,7 @@ export class Stream implements Disposable {
     this.beginCapture(mode);
     try {
       const result: unknown = record();
-      if (result instanceof Object && 'then' in result) {
-        throw new ArgumentTypeError('record must not return a promise: the capture ends when it returns');
-      }
+      assertNoPromise(result, 'record', 'the capture');
     } catch (error) {
       if (!this.isDisposed) this.identity.abandonCapture();
       throw error;
@@ -666,8 +664,7 @@ function checkContext(address: number, device: Device): void {
 }
 
 function warnOfLostFunction(stream: number, status: number): void {
-  const name = native().statusName(status) || `status ${status}`;
-  process.emitWarning(`a host function of stream ${stream} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
+  warnOfLost(`a host function of stream ${stream}`, status);
 }
 
 /**
