@@ -12,6 +12,8 @@ export default defineConfig({
     maxWorkers: '100%',
     // A machine that does other things besides may need ten times as long.
     testTimeout: 120_000,
+    // A busy machine takes longer than the default of a second.
+    expect: { poll: { timeout: 20_000 } },
     projects: [
       {
         extends: true,
