@@ -4,6 +4,7 @@
  * all of them: an output that is an input would be lost, however it is spelled.
  */
 import { type BigIntStats, fstatSync, realpathSync, statSync } from 'node:fs';
+import { stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { Argument, type Command, Option } from 'commander';
 import { ArgumentRangeError } from '../basics/errors.js';
@@ -68,11 +69,14 @@ export function forceOption(): Option {
 /**
  * Checks the files of a command that is about to begin. Returns the files that it will replace.
  * @throws ArgumentRangeError if it would write a file that it also reads, write one file twice, or
- * replace a log without `--force`; a system error of Node if an output cannot be written.
+ * replace a log without `--force`; a system error of Node if an input is missing or an output cannot
+ * be written.
  */
 export async function checkFiles(command: Command): Promise<readonly string[]> {
   const files = filesOf(command);
   const writes = files.filter(({ use }) => use !== 'read');
+  // A stack's resources report what they cannot read themselves.
+  for (const { use, file, isResult } of files) if (use === 'read' && isResult && typeof file === 'string') await stat(file);
   // Before an output is even looked into, every path is known to be safe.
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);

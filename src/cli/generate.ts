@@ -6,6 +6,7 @@ import { writeWhole } from '../files/write-whole.js';
 import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
 import { FileOption, forceOption } from './command-files.js';
+import { integerParser } from './options.js';
 import { progressBar } from './progress-bar.js';
 import { type Terminal, tellOfFile } from './terminal.js';
 
@@ -31,8 +32,8 @@ interface GenerateCommandOptions {
 export function generateCommand(terminal: Terminal): Command {
   return new Command('generate')
     .addArgument(new Argument('<workload>', 'the kind of log').choices(workloadNames).argParser(parseWorkload))
-    .addOption(new Option('--seed <n>', 'a different seed gives a different log of the same kind').argParser(parseInteger(0)).default(1))
-    .addOption(new Option('--events <n>', 'the approximate number of events (default: see below)').argParser(parseInteger(2)))
+    .addOption(new Option('--seed <n>', 'a different seed gives a different log of the same kind').argParser(integerParser(0)).default(1))
+    .addOption(new Option('--events <n>', 'the approximate number of events (default: see below)').argParser(integerParser(2)))
     .addOption(
       new FileOption('-o, --output <file>', 'the file to write, as gzip if its name ends in .gz (default: standard output)', 'overwritten'),
     )
@@ -71,13 +72,4 @@ function parseWorkload(text: string): WorkloadName {
   const nearest = nearestWord(text, workloadNames);
   const question = nearest === undefined ? '' : ` Did you mean ${nearest}?`;
   throw new InvalidArgumentError(`Workloads are ${workloadNames.join(', ')}.${question}`);
-}
-
-/** Parses an integer of at least `least`, up to what {@link generateLog} takes. */
-function parseInteger(least: number): (text: string) => number {
-  return (text) => {
-    const value = Number(text);
-    if (/^\d+$/.test(text) && Number.isSafeInteger(value) && value >= least) return value;
-    throw new InvalidArgumentError(`It must be an integer from ${least}.`);
-  };
 }

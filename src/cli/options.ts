@@ -1,11 +1,14 @@
 import { InvalidArgumentError, Option } from 'commander';
-import { parseBytes } from '../basics/units.js';
+import { formatBytes, KiB, parseBytes } from '../basics/units.js';
 import { type Backend, currentBackend, selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
 import type { ReplayStreams } from '../replay/replay-result.js';
 import { SpecificationOption } from './command-files.js';
 import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
+
+/** The least memory of a software device that a command replays on: one page. */
+const leastDeviceBytes = 4 * KiB;
 
 /** The values of the device options. */
 export interface DeviceOptions {
@@ -24,7 +27,7 @@ export function deviceOption(): Option {
 
 /** `--device-memory`. */
 export function deviceMemoryOption(): Option {
-  return new Option('--device-memory <size>', "the software device's memory, such as 2GiB").argParser(parseSize);
+  return new Option('--device-memory <size>', "the software device's memory, such as 2GiB").argParser(parseDeviceMemory);
 }
 
 /** `--json`. */
@@ -81,10 +84,18 @@ export function describeStreams(streams: ReplayStreams): string {
 }
 
 /** Parses an option's argument as an integer from 1. */
-export function parsePositiveInteger(text: string): number {
-  const value = Number(text);
-  if (!/^\d+$/.test(text) || !Number.isSafeInteger(value) || value < 1) throw new InvalidArgumentError('It must be an integer from 1.');
-  return value;
+export const parsePositiveInteger = integerParser(1);
+
+/**
+ * Parses an option's argument as an integer.
+ * @param what what it must be, for the message
+ */
+export function integerParser(least: number, most = Number.MAX_SAFE_INTEGER, what = `an integer from ${least}`): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (/^\d+$/.test(text) && value >= least && value <= most) return value;
+    throw new InvalidArgumentError(`It must be ${what}.`);
+  };
 }
 
 /** Opens the device given by the options. */
@@ -104,9 +115,17 @@ export function parseSize(text: string): number {
   return bytes;
 }
 
+/** Parses the memory of a software device. It needs a unit: nobody who writes 2 means two bytes. */
+function parseDeviceMemory(text: string): number {
+  const bytes = parseSize(text);
+  if (/^\d+$/.test(text)) throw new InvalidArgumentError(`It needs a unit, such as ${text}MiB, or ${text}B for bytes.`);
+  if (bytes < leastDeviceBytes) throw new InvalidArgumentError(`It must be at least ${formatBytes(leastDeviceBytes)}, one page.`);
+  return bytes;
+}
+
 /** Parses an option's argument as a time, in milliseconds. */
 export function parseTime(text: string): number {
-  const [, value, unit = 's'] = /^(\d+(?:\.\d+)?)(ms|s|min)?$/.exec(text) ?? [];
-  if (value === undefined) throw new InvalidArgumentError('It must be a time, such as 60s or 500ms.');
+  const [, value, unit] = /^(\d+(?:\.\d+)?)(ms|s|min)$/.exec(text) ?? [];
+  if (value === undefined) throw new InvalidArgumentError('It must be a time with its unit, such as 60s, 500ms or 2min.');
   return Number(value) * { ms: 1, s: 1000, min: 60_000 }[unit as 'ms' | 's' | 'min'];
 }

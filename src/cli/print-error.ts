@@ -23,12 +23,33 @@ export function exitCodeOf(error: unknown): number {
 }
 
 /** Whether the file system refused a path that the user named. */
-function isFileError(error: unknown): boolean {
+function isFileError(error: unknown): error is NodeJS.ErrnoException {
   return error instanceof Error && 'syscall' in error;
 }
 
 function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
+  if (isFileError(error)) return describeFileError(error);
   const isExpected = error instanceof CisternError || exitCodeOf(error) === ExitCode.usage;
   return isExpected ? error.message : (error.stack ?? error.message);
+}
+
+/** What the file system's error means for the path that the user named. */
+function describeFileError({ code, syscall, path, message }: NodeJS.ErrnoException): string {
+  switch (path === undefined ? undefined : code) {
+    case 'ENOENT':
+      // Only the folder of an output is asked about its permissions while it may be missing.
+      return syscall === 'access' ? `the folder ${path} does not exist; create it first` : `${path} does not exist`;
+    case 'ENOTDIR':
+      return `${path} does not exist: a part of it is a file, not a folder`;
+    case 'EISDIR':
+      return `${path} is a folder`;
+    case 'EACCES':
+    case 'EPERM':
+      return `permission denied: ${path}`;
+    case 'ENOSPC':
+      return `no space is left for ${path}`;
+    default:
+      return message;
+  }
 }

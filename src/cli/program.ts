@@ -79,7 +79,10 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     // One that is named as an argument, as in "help replay", is shown; the words for a shell are those of all.
     const named = args.includes('completion') ? commandNames : commandNames.filter((name) => args.includes(name));
     const program = await createProgram(terminal, exitWith, named);
-    await program.parseAsync(args, { from: 'user' });
+    // Commander answers "help nope" with the help of all; the name alone gets its error for unknown commands.
+    const [first, topic] = args;
+    const isUnknownTopic = first === 'help' && topic !== undefined && !commandNames.includes(topic);
+    await program.parseAsync(isUnknownTopic ? [topic] : args, { from: 'user' });
     return exitCode;
   } catch (error) {
     // Commander has already printed the error.
@@ -122,6 +125,7 @@ export async function createProgram(terminal: Terminal, exitWith: (code: number)
       .configureOutput({
         writeOut: (text) => terminal.stdout.write(text),
         writeErr: (text) => terminal.stderr.write(text),
+        outputError: (text, write) => write(text.replace('command-argument value ', '')),
       });
   }
   return program;

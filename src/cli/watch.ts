@@ -1,13 +1,14 @@
 import { spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { constants } from 'node:os';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
+import { ArgumentRangeError } from '../basics/errors.js';
 import { packageRoot } from '../package/root.js';
 import { environmentWith } from '../settings.js';
-import { parsePositiveInteger } from './options.js';
+import { integerParser } from './options.js';
 import type { Terminal } from './terminal.js';
 
 interface WatchCommandOptions {
@@ -43,14 +44,21 @@ export function watchCommand(terminal: Terminal, exitWith: (code: number) => voi
   return new Command('watch')
     .argument('<program>', "the program's file")
     .argument('[args...]', 'its arguments')
-    .addOption(new Option('--port <port>', 'the port of the page (default: any free port)').argParser(parsePort))
     .addOption(
-      new Option('--interval <ms>', 'the time between two samples in milliseconds, from 10 (default: 1000)').argParser(parseInterval),
+      new Option('--port <port>', 'the port of the page (default: any free port)').argParser(
+        integerParser(2, 65_535, 'a port, an integer from 2 to 65535'),
+      ),
+    )
+    .addOption(
+      new Option('--interval <ms>', 'the time between two samples in milliseconds, from 10 (default: 1000)').argParser(
+        integerParser(10, 2 ** 31 - 1, 'an integer from 10 to 2147483647'),
+      ),
     )
     .addOption(new Option('--open', 'open the page in a browser'))
     .passThroughOptions()
     .addHelpText('after', examples)
     .action(async (program: string, args: readonly string[], options: WatchCommandOptions) => {
+      assertProgram(program);
       exitWith(await run(program, args, options, terminal));
     });
 }
@@ -94,14 +102,14 @@ function preloadFor(program: string): string {
   }
 }
 
-function parsePort(text: string): number {
-  const port = parsePositiveInteger(text);
-  if (port < 2 || port > 65_535) throw new InvalidArgumentError('It must be a port from 2 to 65535.');
-  return port;
-}
-
-function parseInterval(text: string): number {
-  const interval = parsePositiveInteger(text);
-  if (interval < 10 || interval >= 2 ** 31) throw new InvalidArgumentError('It must be from 10 to 2147483647.');
-  return interval;
+/** @throws a system error of Node if Node would find no program there. */
+function assertProgram(program: string): void {
+  const path = resolve(program);
+  try {
+    // A program may be named without its extension, or by its folder.
+    createRequire(path).resolve(path);
+  } catch {
+    statSync(program);
+    throw new ArgumentRangeError(`${program} is not a program that Node can run`, 'ERR_INVALID_ARG_VALUE');
+  }
 }

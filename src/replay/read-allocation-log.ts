@@ -76,7 +76,6 @@ async function project(source: LogSource, options: ReadAllocationLogOptions): Pr
   }
   const names = new RecordedNames();
   const isText = log.format === 'rmm-csv';
-  // An RMM log's only layer has a name, but no caller may ask for it.
-  const projection = new AllocationProjection(log.name, names, isText ? undefined : options.layer, isText);
+  const projection = new AllocationProjection(log.name, names, options.layer, isText);
   return { projection, end: await readEvents(log, names, projection, { readsTimes: false, isWhole: true }) };
 }

@@ -328,8 +328,8 @@ describe('an output', () => {
     async (name) => {
       const line = (written: string) =>
         (outputs[name] as (written: string) => string[])(written).map((word) => (word === log ? '/dev/zero' : word));
-      expectRefusal(await runCistern(line(folder)), /^error: EISDIR: is a directory/);
-      expectRefusal(await runCistern(line(join(folder, 'none', 'out'))), /^error: ENOENT: .*none/);
+      expectRefusal(await runCistern(line(folder)), /^error: .* is a folder$/m);
+      expectRefusal(await runCistern(line(join(folder, 'none', 'out'))), /^error: the folder .*none does not exist; create it first$/m);
     },
   );
 

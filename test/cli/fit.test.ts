@@ -94,16 +94,18 @@ describe('cistern fit', () => {
   });
 
   test('stays within the memory of the software device', async () => {
-    const args = ['fit', log, '--resource', 'pool(cuda)', '--device', 'software', '--device-memory', '2KiB', '--json', '--repeat', '1'];
+    const large = join(folder, 'large.csv');
+    writeFileSync(large, logText(row('allocate', 1, 3000), row('allocate', 9, 3000), row('free', 1, 3000), row('free', 9, 3000)));
+    const args = ['fit', large, '--resource', 'pool(cuda)', '--device', 'software', '--device-memory', '4KiB', '--json', '--repeat', '1'];
     const { code, stdout } = await runCistern(args);
     expect(code).toBe(1);
-    expect(JSON.parse(stdout)).toMatchObject({ smallestMaximumBytes: null, peakLiveBytes: 4000 });
+    expect(JSON.parse(stdout)).toMatchObject({ smallestMaximumBytes: null, peakLiveBytes: 6000 });
   });
 
   test.each([
     [['fit', log, '--resource', 'pool(host, maximumBytes=1MiB)'], /^error: pool already has a maximum, .*: leave maximumBytes out$/m],
     [['fit', log, '--resource', 'pol(host)'], /did you mean pool\?/],
-    [['fit', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
+    [['fit', join(folder, 'smal.csv')], /^error: .*smal\.csv does not exist\nhint: did you mean .*small\.csv\?\n$/],
     [['fit', log, '--json', '--format', 'table'], /cannot be used with option '--format/],
     [['fit', log, '--format', 'html'], /Allowed choices are table, json, markdown/],
     [['fit'], /missing required argument 'log'/],

@@ -58,7 +58,7 @@ describe('cistern generate', () => {
     [['generate', 'random', '--seed', '-1'], /It must be an integer from 0/],
     [['generate', 'random', '--events', '1'], /It must be an integer from 2/],
     [['generate', 'random', '--events', '9007199254740991'], /events must be an integer from 2 to/],
-    [['generate', 'random', '-o', '/nonexistent/trace.csv'], /^error: ENOENT.*\nhint: no file of a similar name is in \/\n$/],
+    [['generate', 'random', '-o', '/nonexistent/trace.csv'], /^error: the folder \/nonexistent does not exist; create it first\n$/],
     [['generate'], /missing required argument 'workload'/],
   ])('refuses %j', async (args, message) => {
     const { code, stdout, stderr } = await runCistern(args);

@@ -116,10 +116,9 @@ describe('cistern replay', () => {
       /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limitBytes=2KiB\)' --until-failure" says why .*$/m,
     );
     const device = ['--device', 'software', '--repeat', '1', '--device-memory'];
-    const tooSmall = await runCistern(['replay', small, '--resource', 'cuda', ...device, '2KiB']);
-    expect(tooSmall.stderr).toMatch(
-      /^hint: the log needs 3\.91 KiB at least, and the device has 2 KiB: give it more with --device-memory$/m,
-    );
+    const large = file('large.csv', logText(row('allocate', 1, 8192), row('free', 1, 8192)));
+    const tooSmall = await runCistern(['replay', large, '--resource', 'cuda', ...device, '4KiB']);
+    expect(tooSmall.stderr).toMatch(/^hint: the log needs 8 KiB at least, and the device has 4 KiB: give it more with --device-memory$/m);
     const tooMuch = await runCistern(['replay', small, '--resource', 'pool(cuda, initialBytes=1GiB)', ...device, '1MiB']);
     expect(tooMuch.stderr).toMatch(/^hint: the stack asks for more at once than the device has, 1 MiB: try a smaller initial size$/m);
   });
@@ -189,7 +188,7 @@ describe('cistern replay', () => {
     [['replay', file('typo.csv', logText(row('alocate', 1, 1)))], /^error: .*typo\.csv, line 2: the action must be/],
     [['replay', file('empty.csv', '')], /^error: .*empty\.csv: is empty$/m],
     [['replay', file('header.csv', logText())], /^error: .*header\.csv: has no events to replay$/m],
-    [['replay', join(folder, 'missing.csv')], /^error: ENOENT: no such file/],
+    [['replay', join(folder, 'missing.csv')], /^error: .*missing\.csv does not exist$/m],
     [['replay', folder], /^error: .*: is a directory$/m],
     [
       ['replay', small, '--resource', 'poool(cuda)'],
@@ -199,14 +198,19 @@ describe('cistern replay', () => {
     [['replay', small, '--streams', 'two'], /Allowed choices are log, thread, single/],
     [['replay', small, '--json', '--format', 'markdown'], /cannot be used with option '--format/],
     [['replay', small, '--until-failure', '--repeat', '2'], /cannot be used with option '--repeat/],
-    [['replay', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
+    [['replay', join(folder, 'smal.csv')], /^error: .*smal\.csv does not exist\nhint: did you mean .*small\.csv\?\n$/],
     [
       ['replay', file('prose.txt', 'Dear diary,\n')],
-      /^error: .*prose\.txt, line 1: .*\nhint: LoggingResourceAdaptor, RecordingResourceAdaptor and RMM/,
+      /^error: .*prose\.txt, line 1: .*\nhint: a log is a CSV file of .* memory snapshot of PyTorch/,
     ],
     [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
     [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],
+    [['replay', small, '--layer', 'nope'], /^error: .*small\.csv: has no layer "nope"; there are: rmm$/m],
     [['replay', small, '--device-memory', 'much'], /It must be a size such as 512MiB/],
+    [['replay', small, '--device-memory', '2'], /It needs a unit, such as 2MiB, or 2B for bytes/],
+    [['replay', small, '--device-memory', '2B'], /It must be at least 4 KiB/],
+    [['help', 'nope'], /^error: unknown command 'nope'/],
+    [['help', 'repla'], /unknown command 'repla'.*Did you mean replay/s],
     [['replay', small, '--device', 'gpu'], /Allowed choices are auto, cuda, software/],
     [['replay'], /missing required argument 'log'/],
     [['replay', small, small], /too many arguments/],

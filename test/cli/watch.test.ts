@@ -84,17 +84,28 @@ describe('cistern watch', () => {
     expect(readFileSync(opened, 'utf8')).toBe(/http:\S+\n/.exec(stderr)?.[0]);
   });
 
-  test('says that a program does not exist, as Node does', async () => {
+  test('says that a program does not exist before it starts one', async () => {
     const { code, stderr } = await runCistern(['watch', join(folder, 'none.mjs')]);
-    expect(code).toBe(1);
-    expect(stderr).toContain('Cannot find module');
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/^error: .*none\.mjs does not exist\nhint: .*\n$/);
+  });
+
+  test('refuses a folder that is no program', async () => {
+    const { code, stderr } = await runCistern(['watch', tmpdir()]);
+    expect([code, stderr]).toEqual([2, `error: ${tmpdir()} is not a program that Node can run\n`]);
+  });
+
+  test('runs a program that is named without its extension', async () => {
+    program('bare.js', "console.log('runs');");
+    expect(await runCistern(['watch', join(folder, 'bare')])).toMatchObject({ code: 0, stdout: 'runs\n' });
   });
 
   test.each([
     [['watch'], "missing required argument 'program'"],
-    [['watch', '--port', '1', 'x.mjs'], 'It must be a port from 2 to 65535.'],
-    [['watch', '--port', '70000', 'x.mjs'], 'It must be a port from 2 to 65535.'],
-    [['watch', '--interval', '5', 'x.mjs'], 'It must be from 10 to 2147483647.'],
+    [['watch', '--port', '1', 'x.mjs'], 'It must be a port, an integer from 2 to 65535.'],
+    [['watch', '--port', 'abc', 'x.mjs'], 'It must be a port, an integer from 2 to 65535.'],
+    [['watch', '--port', '70000', 'x.mjs'], 'It must be a port, an integer from 2 to 65535.'],
+    [['watch', '--interval', '5', 'x.mjs'], 'It must be an integer from 10 to 2147483647.'],
     [['watch', '--colour', 'x.mjs'], "unknown option '--colour'"],
   ])('refuses %j', async (args, message) => {
     const { code, stderr } = await runCistern(args);

@@ -232,7 +232,7 @@ describe('cistern convert', () => {
       /Allowed choices are rmm-csv, recording, pytorch-snapshot, chrome-trace/,
     ],
     ['no output', (input) => [input], /missing required argument 'output'/],
-    ['a missing input', () => ['missing.csv', 'out.csv'], /^error: ENOENT/],
+    ['a missing input', () => ['missing.csv', 'out.csv'], /^error: missing\.csv does not exist/],
   ])('exits with 2 for %s', async (_, args, message) => {
     const { code, stdout, stderr } = await run('convert', ...args(file('in', text)));
     expect(stderr).toMatch(message);
