@@ -137,6 +137,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     const { stream, byteLength } = this;
     const oldPointer = this.#pointer;
     const oldBytes = this.#bytes;
+    // In a capture, the free comes first: it may be refused, and a copy cannot be taken out of the graph again.
+    // Nobody has the memory between the two, since other streams come after what this one records next.
+    const copiedBytes = Math.min(byteLength, bytes);
+    const copiesLast = copiedBytes > 0 && !stream.isDisposed && stream.captureStatus !== 'none';
     const pointer = bytes === 0 ? 0 : this.#take(bytes);
     const isAsBefore = () =>
       this.#pointer === oldPointer && this.#bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
@@ -144,12 +148,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       freeSoonerOrLater(this.#separate(pointer, bytes, stream));
       return false;
     }
-    if (byteLength > 0 && bytes > 0) {
+    if (copiedBytes > 0 && !copiesLast) {
       // Host functions may run before the copy: one that takes the new memory back must find its
       // owner.
       const target = this.#separate(pointer, bytes, stream);
       try {
-        copy(pointer, oldPointer, Math.min(byteLength, bytes), stream);
+        copy(pointer, oldPointer, copiedBytes, stream);
       } catch (error) {
         freeSoonerOrLater(target);
         throw error;
@@ -173,6 +177,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       freeSoonerOrLater(unneeded);
       throw error;
     }
+    if (copiesLast) copy(pointer, oldPointer, copiedBytes, stream);
     return true;
   }
 

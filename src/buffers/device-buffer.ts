@@ -4,7 +4,7 @@ import { assertBytes, assertOptions } from '../basics/validation.js';
 import { disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import type { MemoryLocation } from '../driver/memory/managed-memory.js';
 import { Event } from '../driver/streams/event.js';
-import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import {
   cannotBeCloned,
@@ -440,7 +440,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
    * the buffer is then unchanged, except that its host views have no bytes and its handle for other
    * processes is stale, if the free of the old memory was refused.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
-   * host function or by its resource, or if its new memory was taken back.
+   * host function or by its resource, or if its new memory was taken back; `ERR_CISTERN_CAPTURING` if
+   * the stream is captured and the resource cannot free the old memory in that capture.
    */
   resize(byteLength: number, events?: DeallocationEvents): void {
     this.#memory.assertUsable('resize a buffer');
@@ -483,6 +484,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   copyFromSync(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
     const { stream } = this.#memory;
+    assertNotCaptured(stream, 'copy to a buffer and wait');
     this.copyFrom(source, options);
     stream.synchronizeSync();
   }

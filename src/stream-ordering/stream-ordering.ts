@@ -369,12 +369,18 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Makes a stream wait for every lane with memory, including held ones, and moves all of it to one
-   * lane of that stream.
+   * lane of that stream. With `leavesCaptured`, what needs an event that cannot be recorded while its
+   * stream is captured stays where it is.
    */
-  gather(stream: Stream, into: StreamLane): void {
+  gather(stream: Stream, into: StreamLane, leavesCaptured = false): void {
     for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
-      this.order(stream, number);
+      try {
+        this.order(stream, number);
+      } catch (error) {
+        if (leavesCaptured && isCapturing(error)) continue;
+        throw error;
+      }
       this.moveInto(into, number);
     }
   }

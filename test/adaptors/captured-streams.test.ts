@@ -10,9 +10,12 @@ import {
   CudaMemoryResource,
   checkOrder,
   createResourceStack,
+  Device,
   type DevicePointer,
   Event,
   KiB,
+  LifetimeError,
+  type MemoryResource,
   MiB,
   MonotonicMemoryResource,
   OutOfMemoryError,
@@ -70,6 +73,38 @@ const uses: Record<string, (situation: Situation) => void> = {
       }
     }
   },
+  'dispose of the stack': ({ stack, other, live }) => {
+    for (const pointer of live.keys()) {
+      attempt(() => {
+        stack.resource.deallocate(pointer, bytes, other);
+        live.delete(pointer);
+      });
+    }
+    // Whoever disposes a resource has freed its memory.
+    if (live.size === 0) attempt(() => stack.dispose());
+  },
+  'mark, rewind, reset and release': ({ stack, captured, other, live }) => {
+    for (const layer of stack.layers) {
+      if (!(layer instanceof MonotonicMemoryResource)) continue;
+      attempt(() => layer.rewind(layer.mark()));
+      const mark = layer.mark();
+      attempt(() => layer.allocate(bytes, other));
+      attempt(() => layer.rewind(mark));
+      for (const stream of [captured, other]) attempt(() => layer.release(stream));
+      attempt(() => {
+        layer.reset();
+        live.clear();
+      });
+    }
+  },
+  'an asynchronous run': ({ stack, captured, other }) => {
+    for (const layer of stack.layers) {
+      if (!(layer instanceof CachingMemoryResource)) continue;
+      for (const stream of [captured, other]) attempt(() => layer.run(() => void layer.allocate(bytes, stream)));
+      // It ends when the capture is over.
+      running.push(layer.run(async () => attempt(() => layer.allocate(bytes, other))));
+    }
+  },
   'run out of memory on another stream': ({ stack, other, live }) => {
     try {
       for (let i = 0; i < 80; i++) live.set(stack.resource.allocate(bytes, other), other);
@@ -78,6 +113,9 @@ const uses: Record<string, (situation: Situation) => void> = {
     }
   },
 };
+
+/** Runs that have not ended. */
+const running: Promise<void>[] = [];
 
 /** Calls something that either works or is refused with one error. */
 function attempt(call: () => void): void {
@@ -134,12 +172,14 @@ function beginUnnoticed(stream: Stream): void {
   expect(mailbox[0]).toBe(0);
 }
 
-function run(specification: string, capture: Capture, use: (situation: Situation) => void): void {
+async function run(specification: string, capture: Capture, use: (situation: Situation) => void): Promise<void> {
+  const freeBytes = freeBytesWhenIdle();
   const stack = createResourceStack(specification);
   using captured = new Stream({ nonBlocking: true });
   using other = new Stream({ nonBlocking: true });
+  using event = new Event();
   const streams = [captured, other];
-  const body = () => {
+  const body = async () => {
     const live = new Map<DevicePointer, Stream>();
     const take = (stream: Stream) => {
       const pointer = stack.resource.allocate(bytes, stream);
@@ -156,7 +196,11 @@ function run(specification: string, capture: Capture, use: (situation: Situation
         live.delete(pointer);
       }
     }
+    // Whoever frees memory on another stream has ordered the two.
+    event.record(captured);
+    other.wait(event);
     whileCaptured(captured, capture, () => use({ stack, captured, other, older, others, live }));
+    await Promise.all(running.splice(0));
     for (const [pointer, stream] of live) stack.resource.deallocate(pointer, bytes, stream);
     for (const layer of stack.layers) {
       if ('validate' in layer) (layer as unknown as { validate(): void }).validate();
@@ -164,16 +208,31 @@ function run(specification: string, capture: Capture, use: (situation: Situation
   };
   const cache = stack.layers.find((layer) => layer instanceof CachingMemoryResource);
   try {
-    if (cache === undefined) body();
-    else cache.run(body);
+    await (cache === undefined ? body() : cache.run(body));
     // A monotonic resource frees nothing until it is rewound.
     for (const layer of stack.layers.filter((each) => !(each instanceof MonotonicMemoryResource))) {
-      const { allocatedBytes = 0 } = 'statistics' in layer ? (layer as { statistics(): { allocatedBytes?: number } }).statistics() : {};
-      expect(allocatedBytes).toBe(0);
+      expect(allocatedBytesOf(layer)).toBe(0);
     }
   } finally {
     stack.dispose();
   }
+  expect(freeBytesWhenIdle()).toBe(freeBytes);
+}
+
+/** What a layer has allocated; nothing if it is disposed. */
+function allocatedBytesOf(layer: MemoryResource): number {
+  try {
+    return (layer as Partial<{ statistics(): { allocatedBytes?: number } }>).statistics?.().allocatedBytes ?? 0;
+  } catch (error) {
+    if (error instanceof LifetimeError) return 0;
+    throw error;
+  }
+}
+
+/** A driver's pool keeps freed memory until the device is known to be idle. */
+function freeBytesWhenIdle(): number {
+  Device.get().synchronizeSync();
+  return Device.get().memoryInfo().freeBytes;
 }
 
 const capturing = expect.objectContaining({ code: 'ERR_CISTERN_CAPTURING' });
@@ -213,6 +272,23 @@ describe('a pool', () => {
     });
     pool.deallocate(pool.allocate(bytes, other), bytes, other);
     pool.validate();
+  });
+
+  test('is trimmed on another stream but for what needs an event of the captured one', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'deferred' });
+    using stream = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using hold = stream.hold();
+    const own = pool.allocate(bytes, stream);
+    const others = pool.allocate(2 * bytes, other);
+    set(own, 1, 1, bytes, stream);
+    pool.deallocate(own, bytes, stream);
+    pool.deallocate(others, 2 * bytes, other);
+    whileCaptured(stream, 'own', () => {
+      expect([pool.trim(other), pool.reservedBytes]).toEqual([2 * bytes, bytes]);
+    });
+    hold.release();
+    expect([pool.trim(other), pool.reservedBytes]).toEqual([bytes, 0]);
   });
 
   test('that cannot be disposed because of a capture can be disposed after it', () => {
@@ -286,11 +362,11 @@ test('the memory of unreachable buffers of a captured stream is freed right afte
 
 describe.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s', (_name, kind) => {
   describe.each(stacksOf(kind))('%s', (specification) => {
-    test.each(captures)('%s capture', (capture) => {
+    test.each(captures)('%s capture', async (capture) => {
       for (const [name, use] of Object.entries(uses)) {
         if (name === 'run out of memory on another stream' && kind.role !== 'pooling') continue;
         try {
-          run(specification, capture, use);
+          await run(specification, capture, use);
         } catch (error) {
           throw new Error(`${name}: ${(error as Error).stack}`);
         }

@@ -344,11 +344,11 @@ export class Keeper {
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#resource.enter(stream, 'trim');
-    this.#keepLate();
+    this.#tryKeepLate();
     this.ordering.synchronizeUnannounced(stream);
     // Host functions may have run.
     this.#resource.enter(stream, 'trim');
-    this.ordering.gather(stream, this.ordering.mergingLaneOf(stream));
+    this.ordering.gather(stream, this.ordering.mergingLaneOf(stream), true);
     let released = 0;
     for (;;) {
       const bytes = this.giveBack(stream, this.held.reservedBytes - bytesToKeep);

@@ -5,7 +5,7 @@ import { Device, usedDevices } from '../../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { pointerInfo } from '../../driver/memory/transfer.js';
-import { assertStream, Stream } from '../../driver/streams/stream.js';
+import { assertNotCaptured, assertStream, Stream } from '../../driver/streams/stream.js';
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../../memory-resource.js';
 import { PinnedHostMemoryResource } from '../../resources/pinned-host-memory-resource.js';
 import { type HasMemory, memoryOf } from '../buffer-memory.js';
@@ -118,8 +118,10 @@ export function bringTo<Buffer extends TransferableBuffer>(
   copyTo: MakeCopy<Buffer>,
 ): BufferTransfer<Buffer> {
   assertOptions(options, blockingOptions);
+  const waits = location === 'host' && options.nonBlocking !== true;
+  if (waits) assertNotCaptured(buffer[memoryOf].stream, operation);
   const result = transfer(buffer, location, options, copyTo);
-  if (location !== 'host' || options.nonBlocking === true) return result;
+  if (!waits) return result;
   try {
     waitForHostSync(result.buffer);
     // Host functions may have run, and disposed the buffer.
@@ -139,6 +141,7 @@ export async function bringToAsync<Buffer extends TransferableBuffer>(
   copyTo: MakeCopy<Buffer>,
 ): Promise<BufferTransfer<Buffer>> {
   assertOptions(options, asyncOptions);
+  assertNotCaptured(buffer[memoryOf].stream, operation);
   const result = transfer(buffer, location, options, copyTo);
   try {
     await (location === 'host' ? waitForHost(result.buffer) : result.buffer.stream.synchronize());

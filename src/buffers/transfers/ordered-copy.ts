@@ -1,6 +1,7 @@
+import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { Event } from '../../driver/streams/event.js';
-import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { assertNotCaptured, assertStream, type Stream } from '../../driver/streams/stream.js';
 
 /** Memory and the stream it is ordered on. */
 export interface OrderedPointer {
@@ -29,8 +30,14 @@ export function copyOrdered(destination: OrderedPointer, source: OrderedPointer,
   }
 }
 
-/** Makes a stream wait for everything queued on another. Does not block. */
+/**
+ * Makes a stream wait for everything queued on another. Does not block. A stream that is not captured does not
+ * join a capture by that: whoever captures would not know that it has to be waited for.
+ */
 export function follow(follower: Stream, leader: Stream): void {
+  const operation = 'make a stream wait for another';
+  assertStream(follower, operation);
+  if (captureStatusOf(follower.handle) === 'none') assertNotCaptured(leader, operation);
   const event = new Event({ device: leader.device });
   try {
     event.record(leader);

@@ -2,7 +2,7 @@
 import { CisternError } from '../../basics/errors.js';
 import { assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
 import { freeSoonerOrLater } from '../../collector/free-unreachable-buffers.js';
-import { assertStream } from '../../driver/streams/stream.js';
+import { assertNotCaptured, assertStream } from '../../driver/streams/stream.js';
 import { assertMemoryResource, type DeallocationEvents, type MemoryResource } from '../../memory-resource.js';
 import { deallocationEventsWords } from '../../stream-ordering/stream-ordering.js';
 import { type BufferMemory, type HasMemory, memoryOf } from '../buffer-memory.js';
@@ -36,6 +36,8 @@ export function copyToResource(buffer: HasMemory, resource: MemoryResource, opti
   assertEvents(options.events);
   if (options.stream !== undefined) assertStream(options.stream, operation);
   if (resource === before.resource) return undefined;
+  // A refused free of the old memory would leave the copy in the graph.
+  assertNotCaptured(before.stream, operation);
   const { byteLength, bytes, pointer, alignment, label, createdAt } = before;
   const { stream = before.stream } = options;
   const after = emptyMemory(resource, stream, alignment, label, byteLength, bytes, createdAt);

@@ -2,7 +2,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, Peer
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from '../status.js';
-import { assertStream, type Stream } from '../streams/stream.js';
+import { assertNotCaptured, assertStream, type Stream } from '../streams/stream.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
@@ -24,6 +24,7 @@ export function copy(destination: number, source: number, bytes: number, stream:
 
 /** Copies between two pointers and blocks until the copy is done. */
 export function copySync(destination: number, source: number, bytes: number, stream: Stream): void {
+  assertNotCaptured(stream, 'copy and wait');
   copy(destination, source, bytes, stream);
   stream.synchronizeSync();
 }
@@ -146,6 +147,7 @@ function transferError(operation: string, status: number, { device }: Stream, ..
 
 /** Sets memory and blocks until the work is done. */
 export function setSync(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
+  assertNotCaptured(stream, 'set memory and wait');
   set(destination, value, elementBytes, count, stream);
   stream.synchronizeSync();
 }

@@ -15,7 +15,7 @@ import { Graph } from '../graphs/graph.js';
 import { runGraphEnds } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
-import { check, checkBlocking, warnOfLost } from '../status.js';
+import { check, checkBlocking, statusError, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
 import {
@@ -618,6 +618,15 @@ export const noStream = Object.freeze({ handle: -1 }) as Stream;
 export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
   if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
+}
+
+/**
+ * Checks that a graph need not contain something, before any part of it is queued.
+ * @throws as `assertStream`; CisternError (`ERR_CISTERN_CAPTURING`) if the stream is captured
+ */
+export function assertNotCaptured(stream: Stream, operation: string): void {
+  assertStream(stream, operation);
+  if (captureStatusOf(stream.handle) !== 'none') throw statusError(operation, NativeStatus.capturing);
 }
 
 /**
