@@ -13,6 +13,12 @@ export function kindOf(resource: MemoryResource): string {
   return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '-').toLowerCase() || 'resource';
 }
 
+/** The kinds of a resource and of those that it is built on, as a specification writes them: `limiting(pool(cuda))`. */
+export function stackName(resource: MemoryResource): string {
+  const { upstream } = resource as Partial<MemoryResourceAdaptor>;
+  return upstream === undefined ? kindOf(resource) : `${kindOf(resource)}(${stackName(upstream)})`;
+}
+
 /** A resource and everything below it, each once, and each before the resources it is built on. */
 export function layersOf(resource: MemoryResource): MemoryResource[] {
   const visited = new Set<MemoryResource>();

@@ -39,6 +39,16 @@ export function callStack(below: Callee): string {
   return stack === '' ? '' : stack.split('\n').map(formatFrame).join('\n');
 }
 
+/**
+ * The innermost frame of a stack that {@link captureStack} took: `name (file:line:column)`, with the file
+ * below the current folder if it lies there. Empty for no stack.
+ */
+export function callerOf(stack: string | undefined): string {
+  const [line = ''] = (stack ?? '').split('\n', 1);
+  if (line === '') return '';
+  return formatFrame(line).replace('file://', '').replace(`${process.cwd()}/`, '');
+}
+
 /** The stack above a call with cistern's own frames. */
 function wholeStack(below: Callee | undefined, depth: number): string {
   const limit = Error.stackTraceLimit;

@@ -75,16 +75,13 @@ export function repeatOption(): Option {
   return new Option(
     '--repeat <n>',
     'how many times to measure each stack (default: enough for a million operations, 3 to 100 times)',
-  ).argParser(parsePositiveInteger);
+  ).argParser(integerParser(1));
 }
 
 /** The words for the streams of a replay. */
 export function describeStreams(streams: ReplayStreams): string {
   return { log: "the log's streams", thread: 'one stream per thread', single: 'one stream' }[streams];
 }
-
-/** Parses an option's argument as an integer from 1. */
-export const parsePositiveInteger = integerParser(1);
 
 /**
  * Parses an option's argument as an integer.

@@ -19,8 +19,8 @@ interface WatchCommandOptions {
 
 const examples = `
 The address of the page is printed on standard error. It works on this machine only, until the program
-ends. The page shows every StatisticsResourceAdaptor of the program's main thread, and the pools below
-it. Prometheus' text is at metrics below the address. Without this command, set CISTERN_WATCH=1 (or a
+ends. The page shows every resource of the program's main thread, the pools below it, and the lines that
+created its buffers. Prometheus' text is at metrics below the address. Without this command, set CISTERN_WATCH=1 (or a
 port) in the environment of any program that imports cistern.
 
 Exit status: that of the program; 128 plus the signal's number if a signal ended it.

@@ -195,6 +195,11 @@ export function watchedBuffers(): { readonly count: number; readonly spare: numb
   return { count: watchedCount - spare.length, spare: spare.length, slots: holders.length };
 }
 
+/** What the live buffers own: those that are neither disposed nor known to be unreachable. */
+export function* watchedMemory(): Generator<OwnedMemory> {
+  for (const holder of holders) if (holder?.memory !== undefined) yield holder.memory;
+}
+
 /**
  * Frees memory that no buffer has; if that is refused, a later sweep retries it. Returns the bytes
  * that were freed. Never throws.

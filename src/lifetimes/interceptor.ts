@@ -1,6 +1,7 @@
 /**
  * The one place through which something looks on at the calls of a resource: what remembers
- * allocations so that they can be taken back, and what records them for `CISTERN_LOG_FILE`.
+ * allocations so that they can be taken back, what records them for `CISTERN_LOG_FILE`, and what counts
+ * them for the watch page.
  *
  *     program ── allocate ──► the latest interceptor ──► … ──► the first ──► the method of the class
  *
@@ -18,12 +19,15 @@ export interface Interceptor {
   allocate(next: MemoryResource['allocate'], ...call: Parameters<MemoryResource['allocate']>): ReturnType<MemoryResource['allocate']>;
   /** @param next goes on: the interceptor behind this one, or the resource itself */
   deallocate(next: MemoryResource['deallocate'], ...call: Parameters<MemoryResource['deallocate']>): void;
+  /** The resource was disposed. */
+  disposed?(): void;
 }
 
 /** Chooses an interceptor for a resource that is being constructed. */
 type InterceptorChoice = (resource: MemoryResource) => Interceptor | undefined;
 
-let ofEveryResource: InterceptorChoice | undefined;
+/** Those that asked to see every resource. */
+let choices: InterceptorChoice[] = [];
 
 /** The resource whose constructor takes memory from those below it, if one does. */
 let taker: MemoryResource | undefined;
@@ -34,18 +38,39 @@ export function intercept(resource: MemoryResource, interceptor: Interceptor): v
   const deallocate = resource.deallocate.bind(resource);
   resource.allocate = (bytes, stream, alignment) => interceptor.allocate(allocate, bytes, stream, alignment);
   resource.deallocate = (pointer, bytes, stream, fence) => interceptor.deallocate(deallocate, pointer, bytes, stream, fence);
+  if (interceptor.disposed === undefined) return;
+  const dispose = resource[Symbol.dispose].bind(resource);
+  resource[Symbol.dispose] = () => {
+    dispose();
+    interceptor.disposed?.();
+  };
 }
 
 /** Offers an interceptor to every resource of cistern's own classes that is constructed from now on. */
 export function interceptConstruction(choose: InterceptorChoice): void {
-  ofEveryResource = choose;
+  choices.push(choose);
+}
+
+/**
+ * Constructs a resource of which the program does not know.
+ * @param choose the only one who is asked for an interceptor
+ */
+export function constructUnseen<T>(construct: () => T, choose: InterceptorChoice): T {
+  const previous = choices;
+  choices = [choose];
+  try {
+    return construct();
+  } finally {
+    choices = previous;
+  }
 }
 
 /** A base class calls this in its constructor, as soon as `device` and `upstream` are set. */
 export function announceConstruction(resource: MemoryResource): void {
-  if (ofEveryResource === undefined) return;
-  const interceptor = ofEveryResource(resource);
-  if (interceptor !== undefined) intercept(resource, interceptor);
+  for (const choose of choices) {
+    const interceptor = choose(resource);
+    if (interceptor !== undefined) intercept(resource, interceptor);
+  }
 }
 
 /**

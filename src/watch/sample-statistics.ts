@@ -5,7 +5,9 @@ import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
 import { managedActivity } from '../driver/memory/managed-activity.js';
+import { StreamIdentity } from '../driver/streams/stream-identity.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { leakedBufferSites, liveBufferSites } from './buffer-sites.js';
 import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Each layer's name is unique, and the same in every sample. */
@@ -44,6 +46,9 @@ export function sampleStatistics(): StatisticsSample {
     }),
     driverCalls: devices.length === 0 ? {} : calledFunctions(),
     buffers: watchedBuffers().count,
+    bufferSites: liveBufferSites(),
+    leakSites: leakedBufferSites(),
+    streams: StreamIdentity.count,
   };
 }
 

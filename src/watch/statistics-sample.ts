@@ -64,6 +64,15 @@ export interface DeviceSample {
   readonly managed: ManagedActivity | null;
 }
 
+/** The buffers that one line of the program created. */
+export interface BufferSiteSample {
+  /** The function, and the line of its call: `load (server.js:27:10)`; or `other call sites`, for all that follow. */
+  readonly site: string;
+  readonly buffers: number;
+  /** The bytes of their memory. */
+  readonly bytes: number;
+}
+
 /**
  * The statistics of one environment (the main thread or one worker) at one moment: the message on
  * the diagnostics channel `cistern:statistics`. Plain data that can be sent as JSON.
@@ -84,4 +93,16 @@ export interface StatisticsSample {
   readonly driverCalls: Readonly<Record<string, number>>;
   /** Buffers that are neither disposed nor known to be unreachable. */
   readonly buffers: number;
+  /**
+   * The call sites of these buffers, most bytes first, the last for all beyond twenty. Empty unless leak
+   * detection is on: a subscriber of `cistern:leak` turns it on, and so does `cistern watch`.
+   */
+  readonly bufferSites: readonly BufferSiteSample[];
+  /**
+   * The call sites of buffers that were dropped without being disposed, in the same form. Only in a process
+   * that `cistern watch` or `CISTERN_WATCH` watches.
+   */
+  readonly leakSites: readonly BufferSiteSample[];
+  /** Streams that have not ended, default streams and those of others that are in use among them. */
+  readonly streams: number;
 }

@@ -1,5 +1,6 @@
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { removeSetting, setting } from '../settings.js';
+import { countEverything } from './count-everything.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
 let watch: Promise<void> | undefined;
@@ -17,6 +18,8 @@ export function watchFromEnvironment(): Promise<void> {
 async function start(): Promise<void> {
   const wanted = setting('CISTERN_WATCH') ?? '0';
   if (wanted === '0' || !process.getBuiltinModule('node:worker_threads').isMainThread) return;
+  // Before the program constructs a resource.
+  countEverything();
   try {
     const { url } = await serve(optionsFromEnvironment(wanted));
     process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);

@@ -1,4 +1,7 @@
 import { describe, expect, test } from 'vitest';
+import type { StatisticsSample } from '../../src/watch/index.js';
+import { eventsOf, readRecording } from '../support/read-recording.js';
+import { newFile } from '../support/recordings.js';
 import { runModule } from '../support/run-module.js';
 
 const environment = {
@@ -19,6 +22,61 @@ describe('CISTERN_WATCH', () => {
   test.each([[''], ['0'], [undefined]])('is off if it is %j', (CISTERN_WATCH) => {
     const { status, stderr } = runModule("import 'cistern'; setTimeout(() => {}, 300);", { ...environment, CISTERN_WATCH });
     expect([status, stderr]).toEqual([0, '']);
+  });
+
+  test('counts every resource of a program that nobody prepared, each call once, and names where buffers come from', () => {
+    const program = `
+      import { CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, PoolMemoryResource, StatisticsResourceAdaptor, Stream } from 'cistern';
+      import { sampleStatistics } from 'cistern/watch';
+      import { setFlagsFromString } from 'node:v8';
+      import { runInNewContext } from 'node:vm';
+
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 << 20 });
+      const resource = new LimitingResourceAdaptor(pool, { limitBytes: 1 << 20 });
+      const own = new StatisticsResourceAdaptor(pool, { name: 'own' });
+      const stream = new Stream();
+      const kept = [1, 2].map(function keep() { return new DeviceBuffer(3000, { resource, stream }); });
+      own.allocate(500, stream);
+      pool.deallocate(pool.allocate(700, stream), 700, stream);
+      const gone = new LimitingResourceAdaptor(pool, { limitBytes: 1000 });
+      gone.deallocate(gone.allocate(10, stream), 10, stream);
+      gone[Symbol.dispose]();
+      (function drop() { for (let i = 0; i < 3; i++) new DeviceBuffer(100, { resource, stream }); })();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      setFlagsFromString('--expose-gc');
+      runInNewContext('gc')();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      const { resources, bufferSites, leakSites, streams } = sampleStatistics();
+      console.log(JSON.stringify({ resources, bufferSites, leakSites, streams, kept: kept.length }));
+    `;
+    const { status, stdout } = runModule(program, environment);
+    expect(status).toBe(0);
+    const { resources, bufferSites, leakSites, streams } = JSON.parse(stdout) as StatisticsSample;
+    expect(resources.map(({ name, liveBytes, allocations, frees }) => [name, liveBytes, allocations, frees])).toEqual([
+      ['own', 500, 1, 0],
+      ['limiting(pool(cuda))', 6000, 5, 3],
+      ['pool(cuda)', 0, 1, 1],
+    ]);
+    expect(bufferSites).toEqual([{ site: expect.stringMatching(/^(Array\.)?keep \(.*:\d+:\d+\)$/), buffers: 2, bytes: 6000 }]);
+    expect(leakSites).toEqual([{ site: expect.stringMatching(/^drop \(.*:\d+:\d+\)$/), buffers: 3, bytes: 300 }]);
+    expect(streams).toBeGreaterThan(0);
+  });
+
+  test('records and counts at once', async () => {
+    const file = newFile();
+    const program = `
+      import { CudaMemoryResource, PoolMemoryResource, Stream } from 'cistern';
+      import { sampleStatistics } from 'cistern/watch';
+
+      const pool = new PoolMemoryResource(new CudaMemoryResource());
+      const stream = new Stream();
+      pool.deallocate(pool.allocate(700, stream), 700, stream);
+      console.log(JSON.stringify(sampleStatistics().resources.map(({ name, allocations, frees }) => [name, allocations, frees])));
+    `;
+    const { status, stdout } = runModule(program, { ...environment, CISTERN_LOG_FILE: file });
+    expect([status, stdout]).toEqual([0, '[["pool(cuda)",1,1]]\n']);
+    const events = eventsOf(await readRecording(file)).filter(({ kind }) => kind === 'allocate' || kind === 'free');
+    expect(events.map(({ kind, layer, second }) => `${kind} ${layer} ${second}`)).toEqual(['allocate pool 700', 'free pool 700']);
   });
 
   test('does not keep the process alive while a page is open', () => {

@@ -125,6 +125,11 @@ export class StreamIdentity {
     return identity;
   }
 
+  /** The number of streams that this environment knows. */
+  static get count(): number {
+    return live.size;
+  }
+
   /** The identities of a device, including those of streams that may be gone. */
   static ofDevice(device: number): StreamIdentity[] {
     return [...live.values()].filter((identity) => identity.device === device);

@@ -1,4 +1,4 @@
-import type { StatisticsSample } from '../../watch/statistics-sample.js';
+import type { BufferSiteSample, StatisticsSample } from '../../watch/statistics-sample.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare } from '../common/format.js';
 
@@ -9,7 +9,17 @@ interface TableContents {
   readonly rows: readonly (readonly string[])[];
 }
 
-function contents({ resources, layers, devices, driverCalls, buffers, processId }: StatisticsSample): TableContents[] {
+function contents({
+  resources,
+  layers,
+  devices,
+  driverCalls,
+  buffers,
+  bufferSites,
+  leakSites,
+  streams,
+  processId,
+}: StatisticsSample): TableContents[] {
   return [
     {
       caption: 'Resources',
@@ -49,6 +59,8 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
             ]),
       ]),
     },
+    { caption: 'Live buffers by call site', columns: siteColumns, rows: bufferSites.map(siteRow) },
+    { caption: 'Buffers that were dropped, not disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
     {
       caption: 'Devices',
       columns: ['device', 'name', 'free', 'all', 'managed there', 'moved there', 'faults'],
@@ -78,9 +90,16 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
       rows: [
         ['process id', String(processId)],
         ['live buffers', formatCount(buffers)],
+        ['streams', formatCount(streams)],
       ],
     },
   ];
+}
+
+const siteColumns = ['created at', 'bytes', 'buffers'];
+
+function siteRow({ site, bytes, buffers }: BufferSiteSample): string[] {
+  return [site || 'unknown', formatBytes(bytes), formatCount(buffers)];
 }
 
 const textColumns: ReadonlySet<string> = new Set(['name', 'built on']);
