@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace cistern {
@@ -17,7 +18,7 @@ struct OwnCapture {
   std::uint64_t environment;
   int mode;
   std::uint64_t id;
-  bool runs_javascript;  // at a launch
+  HostNodes functions;
 };
 
 struct OwnCaptures {
@@ -73,7 +74,7 @@ Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* sta
 }
 
 // The capture of a stream that cistern may end: its own, on the stream and thread where it began.
-Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, bool* runs_javascript) {
+Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, HostNodes* functions) {
   OwnCapture capture = {};
   const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream.stream; };
   if (!FindOwnCapture(is_here, &capture)) {
@@ -82,7 +83,7 @@ Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, boo
     if (asked != kSuccess) return asked;
     return status == kCaptureNone ? kErrorIllegalState : kErrorCaptureUnmatched;
   }
-  *runs_javascript = capture.runs_javascript;
+  *functions = std::move(capture.functions);
   const bool is_of_thread = capture.mode == kCaptureModeRelaxed || capture.environment == environment.id();
   return is_of_thread ? kSuccess : kErrorCaptureWrongThread;
 }
@@ -148,21 +149,22 @@ Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Grap
   return status == kSuccess && capture == kCaptureInvalidated ? Status{kErrorCaptureInvalidated} : status;
 }
 
-Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph) {
-  int capture;
-  std::uint64_t id;
+Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph, std::uint64_t* capture) {
+  int capture_status;
   *graph = nullptr;
-  const Status status = CaptureIdOf(environment, stream, &capture, &id, graph);
-  if (status != kSuccess || capture == kCaptureNone) return status;
-  if (capture == kCaptureInvalidated) return kErrorCaptureInvalidated;
+  const Status status = CaptureIdOf(environment, stream, &capture_status, capture, graph);
+  if (status != kSuccess || capture_status == kCaptureNone) return status;
+  if (capture_status == kCaptureInvalidated) return kErrorCaptureInvalidated;
+  const auto is_begun_here = [&](const OwnCapture& each) { return each.id == *capture && each.environment == environment.id(); };
+  return FindOwnCapture(is_begun_here) ? kSuccess : kCapturing;
+}
+
+void NoteCapturedFunctions(std::uint64_t capture, const HostNodes& functions) {
   OwnCaptures& all = AllOwnCaptures();
   const std::lock_guard<std::mutex> lock(all.mutex);
   for (OwnCapture& each : all.open) {
-    if (each.id != id || each.environment != environment.id()) continue;
-    each.runs_javascript = true;
-    return kSuccess;
+    if (each.id == capture) each.functions.insert(each.functions.end(), functions.begin(), functions.end());
   }
-  return kCapturing;
 }
 
 bool ForgetCapture(const DriverTable* backend, Stream stream) {
@@ -193,7 +195,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
   {
     // Before the capture begins, so that no call of another thread misses it.
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0, false});
+    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0, {}});
     own_captures += 1;
   }
   status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
@@ -220,14 +222,14 @@ Status EndCapture(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  bool runs_javascript;
-  status = FindCaptureToEnd(environment, *stream, &runs_javascript);
+  HostNodes functions;
+  status = FindCaptureToEnd(environment, *stream, &functions);
   if (status != kSuccess) return status;
   const int device = stream->device;
   Graph graph = nullptr;
   status = EndOwnCapture(environment, *stream, &graph);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.graphs.Add({graph, device, runs_javascript});
+  const std::uint64_t handle = environment.graphs.Add({graph, device, std::move(functions)});
   if (handle == 0) {
     environment.Counted<Call::kGraphDestroy>(graph);
     return kHostOutOfMemory;

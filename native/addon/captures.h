@@ -53,9 +53,11 @@ inline Status CheckNotCaptured(const EventEntry& event) { return event.capture =
 // The graph that work on a stream is recorded in, if the stream's context is current: null unless the
 // stream is captured. kErrorCaptureInvalidated if the capture is invalid.
 Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Graph* graph);
-// The same, and notes that the graph will run JavaScript. kCapturing unless this environment has begun the
-// capture: nobody else would tell it of the launches.
-Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph);
+// The same for work that runs JavaScript, with the driver's id of the capture. kCapturing unless this
+// environment has begun it: nobody else would tell it of the launches.
+Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph, std::uint64_t* capture);
+// Functions became part of a capture that this environment has begun.
+void NoteCapturedFunctions(std::uint64_t capture, const HostNodes& functions);
 
 // The stream was destroyed, or is about to be, and its capture with it. Whether cistern had begun one.
 bool ForgetCapture(const DriverTable* backend, Stream stream);

@@ -56,16 +56,19 @@ struct EventEntry {
   std::uint64_t capture = 0;  // the driver's id of the capture that it was last recorded in; see captures.h
 };
 
+// The host functions that a launch runs, each once; see host_functions.h.
+using HostNodes = std::vector<HostNode*>;
+
 struct GraphEntry {
   Graph graph = nullptr;
   int device = 0;
-  bool runs_javascript = false;
+  HostNodes functions;
 };
 
 struct GraphExecEntry {
   GraphExec exec = nullptr;
   int device = 0;
-  bool runs_javascript = false;  // at a launch; see host_functions.h
+  HostNodes functions;
 };
 
 struct PoolEntry {

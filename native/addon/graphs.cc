@@ -51,9 +51,10 @@ Status InstantiateGraph(Environment& environment, const Napi::CallbackInfo& info
   if (context.status() != kSuccess) return context.status();
   GraphExec exec = nullptr;
   const unsigned long long flags = frees_on_launch ? kInstantiateAutoFree : 0ull;
+  HostNodes functions = graph->functions;
   status = environment.Counted<Call::kGraphInstantiateWithFlags>(&exec, graph->graph, flags);
   if (status != kSuccess) return status;
-  const std::uint64_t added = environment.graph_execs.Add({exec, graph->device, graph->runs_javascript});
+  const std::uint64_t added = environment.graph_execs.Add({exec, graph->device, std::move(functions)});
   if (added == 0) {
     environment.Counted<Call::kGraphExecDestroy>(exec);
     return kHostOutOfMemory;
@@ -83,16 +84,17 @@ Status UpdateGraphExec(Environment& environment, const Napi::CallbackInfo& info)
   const RelaxedContextScope context(environment, exec->device);
   if (context.status() != kSuccess) return context.status();
   GraphUpdateResult result = {};
+  HostNodes functions = graph->functions;
   status = environment.Counted<Call::kGraphExecUpdate>(exec->exec, graph->graph, &result);
-  if (status == kSuccess) exec->runs_javascript = graph->runs_javascript;
+  if (status == kSuccess) exec->functions = std::move(functions);
   environment.Out(1, result.result);
   return status;
 }
 
 Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info) {
   return OnStream(environment, info, [&](const GraphExecEntry& exec, const StreamEntry& stream) {
-    return exec.runs_javascript ? LaunchHostFunctions(environment, exec.exec, stream, info[2])
-                                : environment.Counted<Call::kGraphLaunch>(exec.exec, stream.stream);
+    return exec.functions.empty() ? environment.Counted<Call::kGraphLaunch>(exec.exec, stream.stream)
+                                  : LaunchHostFunctions(environment, exec, stream, info[2]);
   });
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <list>
 #include <new>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -60,7 +62,7 @@ void SayTurnAndWait(void* data) {
 }
 
 void SayTurnOfNodeAndWait(void* data) {
-  const HostNode* node = static_cast<const HostNode*>(data);
+  HostNode* node = static_cast<HostNode*>(data);
   const std::shared_ptr<EventLoop> loop = node->loop;
   QueuedFunction* function = nullptr;
   while ((function = new (std::nothrow) QueuedFunction) == nullptr) std::this_thread::sleep_for(std::chrono::milliseconds{1});
@@ -124,8 +126,27 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.LetGo();
 }
 
-// The same for one of a node.
-void EndTurn(QueuedFunction* function) {
+// Neither its turn nor its loss will be told to JavaScript any more.
+void Withdraw(Environment& environment, QueuedFunction* function) {
+  EventLoop& loop = *environment.loop;
+  const std::lock_guard<std::mutex> lock(loop.mutex);
+  function->is_called = true;
+  loop.ready_host_functions.Remove(function);
+}
+
+// What comes before a turn has run; if several executable graphs can be the one that runs, what comes before
+// any of their turns, so that nothing in order is reported.
+void NoteHostReached(const Environment& environment, const HostNode& node) {
+  if (OrderCheckerOf(environment) == nullptr) return;
+  std::set<GraphExec> execs;
+  for (const HostNode::Turn& turn : node.turns) {
+    if (execs.insert(turn.exec).second) NoteHostReached(environment, turn.position);
+  }
+}
+
+// Releases the stream, and the launch with the last of its turns.
+void EndTurn(Environment& environment, QueuedFunction* function) {
+  HostNode& node = *function->node;
   {
     EventLoop& loop = *function->loop;
     const std::lock_guard<std::mutex> lock(loop.mutex);
@@ -133,6 +154,13 @@ void EndTurn(QueuedFunction* function) {
     loop.for_streams.notify_all();
   }
   Release(function);
+  QueuedFunction* launch = node.turns.front().launch;
+  node.turns.pop_front();
+  if (launch->turns > 0 && --launch->turns == 0) {
+    Withdraw(environment, launch);
+    EndHostFunction(environment, launch);
+  }
+  Release(launch);
 }
 
 void Run(Environment& environment, QueuedFunction* function) {
@@ -140,7 +168,11 @@ void Run(Environment& environment, QueuedFunction* function) {
   // No other thread changes it from here on.
   const Status status = function->status;
   const bool is_of_node = function->node != nullptr;
-  if (status == kSuccess && !is_of_node) NoteHostReached(environment, function->position);
+  if (is_of_node) {
+    NoteHostReached(environment, *function->node);
+  } else if (status == kSuccess) {
+    NoteHostReached(environment, function->position);
+  }
   const Napi::FunctionReference& callback = is_of_node ? function->node->callback : function->callback;
   const napi_value argument = Napi::Number::New(env, status);
   napi_value error = nullptr;
@@ -151,8 +183,9 @@ void Run(Environment& environment, QueuedFunction* function) {
   }
   environment.running_host_functions -= 1;
   if (is_of_node) {
-    EndTurn(function);
+    EndTurn(environment, function);
   } else {
+    function->turns = 0;
     EndHostFunction(environment, function);
   }
   // Last, since a handler of uncaught exceptions may end the process. If a function is cut off,
@@ -193,7 +226,8 @@ void NoteOutstanding(Environment& environment, QueuedFunction* function) {
   if (loop.outstanding_host_functions.size() == 1) loop.for_poller.notify_one();
 }
 
-Status CaptureHostFunction(Environment& environment, const StreamEntry& stream, Graph graph, const Napi::Value& callback) {
+Status CaptureHostFunction(Environment& environment, const StreamEntry& stream, Graph graph, std::uint64_t capture,
+                           const Napi::Value& callback) {
   // Its function may launch others, and must not allocate then.
   Status status = ReserveGate(environment);
   if (status != kSuccess) return status;
@@ -203,8 +237,10 @@ Status CaptureHostFunction(Environment& environment, const StreamEntry& stream, 
   HostNode* node = owner.release();
   // First, so that no node is without its function.
   status = AttachToGraph(environment, graph, node);
-  return status == kSuccess ? environment.Counted<Call::kLaunchHostFunc>(stream.stream, SayTurnOfNodeAndWait, static_cast<void*>(node))
-                            : status;
+  if (status != kSuccess) return status;
+  status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, SayTurnOfNodeAndWait, static_cast<void*>(node));
+  if (status == kSuccess) NoteCapturedFunctions(capture, {node});
+  return status;
 }
 
 }  // namespace
@@ -272,6 +308,10 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
   }
 }
 
+HostNode::~HostNode() {
+  for (const Turn& turn : turns) Release(turn.launch);
+}
+
 void HostNode::End(Environment& environment) {
   environment.host_nodes.erase(this);
   delete this;
@@ -329,21 +369,28 @@ Status BeforeAllocating(Environment& environment) {
   return kSuccess;
 }
 
-Status LaunchHostFunctions(Environment& environment, GraphExec exec, const StreamEntry& stream, const Napi::Value& callback) {
+Status LaunchHostFunctions(Environment& environment, const GraphExecEntry& exec, const StreamEntry& stream, const Napi::Value& callback) {
   if (!callback.IsFunction()) return kInvalidArgument;
   std::unique_ptr<QueuedFunction> owner;
   Status status = PrepareHostFunction(environment, stream, callback, nullptr, &owner);
   if (status != kSuccess) return status;
+  owner->turns = exec.functions.size();
+  owner->owners = 1 + static_cast<int>(owner->turns);
+  // Whatever can fail comes before the launch, which cannot be taken back.
+  std::list<HostNode::Turn> turns(owner->turns, {owner.get(), exec.exec, {}});
   stalls.BeginHostFunction();
-  status = environment.Counted<Call::kGraphLaunch>(exec, stream.stream);
-  if (status == kSuccess) {
-    owner->position = PositionBeforeNext(environment, stream.stream);
-    status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, HostFunction{SayTurn}, static_cast<void*>(owner.get()));
-  }
+  status = environment.Counted<Call::kGraphLaunch>(exec.exec, stream.stream);
   if (status != kSuccess) {
     stalls.EndHostFunctions();
     return status;
   }
+  std::vector<order::Position> positions = TakePositionsOfLaunch(environment);
+  // Another number if stream order was not checked during all of the capture.
+  if (positions.size() == turns.size()) {
+    auto position = positions.begin();
+    for (HostNode::Turn& turn : turns) turn.position = std::move(*position++);
+  }
+  for (HostNode* node : exec.functions) node->turns.splice(node->turns.end(), turns, turns.begin());
   NoteOutstanding(environment, owner.release());
   return kSuccess;
 }
@@ -357,9 +404,10 @@ Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& in
   const RelaxedContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
   Graph graph;
-  status = CapturedGraphForJavaScript(environment, stream, &graph);
+  std::uint64_t capture;
+  status = CapturedGraphForJavaScript(environment, stream, &graph, &capture);
   if (status != kSuccess) return status;
-  if (graph != nullptr) return CaptureHostFunction(environment, stream, graph, info[1]);
+  if (graph != nullptr) return CaptureHostFunction(environment, stream, graph, capture, info[1]);
 
   std::shared_ptr<Gate> gate;
   std::unique_ptr<QueuedFunction> owner;
@@ -381,12 +429,7 @@ Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& in
   if (status != kSuccess) {
     // Nothing would hold the stream, so the function must not run: what is queued of it then
     // announces nothing.
-    EventLoop& loop = *environment.loop;
-    {
-      const std::lock_guard<std::mutex> lock(loop.mutex);
-      function->is_called = true;
-      loop.ready_host_functions.Remove(function);
-    }
+    Withdraw(environment, function);
     EndHostFunction(environment, function);
   }
   return status;

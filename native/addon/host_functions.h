@@ -5,7 +5,8 @@
 //
 // The driver's callback only announces that a function's turn has come; a gate (gates.h) holds the
 // stream. A function in a graph is announced at each launch, and the driver's callback waits until
-// JavaScript has run it; the launch itself counts as one function, which comes after them all.
+// JavaScript has run it. The launch itself counts as one function, which ends with the last turn of those
+// that it runs; it is no work of the driver, so nothing can fail after a graph was launched.
 //
 // While a function is outstanding, the JavaScript thread must not wait for a stream inside the driver.
 // It polls instead, and hands control back (kHostFunctionReady) once a function is ready to run. See
@@ -18,6 +19,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <list>
 #include <memory>
 #include <mutex>
 
@@ -29,23 +32,33 @@ namespace cistern {
 
 // A function in a graph, which the graph and the environment hold.
 struct HostNode final : GraphPart {
+  // That it will have because of a launch. Which of two executable graphs has it first, nobody can tell.
+  struct Turn {
+    QueuedFunction* launch;
+    GraphExec exec;
+    order::Position position;
+  };
+
   explicit HostNode(const Environment& environment) : GraphPart(environment) {}
+  ~HostNode() override;
   void End(Environment& environment) override;
   void EndAlone() override;
 
   std::atomic<int> owners{2};
   Napi::FunctionReference callback;  // empty once the environment has let go of it
+  std::list<Turn> turns;             // in the order of the launches
 };
 
-// Shared by its environment and the driver, which holds it until it has called back. After an error
-// of the device, it never calls back.
+// Shared by its environment and the driver, which holds it until it has called back; that of a launch, by
+// its environment and the turns. After an error of the device, they never come.
 struct QueuedFunction {
   std::atomic<int> owners{2};
   QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
-  std::shared_ptr<Gate> gate;      // null: the stream does not wait
-  const HostNode* node = nullptr;  // whose turn it is; such a function is not outstanding
-  std::uint64_t number = 0;        // its position among the functions that the environment has launched
+  std::shared_ptr<Gate> gate;  // null: the stream does not wait
+  HostNode* node = nullptr;    // whose turn it is; such a function is not outstanding
+  std::size_t turns = 0;       // of a launch: that have not come yet
+  std::uint64_t number = 0;    // its position among the functions that the environment has launched
   Context context = nullptr;
   Event witness = nullptr;           // of the context, never recorded: a query of it fails if the device is in error
   Napi::FunctionReference callback;  // empty once the environment has let go of it: the driver's thread may delete this object
@@ -69,7 +82,7 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
 
 // Makes a launch of a graph with functions, and calls back if some of them will never run. The stream's
 // context must be current.
-Status LaunchHostFunctions(Environment& environment, GraphExec exec, const StreamEntry& stream, const Napi::Value& callback);
+Status LaunchHostFunctions(Environment& environment, const GraphExecEntry& exec, const StreamEntry& stream, const Napi::Value& callback);
 
 // The event loop ends, and nobody will run a function whose turn has come. The loop's mutex must be held.
 void ForgetTurn(QueuedFunction* function);

@@ -8,6 +8,7 @@
 #define CISTERN_ADDON_ORDER_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "addon/environment.h"
 #include "order/checked_table.h"
@@ -25,7 +26,7 @@ inline order::OrderChecker* OrderCheckerOf(const Environment& environment) {
   return table == environment.backend ? nullptr : order::CheckerOf(table);
 }
 
-// The next three are for what JavaScript learns later, in its own time: a promise, a host function.
+// The next four are for what JavaScript learns later, in its own time: a promise, a host function.
 // A program cannot rely on the driver's progress before it has learnt of it.
 
 inline order::Position PositionOf(const Environment& environment, Event event) {
@@ -36,6 +37,11 @@ inline order::Position PositionOf(const Environment& environment, Event event) {
 inline order::Position PositionBeforeNext(const Environment& environment, Stream stream) {
   order::OrderChecker* checker = OrderCheckerOf(environment);
   return checker != nullptr ? checker->PositionBeforeNext(stream) : order::Position();
+}
+
+// Those of the host functions of a graph that was just launched.
+inline std::vector<order::Position> TakePositionsOfLaunch(const Environment& environment) {
+  return OrderCheckerOf(environment) != nullptr ? order::TakePositionsOfLaunch() : std::vector<order::Position>();
 }
 
 inline void NoteHostReached(const Environment& environment, const order::Position& position) {

@@ -47,6 +47,7 @@ struct Slot {
 Slot slots[kMaxTables];
 std::atomic<int> used_slots{0};
 std::mutex slots_mutex;
+thread_local std::vector<Position> positions_of_launch;
 
 std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
@@ -193,6 +194,7 @@ struct Functions {
 
   static Status GraphLaunch(GraphExec exec, Stream stream) {
     const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    positions_of_launch.clear();
     return Noted(Next().GraphLaunch(exec, stream), [=] {
       Checker().Waits(stream, LaunchEvent(exec));
       Checker().Submitted(stream);
@@ -281,7 +283,13 @@ struct Functions {
   }
 
   static Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
-    return Queued(Next().LaunchHostFunc(stream, function, user_data), stream, [](Stream on) { Checker().Submitted(on); });
+    const auto note = [](Stream on) { Checker().Submitted(on); };
+    return NotedOrCaptured(Next().LaunchHostFunc(stream, function, user_data), stream, note, [=](CapturedWork& work) {
+      work.steps.push_back({CapturedWork::Kind::kWork, stream, [note](Stream on) {
+                              note(on);
+                              positions_of_launch.push_back(Checker().PositionBeforeNext(on));
+                            }});
+    });
   }
 
   static Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
@@ -428,6 +436,8 @@ void NoteTouch(const DriverTable* checked_table, Stream stream, Access access, s
     if (&slots[index].table == checked_table) kNoteTouch[index](stream, access, address, bytes);
   }
 }
+
+std::vector<Position> TakePositionsOfLaunch() { return std::exchange(positions_of_launch, {}); }
 
 OrderChecker* CheckerOf(const DriverTable* table) {
   const int used = used_slots.load();

@@ -6,6 +6,7 @@
 #define CISTERN_ORDER_CHECKED_TABLE_H_
 
 #include <new>
+#include <vector>
 
 #include "cuda/driver_table.h"
 #include "order/order_checker.h"
@@ -28,6 +29,10 @@ OrderChecker* CheckerOf(const DriverTable* table);
 // A use that no call shows, such as that of another library's kernel: now, or, on a captured stream, at
 // each launch of the graph.
 void NoteTouch(const DriverTable* checked_table, Stream stream, Access access, std::uint64_t address, std::uint64_t bytes);
+
+// What comes before each host function of the graph that this thread has launched last through a checked table,
+// in the order of their capture.
+std::vector<Position> TakePositionsOfLaunch();
 
 // Runs code that updates the books. If there is no memory for them, they are given up: checking
 // must not make the program fail.

@@ -1,6 +1,16 @@
 /** Host functions that are captured run at each launch, as long as something can launch them. */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { CudaMemoryResource, copyToHostSync, Device, type Graph, Stream, set } from '../../src/index.js';
+import {
+  CudaMemoryResource,
+  checkOrder,
+  copyToHostSync,
+  Device,
+  driverCallCounts,
+  Event,
+  type Graph,
+  Stream,
+  set,
+} from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
@@ -107,8 +117,7 @@ describe('a host function in a graph', () => {
     expect(runs.length).toBe(20);
   });
 
-  test('runs on a stream that joined', async () => {
-    const { Event } = await import('../../src/index.js');
+  test('runs on a stream that joined', () => {
     using fork = new Event();
     using join = new Event();
     using graph = stream.capture(() => {
@@ -192,6 +201,26 @@ describe('a host function in a graph', () => {
     expect(runs).toEqual([]);
   });
 
+  test('tells the order checker what has run before it, and nothing else', () => {
+    using checker = checkOrder();
+    let written = 0;
+    using graph = stream.capture(() => {
+      set(pointer, 1, 1, 4, stream);
+      stream.launchHostFunction(() => set(pointer + written, 2, 1, 4, other));
+      set(pointer + 8, 1, 1, 4, stream);
+    });
+    using exec = graph.instantiate();
+    const launch = () => {
+      exec.launch(stream);
+      stream.synchronizeSync();
+      other.synchronizeSync();
+      return checker.violations.length;
+    };
+    expect(launch()).toBe(0);
+    written = 8;
+    expect(launch()).toBe(1);
+  });
+
   test('is refused in a capture that another worker has begun', () => {
     const { status, stdout, stderr } = run(`
       import { Worker } from 'node:worker_threads';
@@ -257,6 +286,32 @@ describe('with host functions in graphs', () => {
     `);
     expect({ status, stdout }).toEqual({ status: 0, stdout: 'CISTERN_LOST_HOST_FUNCTION\n' });
     expect(stderr).toContain('host functions of a graph will never run: CUDA_ERROR_ILLEGAL_ADDRESS');
+  });
+
+  test('a launch that fails runs none of them, and waits for none', () => {
+    const { status, stdout, stderr } = run(`
+      import { failCall, Stream } from 'cistern';
+      const stream = new Stream({ nonBlocking: true });
+      const exec = stream.capture(() => stream.launchHostFunction(() => console.log('ran'))).instantiate();
+      failCall('cuGraphLaunch', 1, 1);
+      try { exec.launch(stream); } catch (error) { console.log(error.driverStatus); }
+      stream.synchronizeSync();
+      exec.launch(stream);
+      stream.synchronizeSync();
+    `);
+    expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: '1\nran\n', stderr: '' });
+  });
+
+  test('a launch is one call of the driver, so that nothing can fail after it', () => {
+    using graph = captured();
+    using exec = graph.instantiate();
+    const before = driverCallCounts().byFunction;
+    exec.launch(stream);
+    const after = driverCallCounts().byFunction;
+    const made = Object.keys(after).filter((name) => after[name] !== before[name]);
+    expect(made).toEqual(['cuGraphLaunch']);
+    stream.synchronizeSync();
+    expect(runs).toEqual(['function']);
   });
 
   test('an error in one is an uncaught exception, and the launch goes on', () => {
