@@ -1,7 +1,7 @@
 // Builds what only tests and benchmarks load: the strict driver (a libcuda.so.1, and the addon that
-// controls it), the addon that launches kernels, one that speaks DLPack, the native side of the
-// benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds them and prints their
-// paths.
+// controls it), the addon that launches kernels, one that speaks DLPack, one that uses the driver on its
+// own, the native side of the benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds
+// them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -29,6 +29,11 @@ export function buildKernels() {
 /** @returns {string} the path of dlpack.node, which implements DLPack on its own */
 export function buildDLPackAddon() {
   return join(build('dlpack'), 'dlpack.node');
+}
+
+/** @returns {string} the path of foreign.node, a library that uses the driver on its own */
+export function buildForeignLibrary() {
+  return join(build('foreign'), 'foreign.node');
 }
 
 /** @returns {string} the path of bench_native */
@@ -70,4 +75,4 @@ function cmake(...args) {
 }
 
 if (argv[1] === fileURLToPath(import.meta.url))
-  console.log([buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildNativeBenchmarks(), buildExampleAddons()].join('\n'));
+  console.log([buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildNativeBenchmarks(), buildExampleAddons()].join('\n'));

@@ -40,6 +40,11 @@ Status CudaUnavailableReason(Environment&, const Napi::CallbackInfo& info, Napi:
   return kSuccess;
 }
 
+Status DriverTableAddress(Environment& environment, const Napi::CallbackInfo&) {
+  environment.Out(1, static_cast<double>(reinterpret_cast<std::uintptr_t>(environment.backend)));
+  return environment.backend != nullptr ? kSuccess : kNoBackend;
+}
+
 Status MissingDriverFunctions(Environment&, const Napi::CallbackInfo& info, Napi::Value* result) {
   *result = Napi::String::New(info.Env(), cuda::Load().missing);
   return kSuccess;

@@ -42,6 +42,7 @@ Status Initialize(Environment& environment, const Napi::CallbackInfo& info);
 // backend.cc
 Status OpenBackend(Environment& environment, const Napi::CallbackInfo& info);
 Status CudaUnavailableReason(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status DriverTableAddress(Environment& environment, const Napi::CallbackInfo& info);
 Status MissingDriverFunctions(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status ConfigureSoftware(Environment& environment, const Napi::CallbackInfo& info);
 Status ManagedActivity(Environment& environment, const Napi::CallbackInfo& info);
@@ -118,6 +119,7 @@ Status DestroyGraphExec(Environment& environment, const Napi::CallbackInfo& info
 Status UpdateGraphExec(Environment& environment, const Napi::CallbackInfo& info);
 Status LaunchGraph(Environment& environment, const Napi::CallbackInfo& info);
 Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info);
+Status AddChildGraph(Environment& environment, const Napi::CallbackInfo& info);
 Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info);
 Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info);
 

@@ -104,6 +104,34 @@ Status UploadGraph(Environment& environment, const Napi::CallbackInfo& info) {
   });
 }
 
+Status AddChildGraph(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  StreamEntry* entry;
+  GraphEntry* child;
+  Status status = FindStream(environment, info[0], &entry);
+  if (status == kSuccess) status = FindGraph(environment, info[1], &handle, &child);
+  if (status != kSuccess) return status;
+  const Stream stream = entry->stream;
+  const RelaxedContextScope context(environment, entry->device);
+  if (context.status() != kSuccess) return context.status();
+  Graph graph;
+  std::uint64_t capture = 0;
+  status = child->functions.empty() ? CapturedGraphOf(environment, *entry, &graph)
+                                    : CapturedGraphForJavaScript(environment, *entry, &graph, &capture);
+  if (status != kSuccess) return status;
+  if (graph == nullptr) return kErrorIllegalState;
+  int capture_status;
+  const GraphNode* last = nullptr;
+  std::size_t count = 0;
+  status = environment.driver->StreamGetCaptureInfo(stream, &capture_status, nullptr, nullptr, &last, &count);
+  GraphNode node = nullptr;
+  if (status == kSuccess) status = environment.Counted<Call::kGraphAddChildGraphNode>(&node, graph, last, count, child->graph);
+  if (status != kSuccess) return status;
+  // It is a node from here on, whatever happens.
+  NoteCapturedFunctions(capture, child->functions);
+  return environment.Counted<Call::kStreamUpdateCaptureDependencies>(stream, &node, std::size_t{1}, unsigned{kSetDependencies});
+}
+
 Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
   GraphEntry* graph;

@@ -87,7 +87,9 @@ enum : int { kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRe
 // CUstreamCaptureStatus
 enum : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
 // CUgraphNodeType: those that the software device makes.
-enum : int { kNodeCopy = 1, kNodeFill = 2, kNodeHost = 3, kNodeAllocation = 10, kNodeFree = 11, kNodeTypeCount = 14 };
+enum : int { kNodeCopy = 1, kNodeFill = 2, kNodeHost = 3, kNodeGraph = 4, kNodeAllocation = 10, kNodeFree = 11, kNodeTypeCount = 14 };
+// CUstreamUpdateCaptureDependencies_flags
+enum : unsigned { kAddDependencies = 0, kSetDependencies = 1 };
 // CUgraphInstantiate_flags
 enum : unsigned long long { kInstantiateAutoFree = 1 };
 // CUuserObject_flags, CUuserObjectRetain_flags
@@ -264,6 +266,10 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000, (Stream stream, int* status))                                                   \
   X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo", 11030,                                                                           \
     (Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies, std::size_t* dependency_count))    \
+  X(StreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies", 11030,                                                     \
+    (Stream stream, GraphNode * dependencies, std::size_t count, unsigned flags))                                                    \
+  X(GraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000,                                                                       \
+    (GraphNode * node, Graph graph, const GraphNode* dependencies, std::size_t count, Graph child))                                  \
   X(GraphDestroy, "cuGraphDestroy", 10000, (Graph graph))                                                                            \
   X(GraphGetNodes, "cuGraphGetNodes", 10000, (Graph graph, GraphNode * nodes, std::size_t * count))                                  \
   X(GraphNodeGetType, "cuGraphNodeGetType", 10000, (GraphNode node, int* type))                                                      \

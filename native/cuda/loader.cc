@@ -83,6 +83,7 @@ const Feature kFeatures[] = {
      {"cuStreamBeginCapture", "cuStreamEndCapture", "cuStreamGetCaptureInfo", "cuGraphDestroy", "cuGraphGetNodes", "cuGraphNodeGetType",
       "cuGraphDebugDotPrint", "cuGraphInstantiateWithFlags", "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuGraphLaunch",
       "cuUserObjectCreate", "cuUserObjectRelease", "cuGraphRetainUserObject"}},
+    {"no child graphs: Stream.addChildGraph", {"cuStreamUpdateCaptureDependencies", "cuGraphAddChildGraphNode"}},
     {"nothing", {"cuDevicePrimaryCtxRelease"}},
 };
 

@@ -14,12 +14,13 @@ namespace {
 // What a capture consists of, to be noted down at each launch: the edges of a graph are the order of each
 // captured stream, and that of events.
 struct CapturedWork {
-  enum class Kind { kWork, kRecord, kWait };
+  enum class Kind { kWork, kRecord, kWait, kGraph };
   struct Step {
     Kind kind;
     Stream stream;
     std::function<void(Stream)> note;  // of work, on the stream that stands for the captured one
     std::size_t recording = 0;         // the number of the one that this is, or that this waits for
+    std::shared_ptr<const CapturedWork> graph = nullptr;
   };
   std::vector<Step> steps;
   std::map<Event, std::size_t> latest;  // recordings
@@ -35,6 +36,7 @@ struct GraphBooks {
   std::map<std::uint64_t, LaunchNotes> captures;  // by the driver's id
   std::map<Graph, LaunchNotes> graphs;
   std::map<GraphExec, LaunchNotes> execs;
+  std::map<GraphNode, LaunchNotes> children;  // graphs that are nodes, until a captured stream goes on from them
 };
 
 // The table holds plain functions, so each table in front of another needs functions of its own.
@@ -128,14 +130,40 @@ struct Functions {
     return status;
   }
 
+  // A node that is a graph counts as captured on the stream that goes on from it.
+  static Status GraphAddChildGraphNode(GraphNode* node, Graph graph, const GraphNode* dependencies, std::size_t count, Graph child) {
+    const std::lock_guard<std::mutex> lock(Graphs().mutex);
+    return Noted(Next().GraphAddChildGraphNode(node, graph, dependencies, count, child), [=] {
+      const auto notes = Graphs().graphs.find(child);
+      if (notes != Graphs().graphs.end()) Graphs().children[*node] = notes->second;
+    });
+  }
+
+  static Status StreamUpdateCaptureDependencies(Stream stream, GraphNode* dependencies, std::size_t count, unsigned flags) {
+    const Status status = Next().StreamUpdateCaptureDependencies(stream, dependencies, count, flags);
+    return NotedOrCaptured(
+        status, stream, [](Stream) {},
+        [=](CapturedWork& work) {
+          for (std::size_t i = 0; i < count; ++i) {
+            const auto child = Graphs().children.find(dependencies[i]);
+            if (child == Graphs().children.end()) continue;
+            work.steps.push_back({CapturedWork::Kind::kGraph, stream, nullptr, 0, std::move(child->second)});
+            Graphs().children.erase(child);
+          }
+        });
+  }
+
   // What a launch calls the events of its capture.
   static Event EventOf(std::size_t recording) {
     return reinterpret_cast<Event>(static_cast<std::uintptr_t>(std::uint64_t{1} << 63 | (recording + 1)));
   }
 
-  // Each stream that joined runs beside the one of the launch, which stands for the origin.
-  static void NoteLaunch(const CapturedWork& work, Stream stream) {
+  // Each stream that joined runs beside the one of the launch, which stands for the origin. `recordings` have
+  // been numbered in the launch so far.
+  static void NoteLaunch(const CapturedWork& work, Stream stream, std::size_t* recordings) {
     std::map<Stream, Stream> branches;
+    const std::size_t first = *recordings;
+    *recordings += work.recordings;
     for (const CapturedWork::Step& step : work.steps) {
       Stream on = stream;
       if (step.stream != work.origin) {
@@ -146,10 +174,11 @@ struct Functions {
         on = branch;
       }
       if (step.kind == CapturedWork::Kind::kWork) step.note(on);
-      if (step.kind == CapturedWork::Kind::kRecord) Checker().Recorded(EventOf(step.recording), on);
-      if (step.kind == CapturedWork::Kind::kWait) Checker().Waits(on, EventOf(step.recording));
+      if (step.kind == CapturedWork::Kind::kRecord) Checker().Recorded(EventOf(first + step.recording), on);
+      if (step.kind == CapturedWork::Kind::kWait) Checker().Waits(on, EventOf(first + step.recording));
+      if (step.kind == CapturedWork::Kind::kGraph) NoteLaunch(*step.graph, on, recordings);
     }
-    for (std::size_t recording = 0; recording < work.recordings; ++recording) Checker().TakeEvent(EventOf(recording));
+    for (std::size_t recording = 0; recording < work.recordings; ++recording) Checker().TakeEvent(EventOf(first + recording));
     for (const auto& [joined, branch] : branches) Checker().EndBranch(branch);
   }
 
@@ -199,7 +228,8 @@ struct Functions {
       Checker().Waits(stream, LaunchEvent(exec));
       Checker().Submitted(stream);
       const auto notes = Graphs().execs.find(exec);
-      if (notes != Graphs().execs.end() && notes->second != nullptr) NoteLaunch(*notes->second, stream);
+      std::size_t recordings = 0;
+      if (notes != Graphs().execs.end() && notes->second != nullptr) NoteLaunch(*notes->second, stream, &recordings);
       Checker().Recorded(LaunchEvent(exec), stream);
     });
   }
@@ -391,6 +421,8 @@ struct Functions {
     CISTERN_REPLACE(LaunchHostFunc)
     CISTERN_REPLACE(StreamWaitValue32)
     CISTERN_REPLACE(StreamEndCapture)
+    CISTERN_REPLACE(StreamUpdateCaptureDependencies)
+    CISTERN_REPLACE(GraphAddChildGraphNode)
     CISTERN_REPLACE(GraphDestroy)
     CISTERN_REPLACE(GraphInstantiateWithFlags)
     CISTERN_REPLACE(GraphExecUpdate)

@@ -193,6 +193,22 @@ Status GetCaptureInfo(StreamState& stream, CaptureInfo* info) {
   return kSuccess;
 }
 
+Status UpdateDependencies(StreamState& stream, const GraphNode* handles, std::size_t count, bool replaces) {
+  CaptureLock lock;
+  Capture* capture = CaptureOf(stream);
+  if (capture == nullptr) return kErrorIllegalState;
+  if (capture->IsInvalid()) return kErrorCaptureInvalidated;
+  std::vector<NodeIndex> nodes;
+  const Status status = FindNodes(*capture->graph, handles, count, &nodes);
+  if (status != kSuccess) return status;
+  std::vector<NodeIndex>& tail = capture->tails[&stream];
+  if (replaces) tail.clear();
+  for (const NodeIndex node : nodes) {
+    if (std::find(tail.begin(), tail.end(), node) == tail.end()) tail.push_back(node);
+  }
+  return kSuccess;
+}
+
 Status CheckUnsafeCall() {
   const int mode = thread_state.capture_mode;
   if (mode == kCaptureModeRelaxed) return kSuccess;

@@ -52,6 +52,8 @@ struct CaptureInfo {
   std::size_t dependency_count = 0;
 };
 Status GetCaptureInfo(StreamState& stream, CaptureInfo* info);
+// Changes what the next node of a captured stream depends on.
+Status UpdateDependencies(StreamState& stream, const GraphNode* nodes, std::size_t count, bool replaces);
 
 // A call that is potentially unsafe: refused, and the capture invalidated, as the thread's mode says.
 Status CheckUnsafeCall();

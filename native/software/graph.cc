@@ -28,6 +28,12 @@ std::atomic<int> graph_memory_count{0};
 
 constexpr int kNodeBits = 32;
 
+// Null unless the node is a graph.
+const ChildGraph* ChildOf(const Node& node) {
+  const auto* child = std::get_if<std::shared_ptr<const ChildGraph>>(&node.what);
+  return child != nullptr ? child->get() : nullptr;
+}
+
 bool IsMemoryNode(const Node& node) { return node.type == kNodeAllocation || node.type == kNodeFree; }
 
 bool IsStillValid(std::uint64_t address, std::uint64_t bytes, bool will_write) {
@@ -39,6 +45,9 @@ std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uint
 
 // A GPU would fault, or write to what has the memory now.
 bool UsesValidMemory(const Node& node) {
+  if (const ChildGraph* child = ChildOf(node)) {
+    return std::all_of(child->body->nodes.begin(), child->body->nodes.end(), UsesValidMemory);
+  }
   if (const auto* copy = std::get_if<CopyWork>(&node.what)) {
     return IsStillValid(AddressOf(copy->destination), copy->bytes, true) && IsStillValid(AddressOf(copy->source), copy->bytes, false);
   }
@@ -96,13 +105,39 @@ bool IsSameKindOfCopy(const CopyWork& one, const CopyWork& other) {
   return kind(one.destination) == kind(other.destination) && kind(one.source) == kind(other.source);
 }
 
+int CompareGraphs(const GraphBody& old, const GraphBody& replacement, NodeIndex* changed);
+
 // Why an executable graph cannot take the nodes of another graph.
 int CompareNodes(const Node& old, const Node& replacement) {
   if (old.type != replacement.type) return kUpdateNodeTypeChanged;
   if (old.dependencies != replacement.dependencies) return kUpdateTopologyChanged;
   if (IsMemoryNode(old)) return kUpdateNotSupported;
+  if (const ChildGraph* child = ChildOf(old)) return CompareGraphs(*child->body, *ChildOf(replacement)->body, nullptr);
   const auto* copy = std::get_if<CopyWork>(&old.what);
   return copy == nullptr || IsSameKindOfCopy(*copy, std::get<CopyWork>(replacement.what)) ? kUpdateSuccess : kUpdateParametersChanged;
+}
+
+// *changed is the node that is the reason, if one is.
+int CompareGraphs(const GraphBody& old, const GraphBody& replacement, NodeIndex* changed) {
+  if (old.nodes.size() != replacement.nodes.size()) return kUpdateTopologyChanged;
+  for (NodeIndex node = 0; node < old.nodes.size(); ++node) {
+    const int result = CompareNodes(old.nodes[node], replacement.nodes[node]);
+    if (result == kUpdateSuccess) continue;
+    if (changed != nullptr) *changed = node;
+    return result;
+  }
+  return kUpdateSuccess;
+}
+
+// All work of a graph, in the order of a launch. A graph in it is one node, so its work stays together.
+void AddWorks(const GraphBody& body, std::vector<Work>& works) {
+  for (const NodeIndex node : OrderOfLaunch(body)) {
+    const auto& what = body.nodes[node].what;
+    if (const auto* copy = std::get_if<CopyWork>(&what)) works.emplace_back(*copy);
+    if (const auto* fill = std::get_if<FillWork>(&what)) works.emplace_back(*fill);
+    if (const auto* host = std::get_if<HostFunctionWork>(&what)) works.emplace_back(*host);
+    if (const ChildGraph* child = ChildOf(body.nodes[node])) AddWorks(*child->body, works);
+  }
 }
 
 void FreeBlock(Device& device, std::uint64_t address) {
@@ -172,6 +207,27 @@ const Node* FindNode(GraphNode handle) {
   return &graph->body->nodes[node - 1];
 }
 
+Status FindNodes(const GraphState& graph, const GraphNode* handles, std::size_t count, std::vector<NodeIndex>* nodes) {
+  if (handles == nullptr && count > 0) return kErrorInvalidValue;
+  nodes->clear();
+  for (std::size_t index = 0; index < count; ++index) {
+    const std::uint64_t number = HandleBits(handles[index]) - HandleBits(NodeHandle(graph, 0));
+    const auto node = static_cast<NodeIndex>(number);
+    if (number >= graph.body->nodes.size() || std::find(nodes->begin(), nodes->end(), node) != nodes->end()) return kErrorInvalidValue;
+    nodes->push_back(node);
+  }
+  return kSuccess;
+}
+
+Status AddChildGraph(GraphState& graph, std::vector<NodeIndex> dependencies, const GraphState& child, GraphNode* node) {
+  if (std::any_of(child.body->nodes.begin(), child.body->nodes.end(), IsMemoryNode)) return kErrorInvalidValue;
+  auto copy = std::make_shared<const ChildGraph>(ChildGraph{child.body, child.objects});
+  std::vector<Node>& nodes = graph.body->nodes;
+  *node = NodeHandle(graph, static_cast<NodeIndex>(nodes.size()));
+  nodes.push_back({kNodeGraph, std::move(dependencies), std::move(copy)});
+  return kSuccess;
+}
+
 Status AllocateGraphMemory(Device& device, std::uint64_t bytes, std::shared_ptr<GraphMemory>* memory) {
   std::uint64_t address;
   Status status = device.memory.Allocate(bytes, &address);
@@ -223,12 +279,7 @@ Status Launch(ExecState& exec, StreamState& stream) {
   if (status != kSuccess) return status;
   if (!std::all_of(body.nodes.begin(), body.nodes.end(), UsesValidMemory)) return kErrorIllegalAddress;
   std::vector<Work> works;
-  for (const NodeIndex node : OrderOfLaunch(body)) {
-    const auto& what = body.nodes[node].what;
-    if (const auto* copy = std::get_if<CopyWork>(&what)) works.emplace_back(*copy);
-    if (const auto* fill = std::get_if<FillWork>(&what)) works.emplace_back(*fill);
-    if (const auto* host = std::get_if<HostFunctionWork>(&what)) works.emplace_back(*host);
-  }
+  AddWorks(body, works);
   works.emplace_back(KeepWork{exec.body});
   works.emplace_back(KeepWork{exec.objects});
   // "Only one instance of hGraphExec may be executing at a time."
@@ -240,14 +291,10 @@ Status Launch(ExecState& exec, StreamState& stream) {
 }
 
 Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* result) {
-  const std::vector<Node>& old = exec.body->nodes;
-  const std::vector<Node>& replacement = graph.body->nodes;
-  *result = {kUpdateSuccess, nullptr, nullptr};
-  if (old.size() != replacement.size()) result->result = kUpdateTopologyChanged;
-  for (NodeIndex node = 0; node < old.size() && result->result == kUpdateSuccess; ++node) {
-    result->result = CompareNodes(old[node], replacement[node]);
-    if (result->result != kUpdateSuccess) result->node = NodeHandle(graph, node);
-  }
+  const NodeIndex none = static_cast<NodeIndex>(graph.body->nodes.size());
+  NodeIndex node = none;
+  *result = {CompareGraphs(*exec.body, *graph.body, &node), nullptr, nullptr};
+  if (node != none) result->node = NodeHandle(graph, node);
   if (result->result != kUpdateSuccess) return kErrorGraphExecUpdateFailure;
   exec.body = graph.body;
   exec.objects = std::make_shared<OwnedObjects>(graph.objects);

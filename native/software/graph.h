@@ -40,10 +40,12 @@ struct GraphMemory {
 };
 
 using NodeIndex = std::uint32_t;
+struct ChildGraph;
 struct Node {
   int type;  // CUgraphNodeType
   std::vector<NodeIndex> dependencies;
-  std::variant<CopyWork, FillWork, HostFunctionWork, std::uint64_t> what;  // the last: an address that is allocated or freed
+  // The last but one: an address that is allocated or freed.
+  std::variant<CopyWork, FillWork, HostFunctionWork, std::uint64_t, std::shared_ptr<const ChildGraph>> what;
 };
 
 struct GraphBody {
@@ -52,6 +54,12 @@ struct GraphBody {
 
   // Whether one of `later`, or a node that it depends on, is the node.
   bool IsOrderedBefore(NodeIndex node, const std::vector<NodeIndex>& later) const;
+};
+
+// A graph that is a node of another one, as it was when it was added. It allocates and frees nothing.
+struct ChildGraph {
+  std::shared_ptr<const GraphBody> body;
+  OwnedObjects objects;
 };
 
 struct alignas(64) GraphState : HandleSlot {
@@ -80,6 +88,11 @@ std::shared_ptr<GraphBody> EndGraph(GraphState& graph);
 GraphNode NodeHandle(const GraphState& graph, NodeIndex node);
 // Null unless it is a node of a live graph.
 const Node* FindNode(GraphNode handle);
+// The nodes of these handles; kErrorInvalidValue unless they are different nodes of the graph.
+Status FindNodes(const GraphState& graph, const GraphNode* handles, std::size_t count, std::vector<NodeIndex>* nodes);
+
+// Adds a node to a graph that a capture is still adding to: a copy of another graph.
+Status AddChildGraph(GraphState& graph, std::vector<NodeIndex> dependencies, const GraphState& child, GraphNode* node);
 
 // An allocation that becomes a node.
 Status AllocateGraphMemory(Device& device, std::uint64_t bytes, std::shared_ptr<GraphMemory>* memory);

@@ -29,6 +29,8 @@ const char* NodeTypeName(int type) {
       return "MEMSET";
     case kNodeHost:
       return "HOST";
+    case kNodeGraph:
+      return "GRAPH";
     case kNodeAllocation:
       return "MEM_ALLOC";
     default:
@@ -36,16 +38,21 @@ const char* NodeTypeName(int type) {
   }
 }
 
-std::string DotText(const GraphBody& body) {
-  std::string text = "digraph dot {\n";
+// The nodes of a graph that is a node are in a box of their own, and have its name before theirs.
+std::string DotText(const GraphBody& body, const std::string& name = "node") {
+  std::string text;
   for (std::size_t index = 0; index < body.nodes.size(); ++index) {
     const Node& node = body.nodes[index];
-    text += "  node_" + std::to_string(index) + " [label=\"" + NodeTypeName(node.type) + "\"];\n";
+    const std::string own_name = name + "_" + std::to_string(index);
+    text += "  " + own_name + " [label=\"" + NodeTypeName(node.type) + "\"];\n";
     for (const NodeIndex dependency : node.dependencies) {
-      text += "  node_" + std::to_string(dependency) + " -> node_" + std::to_string(index) + ";\n";
+      text += "  " + name + "_" + std::to_string(dependency) + " -> " + own_name + ";\n";
     }
+    if (node.type != kNodeGraph) continue;
+    const auto& child = std::get<std::shared_ptr<const ChildGraph>>(node.what);
+    text += "  subgraph cluster_" + own_name + " {\n" + DotText(*child->body, own_name) + "  }\n";
   }
-  return text + "}\n";
+  return text;
 }
 
 }  // namespace
@@ -100,6 +107,28 @@ Status StreamGetCaptureInfo(Stream stream, int* capture_status, std::uint64_t* i
   return kSuccess;
 }
 
+Status StreamUpdateCaptureDependencies(Stream stream, GraphNode* dependencies, std::size_t count, unsigned flags) {
+  StreamState* state;
+  const Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  return flags <= kSetDependencies ? UpdateDependencies(*state, dependencies, count, flags == kSetDependencies)
+                                   : Status{kErrorInvalidValue};
+}
+
+// Only to a graph that a capture is still adding to: that of another may have executable graphs, which share it.
+Status GraphAddChildGraphNode(GraphNode* node, Graph graph, const GraphNode* dependencies, std::size_t count, Graph child) {
+  const std::lock_guard<std::mutex> lock(GraphMutex());
+  GraphState* state = graph_table.Find(HandleBits(graph));
+  GraphState* child_state;
+  if (state == nullptr || node == nullptr) return kErrorInvalidValue;
+  Status status = ResolveGraph(child, &child_state);
+  if (status != kSuccess) return status;
+  std::vector<NodeIndex> nodes;
+  status = FindNodes(*state, dependencies, count, &nodes);
+  if (status != kSuccess) return status;
+  return state->is_captured ? AddChildGraph(*state, std::move(nodes), *child_state, node) : Status{kErrorNotSupported};
+}
+
 Status GraphDestroy(Graph graph) {
   std::shared_ptr<GraphBody> body;  // destroyed after the lock
   const std::lock_guard<std::mutex> lock(GraphMutex());
@@ -141,7 +170,7 @@ Status GraphDebugDotPrint(Graph graph, const char* path, unsigned) {
   if (path == nullptr) return kErrorInvalidValue;
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) return kErrorOperatingSystem;
-  const std::string text = DotText(*state->body);
+  const std::string text = "digraph dot {\n" + DotText(*state->body) + "}\n";
   const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   return std::fclose(file) == 0 && is_written ? kSuccess : kErrorOperatingSystem;
 }

@@ -248,6 +248,13 @@ void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, 
   if (replaces) stream.capture->left_out.insert(stream.frontier.begin(), stream.frontier.end());
   if (replaces) stream.frontier.clear();
   AddTo(stream.frontier, nodes);
+  for (const std::size_t node : nodes) stream.capture->left_out.erase(node);
+}
+
+void NoteAdded(const GraphState& graph, GraphNode node) {
+  for (const CaptureRef& capture : driver.captures) {
+    if (capture->graph.get() == &graph) capture->left_out.insert(driver.nodes.Find(node)->index);
+  }
 }
 
 void AddCapturedNode(const StreamRef& stream, NodeState node) {

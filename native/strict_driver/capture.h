@@ -18,7 +18,7 @@ struct CaptureState {
   StreamRef origin;
   std::set<StreamRef> streams;        // the origin, and those that have joined
   std::shared_ptr<GraphState> graph;  // null: invalidated
-  std::set<std::size_t> left_out;     // nodes that the caller took out of a frontier: they need not be joined
+  std::set<std::size_t> left_out;     // nodes that the caller took out of a frontier, or added itself: they need not be joined
   bool IsOpen() const { return origin != nullptr; }
 };
 
@@ -54,6 +54,8 @@ Status CaptureRecord(const StreamState& stream, EventState& event);
 Status CaptureWait(const StreamRef& stream, const EventState& event);
 // A wait that becomes a node: for what is the event's last recording at each launch.
 Status CaptureExternalWait(const StreamRef& stream, const std::shared_ptr<EventState>& event);
+// The caller adds a node to a graph, which may be being captured.
+void NoteAdded(const GraphState& graph, GraphNode node);
 // Changes what the next node of a captured stream depends on.
 void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, bool replaces);
 

@@ -85,7 +85,7 @@ Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, 
   return kSuccess;
 }
 
-Status StreamUpdateCaptureDependencies11030(Stream stream, GraphNode* dependencies, std::size_t count, unsigned flags) {
+Status StreamUpdateCaptureDependencies(Stream stream, GraphNode* dependencies, std::size_t count, unsigned flags) {
   STRICT_DRIVER_ENTER("cuStreamUpdateCaptureDependencies", kContext);
   StreamRef state;
   Status status = FindStream(stream, &state, false);
@@ -104,7 +104,7 @@ Status StreamUpdateCaptureDependencies11030(Stream stream, GraphNode* dependenci
 }
 
 Status StreamUpdateCaptureDependencies12030(Stream stream, GraphNode* dependencies, const EdgeData*, std::size_t count, unsigned flags) {
-  return StreamUpdateCaptureDependencies11030(stream, dependencies, count, flags);
+  return StreamUpdateCaptureDependencies(stream, dependencies, count, flags);
 }
 
 }  // namespace cistern::strict::calls

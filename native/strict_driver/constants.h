@@ -26,8 +26,6 @@ enum : unsigned { kHostAllocWriteCombined = 4 };
 enum : int { kNodeKernel = 0, kNodeEventWait = 6, kNodeEventRecord = 7 };
 // CUevent_record_flags, CUevent_wait_flags
 enum : unsigned { kEventRecordExternal = 1, kEventWaitExternal = 1 };
-// CUstreamUpdateCaptureDependencies_flags
-enum : unsigned { kAddDependencies = 0, kSetDependencies = 1 };
 // CUgraphEdgeData
 struct EdgeData {
   unsigned char from_port;

@@ -36,10 +36,16 @@ std::vector<std::size_t> ArbitraryOrder(const std::vector<NodeRef>& nodes, std::
   return order;
 }
 
+std::size_t CountNodes(const ExecBody& body) {
+  std::size_t count = 0;
+  for (const NodeRef& node : body.nodes) count += node->child == nullptr ? 1 : CountNodes(*node->child);
+  return count;
+}
+
 const StreamRef& AnyQueue(ExecState& exec, ContextState* context) {
   std::vector<StreamRef>& queues = exec.queues[context];
   if (queues.empty()) {
-    const std::size_t count = std::min(kMostQueues, exec.body->nodes.size());
+    const std::size_t count = std::min(kMostQueues, CountNodes(*exec.body));
     for (std::size_t i = 0; i < count; ++i) queues.push_back(NewStream(context, Role::kCreated, kStreamNonBlocking, 0));
   }
   return queues[exec.random() % queues.size()];
@@ -72,11 +78,6 @@ Operation OperationOf(const NodeState& node) {
   return operation;
 }
 
-Status Fail(GraphUpdateResult* result, int reason, GraphNode node) {
-  *result = {reason, node, nullptr};
-  return kErrorGraphExecUpdateFailure;
-}
-
 bool HasMemory(const NodeRef& node) { return node->memory != nullptr; }
 
 // Where the operands of a copy or fill are cannot change.
@@ -87,6 +88,49 @@ bool AreAlike(const AllocationRef& a, const AllocationRef& b) {
 
 bool HaveAlikeOperands(const NodeState& a, const NodeState& b) {
   return std::equal(a.uses.begin(), a.uses.end(), b.uses.begin(), b.uses.end(), AreAlike);
+}
+
+// Why nodes cannot become others, and the node that is the reason, if one is.
+int CompareNodes(const std::vector<NodeRef>& before, const std::vector<NodeRef>& after, GraphNode* reason) {
+  if (before.size() != after.size()) return kUpdateTopologyChanged;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const NodeState& node = *after[i];
+    *reason = node.handle;
+    if (node.after != before[i]->after) return kUpdateTopologyChanged;
+    if (node.type != before[i]->type) return kUpdateNodeTypeChanged;
+    if (node.memory != before[i]->memory) return kUpdateNotSupported;
+    if (node.context != before[i]->context || !HaveAlikeOperands(*before[i], node)) return kUpdateParametersChanged;
+    GraphNode inner;
+    const int result = node.child == nullptr ? kUpdateSuccess : CompareNodes(before[i]->child->nodes, node.child->nodes, &inner);
+    if (result != kUpdateSuccess) return result;
+  }
+  return kUpdateSuccess;
+}
+
+// Submits the nodes of a graph behind these places; returns those behind which all of them have run.
+std::vector<Place> SubmitNodes(ExecState& exec, const ExecBody& body, const std::vector<Place>& begin) {
+  std::vector<std::vector<Place>> places(body.nodes.size());
+  std::vector<bool> has_follower(body.nodes.size());
+  for (const std::size_t index : ArbitraryOrder(body.nodes, exec.random)) {
+    const NodeState& node = *body.nodes[index];
+    std::vector<Place> after = begin;
+    for (const std::size_t before : node.after) {
+      after.insert(after.end(), places[before].begin(), places[before].end());
+      has_follower[before] = true;
+    }
+    if (node.child != nullptr) {
+      places[index] = SubmitNodes(exec, *node.child, after);
+      continue;
+    }
+    Operation operation = OperationOf(node);
+    operation.after.insert(operation.after.end(), after.begin(), after.end());
+    Submit(AnyQueue(exec, node.context), std::move(operation), &places[index].emplace_back());
+  }
+  std::vector<Place> end = begin;
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    if (!has_follower[index]) end.insert(end.end(), places[index].begin(), places[index].end());
+  }
+  return end;
 }
 
 }  // namespace
@@ -111,6 +155,15 @@ std::size_t AddNode(GraphState& graph, NodeState node) {
   return added->index;
 }
 
+GraphNode AddChildGraph(GraphState& graph, std::vector<std::size_t> after, const GraphState& child) {
+  if (std::any_of(child.nodes.begin(), child.nodes.end(), HasMemory)) return nullptr;
+  NodeState node;
+  node.type = kNodeGraph;
+  node.after = std::move(after);
+  node.child = std::make_shared<ExecBody>(ExecBody{child.nodes, child.objects});
+  return graph.nodes[AddNode(graph, std::move(node))]->handle;
+}
+
 std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch) {
   if (!graph.exec.expired() && std::any_of(graph.nodes.begin(), graph.nodes.end(), HasMemory)) return nullptr;
   auto exec = std::make_shared<ExecState>();
@@ -123,15 +176,11 @@ std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch) 
 }
 
 Status Update(ExecState& exec, const GraphState& graph, GraphUpdateResult* result) {
-  const std::vector<NodeRef>& before = exec.body->nodes;
-  if (before.size() != graph.nodes.size()) return Fail(result, kUpdateTopologyChanged, nullptr);
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const NodeState& node = *graph.nodes[i];
-    if (node.after != before[i]->after) return Fail(result, kUpdateTopologyChanged, node.handle);
-    if (node.type != before[i]->type) return Fail(result, kUpdateNodeTypeChanged, node.handle);
-    if (node.memory != before[i]->memory) return Fail(result, kUpdateNotSupported, node.handle);
-    if (node.context != before[i]->context || !HaveAlikeOperands(*before[i], node))
-      return Fail(result, kUpdateParametersChanged, node.handle);
+  GraphNode reason = nullptr;
+  const int compared = CompareNodes(exec.body->nodes, graph.nodes, &reason);
+  if (compared != kUpdateSuccess) {
+    *result = {compared, reason, nullptr};
+    return kErrorGraphExecUpdateFailure;
   }
   exec.body = std::make_shared<ExecBody>(ExecBody{graph.nodes, graph.objects});
   *result = {kUpdateSuccess, nullptr, nullptr};
@@ -151,23 +200,9 @@ Status Launch(ExecState& exec, const StreamRef& stream) {
   Place begun;
   status = Submit(stream, std::move(begin), &begun);
   if (status != kSuccess) return status;
-  std::vector<Place> places(body->nodes.size());
-  std::vector<bool> has_follower(body->nodes.size());
-  for (const std::size_t index : ArbitraryOrder(body->nodes, exec.random)) {
-    const NodeState& node = *body->nodes[index];
-    Operation operation = OperationOf(node);
-    operation.after.push_back(begun);
-    for (const std::size_t before : node.after) {
-      operation.after.push_back(places[before]);
-      has_follower[before] = true;
-    }
-    Submit(AnyQueue(exec, node.context), std::move(operation), &places[index]);
-  }
   Operation end;
   end.name = "the end of a graph";
-  for (std::size_t index = 0; index < places.size(); ++index) {
-    if (!has_follower[index]) end.after.push_back(places[index]);
-  }
+  end.after = SubmitNodes(exec, *body, {begun});
   for (const NodeRef& node : body->nodes) {
     if (node->memory != nullptr) node->memory->launches += 1;
   }

@@ -22,6 +22,7 @@ namespace cistern::strict {
 // Fills in the operation; fails if an argument, or the memory there, is not valid. With the lock.
 using Make = std::function<Status(Operation* operation)>;
 
+struct ExecBody;
 struct NodeState {
   int type = 0;
   ContextState* context = nullptr;
@@ -29,9 +30,10 @@ struct NodeState {
   Make make;
   std::vector<AllocationRef> uses;  // when it was captured
   GraphNode handle = nullptr;
-  std::size_t index = 0;                // in its graph
-  const GraphState* graph = nullptr;    // only to compare
-  std::shared_ptr<GraphMemory> memory;  // that it allocates or frees
+  std::size_t index = 0;                  // in its graph
+  const GraphState* graph = nullptr;      // only to compare
+  std::shared_ptr<GraphMemory> memory;    // that it allocates or frees
+  std::shared_ptr<const ExecBody> child;  // the graph that it is
 };
 using NodeRef = std::shared_ptr<const NodeState>;
 
@@ -43,7 +45,7 @@ struct GraphState {
   std::weak_ptr<ExecState> exec;  // the last one that was made of it
 };
 
-// What an executable graph runs; a launch keeps it until its end.
+// What an executable graph, or a graph in another one, runs; a launch keeps it until its end.
 struct ExecBody {
   std::vector<NodeRef> nodes;
   UserObjects objects;
@@ -61,6 +63,8 @@ std::shared_ptr<GraphState> NewGraph();
 // The handles of the graph and its nodes end. What executable graphs share with it stays.
 void DropGraph(GraphState& graph);
 std::size_t AddNode(GraphState& graph, NodeState node);
+// Adds a copy of another graph as a node. Null if that allocates or frees memory.
+GraphNode AddChildGraph(GraphState& graph, std::vector<std::size_t> after, const GraphState& child);
 
 // Null if the graph has memory nodes, and an executable graph already.
 std::shared_ptr<ExecState> Instantiate(GraphState& graph, bool frees_on_launch);

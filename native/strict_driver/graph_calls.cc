@@ -1,4 +1,5 @@
 // Graphs, executable graphs and user objects.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -40,7 +41,44 @@ const char* NameOf(int type) {
   return kNames[type];
 }
 
+// Graphs are numbered as they come.
+void PrintNodes(std::FILE* file, const std::vector<NodeRef>& nodes, int* graphs) {
+  const int graph = ++*graphs;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    std::fprintf(file, "graph_%d_node_%zu[label=\"%zu\\n%s\"];\n", graph, i, i, NameOf(nodes[i]->type));
+    for (const std::size_t before : nodes[i]->after)
+      std::fprintf(file, "graph_%d_node_%zu -> graph_%d_node_%zu;\n", graph, before, graph, i);
+    if (nodes[i]->child == nullptr) continue;
+    std::fprintf(file, "subgraph cluster_%d {\n", *graphs + 1);
+    PrintNodes(file, nodes[i]->child->nodes, graphs);
+    std::fprintf(file, "}\n");
+  }
+}
+
 }  // namespace
+
+// "If childGraph contains allocation nodes, free nodes, or conditional nodes, this call will return an error."
+Status GraphAddChildGraphNode(GraphNode* node, Graph graph, const GraphNode* dependencies, std::size_t count, Graph child) {
+  STRICT_DRIVER_ENTER("cuGraphAddChildGraphNode", kInit);
+  std::shared_ptr<GraphState> state;
+  std::shared_ptr<GraphState> child_state;
+  Status status = FindGraph(graph, &state);
+  if (status == kSuccess) status = FindGraph(child, &child_state);
+  if (status != kSuccess) return status;
+  if (node == nullptr || (count > 0 && dependencies == nullptr)) return kErrorInvalidValue;
+  if (child_state->is_being_captured) return kErrorIllegalState;
+  std::vector<std::size_t> after;
+  for (std::size_t i = 0; i < count; ++i) {
+    const NodeRef before = driver.nodes.Find(dependencies[i]);
+    if (before == nullptr || before->graph != state.get()) return kErrorInvalidValue;
+    if (std::find(after.begin(), after.end(), before->index) != after.end()) return kErrorInvalidValue;
+    after.push_back(before->index);
+  }
+  *node = AddChildGraph(*state, std::move(after), *child_state);
+  if (*node == nullptr) return kErrorInvalidValue;
+  NoteAdded(*state, *node);
+  return kSuccess;
+}
 
 Status GraphDestroy(Graph graph) {
   STRICT_DRIVER_ENTER_UNSAFE("cuGraphDestroy", kInit, CheckPotentiallyUnsafe);
@@ -83,10 +121,8 @@ Status GraphDebugDotPrint(Graph graph, const char* path, unsigned) {
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) return kErrorOperatingSystem;
   std::fprintf(file, "digraph dot {\n");
-  for (std::size_t i = 0; i < state->nodes.size(); ++i) {
-    std::fprintf(file, "graph_1_node_%zu[label=\"%zu\\n%s\"];\n", i, i, NameOf(state->nodes[i]->type));
-    for (const std::size_t before : state->nodes[i]->after) std::fprintf(file, "graph_1_node_%zu -> graph_1_node_%zu;\n", before, i);
-  }
+  int graphs = 0;
+  PrintNodes(file, state->nodes, &graphs);
   std::fprintf(file, "}\n");
   return std::fclose(file) == 0 ? kSuccess : Status{kErrorOperatingSystem};
 }

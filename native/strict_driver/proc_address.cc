@@ -32,7 +32,6 @@ const Entry kEntries[] = {
     {"cuStreamWriteValue32", 11070, AddressOf(calls::StreamWriteValue32)},
     {"cuStreamGetCaptureInfo", 10010, AddressOf(calls::StreamGetCaptureInfo10010)},
     {"cuStreamGetCaptureInfo", 12030, AddressOf(calls::StreamGetCaptureInfo12030)},
-    {"cuStreamUpdateCaptureDependencies", 11030, AddressOf(calls::StreamUpdateCaptureDependencies11030)},
     {"cuStreamUpdateCaptureDependencies", 12030, AddressOf(calls::StreamUpdateCaptureDependencies12030)},
     {"cuDeviceGraphMemTrim", 11040, AddressOf(calls::DeviceGraphMemTrim)},
     {"cuModuleLoadData", 2000, AddressOf(calls::ModuleLoadData)},

@@ -123,6 +123,44 @@ void Fork(Event event, Stream from, Stream to) {
   CHECK_OK(driver.StreamWaitEvent(to, event, 0));
 }
 
+// What the next node of a captured stream depends on.
+struct Frontier {
+  explicit Frontier(Stream stream) {
+    int status = -1;
+    CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &nodes, &count));
+    CHECK(status == kCaptureActive);
+  }
+  Graph graph = nullptr;
+  const GraphNode* nodes = nullptr;
+  std::size_t count = 0;
+};
+
+// Makes a graph the next node of a captured stream.
+GraphNode AddChild(Stream stream, Graph child) {
+  const Frontier frontier(stream);
+  GraphNode node = nullptr;
+  CHECK_OK(driver.GraphAddChildGraphNode(&node, frontier.graph, frontier.nodes, frontier.count, child));
+  CHECK_OK(driver.StreamUpdateCaptureDependencies(stream, &node, 1, kSetDependencies));
+  return node;
+}
+
+std::string PictureOf(Graph graph) {
+  const std::string path = "/tmp/cistern-graph-test.dot";
+  CHECK_OK(driver.GraphDebugDotPrint(graph, path.c_str(), 0));
+  std::FILE* file = std::fopen(path.c_str(), "r");
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  std::remove(path.c_str());
+  return text;
+}
+
+std::size_t CountIn(const std::string& text, const std::string& word) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
 template <typename Predicate>
 bool Eventually(Predicate&& predicate) {
   for (int i = 0; i < 2000 && !predicate(); ++i) SleepMilliseconds(1);
@@ -1058,15 +1096,210 @@ TEST("the picture of a graph has its nodes and edges") {
   Begin(stream);
   for (int i = 0; i < 2; ++i) CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, stream));
   TestGraph graph(End(stream));
-  const std::string path = "/tmp/cistern-graph-test.dot";
-  CHECK_OK(driver.GraphDebugDotPrint(graph, path.c_str(), 0));
-  std::FILE* file = std::fopen(path.c_str(), "r");
-  char text[512] = {};
-  CHECK(std::fread(text, 1, sizeof text - 1, file) > 0);
-  std::fclose(file);
-  std::remove(path.c_str());
-  CHECK(std::strstr(text, "MEMSET") != nullptr && std::strstr(text, "->") != nullptr);
+  const std::string text = PictureOf(graph);
+  CHECK(CountIn(text, "MEMSET") == 2 && CountIn(text, "->") == 1);
   CHECK(driver.GraphDebugDotPrint(graph, "/nowhere/at/all", 0) == kErrorOperatingSystem);
+}
+
+TEST("a graph that is a node of another one runs in its place, with its own order") {
+  TestStream origin;
+  TestStream fork;
+  TestEvent event;
+  TestEvent join;
+  Pinned<int> memory(4);
+  // [1] = [0], [2] = [1]; the second on another stream.
+  Begin(origin);
+  CHECK_OK(driver.MemcpyAsync(memory.pointer() + 4, memory.pointer(), 4, origin));
+  Fork(event, origin, fork);
+  CHECK_OK(driver.MemcpyAsync(memory.pointer() + 8, memory.pointer() + 4, 4, fork));
+  Fork(join, fork, origin);
+  TestGraph innermost(End(origin));
+  Begin(origin);
+  AddChild(origin, innermost);
+  CHECK_OK(driver.MemcpyAsync(memory.pointer() + 12, memory.pointer() + 8, 4, origin));
+  TestGraph inner(End(origin));
+  CHECK(inner.Types() == std::vector<int>({kNodeGraph, kNodeCopy}));
+  for (int value = 1; value <= 8; ++value) {
+    Begin(origin);
+    CHECK_OK(driver.MemsetD32Async(memory.pointer(), unsigned(value), 1, origin));
+    AddChild(origin, inner);
+    CHECK_OK(driver.MemsetD32Async(memory.pointer(), 0, 1, origin));
+    TestGraph graph(End(origin));
+    CHECK(graph.Types() == std::vector<int>({kNodeFill, kNodeGraph, kNodeFill}));
+    RunInAnyOrder(true);
+    TestExec exec(graph);
+    exec.Launch(origin);
+    RunInAnyOrder(false);
+    origin.Synchronize();
+    CHECK(memory[0] == 0 && memory[1] == value && memory[2] == value && memory[3] == value);
+  }
+  TestExec alone(inner);
+  alone.Launch(origin);
+  origin.Synchronize();
+  CHECK(memory[3] == 0);
+}
+
+TEST("a child graph is a copy, which keeps what belonged to the graph") {
+  TestStream stream;
+  Pinned<unsigned> memory(1);
+  std::atomic<int> destroyed[2] = {};
+  const auto add = [&](Graph graph, int number) {
+    UserObject object;
+    CHECK_OK(driver.UserObjectCreate(&object, &destroyed[number], Increment, 1, kUserObjectNoDestructorSync));
+    CHECK_OK(driver.GraphRetainUserObject(graph, object, 1, kUserObjectMove));
+  };
+  Begin(stream);
+  CHECK_OK(driver.MemsetD32Async(memory.pointer(), 3, 1, stream));
+  TestGraph child(End(stream));
+  add(child, 0);
+  Begin(stream);
+  AddChild(stream, child);
+  add(child, 1);
+  child.Destroy();
+  CHECK(Eventually([&] { return destroyed[1] == 1; }));
+  TestGraph graph(End(stream));
+  TestExec exec(graph);
+  graph.Destroy();
+  Gate gate;
+  gate.Close(stream);
+  exec.Launch(stream);
+  exec.Destroy();
+  SleepMilliseconds(10);
+  CHECK(destroyed[0] == 0);
+  gate.Open();
+  stream.Synchronize();
+  CHECK(memory[0] == 3);
+  CHECK(Eventually([&] { return destroyed[0] == 1; }));
+}
+
+TEST("what cannot be a child graph is refused, and the capture stays valid") {
+  TestStream stream;
+  TestStream other;
+  TestPool pool;
+  Pinned<unsigned> memory(1);
+  Begin(stream);
+  FreeAsync(pool.Allocate(4096, stream), stream);
+  TestGraph allocates(End(stream));
+  Begin(stream);
+  CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, stream));
+  TestGraph child(End(stream));
+  Begin(other);
+  CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, other));
+  const Graph unfinished = Frontier(other).graph;
+  GraphNode of_other = *Frontier(other).nodes;
+
+  Begin(stream);
+  CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, stream));
+  const Graph graph = Frontier(stream).graph;
+  GraphNode own[2] = {*Frontier(stream).nodes, *Frontier(stream).nodes};
+  GraphNode node = nullptr;
+  const auto add = driver.GraphAddChildGraphNode;
+  CHECK(add(&node, graph, own, 1, allocates) == kErrorInvalidValue);
+  CHECK(add(&node, graph, own, 1, unfinished) == kErrorIllegalState);
+  CHECK(add(&node, graph, own, 1, graph) == kErrorIllegalState);
+  CHECK(add(&node, graph, own, 2, child) == kErrorInvalidValue);
+  CHECK(add(&node, graph, &of_other, 1, child) == kErrorInvalidValue);
+  CHECK(add(&node, graph, nullptr, 1, child) == kErrorInvalidValue);
+  CHECK(add(nullptr, graph, own, 1, child) == kErrorInvalidValue);
+  const auto update = driver.StreamUpdateCaptureDependencies;
+  CHECK(update(stream, own, 1, kSetDependencies + 1) == kErrorInvalidValue);
+  CHECK(update(stream, nullptr, 1, kSetDependencies) == kErrorInvalidValue);
+  CHECK(update(stream, &of_other, 1, kSetDependencies) == kErrorInvalidValue);
+  CHECK_OK(update(stream, own, 1, kAddDependencies));
+  CHECK(Frontier(stream).count == 1);
+  EndValid(stream);
+  CHECK(update(stream, own, 0, kSetDependencies) == kErrorIllegalState);
+  CHECK(driver.StreamQuery(other) == kErrorCaptureUnsupported);
+  CHECK(update(other, own, 0, kSetDependencies) == kErrorCaptureInvalidated);
+  EndInvalid(other);
+}
+
+TEST("a child graph can be added in every mode of the thread") {
+  TestStream stream;
+  Begin(stream);
+  TestGraph child(End(stream));
+  for (const int mode : kModes) {
+    const ThreadMode thread(mode);
+    Begin(stream, kCaptureModeGlobal);
+    AddChild(stream, child);
+    EndValid(stream);
+  }
+}
+
+TEST("a node that was added beside the streams need not be joined; one that a stream goes on from must be") {
+  TestStream origin;
+  TestStream fork;
+  TestEvent event;
+  Begin(origin);
+  TestGraph child(End(origin));
+  for (const bool goes_on : {false, true}) {
+    Begin(origin);
+    Fork(event, origin, fork);
+    if (goes_on) {
+      AddChild(fork, child);
+      Graph graph = nullptr;
+      CHECK(driver.StreamEndCapture(origin, &graph) == kErrorCaptureUnjoined);
+      CHECK(graph == nullptr);
+    } else {
+      const Frontier frontier(fork);
+      GraphNode node = nullptr;
+      CHECK_OK(driver.GraphAddChildGraphNode(&node, frontier.graph, frontier.nodes, frontier.count, child));
+      EndValid(origin);
+    }
+  }
+}
+
+TEST("an update reaches into child graphs") {
+  TestStream stream;
+  Pinned<unsigned> memory(1);
+  const auto capture = [&](unsigned value, int fills) {
+    Begin(stream);
+    for (int i = 0; i < fills; ++i) CHECK_OK(driver.MemsetD32Async(memory.pointer(), value, 1, stream));
+    TestGraph child(End(stream));
+    Begin(stream);
+    AddChild(stream, child);
+    return End(stream);
+  };
+  TestGraph graph(capture(1, 1));
+  TestGraph other(capture(2, 1));
+  TestGraph longer(capture(3, 2));
+  TestExec exec(graph);
+  GraphUpdateResult result;
+  CHECK(driver.GraphExecUpdate(exec, longer, &result) == kErrorGraphExecUpdateFailure);
+  CHECK(result.result == kUpdateTopologyChanged && result.node != nullptr);
+  CHECK_OK(driver.GraphExecUpdate(exec, other, &result));
+  exec.Launch(stream);
+  stream.Synchronize();
+  CHECK(memory[0] == 2);
+}
+
+#ifndef CISTERN_TEST_STRICT_DRIVER  // as above
+TEST("a graph with a child that uses freed memory is not launched") {
+  TestStream stream;
+  const DevicePointer memory = AllocatePlain(4096);
+  Begin(stream);
+  CHECK_OK(driver.MemsetD8Async(memory, 1, 4096, stream));
+  TestGraph child(End(stream));
+  Begin(stream);
+  AddChild(stream, child);
+  TestGraph graph(End(stream));
+  TestExec exec(graph);
+  CHECK_OK(driver.MemFree(memory));
+  CHECK(driver.GraphLaunch(exec, stream) == kErrorIllegalAddress);
+}
+#endif
+
+TEST("the picture of a graph shows its child graphs") {
+  TestStream stream;
+  Pinned<unsigned> memory(1);
+  Begin(stream);
+  for (int i = 0; i < 2; ++i) CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, stream));
+  TestGraph child(End(stream));
+  Begin(stream);
+  for (int i = 0; i < 2; ++i) AddChild(stream, child);
+  TestGraph graph(End(stream));
+  const std::string text = PictureOf(graph);
+  CHECK(CountIn(text, "GRAPH") == 2 && CountIn(text, "MEMSET") == 4 && CountIn(text, "subgraph") == 2 && CountIn(text, "->") == 3);
 }
 
 }  // namespace cistern::test

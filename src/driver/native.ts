@@ -117,6 +117,8 @@ export interface NativeBinding {
    * string if it can. Loads and initialises the driver, unless this process has already done so.
    */
   cudaUnavailableReason(): string;
+  /** `[1]`: the address of the driver's functions. Tests give it to another library. */
+  driverTable(): void;
   /** What the CUDA driver lacks: for each function a line with its name, a tab, and what that costs. */
   missingDriverFunctions(): string;
   /**
@@ -294,6 +296,8 @@ export interface NativeBinding {
   /** `onLost` is called, with a status, if the graph has host functions that will never run. */
   launchGraph(exec: number, stream: number, onLost: (status: number) => void): void;
   uploadGraph(exec: number, stream: number): void;
+  /** Adds a graph to the one that a stream is captured into, as the next node of the stream. */
+  addChildGraph(stream: number, graph: number): void;
   /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
   countGraphNodes(graph: number, counts: Float64Array): void;
   writeGraph(graph: number, path: string): void;

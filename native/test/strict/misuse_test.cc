@@ -223,21 +223,21 @@ const Scene kScenes[] = {
        const GraphNode* dependencies;
        std::size_t count;
        const auto ask = [&] { CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &dependencies, &count)); };
-       const auto set = strict::calls::StreamUpdateCaptureDependencies11030;
-       CHECK(set(stream, nullptr, 0, strict::kSetDependencies) == kErrorIllegalState);
+       const auto set = driver.StreamUpdateCaptureDependencies;
+       CHECK(set(stream, nullptr, 0, kSetDependencies) == kErrorIllegalState);
        const GraphExec exec = Captured(stream, [&] {
          CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs));
          ask();
          GraphNode first = dependencies[0];
-         CHECK_OK(set(stream, nullptr, 0, strict::kSetDependencies));
+         CHECK_OK(set(stream, nullptr, 0, kSetDependencies));
          ask();
          CHECK(count == 0);
          CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs));
-         CHECK_OK(set(stream, &first, 1, strict::kAddDependencies));
-         CHECK_OK(set(stream, &first, 1, strict::kAddDependencies));
+         CHECK_OK(set(stream, &first, 1, kAddDependencies));
+         CHECK_OK(set(stream, &first, 1, kAddDependencies));
          ask();
          CHECK(count == 2);
-         CHECK_OK(set(stream, &first, 1, strict::kSetDependencies));
+         CHECK_OK(set(stream, &first, 1, kSetDependencies));
          CHECK(set(stream, &first, 1, 2) == kErrorInvalidValue);
        });
        CHECK_OK(driver.GraphLaunch(exec, stream));

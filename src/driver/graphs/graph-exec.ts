@@ -1,4 +1,3 @@
-import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
 import { markCopy } from '../../package/copy.js';
 import type { Device } from '../device.js';
 import { mailbox, native } from '../native.js';
@@ -7,7 +6,7 @@ import type { Stream } from '../streams/stream.js';
 import { refuseStream, StreamIdentity } from '../streams/stream-identity.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import type { Graph } from './graph.js';
-import { type GraphKind, GraphObject } from './graph-object.js';
+import { assertGraph, type GraphKind, GraphObject } from './graph-object.js';
 
 /** CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE. */
 const updateFailure = 910;
@@ -69,10 +68,7 @@ export class GraphExec extends GraphObject {
    */
   update(graph: Graph): boolean {
     this.assertLive('update a graph');
-    if (!(graph instanceof Object) || typeof graph.handle !== 'number' || typeof graph.instantiate !== 'function') {
-      throw new ArgumentTypeError(`graph must be a Graph, got ${formatValue(graph)}`);
-    }
-    if (graph.isDisposed) throw alreadyDisposed('update a graph', 'the graph');
+    assertGraph(graph, 'update a graph');
     native().updateGraphExec(this.handle, graph.handle);
     if (mailbox[0] === updateFailure) return false;
     check('update a graph');

@@ -1,4 +1,4 @@
-import { alreadyDisposed } from '../../basics/errors.js';
+import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
 import type { Device } from '../device.js';
 import { keptResult } from '../native.js';
 import type { Stream } from '../streams/stream.js';
@@ -11,6 +11,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../workers/local-object.js';
+import type { Graph } from './graph.js';
 
 /** What differs between graphs and executable graphs. */
 export interface GraphKind {
@@ -34,6 +35,14 @@ export interface GraphMemory {
 }
 
 const collected = finalizationRegistry<GraphMemory>('graph', 'CISTERN_UNREACHABLE_GRAPH', (memory) => memory.release());
+
+/** Refuses what is no graph, or one that is disposed. */
+export function assertGraph(graph: Graph, operation: string): void {
+  if (!(graph instanceof Object) || typeof graph.handle !== 'number' || typeof graph.instantiate !== 'function') {
+    throw new ArgumentTypeError(`graph must be a Graph, got ${formatValue(graph)}`);
+  }
+  if (graph.isDisposed) throw alreadyDisposed(operation, 'the graph');
+}
 
 /** What graphs and executable graphs have in common: an object of the driver that is destroyed once. */
 export abstract class GraphObject implements Disposable {

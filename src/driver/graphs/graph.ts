@@ -29,12 +29,14 @@ export interface GraphNodeCounts {
   readonly hostFunctions: number;
   readonly allocations: number;
   readonly frees: number;
-  /** Nodes of every other kind, such as child graphs. */
+  /** Graphs that are nodes ({@link Stream.addChildGraph}). Their own nodes are not counted. */
+  readonly childGraphs: number;
+  /** Nodes of every other kind. */
   readonly others: number;
   readonly total: number;
 }
 
-const nodeTypes = { kernels: 0, copies: 1, fills: 2, hostFunctions: 3, allocations: 10, frees: 11 } as const;
+const nodeTypes = { kernels: 0, copies: 1, fills: 2, hostFunctions: 3, childGraphs: 4, allocations: 10, frees: 11 } as const;
 /** As many kinds as CUDA has. */
 const nodeTypeCount = 14;
 

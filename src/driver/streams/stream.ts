@@ -12,6 +12,7 @@ import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
 import { Graph } from '../graphs/graph.js';
+import { assertGraph } from '../graphs/graph-object.js';
 import { runGraphEnds } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
@@ -436,6 +437,46 @@ export class Stream implements Disposable {
       throw error;
     }
     return this.endCapture();
+  }
+
+  /**
+   * Makes a graph a node of the one that this stream is captured into: all of its work runs after what was
+   * captured on the stream before, and before what is captured later. It is copied as it is now, with what it
+   * retains ({@link Graph.retain}) and its host functions, and can be disposed then. It can be added
+   * any number of times, to any number of graphs. Does not block.
+   *
+   * RMM has no counterpart; CUDA's is `cuGraphAddChildGraphNode`.
+   * @throws ArgumentTypeError if `graph` is not a graph; LifetimeError if it or the stream is disposed;
+   * UnsupportedError if it allocates or frees memory, which CUDA allows in no child graph, or was captured by a
+   * `GraphMemoryResource`, whose graphs take turns; CisternError (`ERR_CISTERN_CAPTURING`) if it has host
+   * functions and another library or worker has begun the capture; DriverError if the stream is not captured,
+   * or the driver refuses: the capture should be given up then.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * const buffer = new DeviceBuffer(4096, { stream });
+   * using layer = stream.capture(() => set(buffer.ptr, 0, 1, 4096, stream));
+   * using graph = stream.capture(() => {
+   *   for (let i = 0; i < 3; i++) stream.addChildGraph(layer);
+   * });
+   * console.log(graph.nodeCounts.childGraphs); // 3
+   * ```
+   */
+  addChildGraph(graph: Graph): void {
+    const operation = 'add a child graph';
+    this.#assertLive(operation);
+    assertGraph(graph, operation);
+    if (graph.memory !== undefined) {
+      throw new UnsupportedError(`cannot ${operation}: it has memory that it shares with other graphs, and takes turns with them`);
+    }
+    const { allocations, frees } = graph.nodeCounts;
+    if (allocations + frees > 0) {
+      throw new UnsupportedError(
+        `cannot ${operation}: it has ${allocations} allocations and ${frees} frees of memory, and CUDA allows none in a child graph`,
+      );
+    }
+    native().addChildGraph(this.handle, graph.handle);
+    check(operation);
   }
 
   /**
