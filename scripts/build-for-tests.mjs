@@ -75,4 +75,8 @@ function cmake(...args) {
 }
 
 if (argv[1] === fileURLToPath(import.meta.url))
-  console.log([buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildNativeBenchmarks(), buildExampleAddons()].join('\n'));
+  console.log(
+    [buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildNativeBenchmarks(), buildExampleAddons()].join(
+      '\n',
+    ),
+  );

@@ -84,7 +84,7 @@ describe('a graph', () => {
     });
     expect(read(pointer, 8)).toEqual([0, 0, 0, 0, 0, 0, 0, 0]);
     expect(graph.nodeCounts).toEqual({
-      ...{ kernels: 0, copies: 1, fills: 1, hostFunctions: 0, allocations: 0, frees: 0, others: 0, total: 2 },
+      ...{ kernels: 0, copies: 1, fills: 1, hostFunctions: 0, childGraphs: 0, allocations: 0, frees: 0, others: 0, total: 2 },
     });
     using exec = graph.instantiate();
     exec.upload(stream);
