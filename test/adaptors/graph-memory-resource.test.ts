@@ -33,6 +33,8 @@ let other: Stream;
 let upstream: CudaMemoryResource;
 let counted: StatisticsResourceAdaptor;
 let graphs: GraphMemoryResource;
+/** Kept until the test ends: an event of a capture is destroyed after it. */
+let events: Event[] = [];
 
 beforeEach(() => {
   checker = checkOrder();
@@ -53,11 +55,14 @@ afterEach(() => {
   checker[Symbol.dispose]();
   stream.dispose();
   other.dispose();
+  for (const event of events) event.dispose();
+  events = [];
 });
 
 /** Makes `to` come after what is queued on `from`. */
 function order(from: Stream, to: Stream): void {
-  using event = new Event();
+  const event = new Event();
+  events.push(event);
   event.record(from);
   to.wait(event);
 }

@@ -437,12 +437,12 @@ class GraphProgramRunner {
         { name: `${options.name}` },
       );
     } catch (error) {
-      capture.freeBeside();
+      capture.ended();
       for (const each of this.#streams) if (each.captureStatus !== 'none') throw new Failure('a stream is still captured');
       this.#judge(error, options.unjoined, capture.hasFailed);
       return;
     }
-    capture.freeBeside();
+    capture.ended();
     const exec = graph.instantiate();
     const { effects, allocations } = capture;
     const outputs = allocations.filter(({ freed }) => freed < 0);
@@ -536,6 +536,11 @@ class CaptureRun {
   /** The origin waits for every stream that has joined. */
   joinAll(): void {
     for (const on of [...this.#order.past.keys()]) if (on !== 0) this.#makeOrder(on, 0);
+  }
+
+  /** Frees what is left beside the capture, and ends its events: not before the capture has ended. */
+  ended(): void {
+    this.freeBeside();
     for (const { event } of this.#events) event.dispose();
   }
 
