@@ -53,10 +53,23 @@ const counterexamples: Readonly<Record<string, Program>> = {
     ],
     ending: 'free',
   },
+  'a read that a host function begins needs more staging memory': {
+    stack: { leaf: { kind: 'cuda' }, layers: [] },
+    unitBytes: 256,
+    isDefaultHeld: false,
+    streams: ['non-blocking'],
+    commands: [
+      { do: 'buffer', stream: 0, bytes: 100_000, spare: 0, hasData: true },
+      { do: 'launch', stream: 0, body: [{ do: 'buffer-step', what: 'read-later', buffer: 0, other: 0, from: 0, bytes: 100_000 }] },
+      { do: 'synchronize', what: 'stream', which: 0 },
+    ],
+    ending: 'free',
+  },
 };
 
-test.each(Object.entries(counterexamples))('%s', (_name, program) => {
+test.each(Object.entries(counterexamples))('%s', async (_name, program) => {
   using runner = new ProgramRunner();
   runner.run(program);
+  await runner.settle();
   expect(runner.counts.programs).toBe(1);
 });

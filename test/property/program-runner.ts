@@ -2,6 +2,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { setImmediate } from 'node:timers/promises';
 import { formatValue } from '../../src/basics/errors.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import { isNotPermitted } from '../../src/driver/status.js';
 import {
   type ArenaMemoryResource,
   type CachingMemoryResource,
@@ -9,7 +10,6 @@ import {
   checkOrder,
   type DeallocationFence,
   type DevicePointer,
-  DriverError,
   declareAllocation,
   declareFree,
   driverCallCounts,
@@ -83,8 +83,6 @@ interface Mark {
   readonly serial: number;
 }
 
-/** CUDA_ERROR_NOT_PERMITTED. */
-const notPermitted = 800;
 /**
  * Commands after which only the called resources can differ; others give memory back, move it, or
  * end a stream.
@@ -857,7 +855,7 @@ class Run {
       return action();
     } catch (error) {
       if (error instanceof OutOfMemoryError) this.#counts.refusals++;
-      else if (error instanceof DriverError && error.driverStatus === notPermitted && this.#model.isInHostFunction) return undefined;
+      else if (this.#model.isInHostFunction && isNotPermitted(error)) return undefined;
       else if (error instanceof CisternError && mayBeRefused(error.code)) return undefined;
       else throw error;
       return undefined;

@@ -1,5 +1,13 @@
 import { expect, test } from 'vitest';
+import { createResourceStack } from '../../src/index.js';
+import { stackScenarios } from '../sweep/stack-scenarios.js';
 import { soak } from './soak.js';
+
+// Resources of the traffic are in use at the same time: one global arena has one size.
+test('all stacks of the traffic can be made at once', () => {
+  const stacks = stackScenarios().map(({ name }) => createResourceStack(name));
+  for (const stack of stacks) stack[Symbol.dispose]();
+});
 
 // The long form is `npm run stress`, which also measures growth.
 test('some rounds of everything leave the state as before', async () => {

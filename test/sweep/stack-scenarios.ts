@@ -40,7 +40,7 @@ const compositions = [
   'binning(pool(cuda),bins=[64KiB,1MiB],blocksToPreallocate=1)',
   'pool(arena(cuda,arenaBytes=8MiB,deallocationEvents=eager))',
   'pool(pool(cuda-async,deallocationEvents=off),deallocationEvents=eager)',
-  'pool(global-arena(arenaBytes=4MiB,superblockBytes=256KiB),deallocationEvents=deferred)',
+  'pool(global-arena(name=small,arenaBytes=4MiB,superblockBytes=256KiB),deallocationEvents=deferred)',
   'monotonic(pool(cuda),initialBytes=64KiB,fallback=cuda)',
   'caching(rounding(pool(cuda,maximumBytes=8MiB),kind=top-bits,bits=3))',
   'fallback(pool(cuda,maximumBytes=256KiB),fallback=pool(managed))',

@@ -326,7 +326,9 @@ export class Stream implements Disposable {
    *
    * As with CUDA's own host functions, it must not wait for a device: synchronizing, and allocating
    * or freeing plain memory, fail inside it with a {@link DriverError}
-   * (`CUDA_ERROR_NOT_PERMITTED`). A pool can still serve requests from memory that it holds.
+   * (`CUDA_ERROR_NOT_PERMITTED`). So does a copy from or to an array if it needs more pinned memory for
+   * staging than cistern keeps, which is room for sixteen copies of 64 KiB that have not run yet. A pool can
+   * still serve requests from memory that it holds.
    *
    * On a captured stream it becomes part of the graph, and runs at each launch. The graph keeps the
    * function, and whatever the function refers to; if that is the graph itself, it must be disposed to be
