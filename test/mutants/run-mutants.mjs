@@ -6,6 +6,7 @@
 //   --sample N     only N of them, drawn with --seed S (default 0)
 //   --shard I/N    only every Nth, starting with the Ith
 //   --processes N  default 2
+//   --resume       takes the outcomes in CISTERN_MUTANTS_LOG, of runs that were cut short, as those of this run
 //   --save TABLE   enters the figures in this table of docs/proof.md
 //   --list         prints their names and which are listed as equivalent, and exits
 // Exits with 0 only if every surviving mutant is listed in equivalent.mjs, and every listed one survived.
@@ -119,7 +120,7 @@ const coverLimitMilliseconds = 300_000;
 const memoryLimit = 2 ** 30;
 const deviceMemoryLimit = 2 ** 26;
 const cache = join(root, 'node_modules/.cache/cistern-mutants');
-/** Each outcome is added to this file at once, so that a run that is cut short is not lost. */
+/** Each outcome is added to this file at once, so that a run that is cut short can be resumed. */
 const logFile = process.env.CISTERN_MUTANTS_LOG;
 const environment = {
   ...process.env,
@@ -138,6 +139,7 @@ const { values: options } = parseArgs({
     seed: { type: 'string', default: '0' },
     shard: { type: 'string', default: '1/1' },
     processes: { type: 'string', default: '2' },
+    resume: { type: 'boolean', default: false },
     save: { type: 'string' },
     list: { type: 'boolean', default: false },
   },
@@ -567,6 +569,17 @@ async function passes(part, own, limitOf) {
   return failure === undefined && !isEndless && crash === undefined;
 }
 
+/** The outcomes of earlier runs. */
+function loggedResults(mutants) {
+  const byName = new Map();
+  for (const line of existsSync(logFile) ? readFileSync(logFile, 'utf8').split('\n') : []) {
+    const [verdict, place = '', name, by] = line.split('\t');
+    byName.set(`${place.replace(/:\d+$/, '')} ${name}`, { verdict, by });
+  }
+  const known = (mutant) => byName.get(`${mutant.file} ${mutant.name}`);
+  return new Map(mutants.filter(known).map((mutant) => [mutant, known(mutant)]));
+}
+
 const isNoticed = ({ verdict }) => verdict === 'killed' || verdict === 'endless';
 
 /** Draws items from a list, the same ones for the same seed. */
@@ -643,9 +656,10 @@ async function main() {
       tests.map((test) => [`${pathOf(path)} ${test.place}`, test.milliseconds]),
     ),
   );
-  const results = new Map();
-  let done = 0;
-  await inProcesses(mutants, processes, async (mutant, process) => {
+  const results = options.resume ? loggedResults(mutants) : new Map();
+  let done = results.size;
+  const left = mutants.filter((mutant) => !results.has(mutant));
+  await inProcesses(left, processes, async (mutant, process) => {
     const result = await runMutant(mutant, sources, planOf(mutant, covered, indexed), durations, process);
     results.set(mutant, result);
     if (logFile) appendFileSync(logFile, `${result.verdict}\t${mutant.file}:${mutant.line}\t${mutant.name}\t${result.by}\n`);

@@ -64,7 +64,7 @@ export interface LifetimeViolation {
   readonly later: OrderViolationSide | undefined;
 }
 
-/** What a {@link SanitizingResourceAdaptor} violations. */
+/** What a {@link SanitizingResourceAdaptor} reports. */
 export type SanitizerViolation = OrderViolation | LifetimeViolation;
 
 /** How many violations are kept, and how many frees are remembered at least. */
@@ -78,7 +78,7 @@ const keptFrees = 4096;
  * use, and all memory must be freed. The resource below is checked too: memory that it returns must
  * be ordered after the last free.
  *
- * While the adaptor lives, stream order is checked in the whole process ({@link checkOrder}): every
+ * Until the adaptor is disposed, stream order is checked in the whole process ({@link checkOrder}): every
  * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands
  * for a kernel. `violations` lists what it found, with the stacks of both sides. A free that is itself
  * wrong also throws, and the upstream is not called. Disposing the adaptor while allocations are

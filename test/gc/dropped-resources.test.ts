@@ -1,0 +1,68 @@
+import { afterAll, describe, expect, test } from 'vitest';
+import {
+  CallbackMemoryResource,
+  CudaMemoryResource,
+  createResourceStack,
+  FailureCallbackResourceAdaptor,
+  GraphMemoryResource,
+  type MemoryResource,
+  PoolMemoryResource,
+  resourceKinds,
+  Stream,
+} from '../../src/index.js';
+import { stacksOf } from '../support/kind-stacks.js';
+import { collectGarbageUntil } from './collection.js';
+
+const bytes = 256;
+/** They live as long as the process. */
+const streams = [Stream.legacyDefault(), new Stream(), new Stream({ nonBlocking: true })] as const;
+afterAll(() => {
+  for (const stream of streams.slice(1)) stream.dispose();
+});
+
+type Make = () => readonly MemoryResource[];
+const callback = (upstream: MemoryResource) =>
+  new CallbackMemoryResource(upstream.allocate.bind(upstream), upstream.deallocate.bind(upstream));
+
+/** A checker of the order of all streams, which checks until it is disposed. */
+const kinds = resourceKinds.filter(({ name }) => name !== 'sanitizing');
+
+/** By name: what makes the layers of a stack, the outermost first. */
+const stacks: Readonly<Record<string, Make>> = {
+  ...Object.fromEntries(kinds.flatMap(stacksOf).map((stack) => [stack, () => [...createResourceStack(stack).layers]])),
+  callback: () => [callback(new PoolMemoryResource(new CudaMemoryResource()))],
+  'failure-callback': () => [new FailureCallbackResourceAdaptor(new PoolMemoryResource(new CudaMemoryResource()), () => false)],
+};
+
+/** Leaves memory that each stream has freed, some of which had been another's before. */
+function use(resource: MemoryResource): void {
+  for (const stream of streams) {
+    const pointers = [bytes, bytes].map((each) => resource.allocate(each, stream));
+    for (const pointer of pointers) resource.deallocate(pointer, bytes, stream);
+  }
+  // A captured stream tells whoever keeps its memory, and a launched one whoever has memory of graphs.
+  const stream = streams[2];
+  const free = () => resource.deallocate(resource.allocate(bytes, stream), bytes, stream);
+  using graph = resource instanceof GraphMemoryResource ? resource.capture(stream, free) : stream.capture(() => {});
+  using exec = graph.instantiate();
+  exec.launch(stream);
+  stream.synchronizeSync();
+}
+
+describe('a resource is collected if it is dropped with memory that was freed on streams that live on', () => {
+  test.each(Object.keys(stacks))('%s', async (name) => {
+    const kept = new Set<string>();
+    const registry = new FinalizationRegistry<string>((layer) => kept.delete(layer));
+    (() => {
+      const layers = (stacks[name] as Make)();
+      use(layers[0] as MemoryResource);
+      for (const [depth, layer] of layers.entries()) {
+        const layerName = `${depth} ${layer.constructor.name}`;
+        kept.add(layerName);
+        registry.register(layer, layerName);
+      }
+    })();
+    await collectGarbageUntil(() => kept.size === 0);
+    expect([...kept]).toEqual([]);
+  });
+});
