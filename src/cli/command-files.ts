@@ -145,9 +145,9 @@ function assertUsedOnce(write: UsedFile, files: readonly UsedFile[]): void {
     const isHarmless = other === write || (write.use === 'appended' && other.use === 'appended');
     if (identity === undefined || isHarmless || identityOf(other.file) !== identity) continue;
     const name = other.file === 0 ? 'standard input' : other.file;
-    const alias = name === write.file ? '' : `, the same file as ${name},`;
+    const alias = name === write.file ? '' : `, the same file as ${name}`;
     const conflict = other.use === 'read' ? `read (${other.origin})` : `written by ${other.origin}`;
-    throw refused(`${write.origin} would overwrite ${write.file}${alias} which is also ${conflict}; name another file`);
+    throw refused(`${write.origin} would overwrite ${write.file}${alias}, which is also ${conflict}; name another file`);
   }
 }
 

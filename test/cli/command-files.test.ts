@@ -233,7 +233,7 @@ describe('an output that is also an input', () => {
     ]) {
       expectRefusal(
         await runCistern(args, undefined, { CISTERN_LOG_FILE: log }),
-        /^error: CISTERN_LOG_FILE would overwrite .*run\.csv which is also read/,
+        /^error: CISTERN_LOG_FILE would overwrite .*run\.csv, which is also read/,
       );
     }
     expect(readFileSync(log, 'utf8')).toBe(text);
@@ -245,7 +245,7 @@ describe('two outputs that are one file', () => {
   const line = (first: string, second: string) => ['replay', log, '--resource', `logging(cuda, file="${first}")`, '--timeline', second];
 
   test('are refused, whether the file exists or not', async () => {
-    await expect(check(...line(out, out))).rejects.toThrow(/^file of logging would overwrite .* which is also written by --timeline/);
+    await expect(check(...line(out, out))).rejects.toThrow(/^file of logging would overwrite .*, which is also written by --timeline/);
     mkdirSync(join(folder, 'inner'));
     symlinkSync(folder, join(folder, 'inner', 'folder'));
     await expect(check(...line(out, join(folder, 'inner', 'folder', 'out.csv')))).rejects.toThrow('which is also written by');
