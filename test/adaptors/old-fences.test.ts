@@ -6,6 +6,7 @@ import {
   CudaMemoryResource,
   type DeallocationEvents,
   Device,
+  DeviceBuffer,
   Event,
   FixedSizeMemoryResource,
   type MemoryResource,
@@ -45,17 +46,20 @@ const poolingResources: [string, (deallocationEvents: DeallocationEvents) => Mem
   ],
 ];
 
+function waitFor(a: Stream, b: Stream): void {
+  using event = new Event();
+  event.record(a);
+  b.wait(event);
+}
+
+function attachFrom(a: Stream, b: Stream): void {
+  const given = new DeviceBuffer(bytes, { resource: new CudaMemoryResource(), stream: a });
+  DeviceBuffer.attach(given.detach(), { stream: b }).dispose();
+}
+
 /** How stream `b` becomes ordered after stream `a`. */
 const orders: [string, () => Stream, (a: Stream, b: Stream) => void][] = [
-  [
-    "the program's own wait",
-    () => new Stream({ nonBlocking: true }),
-    (a, b) => {
-      using event = new Event();
-      event.record(a);
-      b.wait(event);
-    },
-  ],
+  ["the program's own wait", () => new Stream({ nonBlocking: true }), waitFor],
   [
     'a wait that another library queued',
     () => new Stream({ nonBlocking: true }),
@@ -97,18 +101,19 @@ describe.each(poolingResources)('%s', (_name, make) => {
       });
     });
 
-    test('relies on an event only while its stream has not waited since', () => {
+    test.each([
+      ['waited', waitFor],
+      ['attached a buffer', attachFrom],
+    ])('relies on an event only while its stream has not %s since', (_what, comeAfter) => {
       using pool = make(policy);
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
       using fence = new Event();
-      using used = new Event();
       const pointer = pool.allocate(bytes, a);
       fence.record(a);
       using block = new BusyBlock(pool, pointer, bytes, b);
-      used.record(b);
-      a.wait(used);
+      comeAfter(b, a);
       pool.deallocate(pointer, bytes, a, fence);
       block.expectHandedTo(c);
       pool.deallocate(pointer, bytes, c);

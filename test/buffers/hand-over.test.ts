@@ -337,6 +337,19 @@ describe('a message', () => {
     const message = given().detach();
     expect(caught(() => DeviceBuffer.attach(message, { stream }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
     DeviceBuffer.attach(message, { stream: taker }).dispose();
+    // What is known of the last message is not known of this one.
+    expect(caught(() => DeviceBuffer.attach(message, { stream }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+  });
+
+  test('of memory of another device is attached there', () => {
+    needSecondDevice();
+    const device = Device.get(1);
+    using stream = new Stream({ device });
+    const message = new DeviceBuffer(Uint8Array.of(7), { resource: new CudaMemoryResource({ device }), stream }).detach();
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
+    using attached = DeviceBuffer.attach(message, { stream });
+    expect(attached.resource.device).toBe(device);
+    expect(attached.toHostSync()).toEqual(Uint8Array.of(7));
   });
 
   test('is not made for memory that was wrapped', () => {

@@ -78,6 +78,15 @@ describe('an event that is given away', () => {
     expect(Event.discard(event.detach())).toBe(true);
   });
 
+  test('stays with its giver if it was recorded in a capture', () => {
+    using stream = new Stream({ nonBlocking: true });
+    const event = new Event();
+    using _graph = stream.capture(() => event.record(stream));
+    for (const give of [() => event.share(), () => event.detach()]) expect(caught(give)).toEqual(code('ERR_CISTERN_CAPTURING'));
+    event.record(stream);
+    expect(Event.discard(event.detach())).toBe(true);
+  });
+
   test('is no fence for a free, since it is not known what it was recorded on', () => {
     using stream = new Stream();
     const event = new Event();
@@ -206,6 +215,14 @@ describe('a stream that is given away', () => {
       expect(caught(() => each.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     }
     expect(stream.query()).toBe(true);
+  });
+
+  test('is not shared while it is captured', () => {
+    using stream = new Stream({ nonBlocking: true });
+    stream.beginCapture();
+    expect(caught(() => stream.share())).toEqual(code('ERR_CISTERN_CAPTURING'));
+    stream.endCapture().dispose();
+    expect(Stream.discard(stream.share())).toBe(true);
   });
 
   test('belongs to a taker that has used it through a foreign handle', () => {

@@ -129,8 +129,8 @@ export class Event implements Disposable {
    * The message can be attached as long as this worker lives. If it is never attached, the event
    * exists until this worker ends or {@link Event.discard} is called. RMM has no counterpart.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
-   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or while a promise of
-   * {@link Event.synchronize} is pending. The state is unchanged then.
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or while a promise of {@link Event.synchronize} is
+   * pending, or (`ERR_CISTERN_CAPTURING`) if it was last recorded in a capture. The state is unchanged then.
    * @example
    * ```ts
    * const event = new Event();
@@ -154,7 +154,8 @@ export class Event implements Disposable {
    * recording: nobody can record or detach it. The driver gets it back once every worker has disposed
    * it. A second call returns the same message. Does not block, and calls no driver. RMM has no
    * counterpart; in C++, threads share a `cudaEvent_t`.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
+   * (`ERR_CISTERN_CAPTURING`) if it was last recorded in a capture.
    * @example
    * ```ts
    * using event = new Event();

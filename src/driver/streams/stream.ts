@@ -564,7 +564,8 @@ export class Stream implements Disposable {
    * tell each other when they have queued. RMM has no counterpart; in C++, threads share a
    * `cudaStream_t`.
    * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle};
-   * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed.
+   * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError (`ERR_CISTERN_CAPTURING`)
+   * if it is captured.
    * @example
    * ```ts
    * const stream = new Stream({ nonBlocking: true });
