@@ -93,6 +93,7 @@ export { StreamPool, type StreamPoolOptions } from './driver/streams/stream-pool
 export type { BufferMessage, EventMessage, StreamMessage } from './driver/workers/hand-over.js';
 export { annotate } from './formats/recording/annotate.js';
 export { Recording, type RecordingOptions } from './formats/recording/recording.js';
+export { Account, type AccountOptions, currentAccount, withQuota } from './lifetimes/account.js';
 export { uncached, withResource } from './lifetimes/resource-scope.js';
 export type * from './memory-resource.js';
 export { formatPlan, type Plan, parsePlan } from './plans/plan.js';

@@ -1,4 +1,5 @@
 import { graphKind } from './adaptors/graph/graph-memory-resource.js';
+import { accountingKind } from './adaptors/pass-through/accounting-resource-adaptor.js';
 import { alignedKind } from './adaptors/pass-through/aligned-resource-adaptor.js';
 import { fallbackKind } from './adaptors/pass-through/fallback-resource-adaptor.js';
 import { limitingKind } from './adaptors/pass-through/limiting-resource-adaptor.js';
@@ -36,6 +37,7 @@ export {
   type GraphMemoryResourceOptions,
   type GraphMemoryStatistics,
 } from './adaptors/graph/graph-memory-resource.js';
+export { AccountingResourceAdaptor } from './adaptors/pass-through/accounting-resource-adaptor.js';
 export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/pass-through/aligned-resource-adaptor.js';
 export { FallbackResourceAdaptor } from './adaptors/pass-through/fallback-resource-adaptor.js';
 export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/pass-through/limiting-resource-adaptor.js';
@@ -130,6 +132,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   plannedKind,
   graphKind,
   limitingKind,
+  accountingKind,
   statisticsKind,
   trackingKind,
   sanitizingKind,

@@ -77,6 +77,18 @@ export interface OutOfMemoryDetails {
   readonly path: readonly string[];
   /** The attempts to recover memory before giving up, in order. */
   readonly stages?: readonly RecoveryStage[];
+  /** The path of the {@link Account} whose limit was hit, if it was one. */
+  readonly account?: string;
+  /** The accounts that hold most, the largest first. */
+  readonly holders?: readonly MemoryHolder[];
+}
+
+/** Who holds memory. */
+export interface MemoryHolder {
+  /** The {@link Account.path} of one account, or of several that share it. */
+  readonly account: string;
+  /** The bytes charged to it, without those of accounts within it. */
+  readonly bytes: number;
 }
 
 /** One attempt to recover memory. */
@@ -103,6 +115,13 @@ export class OutOfMemoryError extends CisternError {
   readonly limitBytes: number | undefined;
   /** The attempts to recover memory before giving up, in order; empty if there were none. */
   readonly stages: readonly RecoveryStage[];
+  /** The path of the {@link Account} whose limit was hit; `undefined` if it was none. */
+  readonly account: string | undefined;
+  /**
+   * The accounts that hold most, the largest first: of the account whose limit was hit, or of all.
+   * Empty if nothing is charged to accounts.
+   */
+  readonly holders: readonly MemoryHolder[];
   #path: readonly string[];
 
   constructor(message: string, details: OutOfMemoryDetails, options?: ErrorOptions) {
@@ -111,6 +130,8 @@ export class OutOfMemoryError extends CisternError {
     this.availableBytes = details.availableBytes;
     this.limitBytes = details.limitBytes;
     this.stages = Object.freeze([...(details.stages ?? [])]);
+    this.account = details.account;
+    this.holders = Object.freeze([...(details.holders ?? [])]);
     this.#path = Object.freeze([...details.path]);
   }
 

@@ -8,8 +8,12 @@
  * Code looks at the frames of the kinds that it knows and skips the others. Entering costs one
  * object. Reading costs nothing before the first scope of an environment was entered, and one step
  * per frame afterwards.
+ *
+ * Up to Node 22, the storage keeps the innermost frame at the resource of the execution, which has an id
+ * of its own, so that only `enterScope` changes the frame of an id. The storage is then asked once for each id in a row:
+ * asking it takes about 15 ns in code that goes on after an await, which is as long as the rest of an allocation.
  */
-import { AsyncLocalStorage } from 'node:async_hooks';
+import { AsyncLocalStorage, executionAsyncId, executionAsyncResource } from 'node:async_hooks';
 import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { assertFunction } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
@@ -53,10 +57,33 @@ interface CachingFrame extends ScopeFrame {
 
 const frames = new AsyncLocalStorage<ScopeFrame>();
 let wasEntered = false;
+/** Whether the frame is kept at the resource of the execution; known once a scope was entered. */
+let isKeptByExecution = false;
+/** The execution whose frame was read last, and that frame; 0 for none, which several can have as their id. */
+let lastExecution = 0;
+let lastFrame: ScopeFrame | undefined;
 
 /** The innermost current scope. */
 export function innermostFrame(): ScopeFrame | undefined {
-  return wasEntered ? frames.getStore() : undefined;
+  if (!wasEntered) return undefined;
+  if (!isKeptByExecution) return frames.getStore();
+  const execution = executionAsyncId();
+  if (execution !== lastExecution || execution === 0) {
+    lastFrame = frames.getStore();
+    lastExecution = execution;
+  }
+  return lastFrame;
+}
+
+function forgetLastFrame(): void {
+  lastExecution = 0;
+  lastFrame = undefined;
+}
+
+/** Whether the resource of the execution refers to its frame. */
+function findsAtExecution(frame: ScopeFrame): boolean {
+  const resource = executionAsyncResource() as Readonly<Record<symbol, unknown>>;
+  return Object.getOwnPropertySymbols(resource).some((key) => resource[key] === frame);
 }
 
 /**
@@ -64,8 +91,17 @@ export function innermostFrame(): ScopeFrame | undefined {
  */
 export function enterScope<Frame extends { readonly kind: string }, T>(frame: Frame, fn: () => T): T {
   assertFunction(fn, 'fn');
-  wasEntered = true;
-  return frames.run({ ...frame, outer: frames.getStore() }, fn);
+  const inner = { ...frame, outer: frames.getStore() };
+  forgetLastFrame();
+  try {
+    return frames.run(inner, () => {
+      if (!wasEntered) isKeptByExecution = findsAtExecution(inner);
+      wasEntered = true;
+      return fn();
+    });
+  } finally {
+    forgetLastFrame();
+  }
 }
 
 /** Whether a function's result continues asynchronously. */

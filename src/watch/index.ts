@@ -3,4 +3,12 @@ export { prometheusText } from './prometheus-text.js';
 export { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
 export { sampleStatistics } from './sample-statistics.js';
 export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './serve-statistics.js';
-export type { BufferSiteSample, DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+export type {
+  AccountSample,
+  BufferSiteSample,
+  DeviceSample,
+  LayerSample,
+  PoolSample,
+  ResourceSample,
+  StatisticsSample,
+} from './statistics-sample.js';

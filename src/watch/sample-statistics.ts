@@ -6,8 +6,10 @@ import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
 import { managedActivity } from '../driver/memory/managed-activity.js';
 import { StreamIdentity } from '../driver/streams/stream-identity.js';
+import { accountRefusals } from '../lifetimes/account.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { leakedBufferSites, liveBufferSites } from './buffer-sites.js';
+import { sampleAccounts } from './sample-accounts.js';
 import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Each layer's name is unique, and the same in every sample. */
@@ -44,6 +46,8 @@ export function sampleStatistics(): StatisticsSample {
       const managed = device.backend === 'software' ? (attempt(() => managedActivity(device)) ?? null) : null;
       return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed }];
     }),
+    accounts: sampleAccounts(),
+    accountRefusals: accountRefusals(),
     driverCalls: devices.length === 0 ? {} : calledFunctions(),
     buffers: watchedBuffers().count,
     bufferSites: liveBufferSites(),

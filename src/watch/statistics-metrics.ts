@@ -1,5 +1,5 @@
 import type { ManagedActivity } from '../driver/memory/managed-activity.js';
-import type { LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type { AccountSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Distinguishes the values of one metric. */
 export type MetricLabels = Readonly<Record<string, string>>;
@@ -31,6 +31,12 @@ const resourceFields: Readonly<Record<string, readonly [...Description, (resourc
 const layerFields: Readonly<Record<string, readonly [...Description, (layer: LayerSample) => number]>> = {
   reserved: ['gauge', 'By', 'Bytes that the layer holds from its upstream or the device.', ({ reservedBytes }) => reservedBytes],
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
+};
+
+const accountFields: Readonly<Record<string, readonly [...Description, (account: AccountSample) => number | null]>> = {
+  live: ['gauge', 'By', 'Bytes charged to the accounts of a path.', ({ liveBytes }) => liveBytes],
+  peak: ['gauge', 'By', 'The most bytes charged to one of these accounts at once.', ({ peakBytes }) => peakBytes],
+  limit: ['gauge', 'By', 'The limits of these accounts, if each has one.', ({ limitBytes }) => limitBytes],
 };
 
 const managedFields: Readonly<Record<string, readonly [...Description, (managed: ManagedActivity) => number]>> = {
@@ -94,6 +100,22 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
     };
     return { name: `cistern.layer.${name}`, kind, unit, description, read };
   }),
+  ...Object.entries(accountFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ accounts }, emit) => {
+      for (const account of accounts) {
+        const bytes = value(account);
+        if (bytes !== null) emit(bytes, { account: account.path });
+      }
+    };
+    return { name: `cistern.account.${name}`, kind, unit, description, read };
+  }),
+  {
+    name: 'cistern.account.refusals',
+    kind: 'counter',
+    unit: '{allocation}',
+    description: 'Allocations that limits of accounts refused.',
+    read: ({ accountRefusals }, emit) => emit(accountRefusals, {}),
+  },
   {
     name: 'cistern.device.free',
     kind: 'gauge',

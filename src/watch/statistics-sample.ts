@@ -51,6 +51,20 @@ export interface PoolSample {
   readonly synchronizations: number;
 }
 
+/** The accounts of one path at one moment, taken together. */
+export interface AccountSample {
+  /** The path of the accounts, see {@link Account.path}; `(other accounts)` for all those that have no sample of their own. */
+  readonly path: string;
+  /** How many accounts these are. */
+  readonly accounts: number;
+  /** Bytes charged to them now, those of accounts within them included. */
+  readonly liveBytes: number;
+  /** The most bytes charged to a single one of them at once. */
+  readonly peakBytes: number;
+  /** The sum of their limits; `null` if one of them has none of its own. */
+  readonly limitBytes: number | null;
+}
+
 /** A device that the process uses. */
 export interface DeviceSample {
   readonly index: number;
@@ -86,6 +100,13 @@ export interface StatisticsSample {
   /** The layers below these, each once. */
   readonly layers: readonly LayerSample[];
   readonly devices: readonly DeviceSample[];
+  /**
+   * The 20 paths of accounts that hold most, the largest first, then the others as one. Only accounts that
+   * hold memory, or that the program still refers to.
+   */
+  readonly accounts: readonly AccountSample[];
+  /** Allocations that limits of accounts have refused. */
+  readonly accountRefusals: number;
   /**
    * Number of calls of each driver function, by CUDA's name; functions that were not called are
    * left out.

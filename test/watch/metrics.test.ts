@@ -9,7 +9,7 @@ import {
   type ObservableGauge,
 } from '@opentelemetry/api';
 import { describe, expect, test } from 'vitest';
-import { ArgumentTypeError, currentBackend, StatisticsResourceAdaptor } from '../../src/index.js';
+import { Account, AccountingResourceAdaptor, ArgumentTypeError, currentBackend, StatisticsResourceAdaptor } from '../../src/index.js';
 import { observeStatistics, prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { stream } from '../support/stream.js';
@@ -139,5 +139,21 @@ describe('observeStatistics', () => {
 
   test('refuses a value that is not a meter', () => {
     for (const meter of [undefined, null, {}, 'meter']) expect(() => observeStatistics(meter as never)).toThrow(ArgumentTypeError);
+  });
+});
+
+describe('accounts in metrics', () => {
+  test('are gauges by path, and a counter of all refusals', () => {
+    const resource = new AccountingResourceAdaptor(new SpyResource());
+    const account = new Account({ name: 'metrics "a"', limitBytes: 1024 });
+    account.run(() => {
+      resource.allocate(512, stream);
+      expect(() => resource.allocate(1024, stream)).toThrow();
+    });
+    const sample = sampleStatistics();
+    const text = prometheusText(sample);
+    expect(text).toContain('cistern_account_live_bytes{account="metrics \\"a\\""} 512\n');
+    expect(text).toContain('cistern_account_limit_bytes{account="metrics \\"a\\""} 1024\n');
+    expect(text).toContain(`# TYPE cistern_account_refusals_total counter\ncistern_account_refusals_total ${sample.accountRefusals}\n`);
   });
 });

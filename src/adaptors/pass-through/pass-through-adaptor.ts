@@ -190,8 +190,9 @@ export function outOfMemoryThrough(
   requestedBytes: number,
   message: string,
   cause: Error,
+  holders = error.holders,
 ): OutOfMemoryError {
-  const { availableBytes, limitBytes, stages, path } = error;
+  const { availableBytes, limitBytes, stages, path, account } = error;
   return new OutOfMemoryError(
     message,
     {
@@ -200,6 +201,8 @@ export function outOfMemoryThrough(
       ...(limitBytes === undefined ? {} : { limitBytes }),
       path: [name, ...path],
       stages,
+      ...(account === undefined ? {} : { account }),
+      holders,
     },
     { cause },
   );

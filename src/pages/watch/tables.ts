@@ -18,6 +18,8 @@ function contents({
   bufferSites,
   leakSites,
   streams,
+  accounts,
+  accountRefusals,
   processId,
 }: StatisticsSample): TableContents[] {
   return [
@@ -62,6 +64,18 @@ function contents({
     { caption: 'Live buffers by call site', columns: siteColumns, rows: bufferSites.map(siteRow) },
     { caption: 'Buffers that were dropped, not disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
     {
+      caption: 'Accounts',
+      columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'accounts'],
+      rows: accounts.map(({ path, liveBytes, limitBytes, peakBytes, accounts: count }) => [
+        path,
+        formatBytes(liveBytes),
+        limitBytes === null || limitBytes === 0 ? '–' : formatShare(liveBytes / limitBytes),
+        limitBytes === null ? '–' : formatBytes(limitBytes),
+        formatBytes(peakBytes),
+        formatCount(count),
+      ]),
+    },
+    {
       caption: 'Devices',
       columns: ['device', 'name', 'free', 'all', 'managed there', 'moved there', 'faults'],
       rows: devices.map(({ index, name, freeBytes, totalBytes, managed }) => [
@@ -91,6 +105,7 @@ function contents({
         ['process id', String(processId)],
         ['live buffers', formatCount(buffers)],
         ['streams', formatCount(streams)],
+        ['refused by limits of accounts', formatCount(accountRefusals)],
       ],
     },
   ];

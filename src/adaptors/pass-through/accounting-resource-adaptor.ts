@@ -1,0 +1,120 @@
+import { OutOfMemoryError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
+import { assertBytes } from '../../basics/validation.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import { type Account, currentAccount, endCharge, formatHolders, holdersWithin } from '../../lifetimes/account.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { none } from '../../suballocation/blocks.js';
+import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/**
+ * Charges each allocation to the current {@link Account}, and pays it back when the memory is freed.
+ * Outside of every account's scope, nothing is charged.
+ *
+ * If the upstream runs out of memory, the error names the accounts that hold most of it.
+ *
+ * Stream order, alignment: those of the upstream. Freed memory is paid back at once, even if its
+ * stream still uses it. Memory that was freed past this adaptor, at the upstream, stays charged until its
+ * address is allocated again.
+ *
+ * RMM has no counterpart.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new AccountingResourceAdaptor(pool);
+ * setCurrentResource(resource);
+ * const tenant = new Account({ name: 'tenant-a', limitBytes: 2 * GiB });
+ * using stream = new Stream();
+ * tenant.run(() => new DeviceBuffer(64 * MiB, { stream }).dispose());
+ * console.log(formatBytes(tenant.peakBytes)); // 64 MiB
+ * resetCurrentResource();
+ * ```
+ */
+export class AccountingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name: string = 'AccountingResourceAdaptor';
+  /** The number of the account that each live allocation is charged to. */
+  readonly #charged = new AddressMap();
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option. */
+  constructor(upstream: MemoryResource, options: DeallocationEventsOption = {}) {
+    super(upstream, options);
+  }
+
+  /**
+   * @throws OutOfMemoryError if the limit of the current account, or of one around it, would be exceeded,
+   * with `account`, `limitBytes`, `availableBytes` and `holders`; or the upstream's error.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    this.assertUsable(stream);
+    assertBytes(bytes);
+    const account = currentAccount();
+    if (account === undefined || bytes === 0) return this.#allocateUncharged(bytes, stream, alignment);
+    const chargedBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    const charge = account.charge(chargedBytes);
+    if (charge !== 'made') this.#answer(charge, account, bytes, chargedBytes, stream);
+    let pointer: DevicePointer;
+    try {
+      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+    } catch (error) {
+      account.undo(chargedBytes);
+      throw this.passOn(error);
+    }
+    // Memory that was freed past this adaptor: its bytes are not known any more.
+    this.#charged.insert(pointer, account.confirm());
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    // Before the call: a host function that runs during it may be given the same memory again.
+    const number = typeof pointer === 'number' ? this.#charged.take(pointer) : none;
+    try {
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+    } catch (error) {
+      if (number !== none) this.#charged.insert(pointer, number);
+      throw error;
+    }
+    if (number !== none) endCharge(number, alignUp(bytes, ALLOCATION_ALIGNMENT));
+  }
+
+  protected override passOn(error: unknown): unknown {
+    if (!(error instanceof OutOfMemoryError) || error.holders.length > 0) return super.passOn(error);
+    const holders = holdersWithin();
+    if (holders.length === 0) return super.passOn(error);
+    const { name } = this.constructor;
+    return outOfMemoryThrough(name, error, error.requestedBytes, `${error.message}${formatHolders(holders)}`, error, holders);
+  }
+
+  #allocateUncharged(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
+    try {
+      return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+    } catch (error) {
+      throw this.passOn(error);
+    }
+  }
+
+  /** Throws if a charge was refused; else calls the functions of soft limits that it crossed. */
+  #answer(charge: 'crossed' | 'refused', account: Account, bytes: number, chargedBytes: number, stream: Stream): void {
+    if (charge === 'refused') throw account.refusal(bytes, chargedBytes, this.constructor.name);
+    try {
+      account.notifySoftLimits(chargedBytes);
+      this.assertUsable(stream);
+    } catch (error) {
+      account.undo(chargedBytes);
+      throw error;
+    }
+  }
+}
+
+/** `accounting` in a specification. */
+export const accountingKind = defineAdaptor({
+  name: 'accounting',
+  role: 'pass-through',
+  summary: 'charges allocations to the account in whose scope they are made',
+  options: {},
+  example: 'accounting(cuda)',
+  create: ({ upstream, options }) => new AccountingResourceAdaptor(upstream, options),
+});

@@ -1,0 +1,425 @@
+/**
+ * Accounts: who pays for memory. An account is charged for what is allocated in its scope, and so are
+ * those around it; whoever frees the memory, wherever and whenever, pays it back to the same accounts.
+ *
+ *     tenant-a        6 MiB of 8 MiB          tenant-b   1 MiB
+ *        ├── request  4 MiB
+ *        └── request  1 MiB                   tenant-a itself: 1 MiB
+ *
+ * Invariants: bytes of an account = Σ bytes of the accounts directly within it + its own;
+ * bytes ≤ limit at every charge, of the account and of each one around it.
+ * Cost: a charge and a payment take a step for each account around; a name in an error, and a sample,
+ * one for each live account of the environment.
+ */
+
+import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
+import { formatBytes } from '../basics/units.js';
+import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../basics/validation.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
+import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js';
+
+/** Options of {@link Account} and {@link withQuota}. */
+export interface AccountOptions {
+  /**
+   * The name in errors, samples and metrics. Accounts of the same name within the same account are one
+   * there, so use few: `'request'`, not `'request 17'`, which is for `labels`.
+   */
+  readonly name: string;
+  /**
+   * The most bytes that may be charged at once, from 0 to 2^53 - 1.
+   * @defaultValue not set: only the accounts around it limit it
+   */
+  readonly limitBytes?: number;
+  /**
+   * Above this many bytes, `onSoftLimit` is called, from 0 to 2^53 - 1.
+   * @defaultValue not set
+   */
+  readonly softBytes?: number;
+  /**
+   * Called when a charge brings the account above `softBytes`; again only after it was at or below. It
+   * runs before the memory is allocated, and may free some: of caches, or of what can be loaded again.
+   * If it throws, the allocation fails with that error, and nothing is charged.
+   * @defaultValue not set
+   */
+  readonly onSoftLimit?: (account: Account) => void;
+  /**
+   * The account around it, which is charged as well.
+   * @defaultValue the current account, see {@link currentAccount}
+   */
+  readonly parent?: Account;
+  /**
+   * What else the program knows: the user, the number of the request. Kept with the account, and never a
+   * part of metrics.
+   * @defaultValue none
+   */
+  readonly labels?: Readonly<Record<string, string>>;
+}
+
+const knownOptions = optionNames<AccountOptions>({
+  labels: true,
+  limitBytes: true,
+  name: true,
+  onSoftLimit: true,
+  parent: true,
+  softBytes: true,
+});
+
+/**
+ * @internal What a charge came to: `'crossed'` if it was made, and brought some account above its soft
+ * limit.
+ */
+export type Charge = 'made' | 'crossed' | 'refused';
+
+/** Where an account has its numbers. */
+const live = 0;
+const limit = 1;
+const soft = 2;
+/** The most before any of the payments: between them, bytes only rise. */
+const peak = 3;
+const total = 4;
+
+/** How many holders an error names. */
+const namedHolders = 3;
+
+/**
+ * What is charged for memory: a tenant, a model, a request. Allocations through an {@link AccountingResourceAdaptor}
+ * are charged to the current account, that is the innermost one whose {@link Account.run} or
+ * {@link withQuota} surrounds the call, and to every account around that one. They are paid back when the
+ * memory is freed: in another scope, by the garbage collector, at the end of a pool, or after another
+ * worker gave it back.
+ *
+ * Bytes count rounded up to a multiple of 256. An account counts what all accounting adaptors of its
+ * thread allocate, whatever their device. An account has no end: it lives as long as the program or
+ * live memory refers to it.
+ *
+ * Stream order: freed memory is paid back at once, even if its stream still uses it.
+ *
+ * RMM has no counterpart; Linux's control groups do this for processes.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new AccountingResourceAdaptor(pool);
+ * using stream = new Stream();
+ * const tenant = new Account({ name: 'tenant-a', limitBytes: 2 * GiB });
+ * using weights = tenant.run(() => new DeviceBuffer(64 * MiB, { stream, resource }));
+ * console.log(tenant.liveBytes === weights.byteLength); // true
+ * ```
+ */
+export class Account {
+  readonly name: string;
+  /** The account around it, which is charged as well. */
+  readonly parent: Account | undefined;
+  /** As given, frozen. */
+  readonly labels: Readonly<Record<string, string>>;
+  /** Above this many bytes `onSoftLimit` is called; `undefined` if it was not given. */
+  readonly softBytes: number | undefined;
+  readonly #onSoftLimit: ((account: Account) => void) | undefined;
+  /** In an array, since V8 makes an object for each fraction or large integer that is stored in a field. */
+  readonly #numbers = new Float64Array(5);
+  #refusals = 0;
+  /** Live allocations that are charged to this account itself. */
+  #charges = 0;
+  /** While there are any. */
+  #number = 0;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  constructor(options: AccountOptions) {
+    assertOptions(options, knownOptions);
+    const { name, limitBytes, softBytes, onSoftLimit, parent = currentAccount(), labels = {} } = options;
+    assertName(name, 'name');
+    if (limitBytes !== undefined) assertBytes(limitBytes, 'limitBytes');
+    if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
+    if (onSoftLimit !== undefined) assertFunction(onSoftLimit, 'onSoftLimit');
+    if (parent !== undefined && !(parent instanceof Account))
+      throw new ArgumentTypeError(`parent must be an Account, got ${formatValue(parent)}`);
+    this.name = name;
+    this.parent = parent;
+    this.labels = checkedLabels(labels);
+    this.softBytes = softBytes;
+    this.#numbers[soft] = softBytes ?? Number.POSITIVE_INFINITY;
+    this.#onSoftLimit = onSoftLimit;
+    this.#numbers[limit] = limitBytes ?? Number.POSITIVE_INFINITY;
+    refuseCloning(this);
+    register(this);
+  }
+
+  /** Its name after the names of the accounts around it: `tenant-a/request`. */
+  get path(): string {
+    return this.parent === undefined ? this.name : `${this.parent.path}/${this.name}`;
+  }
+
+  /** The most bytes that may be charged at once; `undefined` if there is no limit of its own. */
+  get limitBytes(): number | undefined {
+    const bytes = this.#numbers[limit] as number;
+    return bytes === Number.POSITIVE_INFINITY ? undefined : bytes;
+  }
+
+  /**
+   * Another limit. What is charged already stays, even if it is more.
+   * @throws ArgumentTypeError, ArgumentRangeError for anything but `undefined` or an integer from 0 to
+   * 2^53 - 1.
+   */
+  set limitBytes(bytes: number | undefined) {
+    if (bytes !== undefined) assertBytes(bytes, 'limitBytes');
+    this.#numbers[limit] = bytes ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** Bytes charged and not paid back: its own, and those of the accounts within it. */
+  get liveBytes(): number {
+    return this.#numbers[live] as number;
+  }
+
+  /** The most that `liveBytes` has been after an allocation. */
+  get peakBytes(): number {
+    return Math.max(this.#numbers[peak] as number, this.liveBytes);
+  }
+
+  /** Bytes of all allocations, freed or not. */
+  get totalBytes(): number {
+    return this.#numbers[total] as number;
+  }
+
+  /** Allocations that the limit of this account refused. */
+  get refusals(): number {
+    return this.#refusals;
+  }
+
+  /**
+   * Runs a function with this account as the current one: what it allocates is charged to this account.
+   * That covers everything that the function calls, and its asynchronous continuations, as with
+   * {@link withResource}.
+   * @param fn a function, asynchronous or not
+   * @returns what `fn` returns; for an asynchronous function its promise
+   * @throws ArgumentTypeError if `fn` is not a function, and whatever `fn` throws.
+   */
+  run<T>(fn: () => T): T {
+    hasScopes = true;
+    return enterScope({ kind: 'account', account: this }, fn);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { path, limitBytes, liveBytes, peakBytes, labels } = this;
+    return inspectObject(this, { path, limitBytes, liveBytes, peakBytes, labels }, depth, options, inspect);
+  }
+
+  /** @internal Charges this account and those around it, or none of them. */
+  charge(bytes: number): Charge {
+    let result: Charge = 'made';
+    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
+      const numbers = account.#numbers;
+      const before = numbers[live] as number;
+      const after = before + bytes;
+      if (after > (numbers[limit] as number)) {
+        this.undo(bytes, account);
+        account.#refusals++;
+        refusals++;
+        return 'refused';
+      }
+      if (after > (numbers[soft] as number) && before <= (numbers[soft] as number)) result = 'crossed';
+      numbers[live] = after;
+      numbers[total] = (numbers[total] as number) + bytes;
+    }
+    return result;
+  }
+
+  /** @internal Counts a charge whose memory was allocated. Returns the number to end it with. */
+  confirm(): number {
+    if (this.#charges++ === 0) this.#takeNumber();
+    return this.#number;
+  }
+
+  /** @internal Ends a charge that was confirmed. */
+  end(bytes: number): void {
+    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
+      const numbers = account.#numbers;
+      const before = numbers[live] as number;
+      if (before > (numbers[peak] as number)) numbers[peak] = before;
+      numbers[live] = before - bytes;
+    }
+    if (--this.#charges === 0) this.#giveNumber();
+  }
+
+  /**
+   * @internal Takes a charge back whose memory was not allocated.
+   * @param refusing the account from which on nothing was charged
+   */
+  undo(bytes: number, refusing?: Account): void {
+    for (let account: Account | undefined = this; account !== refusing && account !== undefined; account = account.parent) {
+      const numbers = account.#numbers;
+      numbers[live] = (numbers[live] as number) - bytes;
+      numbers[total] = (numbers[total] as number) - bytes;
+    }
+  }
+
+  #giveNumber(): void {
+    byNumber[this.#number] = undefined;
+    spareNumbers.push(this.#number);
+  }
+
+  #takeNumber(): void {
+    this.#number = spareNumbers.pop() ?? byNumber.length;
+    byNumber[this.#number] = this;
+  }
+
+  /** @internal Calls the functions of the accounts that a charge brought above their soft limits. */
+  notifySoftLimits(bytes: number): void {
+    const crossed: Account[] = [];
+    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
+      const { softBytes = Number.POSITIVE_INFINITY, liveBytes } = account;
+      if (liveBytes > softBytes && liveBytes - bytes <= softBytes) crossed.push(account);
+    }
+    for (const account of crossed) account.#onSoftLimit?.(account);
+  }
+
+  /** @internal The error for a refused charge. */
+  refusal(requestedBytes: number, bytes: number, resource: string): OutOfMemoryError {
+    let account: Account = this;
+    while (account.liveBytes + bytes <= (account.#numbers[limit] as number) && account.parent !== undefined) account = account.parent;
+    const limitBytes = account.#numbers[limit] as number;
+    const availableBytes = Math.max(0, limitBytes - account.liveBytes);
+    const holders = holdersWithin(account);
+    const within = account === this ? '' : ` by ${formatValue(this.path)}`;
+    return new OutOfMemoryError(
+      `${account.limitName()} of ${formatBytes(limitBytes)} is reached: ${formatBytes(requestedBytes)} (${requestedBytes} bytes) were asked for${within}, ` +
+        `${formatBytes(availableBytes)} are left${formatHolders(holders)}`,
+      { requestedBytes, availableBytes, limitBytes, path: [resource], account: account.path, holders },
+    );
+  }
+
+  /** @internal How an error names what was reached. */
+  limitName(): string {
+    return `the limit of the account ${formatValue(this.path)}`;
+  }
+}
+
+function checkedLabels(labels: unknown): Readonly<Record<string, string>> {
+  if (typeof labels !== 'object' || labels === null) throw new ArgumentTypeError(`labels must be an object, got ${formatValue(labels)}`);
+  for (const [name, label] of Object.entries(labels)) {
+    if (typeof label !== 'string')
+      throw new ArgumentTypeError(`labels must have strings, got ${formatValue(label)} for ${formatValue(name)}`);
+  }
+  return Object.freeze({ ...labels }) as Readonly<Record<string, string>>;
+}
+
+/** Of all accounts, collected ones included. */
+let refusals = 0;
+
+/** @internal Allocations that limits of accounts have refused in this environment. */
+export function accountRefusals(): number {
+  return refusals;
+}
+
+/** The accounts that live allocations are charged to, by the number that is kept with each allocation. */
+const byNumber: (Account | undefined)[] = [];
+const spareNumbers: number[] = [];
+
+/** @internal Pays back what was charged to the account of a number. */
+export function endCharge(number: number, bytes: number): void {
+  (byNumber[number] as Account).end(bytes);
+}
+
+interface AccountFrame extends ScopeFrame {
+  readonly kind: 'account';
+  readonly account: Account;
+}
+
+/** Whether this environment ever had a scope of an account. If not, the search for one is skipped. */
+let hasScopes = false;
+/** The frame that was looked at last, and its account. */
+let lastFrame: ScopeFrame | undefined;
+let lastAccount: Account | undefined;
+
+/** The account that allocations are charged to here; `undefined` outside of every account's scope. */
+export function currentAccount(): Account | undefined {
+  if (!hasScopes) return undefined;
+  const frame = innermostFrame();
+  if (frame !== lastFrame) {
+    lastFrame = frame;
+    lastAccount = innermostAccount(frame);
+  }
+  return lastAccount;
+}
+
+function innermostAccount(frame: ScopeFrame | undefined): Account | undefined {
+  for (let each = frame; each !== undefined; each = each.outer) if (isAccountFrame(each)) return each.account;
+  return undefined;
+}
+
+function isAccountFrame(frame: ScopeFrame): frame is AccountFrame {
+  return frame.kind === 'account';
+}
+
+/**
+ * Runs a function with a new account as the current one, within the current account unless `parent` says
+ * otherwise. Nested calls make a tree: tenant, request, step. For an account that several calls share, make
+ * an {@link Account}, and call its `run`.
+ * @param fn a function, asynchronous or not; it is given the account
+ * @returns what `fn` returns; for an asynchronous function its promise
+ * @throws ArgumentTypeError, ArgumentRangeError for invalid arguments, and whatever `fn` throws.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using resource = new AccountingResourceAdaptor(upstream);
+ * using stream = new Stream();
+ * const answer = await withQuota({ name: 'request', limitBytes: 256 * MiB, labels: { user: 'ada' } }, async () => {
+ *   using input = new DeviceBuffer(16 * MiB, { stream, resource });
+ *   return withQuota({ name: 'decode' }, () => input.toHost()); // charged to request/decode, and to request
+ * });
+ * ```
+ */
+export function withQuota<T>(options: AccountOptions, fn: (account: Account) => T): T {
+  assertFunction(fn, 'fn');
+  const account = new Account(options);
+  return account.run(() => fn(account));
+}
+
+/** Weak references, swept whenever their number has doubled: a program may make an account for each request. */
+const instances = new Set<WeakRef<Account>>();
+const minimumSweepSize = 64;
+let sweepSize = minimumSweepSize;
+
+function register(account: Account): void {
+  if (instances.size >= sweepSize) sweepSize = Math.max(minimumSweepSize, 2 * liveAccounts().length);
+  instances.add(new WeakRef(account));
+}
+
+/** @internal The accounts of this environment that are not collected, in the order of construction. */
+export function liveAccounts(): Account[] {
+  const live: Account[] = [];
+  for (const reference of instances) {
+    const account = reference.deref();
+    if (account === undefined) instances.delete(reference);
+    else live.push(account);
+  }
+  return live;
+}
+
+/** @internal The paths that hold most bytes of their own, among an account and those within it, or among all; the largest first. */
+export function holdersWithin(outermost?: Account): readonly MemoryHolder[] {
+  const own = new Map<Account, number>();
+  for (const account of liveAccounts()) {
+    if (account.liveBytes === 0 || !isWithin(account, outermost)) continue;
+    own.set(account, (own.get(account) ?? 0) + account.liveBytes);
+    if (account.parent !== undefined) own.set(account.parent, (own.get(account.parent) ?? 0) - account.liveBytes);
+  }
+  const byPath = new Map<string, number>();
+  for (const [account, bytes] of own) {
+    if (bytes > 0 && isWithin(account, outermost)) byPath.set(account.path, (byPath.get(account.path) ?? 0) + bytes);
+  }
+  return [...byPath].map(([account, bytes]) => Object.freeze({ account, bytes })).sort((a, b) => b.bytes - a.bytes);
+}
+
+function isWithin(account: Account, outermost: Account | undefined): boolean {
+  for (let each: Account | undefined = account; each !== undefined; each = each.parent) if (each === outermost) return true;
+  return outermost === undefined;
+}
+
+/** @internal The end of a message about memory that ran out. */
+export function formatHolders(holders: readonly MemoryHolder[]): string {
+  if (holders.length === 0) return '';
+  const named = holders.slice(0, namedHolders).map(({ account, bytes }) => `${formatValue(account)} ${formatBytes(bytes)}`);
+  const others = holders.length > namedHolders ? ` and ${holders.length - namedHolders} more` : '';
+  return `; most is held by ${named.join(', ')}${others}`;
+}

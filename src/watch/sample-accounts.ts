@@ -1,0 +1,45 @@
+import { type Account, liveAccounts } from '../lifetimes/account.js';
+import type { AccountSample } from './statistics-sample.js';
+
+/** How many paths have a sample of their own: each is a time series in monitoring systems. */
+const ownSamples = 20;
+const othersPath = '(other accounts)';
+
+/** The paths of accounts that hold most, the largest first, then all others as one. */
+export function sampleAccounts(): readonly AccountSample[] {
+  const byPath = new Map<string, Account[]>();
+  for (const account of liveAccounts()) {
+    const { path } = account;
+    const same = byPath.get(path);
+    if (same === undefined) byPath.set(path, [account]);
+    else same.push(account);
+  }
+  const samples = [...byPath].map(([path, accounts]) => sampleOf(path, accounts));
+  samples.sort((a, b) => b.liveBytes - a.liveBytes || (a.path < b.path ? -1 : 1));
+  if (samples.length <= ownSamples) return samples;
+  const shown = samples.slice(0, ownSamples);
+  for (const { path } of shown) byPath.delete(path);
+  return [...shown, sampleOf(othersPath, [...byPath.values()].flat())];
+}
+
+function sampleOf(path: string, accounts: readonly Account[]): AccountSample {
+  const limits = accounts.map(({ limitBytes }) => limitBytes);
+  return {
+    path,
+    accounts: accounts.length,
+    liveBytes: liveBytesOf(new Set(accounts)),
+    peakBytes: accounts.reduce((most, { peakBytes }) => Math.max(most, peakBytes), 0),
+    limitBytes: limits.includes(undefined) ? null : limits.reduce<number>((sum, bytes) => sum + (bytes as number), 0),
+  };
+}
+
+/** An account within another one counts once. */
+function liveBytesOf(accounts: ReadonlySet<Account>): number {
+  let sum = 0;
+  for (const account of accounts) {
+    let outer = account.parent;
+    while (outer !== undefined && !accounts.has(outer)) outer = outer.parent;
+    if (outer === undefined) sum += account.liveBytes;
+  }
+  return sum;
+}
