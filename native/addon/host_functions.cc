@@ -154,6 +154,8 @@ void EndTurn(Environment& environment, QueuedFunction* function) {
     loop.for_streams.notify_all();
   }
   Release(function);
+  // Another library has launched the graph.
+  if (node.turns.empty()) return;
   QueuedFunction* launch = node.turns.front().launch;
   node.turns.pop_front();
   if (launch->turns > 0 && --launch->turns == 0) {

@@ -215,6 +215,23 @@ describe('a stream that cistern captures', () => {
     expect(counter[0]).toBe(1);
   });
 
+  test('runs its host functions from the event loop if the library launches the graph', async () => {
+    let runs = 0;
+    const handle = new BigUint64Array(1);
+    const exec = new BigUint64Array(1);
+    using _graph = stream.capture(() => {
+      stream.launchHostFunction(() => {
+        runs += 1;
+      });
+      call('cuStreamGetCaptureInfo', stream.nativeHandle, new Int32Array(1), 0, handle);
+    });
+    call('cuGraphInstantiateWithFlags', exec, handle[0] as bigint, 0);
+    for (let launch = 0; launch < 3; launch++) call('cuGraphLaunch', exec[0] as bigint, stream.nativeHandle);
+    await expect.poll(() => runs).toBe(3);
+    stream.synchronizeSync();
+    call('cuGraphExecDestroy', exec[0] as bigint);
+  });
+
   test('takes memory that the library allocates there, and its graph is no child graph', ({ skip }) => {
     if (Device.get().attribute('memoryPoolsSupported') !== 1) skip('the device has no pools');
     const properties = new Uint8Array(88);
