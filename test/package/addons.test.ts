@@ -111,6 +111,15 @@ describe('the addon in C', () => {
   });
 });
 
+it('the addon with kernels refuses a process without a driver of CUDA', () => {
+  const addon = require(join(folder, 'step.node')) as { open(cistern: AddonInterface, module: string): void; step(): void };
+  expect(() => addon.step()).toThrow('open was not called');
+  expect(() => addon.open({} as AddonInterface, '')).toThrow(TypeError);
+  expect(() => addon.open(addonInterface, 1 as never)).toThrow('module must be a string');
+  expect(() => addon.open(addonInterface, '')).toThrow('the process has loaded no driver of CUDA');
+  expect(() => addon.step()).toThrow('open was not called');
+});
+
 describe('the addon in C++', () => {
   it('wraps memory of its own, and learns of its release', () => {
     inCpp.open(addonInterface);
