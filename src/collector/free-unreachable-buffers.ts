@@ -43,7 +43,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
-import { runGraphEnds } from '../driver/graphs/user-objects.js';
+import { letGoOfEnded } from '../driver/graphs/user-objects.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isCapturing } from '../driver/status.js';
 import { atCaptureEnds } from '../driver/streams/stream-identity.js';
@@ -250,7 +250,7 @@ export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
   isSweeping = true;
   try {
-    runGraphEnds();
+    letGoOfEnded();
     const unreachable = takeUnreachable();
     let freedBytes = freeRefused() + freeTaken(unreachable);
     // A buffer that was just freed may have been attached here, and its memory has come home by that.

@@ -1,7 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
-import { runGraphEnds } from './graphs/user-objects.js';
+import { letGoOfEnded } from './graphs/user-objects.js';
 import type { MemoryKind } from './memory/plain-memory.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
@@ -182,7 +182,7 @@ export class Device {
     native().releaseStream(legacyDefault);
     for (const status of statuses) if (status !== NativeStatus.success) throw statusError(`synchronize device ${this.index}`, status);
     complete();
-    runGraphEnds();
+    letGoOfEnded();
   }
 
   /**

@@ -1,7 +1,6 @@
 /** What belongs to a graph lives until its last graph, executable graph and launch have ended, and no longer. */
-import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { runGraphEnds, whenGraphEnds } from '../../src/driver/graphs/user-objects.js';
+import { retained } from '../../src/driver/graphs/user-objects.js';
 import { CudaMemoryResource, type Graph, type GraphExec, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { runModule } from '../support/run-module.js';
@@ -33,15 +32,19 @@ async function eventually(condition: () => boolean): Promise<void> {
   expect(condition()).toBe(true);
 }
 
+/** Makes a graph retain an object, and returns whether that is so still. */
+function retainedBy(graph: Graph): () => boolean {
+  const object = {};
+  graph.retain(object);
+  return () => [...retained.values()].includes(object);
+}
+
 /** What would have ended by now has. */
 async function settle(): Promise<void> {
-  let hasEnded = false;
   const marker = capture();
-  whenGraphEnds(marker, () => {
-    hasEnded = true;
-  });
+  const isRetained = retainedBy(marker);
   marker.dispose();
-  await eventually(() => hasEnded);
+  await eventually(() => !isRetained());
 }
 
 describe('an object that a graph retains', () => {
@@ -71,16 +74,16 @@ describe('an object that a graph retains', () => {
   });
 
   it('goes with a graph that is collected', async () => {
-    const ends: string[] = [];
     const drop = () => {
       const graph = capture();
-      whenGraphEnds(graph, () => ends.push('graph'));
+      const isRetained = retainedBy(graph);
       const exec: GraphExec = graph.instantiate();
       exec.launch(stream);
+      return isRetained;
     };
-    drop();
-    for (let i = 0; i < 50 && ends.length === 0; i++) await collectGarbage();
-    await eventually(() => ends.length === 1);
+    const isRetained = drop();
+    for (let i = 0; i < 50 && isRetained(); i++) await collectGarbage();
+    await eventually(() => !isRetained());
   });
 
   it('must be one', () => {
@@ -93,103 +96,58 @@ describe('an object that a graph retains', () => {
   });
 });
 
-describe('the end of a graph', () => {
-  it('is told once, after the last launch has run, and not within the call that ends it', async () => {
-    const ends: string[] = [];
+describe('what a graph retains is let go', () => {
+  it('after the last launch has run', async () => {
     const graph = capture();
-    whenGraphEnds(graph, () => ends.push('first'));
-    whenGraphEnds(graph, () => ends.push('second'));
+    const objects = [retainedBy(graph), retainedBy(graph)];
     const execs = [graph.instantiate(), graph.instantiate()];
     graph.dispose();
     using hold = stream.hold();
     for (const exec of execs) exec.launch(stream);
     for (const exec of execs) exec.dispose();
     await settle();
-    expect(ends).toEqual([]);
+    expect(objects.map((isRetained) => isRetained())).toEqual([true, true]);
     hold.release();
-    await eventually(() => ends.length === 2);
-    await settle();
-    expect(ends.toSorted()).toEqual(['first', 'second']);
+    await eventually(() => objects.every((isRetained) => !isRetained()));
   });
 
-  it('is told within calls that wait', async () => {
-    let isTold = false;
+  it('within calls that wait', () => {
     const graph = capture();
-    whenGraphEnds(graph, () => {
-      isTold = true;
-    });
+    const isRetained = retainedBy(graph);
     graph.dispose();
     // The driver does not say when.
-    for (let i = 0; i < 1e6 && !isTold; i++) stream.synchronizeSync();
-    expect(isTold).toBe(true);
+    for (let i = 0; i < 1e6 && isRetained(); i++) stream.synchronizeSync();
+    expect(isRetained()).toBe(false);
   });
 
-  it('is that of its own executable graphs, not of those made before', async () => {
-    const ends: string[] = [];
+  it('with its own executable graphs, not with those made before', async () => {
     const graph = capture();
     using before = graph.instantiate();
-    whenGraphEnds(graph, () => ends.push('later'));
+    const isRetained = retainedBy(graph);
     graph.dispose();
-    await eventually(() => ends.length === 1);
+    await eventually(() => !isRetained());
     before.launch(stream);
     stream.synchronizeSync();
   });
 
-  it('comes with an update for what the executable graph had, once that has run', async () => {
-    const ends: string[] = [];
-    const first = capture();
-    whenGraphEnds(first, () => ends.push('first'));
+  it('with an update, if the executable graph had it, once that has run', async () => {
+    const [first, second] = [capture(), capture()];
+    const isOfFirst = retainedBy(first);
+    const isOfSecond = retainedBy(second);
     const exec = first.instantiate();
     first.dispose();
-    const second = capture();
-    whenGraphEnds(second, () => ends.push('second'));
     using hold = stream.hold();
     exec.launch(stream);
     expect(exec.update(second)).toBe(true);
     second.dispose();
     await settle();
-    expect(ends).toEqual([]);
+    expect([isOfFirst(), isOfSecond()]).toEqual([true, true]);
     hold.release();
-    await eventually(() => ends.length === 1);
-    expect(ends).toEqual(['first']);
+    await eventually(() => !isOfFirst());
+    expect(isOfSecond()).toBe(true);
     exec.launch(stream);
     exec.dispose();
-    await eventually(() => ends.length === 2);
-    expect(ends).toEqual(['first', 'second']);
-  });
-
-  it('is told although a function for another one fails', async () => {
-    const warnings: Error[] = [];
-    const note = (warning: Error) => void warnings.push(warning);
-    process.on('warning', note);
-    let isTold = false;
-    const graph = capture();
-    for (let i = 0; i < 2; i++) {
-      whenGraphEnds(graph, () => {
-        isTold = true;
-        throw new Error('mine');
-      });
-    }
-    graph.dispose();
-    await eventually(() => isTold);
-    await settle();
-    await setImmediate();
-    process.off('warning', note);
-    expect(warnings.map(({ message }) => message)).toEqual(Array(2).fill('a function for the end of a graph failed: Error: mine'));
-  });
-
-  it('may come during it: what ends within a function is told, too', async () => {
-    const ends: string[] = [];
-    const [outer, inner] = [capture(), capture()];
-    whenGraphEnds(inner, () => ends.push('inner'));
-    whenGraphEnds(outer, () => {
-      ends.push('outer');
-      inner.dispose();
-      runGraphEnds();
-    });
-    outer.dispose();
-    await eventually(() => ends.length === 2);
-    expect(ends).toEqual(['outer', 'inner']);
+    await eventually(() => !isOfSecond());
   });
 });
 

@@ -121,7 +121,7 @@ export class Graph extends GraphObject {
       throw new ArgumentTypeError(`object must be an object, got ${formatValue(object)}`);
     }
     this.assertLive('retain an object in a graph');
-    retainInGraph(this.handle, { object });
+    retainInGraph(this.handle, object);
   }
 
   /**

@@ -13,7 +13,7 @@ import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
 import { Graph } from '../graphs/graph.js';
 import { assertGraph } from '../graphs/graph-object.js';
-import { runGraphEnds } from '../graphs/user-objects.js';
+import { letGoOfEnded } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
 import { check, checkBlocking, statusError, warnOfLost } from '../status.js';
@@ -314,7 +314,7 @@ export class Stream implements Disposable {
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
     this.identity.synchronizeSync();
-    runGraphEnds();
+    letGoOfEnded();
   }
 
   /**
