@@ -74,7 +74,8 @@ export class CaptureMemory implements EventObserver {
   readonly #freeStreams: number[] = [];
   readonly #freeEpochs: number[] = [];
   readonly #live = new AddressMap();
-  readonly #sequence = new SequenceBuilder();
+  /** What a plan is made from, unless nobody plans. */
+  readonly #sequence: SequenceBuilder | undefined;
   readonly #records = new Map<number, EventRecord>();
   /** How often each deviation came. */
   readonly deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
@@ -83,8 +84,12 @@ export class CaptureMemory implements EventObserver {
   /** Bytes that wait for the end of the capture, because nobody is known to come after all their uses. */
   limboBytes = 0;
 
-  /** @throws what the upstream throws, if it does not have the bytes of the plan. */
-  constructor(origin: StreamIdentity, region: GraphRegion, plan: GraphPlan | undefined) {
+  /**
+   * @param isForPlan whether `sequence` will be called
+   * @throws what the upstream throws, if it does not have the bytes of the plan.
+   */
+  constructor(origin: StreamIdentity, region: GraphRegion, plan: GraphPlan | undefined, isForPlan: boolean) {
+    this.#sequence = isForPlan ? new SequenceBuilder() : undefined;
     this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
     this.#region = region;
     this.#plan = plan;
@@ -130,7 +135,7 @@ export class CaptureMemory implements EventObserver {
     const address = isPlanned ? this.#base + (this.#plan.plan.offsets[this.#bytes.length] as number) : this.#cut(bytes, stream, alignment);
     if (deviation !== undefined) this.deviations[deviation]++;
     this.#note(address, isPlanned ? none : this.#index.usedBlock(address), bytes, stream);
-    this.#sequence.allocate(bytes, identity);
+    this.#sequence?.allocate(bytes, identity);
     if (alignment > this.alignmentBytes) this.alignmentBytes = alignment;
     return address;
   }
@@ -153,24 +158,24 @@ export class CaptureMemory implements EventObserver {
       this.limboBytes += alignUp(this.#bytes[request] as number, ALLOCATION_ALIGNMENT);
     }
     if (block !== none) this.#index.free(block, isOrdered ? this.#currentLane(stream) : this.#limbo);
-    this.#sequence.free(request, identity);
+    this.#sequence?.free(request, identity);
   }
 
   eventRecorded(identity: StreamIdentity, version: number): void {
     this.order.eventRecorded(identity, version);
-    const record = this.#sequence.record(identity);
+    const record = this.#sequence?.record(identity);
     if (record !== undefined) this.#records.set(version, record);
   }
 
   eventAwaited(identity: StreamIdentity, version: number): void {
     this.order.eventAwaited(identity, version);
     const record = this.#records.get(version);
-    if (record !== undefined) this.#sequence.wait(identity, record);
+    if (record !== undefined) this.#sequence?.wait(identity, record);
   }
 
-  /** What was requested and freed, for a plan. */
-  sequence(): OrderedSequence {
-    return this.#sequence.finish();
+  /** What was requested and freed, for a plan; `undefined` if nobody plans. */
+  sequence(): OrderedSequence | undefined {
+    return this.#sequence?.finish();
   }
 
   /** What is still allocated, in the order of the requests. */

@@ -289,7 +289,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertFunction(record, 'record');
     const plan = this.#planOf(name);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
-    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
+    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan, this.#planner !== undefined));
     memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
     this.#captured = memory;
@@ -370,7 +370,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       }
     }
     if (this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
-    else if (this.#hasForGraphs(pointer)) throw alreadyFreed(`the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`);
+    else if (this.#hasForGraphs(pointer)) throw alreadyFreed(refusalOf(pointer));
     else this.#deallocateOutside(pointer, bytes, stream, fence);
   }
 
@@ -491,28 +491,26 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, allocated: number, stream: Stream): void {
-    const refusal = `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
     assertBytes(bytes);
-    if (bytes !== allocated) throw wrongSize(refusal, bytes, allocated);
+    if (bytes !== allocated) throw wrongSize(refusalOf(pointer), bytes, allocated);
     const number = this.#streamInCapture(stream);
     if (number === none) {
-      throw new CisternError('ERR_CISTERN_CAPTURING', `${refusal}: it belongs to a capture that stream ${stream.id} has not joined`);
+      throw new CisternError('ERR_CISTERN_CAPTURING', `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`);
     }
     capture.free(pointer, number, stream.identity);
   }
 
   /** Memory of a graph is not used any more by whoever had its address. The graph goes on using it. */
   #giveUp(pointer: DevicePointer, bytes: number, stream: Stream): void {
-    const refusal = `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
     assertPointer(pointer);
     assertBytes(bytes);
     assertStream(stream, 'deallocate');
     const all = this.#owned.get(pointer) as Owned[];
     const alike = all.filter((each) => each.bytes === bytes);
-    if (alike.length === 0) throw wrongSize(refusal, bytes, (all.at(-1) as Owned).bytes);
+    if (alike.length === 0) throw wrongSize(refusalOf(pointer), bytes, (all.at(-1) as Owned).bytes);
     const left = alike.filter((each) => !each.isGivenUp);
     const found = left.find(({ memory }) => memory === this.#ending) ?? left.at(-1);
-    if (found === undefined) throw alreadyFreed(refusal);
+    if (found === undefined) throw alreadyFreed(refusalOf(pointer));
     // A later launch of a graph that is captured now comes after those before it, and needs no event.
     if (this.#streamInCapture(stream) === none) this.#region.follow(stream);
     found.isGivenUp = true;
@@ -560,8 +558,9 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (capture.isPlanned) this.#plannedCaptures++;
     this.#unorderedBytes += capture.limboBytes;
     for (const [name, count] of Object.entries(capture.deviations)) this.#deviations[name as GraphDeviation] += count;
-    if (this.#planner === undefined || capture.isPlanned || capture.requests === 0) return;
-    this.#learnt.set(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
+    if (capture.isPlanned || capture.requests === 0) return;
+    const sequence = capture.sequence();
+    if (sequence !== undefined) this.#learnt.set(memory.name, { sequence, alignmentBytes: capture.alignmentBytes, plan: undefined });
   }
 
   /** The memory of a graph goes. */
@@ -632,6 +631,10 @@ function afterEndOf(memory: CapturedMemory, all: readonly Owned[], others: Owned
     if (other !== undefined) other.isGivenUp = false;
   }
   return others;
+}
+
+function refusalOf(pointer: DevicePointer): string {
+  return `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
 }
 
 function isAmong(segments: readonly Segment[], pointer: DevicePointer): boolean {
