@@ -259,6 +259,12 @@ Status CaptureStatus(Environment& environment, const Napi::CallbackInfo& info) {
   // The legacy stream is never captured.
   if (asked != kSuccess && asked != kErrorCaptureImplicit) return asked;
   environment.Out(1, asked == kSuccess ? capture : kCaptureNone);
+  std::uint64_t id = 0;
+  if (asked == kSuccess && capture == kCaptureActive) {
+    const Status named = CaptureIdOf(environment, *stream, &capture, &id);
+    if (named != kSuccess) return named;
+  }
+  environment.Out(2, static_cast<double>(id));
   return kSuccess;
 }
 

@@ -285,7 +285,10 @@ export interface NativeBinding {
    * capture cannot be ended on this stream and thread.
    */
   abandonCapture(stream: number): void;
-  /** `[1]`: 0 if the stream is not captured, 1 if it is, 2 if the capture is invalid. */
+  /**
+   * `[1]`: 0 if the stream is not captured, 1 if it is, 2 if the capture is invalid. `[2]`: the capture's id, or
+   * 0 unless it is valid.
+   */
   captureStatus(stream: number): void;
   destroyGraph(graph: number): void;
   /** `[1]`: the handle of an executable graph. */

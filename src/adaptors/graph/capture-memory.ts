@@ -54,6 +54,8 @@ export interface CapturedAllocation {
 }
 
 export class CaptureMemory implements EventObserver {
+  /** Where the capture began. */
+  readonly origin: StreamIdentity;
   readonly order: CaptureOrder;
   readonly #region: GraphRegion;
   readonly #plan: GraphPlan | undefined;
@@ -89,6 +91,7 @@ export class CaptureMemory implements EventObserver {
    * @throws what the upstream throws, if it does not have the bytes of the plan.
    */
   constructor(origin: StreamIdentity, region: GraphRegion, plan: GraphPlan | undefined, isForPlan: boolean) {
+    this.origin = origin;
     this.#sequence = isForPlan ? new SequenceBuilder() : undefined;
     this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
     this.#region = region;

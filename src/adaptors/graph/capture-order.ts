@@ -51,6 +51,15 @@ export class CaptureOrder implements EventObserver {
     return this.#numbers.get(identity) ?? none;
   }
 
+  /**
+   * A stream has joined by what another library has queued. It comes after something of the capture; since
+   * nobody says what, it counts as after nothing. Returns its number.
+   */
+  joinedUnseen(identity: StreamIdentity): number {
+    this.#add(identity, []);
+    return this.numberOf(identity);
+  }
+
   /** The current epoch of a stream. */
   epochOf(stream: number): number {
     return this.#epochs[stream] as number;

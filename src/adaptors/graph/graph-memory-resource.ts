@@ -12,7 +12,7 @@ import {
   assertPointer,
   optionNames,
 } from '../../basics/validation.js';
-import type { CaptureMode } from '../../driver/graphs/capture.js';
+import { areInOneCapture, type CaptureMode } from '../../driver/graphs/capture.js';
 import type { Graph } from '../../driver/graphs/graph.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
@@ -478,7 +478,12 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   /** The number of a stream in the capture that is open, or -1. */
   #streamInCapture(stream: Stream): number {
     assertStream(stream, 'allocate');
-    return this.#capture?.order.numberOf(stream.identity) ?? none;
+    const capture = this.#capture;
+    if (capture === undefined) return none;
+    const { order, origin } = capture;
+    const known = order.numberOf(stream.identity);
+    if (known !== none || !areInOneCapture(stream.handle, origin.handle)) return known;
+    return order.joinedUnseen(stream.identity);
   }
 
   /**
@@ -495,7 +500,10 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (bytes !== allocated) throw wrongSize(refusalOf(pointer), bytes, allocated);
     const number = this.#streamInCapture(stream);
     if (number === none) {
-      throw new CisternError('ERR_CISTERN_CAPTURING', `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`);
+      throw new CisternError(
+        'ERR_CISTERN_CAPTURING',
+        `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`,
+      );
     }
     capture.free(pointer, number, stream.identity);
   }

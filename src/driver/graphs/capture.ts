@@ -37,6 +37,15 @@ export function abandonCapture(stream: number): void {
   check('give up a capture');
 }
 
+/** Whether two streams are in one valid capture, whoever made the second one join it. */
+export function areInOneCapture(stream: number, other: number): boolean {
+  captureStatusOf(stream);
+  const id = mailbox[2] as number;
+  if (id === 0) return false;
+  captureStatusOf(other);
+  return mailbox[2] === id;
+}
+
 export function captureStatusOf(stream: number): CaptureStatus {
   native().captureStatus(stream);
   check('ask whether a stream is captured');
