@@ -3,7 +3,6 @@ import { readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { whenGraphEnds } from '../../src/driver/graphs/user-objects.js';
 import {
   CudaMemoryResource,
   checkOrder,
@@ -16,6 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { retainedBy } from '../support/retained-by.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
@@ -152,27 +152,22 @@ describe('a child graph', () => {
   });
 
   test('keeps what its graph had retained when it was added', async () => {
-    let ended = 0;
     const child = stream.capture(() => fill(5));
-    whenGraphEnds(child, () => {
-      ended += 1;
-    });
+    const isRetained = retainedBy(child);
     const graph = stream.capture(() => stream.addChildGraph(child));
-    whenGraphEnds(child, () => {
-      ended += 10;
-    });
+    const isRetainedLater = retainedBy(child);
     child.dispose();
-    await eventually(() => ended === 10);
+    await eventually(() => !isRetainedLater());
     const exec = graph.instantiate();
     graph.dispose();
     using hold = stream.hold();
     exec.launch(stream);
     exec.dispose();
     await new Promise((resolve) => setTimeout(resolve, 20));
-    expect(ended).toBe(10);
+    expect(isRetained()).toBe(true);
     hold.release();
     stream.synchronizeSync();
-    await eventually(() => ended === 11);
+    await eventually(() => !isRetained());
     expect(read(0)).toBe(5);
   });
 

@@ -1,8 +1,8 @@
 /** What belongs to a graph lives until its last graph, executable graph and launch have ended, and no longer. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { retained } from '../../src/driver/graphs/user-objects.js';
 import { CudaMemoryResource, type Graph, type GraphExec, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { retainedBy } from '../support/retained-by.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { collectGarbage } from './collection.js';
@@ -30,13 +30,6 @@ const capture = (): Graph => stream.capture(() => set(pointer, 1, 1, 4, stream))
 async function eventually(condition: () => boolean): Promise<void> {
   for (let i = 0; i < 2000 && !condition(); i++) await new Promise((resolve) => setTimeout(resolve, 5));
   expect(condition()).toBe(true);
-}
-
-/** Makes a graph retain an object, and returns whether that is so still. */
-function retainedBy(graph: Graph): () => boolean {
-  const object = {};
-  graph.retain(object);
-  return () => [...retained.values()].includes(object);
 }
 
 /** What would have ended by now has. */
