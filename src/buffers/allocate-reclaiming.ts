@@ -5,21 +5,18 @@ import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**
- * Allocates from a resource. If that runs out of memory, frees unreachable buffers in stages of
- * rising cost, and tries again after each stage that freed something. Skips stages that the
+ * Allocates from a resource that just threw an error. If it ran out of memory, frees unreachable buffers in
+ * stages of rising cost, and tries again after each stage that freed something. Skips stages that the
  * resource has already tried, as its error says.
- * @throws OutOfMemoryError the resource's first one, if nothing helped.
+ * @throws OutOfMemoryError the resource's first one, if nothing helped; any other error as it is.
  */
-export function allocateReclaiming(resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
-  try {
-    return resource.allocate(bytes, stream, alignment);
-  } catch (error) {
-    return allocateAfter(error, resource, bytes, stream, alignment);
-  }
-}
-
-/** Apart, so that V8 compiles an allocation that succeeds into its caller. */
-function allocateAfter(error: unknown, resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
+export function allocateReclaiming(
+  error: unknown,
+  resource: MemoryResource,
+  bytes: number,
+  stream: Stream,
+  alignment: number,
+): DevicePointer {
   if (!(error instanceof OutOfMemoryError)) throw error;
   for (const { name, run } of stages) {
     if (wasTried(name, error.stages) || run() === 0) continue;

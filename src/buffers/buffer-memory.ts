@@ -29,33 +29,36 @@ export const disposed = 'the buffer is already disposed';
 
 /**
  * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
- * dropped.
+ * dropped. Others only read its `pointer`, `bytes`, `home` and `isBeingFreed`.
+ *
+ * Nothing is `#private` or initialized where it is declared: that takes more bytecode, and V8 would not
+ * compile the way of a plain buffer into one function.
  */
 export class BufferMemory implements OwnedMemory, ScopedMemory {
-  readonly origin: Origin;
-  readonly resource: MemoryResource;
-  readonly alignment: number;
-  readonly createdAt: string | undefined;
+  declare readonly origin: Origin;
+  declare readonly resource: MemoryResource;
+  declare readonly alignment: number;
+  declare readonly createdAt: string | undefined;
   /** The stream that the memory is ordered on, and freed on. */
-  stream: Stream;
+  declare stream: Stream;
   /** The length of the buffer's contents in bytes. */
-  byteLength = 0;
+  declare byteLength: number;
   /**
    * Why the buffer cannot be used any more, as a clause: it was disposed, or the memory was taken back.
    * `undefined` until then.
    */
-  endReason: string | undefined;
-  #label: string | undefined;
-  #home: ScopeFrame | undefined = innermostFrame();
-  #pointer: DevicePointer = 0;
-  /** Its record for notification if the memory is taken back. */
-  #record = -1;
-  #bytes = 0;
-  #isBeingFreed = false;
+  declare endReason: string | undefined;
+  declare home: ScopeFrame | undefined;
+  declare pointer: DevicePointer;
+  declare bytes: number;
+  /** Whether a call that frees it is running, and may yet be refused. */
+  declare isBeingFreed: boolean;
+  declare private givenLabel: string | undefined;
+  declare ownerRecord: number;
   /** What others do with the memory. It goes with the memory if that is given up. */
-  #uses: MemoryUses | undefined;
+  declare private uses: MemoryUses | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
-  readonly #held: HeldMemory;
+  declare private readonly held: HeldMemory;
 
   constructor(
     origin: Origin,
@@ -70,35 +73,26 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     this.stream = stream;
     this.alignment = alignment;
     this.createdAt = createdAt;
-    this.#label = label;
-    this.#held = origin.isCounted ? heldMemory(resource.memoryKind, stream.device) : uncounted;
-  }
-
-  get pointer(): DevicePointer {
-    return this.#pointer;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** Whether a call that frees it is running, and may yet be refused. */
-  get isBeingFreed(): boolean {
-    return this.#isBeingFreed;
+    this.byteLength = 0;
+    this.endReason = undefined;
+    this.home = innermostFrame();
+    this.pointer = 0;
+    this.bytes = 0;
+    this.isBeingFreed = false;
+    this.givenLabel = label;
+    this.ownerRecord = 0;
+    this.uses = undefined;
+    this.held = origin.isCounted ? heldMemory(resource.memoryKind, stream.device) : uncounted;
   }
 
   /** The label of the memory, which recordings contain. */
   get label(): string | undefined {
-    return this.#label;
+    return this.givenLabel;
   }
 
   set label(label: string | undefined) {
-    this.#label = label;
-    this.#recordLabel(this.#pointer);
-  }
-
-  get home(): ScopeFrame | undefined {
-    return this.#home;
+    this.givenLabel = label;
+    this.recordLabel(this.pointer);
   }
 
   /** @throws LifetimeError if the buffer is disposed, or its memory was taken back. */
@@ -121,10 +115,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** Allocates the first memory, of `bytes` bytes. Nobody else knows this object yet. */
   allocate(bytes: number): void {
     if (bytes === 0) return;
-    const pointer = this.#take(bytes);
-    this.#add(pointer, bytes);
-    if (this.#home !== undefined) adoptInScope(pointer, this, this.#home);
-    if (this.#label !== undefined) this.#recordLabel(pointer);
+    const pointer = this.take(bytes);
+    this.add(pointer, bytes);
+    if (this.home !== undefined) adoptInScope(pointer, this, this.home);
+    if (this.givenLabel !== undefined) this.recordLabel(pointer);
   }
 
   /**
@@ -135,23 +129,23 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    */
   reallocate(bytes: number, events?: DeallocationEvents): boolean {
     const { stream, byteLength } = this;
-    const oldPointer = this.#pointer;
-    const oldBytes = this.#bytes;
+    const oldPointer = this.pointer;
+    const oldBytes = this.bytes;
     // In a capture, the free comes first: it may be refused, and a copy cannot be taken out of the graph again.
     // Nobody has the memory between the two, since other streams come after what this one records next.
     const copiedBytes = Math.min(byteLength, bytes);
     const copiesLast = copiedBytes > 0 && !stream.isDisposed && stream.captureStatus !== 'none';
-    const pointer = bytes === 0 ? 0 : this.#take(bytes);
+    const pointer = bytes === 0 ? 0 : this.take(bytes);
     const isAsBefore = () =>
-      this.#pointer === oldPointer && this.#bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
+      this.pointer === oldPointer && this.bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
     if (!isAsBefore()) {
-      freeSoonerOrLater(this.#separate(pointer, bytes, stream));
+      freeSoonerOrLater(this.separate(pointer, bytes, stream));
       return false;
     }
     if (copiedBytes > 0 && !copiesLast) {
       // Host functions may run before the copy: one that takes the new memory back must find its
       // owner.
-      const target = this.#separate(pointer, bytes, stream);
+      const target = this.separate(pointer, bytes, stream);
       try {
         copy(pointer, oldPointer, copiedBytes, stream);
       } catch (error) {
@@ -164,16 +158,16 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       }
       target.release();
     }
-    const oldUses = this.#uses;
+    const oldUses = this.uses;
     this.adopt(pointer, bytes);
     try {
-      this.#freeOrLeave(oldPointer, oldBytes, stream, events, oldUses);
+      this.freeOrLeave(oldPointer, oldBytes, stream, events, oldUses);
     } catch (error) {
       if (isLost(error)) throw error;
-      const isBack = this.#pointer === pointer && this.#bytes === bytes;
-      const unneeded = isBack ? this.#separate(pointer, bytes, stream) : this.#separate(oldPointer, oldBytes, stream);
-      unneeded.#uses = isBack ? this.#uses : oldUses;
-      if (isBack) this.#restore(oldPointer, oldBytes, oldUses);
+      const isBack = this.pointer === pointer && this.bytes === bytes;
+      const unneeded = isBack ? this.separate(pointer, bytes, stream) : this.separate(oldPointer, oldBytes, stream);
+      unneeded.uses = isBack ? this.uses : oldUses;
+      if (isBack) this.restore(oldPointer, oldBytes, oldUses);
       freeSoonerOrLater(unneeded);
       throw error;
     }
@@ -188,21 +182,21 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    */
   freeNow(fence?: DeallocationFence): void {
     const { stream } = this;
-    if (this.#uses !== undefined || stream.isDisposed) {
-      this.#free(usableStream, fence);
+    if (this.uses !== undefined || stream.isDisposed) {
+      this.freeOn(usableStream, fence);
       return;
     }
-    const pointer = this.#pointer;
+    const pointer = this.pointer;
     if (pointer === 0) return;
-    const bytes = this.#bytes;
-    this.#drop();
-    this.#isBeingFreed = true;
+    const bytes = this.bytes;
+    this.drop();
+    this.isBeingFreed = true;
     try {
       noteFree(this.resource.deallocate(pointer, bytes, stream, fence), this.resource);
     } catch (error) {
-      this.#refused(error, pointer, bytes, stream, fence);
+      this.refused(error, pointer, bytes, stream, fence);
     } finally {
-      this.#isBeingFreed = false;
+      this.isBeingFreed = false;
     }
   }
 
@@ -211,14 +205,14 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    * ended.
    */
   free(streamFor: StreamFor = lastingStream): void {
-    if (this.#pointer !== 0 || this.#uses !== undefined) this.#free(streamFor, undefined);
+    if (this.pointer !== 0 || this.uses !== undefined) this.freeOn(streamFor, undefined);
   }
 
   /** Takes over memory that was allocated from the resource. */
   adopt(pointer: DevicePointer, bytes: number): void {
     this.hold(pointer, bytes);
     if (pointer !== 0) adoptInScope(pointer, this);
-    this.#recordLabel(pointer);
+    this.recordLabel(pointer);
   }
 
   /** Gives up the memory without freeing it. */
@@ -228,26 +222,26 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   /** Has other memory from now on, which belongs to no scope yet. */
   hold(pointer: DevicePointer, bytes: number): void {
-    if (this.#uses !== undefined) {
-      this.#uses.endHostArrays();
-      this.#uses = undefined;
+    if (this.uses !== undefined) {
+      this.uses.endHostArrays();
+      this.uses = undefined;
     }
-    if (this.#pointer !== 0) this.#drop();
-    if (pointer !== 0) this.#add(pointer, bytes);
+    if (this.pointer !== 0) this.drop();
+    if (pointer !== 0) this.add(pointer, bytes);
   }
 
   /** Gives the memory up with an action. @throws CisternError if a consumer or another process uses it. */
   giveUp<Result>(operation: string, action: (memory: this) => Result): Result {
-    if (this.#uses?.isConsumed === true) {
+    if (this.uses?.isConsumed === true) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
     }
-    return this.#withoutProcesses(`cannot ${operation}: another process uses its memory`, () => action(this));
+    return this.withoutProcesses(`cannot ${operation}: another process uses its memory`, () => action(this));
   }
 
   /** Begins a use of the memory by the consumer of a tensor: until it ends, the memory is not freed. */
   consume(): Consumers {
-    this.#uses ??= new MemoryUses();
-    return this.#uses.consume(this);
+    this.uses ??= new MemoryUses();
+    return this.uses.consume(this);
   }
 
   /**
@@ -255,63 +249,68 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    * handle; `undefined` if the driver cannot share the memory.
    */
   exportToProcesses(): Buffer | undefined {
-    this.#uses ??= new MemoryUses();
-    return this.#uses.export(this, this.stream);
+    this.uses ??= new MemoryUses();
+    return this.uses.export(this, this.stream);
   }
 
   /** What lets other processes use the memory; it goes with the memory if that is kept for them. */
   get processExport(): ProcessExport | undefined {
-    return this.#uses?.processes;
+    return this.uses?.processes;
   }
 
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
-    this.#uses ??= new MemoryUses();
-    return this.#uses.hostArray(byteOffset, bytes, this);
+    this.uses ??= new MemoryUses();
+    return this.uses.hostArray(byteOffset, bytes, this);
   }
 
   endHostArrays(): void {
-    this.#uses?.endHostArrays();
+    this.uses?.endHostArrays();
   }
 
   endMemory(reason: string, streamFor: StreamFor): void {
-    this.#withoutProcesses(`cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`, () => {
+    this.withoutProcesses(`cannot take ${formatPointer(this.pointer)} back: another process uses these ${this.bytes} bytes`, () => {
       const before = this.endReason;
       this.endReason = reason;
       // The resource does not wait for the others that use the memory.
-      this.#uses?.forgetConsumers();
+      this.uses?.forgetConsumers();
       try {
         this.origin.end(this, streamFor);
       } finally {
-        if (this.#pointer !== 0) this.endReason = before;
+        if (this.pointer !== 0) this.endReason = before;
       }
     });
   }
 
   leaveScopes(): void {
-    this.#home = undefined;
+    this.home = undefined;
   }
 
-  #add(pointer: DevicePointer, bytes: number): void {
-    this.#held.heldBytes += bytes;
-    this.#pointer = pointer;
-    this.#bytes = bytes;
-    this.#record = addOwner(pointer, bytes, this);
+  private add(pointer: DevicePointer, bytes: number): void {
+    this.held.heldBytes += bytes;
+    this.pointer = pointer;
+    this.bytes = bytes;
+    addOwner(this);
   }
 
-  #drop(): void {
-    this.#held.heldBytes -= this.#bytes;
-    this.#pointer = 0;
-    this.#bytes = 0;
-    removeOwner(this.#record);
+  private drop(): void {
+    this.held.heldBytes -= this.bytes;
+    this.pointer = 0;
+    this.bytes = 0;
+    removeOwner(this);
   }
 
   /** Allocates memory that is not yet this object's. */
-  #take(bytes: number): DevicePointer {
-    const held = this.#held;
+  private take(bytes: number): DevicePointer {
+    const { held, resource, stream, alignment } = this;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
-    const { resource, stream, alignment } = this;
-    return servedPointer(allocateReclaiming(resource, bytes, stream, alignment), resource, bytes, stream, alignment);
+    let pointer: DevicePointer;
+    try {
+      pointer = resource.allocate(bytes, stream, alignment);
+    } catch (error) {
+      pointer = allocateReclaiming(error, resource, bytes, stream, alignment);
+    }
+    return servedPointer(pointer, resource, bytes, stream, alignment);
   }
 
   /**
@@ -319,8 +318,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    * throws, they can open it again.
    * @param refusal of the error that is thrown if another process uses the memory
    */
-  #withoutProcesses<Result>(refusal: string, action: () => Result): Result {
-    const uses = this.#uses;
+  private withoutProcesses<Result>(refusal: string, action: () => Result): Result {
+    const uses = this.uses;
     if (uses?.processes === undefined) return action();
     if (!uses.processes.closeIfUnused()) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal);
     try {
@@ -333,24 +332,24 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     }
   }
 
-  #free(streamFor: StreamFor, fence: DeallocationFence | undefined): void {
+  private freeOn(streamFor: StreamFor, fence: DeallocationFence | undefined): void {
     const { stream } = this;
     // Host functions may run here, and free the memory.
     const usable = streamFor(stream);
-    const pointer = this.#pointer;
-    const bytes = this.#bytes;
-    const uses = this.#uses;
+    const pointer = this.pointer;
+    const bytes = this.bytes;
+    const uses = this.uses;
     if (pointer === 0 && uses === undefined) return;
     this.hold(0, 0);
-    this.#isBeingFreed = true;
+    this.isBeingFreed = true;
     try {
       // An event of a stream that has ended has completed.
-      this.#freeOrLeave(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence, uses);
+      this.freeOrLeave(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence, uses);
     } catch (error) {
-      if (!isLost(error)) this.#restore(pointer, bytes, uses);
+      if (!isLost(error)) this.restore(pointer, bytes, uses);
       throw error;
     } finally {
-      this.#isBeingFreed = false;
+      this.isBeingFreed = false;
     }
   }
 
@@ -358,7 +357,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
    * Frees memory that this object has given up, or, if others use it, leaves it to them: the last of
    * them frees it. No process can open it any more.
    */
-  #freeOrLeave(
+  private freeOrLeave(
     pointer: DevicePointer,
     bytes: number,
     stream: Stream,
@@ -366,13 +365,13 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     uses: MemoryUses | undefined,
   ): void {
     if (uses?.close() === true) {
-      const kept = this.#separate(pointer, bytes, stream);
-      kept.#uses = uses;
+      const kept = this.separate(pointer, bytes, stream);
+      kept.uses = uses;
       uses.leaveTo(kept);
       return;
     }
     try {
-      if (pointer !== 0) this.#deallocate(pointer, bytes, stream, fence);
+      if (pointer !== 0) this.deallocate(pointer, bytes, stream, fence);
     } catch (error) {
       if (isLost(error)) uses?.endExport();
       throw error;
@@ -381,46 +380,52 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /** Takes memory again that the resource did not free. */
-  #restore(pointer: DevicePointer, bytes: number, uses: MemoryUses | undefined): void {
+  private restore(pointer: DevicePointer, bytes: number, uses: MemoryUses | undefined): void {
     this.hold(pointer, bytes);
-    this.#uses = uses;
+    this.uses = uses;
     uses?.reopen();
   }
 
   /** The resource refused to free memory that this object has given up: tries again, or has it again. */
-  #refused(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+  private refused(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     try {
-      this.#deallocateAgain(error, pointer, bytes, stream, fence);
+      this.deallocateAgain(error, pointer, bytes, stream, fence);
     } catch (last) {
-      if (!isLost(last)) this.#restore(pointer, bytes, undefined);
+      if (!isLost(last)) this.restore(pointer, bytes, undefined);
       throw last;
     }
   }
 
   /** Frees memory of the resource, even if a host function ends the stream meanwhile. */
-  #deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+  private deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const wasLive = !stream.isDisposed;
     try {
       noteFree(this.resource.deallocate(pointer, bytes, stream, fence), this.resource);
     } catch (error) {
       if (!wasLive) throw error;
-      this.#deallocateAgain(error, pointer, bytes, stream, fence);
+      this.deallocateAgain(error, pointer, bytes, stream, fence);
     }
   }
 
   /** Throws the error of a free again, unless the stream ended during it: frees on another one then. */
-  #deallocateAgain(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+  private deallocateAgain(
+    error: unknown,
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+  ): void {
     if (!stream.isDisposed || !isOfDisposed(error)) throw error;
     noteFree(this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence), this.resource);
   }
 
-  #recordLabel(pointer: DevicePointer): void {
-    if (this.#label === undefined || pointer === 0) return;
-    RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.#label);
+  private recordLabel(pointer: DevicePointer): void {
+    if (this.givenLabel === undefined || pointer === 0) return;
+    RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.givenLabel);
   }
 
   /** An owner for memory that no longer belongs to this object, or not yet. */
-  #separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
+  private separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
     const memory = new BufferMemory(this.origin, this.resource, stream, this.alignment, undefined, undefined);
     memory.hold(pointer, bytes);
     return memory;

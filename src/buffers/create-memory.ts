@@ -94,13 +94,14 @@ type Creator = (abstract new (...args: never[]) => unknown) | ((...args: never[]
 /** The memory of a plain buffer of less than 2 GiB; `undefined` if anything about it is unusual or wrong. */
 export function plainMemory(bytes: unknown, options: DeviceBufferOptions): BufferMemory | undefined {
   if (typeof bytes !== 'number' || (bytes | 0) !== bytes || bytes <= 0) return undefined;
-  if (typeof options !== 'object' || isFindingLeaks()) return undefined;
+  if (typeof options !== 'object' || options === null || isFindingLeaks()) return undefined;
   for (const name in options) if (name !== 'stream' && name !== 'resource') return undefined;
-  const stream = options?.stream;
+  const { stream, resource } = options;
+  // Not by `?.`, after which V8 knows no class, and looks again at each property.
+  if (stream === undefined || stream === null || resource === undefined || resource === null) return undefined;
   // Once V8 has read a property, it knows the class, and compares nothing for `instanceof`.
-  if (!(stream?.handle >= 0 && stream instanceof Stream)) return undefined;
-  const { resource } = options;
-  if (typeof resource?.allocate !== 'function' || typeof resource.deallocate !== 'function') return undefined;
+  if (!(stream.handle >= 0 && stream instanceof Stream)) return undefined;
+  if (typeof resource.allocate !== 'function' || typeof resource.deallocate !== 'function') return undefined;
   if (resource.device !== stream.device) return undefined;
   // Not enumerated above, if the options are an object of a class.
   if (options.alignment !== undefined || options.capacityBytes !== undefined || options.label !== undefined) return undefined;

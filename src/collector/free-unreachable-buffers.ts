@@ -149,7 +149,6 @@ export function own(memory: OwnedMemory): StandIn {
   if (standIn === undefined) standIn = makeStandIn(memory);
   else if (spare.length < unneeded) unneeded = spare.length;
   standIn.holder.memory = memory;
-  if (!tokenIsLive) registerToken();
   return standIn;
 }
 
@@ -177,6 +176,7 @@ function makeStandIn(memory: OwnedMemory): StandIn {
     const standIn = new StandIn();
     watchedCount++;
     holders[standIn.slot] = standIn.holder;
+    registerToken();
     return standIn;
   } catch (error) {
     freeSoonerOrLater(memory);

@@ -42,7 +42,6 @@ export function rememberedSoFar(): number {
  */
 class AllocationList<Holder> {
   #pointers = new Float64Array(initialRecords);
-  #bytes = new Float64Array(initialRecords);
   #numbers = new Float64Array(initialRecords);
   readonly #holders: (Holder | undefined)[] = [];
   /**
@@ -55,13 +54,12 @@ class AllocationList<Holder> {
   #spare: number = none;
   #used = 0;
 
-  /** Adds an allocation, and returns its record. */
-  add(pointer: DevicePointer, bytes: number, holder: Holder): number {
+  /** Adds an allocation with a number above those that the list has, and returns its record. */
+  add(pointer: DevicePointer, holder: Holder, number: number): number {
     const record = this.#takeRecord();
     this.#pointers[record] = pointer;
-    this.#bytes[record] = bytes;
     this.#holders[record] = holder;
-    this.#numbers[record] = ++latestNumber;
+    this.#numbers[record] = number;
     this.#later[record] = none;
     this.#earlier[record] = this.#latest;
     if (this.#latest !== none) this.#later[this.#latest] = record;
@@ -75,10 +73,6 @@ class AllocationList<Holder> {
 
   pointerOf(record: number): DevicePointer {
     return this.#pointers[record] as number;
-  }
-
-  bytesOf(record: number): number {
-    return this.#bytes[record] as number;
   }
 
   /** The number of a record; later records have greater numbers. */
@@ -129,7 +123,6 @@ class AllocationList<Holder> {
       return to;
     };
     this.#pointers = copy(this.#pointers, new Float64Array(length));
-    this.#bytes = copy(this.#bytes, new Float64Array(length));
     this.#numbers = copy(this.#numbers, new Float64Array(length));
     this.#later = copy(this.#later, new Int32Array(length));
     this.#earlier = copy(this.#earlier, new Int32Array(length));
@@ -141,6 +134,8 @@ const initialRecords = 16;
 /** Live allocations, found by their addresses; at most one per address. */
 export class LiveAllocations<Holder> {
   readonly #list = new AllocationList<Holder>();
+  /** By record. */
+  readonly #bytes: number[] = [];
   readonly #records = new AddressMap();
 
   get count(): number {
@@ -150,7 +145,9 @@ export class LiveAllocations<Holder> {
   /** Adds an allocation. If one is already known at the address, it was freed without notice. */
   add(pointer: DevicePointer, bytes: number, holder: Holder): void {
     this.remove(pointer);
-    this.#records.insert(pointer, this.#list.add(pointer, bytes, holder));
+    const record = this.#list.add(pointer, holder, ++latestNumber);
+    this.#bytes[record] = bytes;
+    this.#records.insert(pointer, record);
   }
 
   /** The holder of the allocation at an address. */
@@ -161,7 +158,7 @@ export class LiveAllocations<Holder> {
 
   /** The size of the allocation at a known address. */
   bytesOf(pointer: DevicePointer): number {
-    return this.#list.bytesOf(this.#records.get(pointer));
+    return this.#bytes[this.#records.get(pointer)] as number;
   }
 
   /** The number of the allocation at a known address. */
@@ -208,6 +205,8 @@ export interface MemoryOwner {
   readonly pointer: DevicePointer;
   /** The resource that frees the memory. */
   readonly resource: MemoryResource;
+  /** Where its memory is remembered, between {@link addOwner} and {@link removeOwner}. */
+  ownerRecord: number;
   /**
    * Frees the memory through all the resources that it was allocated through; the owner then has
    * none. If the free is refused, `pointer` is unchanged, unless the memory is lost for good.
@@ -216,20 +215,50 @@ export interface MemoryOwner {
   endMemory(reason: string, streamFor: StreamFor): void;
 }
 
-/** The allocations that have an owner. */
+/** The allocations that have an owner, except the latest. */
 const owned = new AllocationList<MemoryOwner>();
 
+/** How many of the latest allocations are not in the list yet. */
+const maximumLatest = 64;
+
 /**
- * Registers an owner, which is notified when the memory is taken back. Returns a record for
- * {@link removeOwner}.
+ * The owners of the latest allocations, most of which are freed soon; by the complement of their record.
+ * V8 notes each reference from an old object to a new one, which takes longer than the rest. So the array is
+ * replaced often enough to be as new as what it refers to.
  */
-export function addOwner(pointer: DevicePointer, bytes: number, owner: MemoryOwner): number {
-  return owned.add(pointer, bytes, owner);
+let latestOwners: (MemoryOwner | undefined)[] = new Array(maximumLatest);
+const latestNumbers = new Float64Array(maximumLatest);
+let latestCount = 0;
+
+/** Registers an owner of memory, which is notified when that is taken back. */
+export function addOwner(owner: MemoryOwner): void {
+  if (latestCount === maximumLatest) listLatest();
+  latestNumbers[latestCount] = ++latestNumber;
+  latestOwners[latestCount] = owner;
+  owner.ownerRecord = ~latestCount++;
 }
 
 /** Ends what {@link addOwner} began. */
-export function removeOwner(record: number): void {
-  owned.remove(record);
+export function removeOwner(owner: MemoryOwner): void {
+  const record = owner.ownerRecord;
+  if (record < 0) latestOwners[~record] = undefined;
+  else owned.remove(record);
+}
+
+/** Puts the latest that are still owned into the list. */
+function listLatest(): void {
+  for (let i = 0; i < latestCount; i++) {
+    const owner = latestOwners[i];
+    if (owner !== undefined) owner.ownerRecord = owned.add(owner.pointer, owner, latestNumbers[i] as number);
+  }
+  latestOwners = new Array(maximumLatest);
+  latestCount = 0;
+}
+
+/** The records of owners of memory that is taken back, the latest first. */
+function ownersAmong(taken: Pick<TakenMemory, 'since' | 'has'>): number[] {
+  listLatest();
+  return owned.among(taken);
 }
 
 /** Resources that take memory back while it is in use. */
@@ -307,7 +336,7 @@ export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): Refused
 /** Makes the owners of memory of some resources free it, the latest first. Refused frees are left. */
 export function endOwnersOf(resources: ReadonlySet<MemoryResource>, reason: string): void {
   const waits = new DeviceWaits();
-  for (const record of owned.among({ since: 0, has: () => true })) {
+  for (const record of ownersAmong({ since: 0, has: () => true })) {
     const owner = owned.holderOf(record);
     if (owner === undefined || !resources.has(owner.resource)) continue;
     const number = owned.numberOf(record);
@@ -334,7 +363,7 @@ class Refusals {
 }
 
 function endOwned(taken: TakenMemory, refused: Refusals, waits: DeviceWaits): void {
-  for (const record of owned.among(taken)) {
+  for (const record of ownersAmong(taken)) {
     const owner = owned.holderOf(record);
     const pointer = owned.pointerOf(record);
     // Foreign code may have freed it meanwhile.

@@ -219,6 +219,21 @@ describe.each(takers)('$name', ({ make, run }) => {
   });
 });
 
+test('buffers free their memory the latest first, however many there are and whichever were disposed before', () => {
+  const pool = new PoolMemoryResource(cuda);
+  const seen = new StatisticsResourceAdaptor(pool);
+  const buffers = Array.from({ length: 300 }, () => bufferOf(256, seen));
+  const disposed = buffers.filter((_, i) => i % 7 === 3 || (i > 60 && i < 130));
+  for (const buffer of disposed) buffer.dispose();
+  buffers.push(bufferOf(256, seen), bufferOf(256, seen));
+  const latestFirst = buffers.filter((buffer) => !buffer.isDisposed).map((buffer) => buffer.ptr);
+  latestFirst.reverse();
+  const deallocate = vi.spyOn(seen, 'deallocate');
+  pool.dispose();
+  expect(deallocate.mock.calls.map(([pointer]) => pointer)).toEqual(latestFirst);
+  expect(buffers.every((buffer) => buffer.isDisposed)).toBe(true);
+});
+
 describe('one wait for the device covers everything ordered on ended streams', () => {
   /** Allocates in several ways on streams that end, and counts waits from then on. */
   const useEndingStreams = (resource: MemoryResource, limit: MemoryResource) => {

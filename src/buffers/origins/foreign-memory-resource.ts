@@ -96,8 +96,10 @@ export class ForeignMemoryResource implements MemoryResource {
   readonly #bytes: number;
   #release: (() => void) | undefined;
   #isFreed = false;
-  /** What the memory is released after, and its record among the owners of memory. */
-  #ending: { readonly event: Event; readonly record: number } | undefined;
+  /** What the memory is released after, once the buffer has given it up. */
+  #ending: Event | undefined;
+  /** @internal */
+  ownerRecord = 0;
 
   /** @internal Buffers make it. Owns nothing before {@link ForeignMemoryResource.own}. */
   constructor({ ptr, byteLength, memoryKind, device, release, isBorrowed }: ForeignMemory) {
@@ -204,7 +206,7 @@ export class ForeignMemoryResource implements MemoryResource {
 
   /** @internal Blocks until the work has run that the release waits for, and releases the memory. */
   endMemory(_reason: string, _streamFor: StreamFor): void {
-    this.#ending?.event.synchronizeSync();
+    this.#ending?.synchronizeSync();
     this.end();
   }
 
@@ -214,7 +216,7 @@ export class ForeignMemoryResource implements MemoryResource {
     if (release === undefined) return;
     this.#release = undefined;
     unreleased.delete(this);
-    if (this.#ending !== undefined) removeOwner(this.#ending.record);
+    if (this.#ending !== undefined) removeOwner(this);
     if (unreleased.size === 0) process.off('exit', releaseAll);
     try {
       release();
@@ -224,7 +226,8 @@ export class ForeignMemoryResource implements MemoryResource {
   }
 
   async #endAfter(event: Event): Promise<void> {
-    this.#ending = { event, record: addOwner(this.#pointer, this.#bytes, this) };
+    this.#ending = event;
+    addOwner(this);
     try {
       await event.synchronize();
     } catch {
