@@ -13,8 +13,15 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
 const compiler = env.CXX ?? 'c++';
 const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc', '--project', 'browser'];
-/** The suites that reach native code and start no other process. */
-const nativeSuites = ['test/driver/', 'test/conformance/', 'test/adaptors/', 'test/buffers/', 'test/resources/', 'test/gc/dropped'];
+/** By name: the suites that reach native code and start no other process. */
+const nativeSuites = {
+  driver: 'test/driver/',
+  conformance: 'test/conformance/',
+  adaptors: 'test/adaptors/',
+  buffers: 'test/buffers/',
+  resources: 'test/resources/',
+  gc: 'test/gc/dropped',
+};
 
 chdir(root);
 process.on('exit', () => rmSync(scratch, { recursive: true }));
@@ -63,11 +70,11 @@ function nativeTests(preset) {
   run('ctest', ['--preset', preset]);
 }
 
-function sanitizedAddon() {
+function sanitizedAddon(suite) {
   needSanitizer('address');
   const library = spawnSync(compiler, ['-print-file-name=libasan.so'], { encoding: 'utf8' }).stdout.trim();
   if (!isAbsolute(library)) throw new Skipped(`${compiler} has no libasan.so that could be loaded into Node`);
-  run(runSuite[0], [...runSuite.slice(1), ...nativeSuites], {
+  run(runSuite[0], [...runSuite.slice(1), suite], {
     CISTERN_ADDON: join(buildPreset('address'), 'cistern.node'),
     LD_PRELOAD: library,
     ASAN_OPTIONS: 'detect_leaks=0:allocator_may_return_null=1',
@@ -138,17 +145,22 @@ const steps = {
   'native-tests': () => nativeTests('warnings'),
   'native-tests-address': () => nativeTests('address'),
   'native-tests-thread': () => nativeTests('thread'),
-  'sanitized-addon': sanitizedAddon,
+  ...Object.fromEntries(Object.entries(nativeSuites).map(([name, suite]) => [`sanitized-addon-${name}`, () => sanitizedAddon(suite)])),
 };
 
-/** What a change breaks most easily where no test looks. */
-const quick = ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'];
+const groups = {
+  // What a change breaks most easily where no test looks.
+  quick: ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'],
+  'sanitized-addon': Object.keys(nativeSuites).map((name) => `sanitized-addon-${name}`),
+};
 
-const names = argv.length > 2 ? argv.slice(2).flatMap((name) => (name === 'quick' ? quick : name)) : Object.keys(steps);
+const names = argv.length > 2 ? argv.slice(2).flatMap((name) => groups[name] ?? name) : Object.keys(steps);
 const unknown = names.filter((name) => !Object.hasOwn(steps, name));
 if (unknown.length > 0) {
   console.error(
-    `there is no step ${unknown.join(', ')}; the steps are ${Object.keys(steps).join(', ')}, and quick for ${quick.join(', ')}`,
+    `there is no step ${unknown.join(', ')}; the steps are ${Object.keys(steps).join(', ')}, and ${Object.entries(groups)
+      .map(([name, parts]) => `${name} for ${parts.join(', ')}`)
+      .join('; ')}`,
   );
   exit(2);
 }
@@ -156,7 +168,7 @@ let failures = 0;
 let skipped = 0;
 const started = performance.now();
 for (const name of names) {
-  stdout.write(`${name.padEnd(22)}`);
+  stdout.write(`${name.padEnd(28)}`);
   const begun = performance.now();
   const seconds = () => `${((performance.now() - begun) / 1000).toFixed(1)} s`;
   try {

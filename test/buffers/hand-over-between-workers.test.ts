@@ -190,6 +190,23 @@ describe('a buffer that a worker gives to another', () => {
     expect(end).toEqual(printed('4 ERR_CISTERN_STALE_MESSAGE', '0'));
   });
 
+  test('comes home although a worker that handed it on is busy', () => {
+    const end = run(`
+      const pool = new PoolMemoryResource(new CudaAsyncMemoryResource(), { initialBytes: MiB });
+      const stream = new Stream({ nonBlocking: true });
+      const [worker] = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        post(DeviceBuffer.attach(await received(), { stream }).detach());
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+      \`);
+      worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
+      DeviceBuffer.attach(await received(worker), { stream }).dispose();
+      show(await returned(pool));
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('0'));
+  });
+
   test('comes home if its taker has dropped it, as soon as its giver is short of memory', () => {
     const end = run(`
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });

@@ -106,7 +106,9 @@ describe('an attached buffer', () => {
     using taker = new Stream({ nonBlocking: true });
     using attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource: upstream, stream: giver }).detach(), { stream: taker });
     const { resource } = attached;
-    DeviceBuffer.discard(new DeviceBuffer(0, { resource, stream: taker }).detach());
+    const message = new DeviceBuffer(0, { resource, stream: taker }).detach();
+    DeviceBuffer.attach(message, { stream: taker }).dispose();
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     using empty = new DeviceBuffer(0, { resource, stream: taker });
     expect(caught(() => empty.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     expect(upstream.reservedBytes).toBe(4096);

@@ -441,6 +441,16 @@ describe('a refused driver call', () => {
 });
 
 describe('a shared buffer', () => {
+  test('counts for early collection where it is attached', async () => {
+    const held = heldMemory('device', giver.device);
+    const message = given(4096).detach();
+    const { heldBytes } = held;
+    const attached = DeviceBuffer.attach(message, { stream: taker });
+    expect(held.heldBytes - heldBytes).toBe(4096);
+    attached.dispose();
+    expect(held.heldBytes).toBe(heldBytes);
+  });
+
   test('counts once for early collection', async () => {
     const held = heldMemory('device', giver.device);
     const { heldBytes } = held;

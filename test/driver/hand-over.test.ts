@@ -217,6 +217,13 @@ describe('a stream that is given away', () => {
     expect(stream.query()).toBe(true);
   });
 
+  test('has its device for its taker', () => {
+    const device = Device.get(1);
+    using stream = Stream.attach(new Stream({ device }).detach());
+    expect(stream.device).toBe(device);
+    stream.synchronizeSync();
+  });
+
   test('is not shared while it is captured', () => {
     using stream = new Stream({ nonBlocking: true });
     stream.beginCapture();

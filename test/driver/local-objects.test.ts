@@ -64,6 +64,7 @@ const objects: readonly object[] = [
   new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
   monotonic.mark(),
   cistern.DeviceBuffer.wrap({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
+  cistern.DeviceBuffer.attach(new cistern.DeviceBuffer(4096, { resource: cuda, stream }).detach(), { stream }).resource,
   new cistern.Recording({ file: join(folder, 'run.cistern') }),
   cistern.createResourceStack('pool(cuda)'),
   await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 })),

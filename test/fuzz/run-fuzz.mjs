@@ -5,6 +5,7 @@
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -94,8 +95,11 @@ function clangFile(file) {
  * before everything else, so that the instrumentation finds the functions that it calls.
  */
 function buildForFuzzing() {
-  for (const step of ['--preset', '--build --preset']) {
-    const { status, stdout, stderr } = spawnSync('cmake', [...step.split(' '), 'fuzz'], {
+  for (const step of [
+    ['--preset', 'fuzz'],
+    ['--build', '--preset', 'fuzz', '--parallel', String(availableParallelism())],
+  ]) {
+    const { status, stdout, stderr } = spawnSync('cmake', step, {
       cwd: root,
       encoding: 'utf8',
       maxBuffer: 2 ** 26,

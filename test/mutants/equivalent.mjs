@@ -30,6 +30,9 @@ const longWay = 'the way for unusual calls gives the same answer';
 const atZero = 'what is at address 0 counts as waiting in a quick list';
 const alignment = 'WebAssembly reads words at any address';
 const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
+const onlyFunctions = 'the addon refuses only what is no function';
+const deviceToo = 'its device cannot be cloned either';
+const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
 export const equivalent = {
@@ -284,11 +287,26 @@ export const equivalent = {
     "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
     'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
   },
+  'src/driver/workers/hand-over.ts': {
+    "recall: removed check('take a buffer back');": 'the addon refuses only what is not of this environment',
+    'followReturned: -1 -> 1': streamHandles,
+    'followReturned: 1 -> 2': streamHandles,
+    'followReturned: 1 -> 0': streamHandles,
+    'followReturned: removed stream?.identity.outdateFences();': 'the stream is not of the program, which has no event of it',
+    "onReturned: removed check('wait for handed memory');": onlyFunctions,
+    "onCollectionRequest: removed check('listen for other workers');": onlyFunctions,
+    'askToCollect: mailbox[1] === 1 -> true': 'the wait for the answers ends at once if nobody was asked',
+  },
+  'src/buffers/origins/attached-memory.ts': {
+    'AttachedMemory.constructor: removed refuseCloning(this);': deviceToo,
+    'AttachedMemory.share: removed if (!this.#isAt(pointer)) return shareAttached(memory);': otherMemory,
+    'AttachedMemory.share: !this.#isAt(pointer) -> false': otherMemory,
+  },
+  'src/buffers/origins/imported-memory.ts': { 'ImportedMemory.constructor: removed refuseCloning(this);': deviceToo },
   'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
     'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
   },
-  'src/buffers/sharing/bring-home-from-workers.ts': { 'takeHome: away.size === 0 -> false': 'nothing comes home if nothing is away' },
   'src/stream-ordering/stream-lane.ts': {
     'StreamLane.#freedAt: 1 -> 2': notBelowZero,
     'StreamLane.release: 1 -> 2': notBelowZero,

@@ -1,0 +1,64 @@
+/** What a resource of memory of another process does by itself; `other-processes.test.ts` has the processes. */
+import { inspect } from 'node:util';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ImportedMemory } from '../../src/buffers/origins/imported-memory.js';
+import { heldMemory } from '../../src/collector/early-collection.js';
+import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
+import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, MiB, Stream } from '../../src/index.js';
+import { caught, code } from '../support/errors.js';
+
+const bytes = MiB;
+/** The numbers of the imports that were closed. */
+let closed: number[];
+let upstream: CudaMemoryResource;
+let stream: Stream;
+let pointer: DevicePointer;
+let memory: ImportedMemory;
+
+beforeEach(() => {
+  closed = [];
+  upstream = new CudaMemoryResource();
+  stream = new Stream();
+  pointer = upstream.allocate(bytes, stream);
+  memory = new ImportedMemory({ number: 5, pointer, byteLength: bytes, bytes, alignment: 256, device: Device.get() });
+  interpose(() => ({
+    closeImport: (number) => {
+      closed.push(number);
+      mailbox[0] = NativeStatus.success;
+    },
+  }));
+});
+
+afterEach(() => {
+  interpose();
+  upstream.deallocate(pointer, bytes, stream);
+  stream.dispose();
+});
+
+test('a buffer of it is not counted as memory of this process, and closes it when it is disposed', () => {
+  const held = heldMemory('device', Device.get());
+  const { heldBytes } = held;
+  const buffer = DeviceBuffer.adopt({ ptr: pointer, byteLength: bytes, resource: memory, stream });
+  expect(held.heldBytes).toBe(heldBytes);
+  expect(closed).toEqual([]);
+  buffer.dispose();
+  expect(closed).toEqual([5]);
+});
+
+test('it frees nothing but its memory, once', () => {
+  memory.deallocate(0, bytes, stream);
+  expect(caught(() => memory.deallocate(1, bytes, stream))).toEqual(code('ERR_CISTERN_FOREIGN_POINTER'));
+  expect(caught(() => memory.deallocate(pointer, bytes - 1, stream))).toEqual(code('ERR_CISTERN_WRONG_SIZE'));
+  expect(caught(() => memory.deallocate(pointer, bytes, {} as Stream))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+  expect(closed).toEqual([]);
+  memory.deallocate(pointer, bytes, stream);
+  expect(caught(() => memory.deallocate(pointer, bytes, stream))).toEqual(code('ERR_CISTERN_DOUBLE_FREE'));
+  expect(closed).toEqual([5]);
+});
+
+test('it cannot allocate, is equal to itself only, and shows what it is', () => {
+  expect(caught(() => memory.allocate(256))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+  expect(memory.isEqual(memory)).toBe(true);
+  expect(memory.isEqual(upstream)).toBe(false);
+  expect(inspect(memory)).toBe("ImportedMemory { device: 0, memoryKind: 'device' }");
+});
