@@ -32,6 +32,7 @@ const alignment = 'WebAssembly reads words at any address';
 const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
 const onlyFunctions = 'the addon refuses only what is no function';
 const deviceToo = 'its device cannot be cloned either';
+const notTakenBack = 'no resource takes memory of another process back';
 const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
@@ -302,7 +303,11 @@ export const equivalent = {
     'AttachedMemory.share: removed if (!this.#isAt(pointer)) return shareAttached(memory);': otherMemory,
     'AttachedMemory.share: !this.#isAt(pointer) -> false': otherMemory,
   },
-  'src/buffers/origins/imported-memory.ts': { 'ImportedMemory.constructor: removed refuseCloning(this);': deviceToo },
+  'src/buffers/origins/imported-memory.ts': {
+    'ImportedMemory.constructor: removed refuseCloning(this);': deviceToo,
+    'imported: memory.free(streamFor) -> undefined': notTakenBack,
+    'imported: without streamFor': notTakenBack,
+  },
   'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
     'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
