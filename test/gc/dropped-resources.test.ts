@@ -1,8 +1,10 @@
 import { afterAll, describe, expect, test } from 'vitest';
+import { GlobalArena } from '../../src/driver/memory/global-arena.js';
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
   createResourceStack,
+  Device,
   FailureCallbackResourceAdaptor,
   GraphMemoryResource,
   type MemoryResource,
@@ -65,4 +67,21 @@ describe('a resource is collected if it is dropped with memory that was freed on
     await collectGarbageUntil(() => kept.size === 0);
     expect([...kept]).toEqual([]);
   });
+});
+
+test('an arena of all workers is collected once it has ended', async () => {
+  let isCollected = false;
+  const registry = new FinalizationRegistry(() => {
+    isCollected = true;
+  });
+  (() => {
+    const options = { device: Device.get(), name: 'ended', kind: undefined, arenaBytes: 4096, superblockBytes: 4096 };
+    const arena = GlobalArena.open(options);
+    GlobalArena.open(options).close();
+    arena.deallocate(arena.allocate(1, streams[0], 0), 1, streams[0]);
+    arena.close();
+    registry.register(arena, undefined);
+  })();
+  await collectGarbageUntil(() => isCollected);
+  expect(isCollected).toBe(true);
 });
