@@ -27,7 +27,7 @@ const parts = [
   { name: 'suballocation', imports: basics, node: [] },
   { name: 'memory-resource', imports: [...basics, 'driver'], node: [] },
   { name: 'resource-kind', imports: [...basics, 'driver', 'memory-resource'], node: [] },
-  { name: 'lifetimes', imports: [...interfaces, 'suballocation'], node: ['node:async_hooks'] },
+  { name: 'lifetimes', imports: [...interfaces, 'suballocation'], node: ['node:async_hooks', 'node:timers/promises'] },
   { name: 'files', imports: basics },
   { name: 'plans', imports: basics, node: [] },
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },

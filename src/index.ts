@@ -9,6 +9,7 @@ export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor
 export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
 export { type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
 export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
+export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, type WakeReport, wakeResource } from './adaptors/sleep.js';
 export * from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
 export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';

@@ -82,6 +82,7 @@ AddressSpace::Range* AddressSpace::FindFreeing(std::uint64_t address) {
 void AddressSpace::FinishFree(std::uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto freed = freeing_.extract(address);
+  MarkAbsent(address, freed.mapped().end, false);
   const auto next = holes_.find(freed.mapped().end);
   if (next != holes_.end()) {
     freed.mapped().end = next->second.end;
@@ -100,6 +101,57 @@ void AddressSpace::CancelFree(std::uint64_t address, std::uint64_t size) {
   auto range = freeing_.extract(address);
   range.mapped().end = address + size;
   blocks_.insert(std::move(range));
+}
+
+std::vector<AddressSpace::Extent> AddressSpace::LiveExtents() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Extent> extents;
+  for (const auto& [begin, block] : blocks_) {
+    if (!extents.empty() && extents.back().second == begin) {
+      extents.back().second = block.end;
+    } else {
+      extents.emplace_back(begin, block.end);
+    }
+  }
+  return extents;
+}
+
+std::vector<AddressSpace::Extent> AddressSpace::PagesOfBlocks(bool are_absent) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Extent> runs;
+  for (const auto& [block_begin, block] : blocks_) {
+    VisitRuns(block_begin, PageEnd(block.end), [&](std::uint64_t begin, std::uint64_t end, bool is_absent) {
+      if (is_absent != are_absent) return;
+      if (!runs.empty() && runs.back().second == begin) {
+        runs.back().second = end;
+      } else {
+        runs.emplace_back(begin, end);
+      }
+    });
+  }
+  return runs;
+}
+
+std::uint64_t AddressSpace::AbsentBytes() const {
+  std::uint64_t absent = 0;
+  for (const auto& [begin, end] : PagesOfBlocks(true)) absent += end - begin;
+  return absent;
+}
+
+void AddressSpace::PrepareAbsence() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (absent_.empty()) absent_.resize(static_cast<std::size_t>(bytes / page_bytes));
+}
+
+void AddressSpace::SetAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  MarkAbsent(begin, end, are_absent);
+}
+
+void AddressSpace::MarkAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent) {
+  if (absent_.empty()) return;
+  std::fill(absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(begin)), absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(end)),
+            are_absent);
 }
 
 bool AddressSpace::HasMapped() const {

@@ -8,8 +8,10 @@
 // where the request ended; the rest of its last page belongs to nobody. Any whole pages of
 // adjacent blocks can be freed together: a free cuts blocks at page boundaries.
 //
+// A page of a block may be absent: its memory was given back, and its address waits for other memory.
+//
 // Invariants: blocks, ranges being freed and holes do not overlap and, rounded up to pages, tile the
-// reservation; two holes are never adjacent.
+// reservation; two holes are never adjacent; no page of a hole is absent.
 // Cost: O(h) to allocate among h holes, O(log n + touched) to free among n blocks. No step of a free
 // after BeginFree allocates memory.
 #ifndef CISTERN_ADDON_ADDRESS_SPACE_H_
@@ -18,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda/driver_table.h"
@@ -68,12 +71,24 @@ class AddressSpace {
   template <typename Visitor>
   void ForEachMapped(Visitor&& visit) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [begin, block] : blocks_) visit(begin, PageEnd(block.end));
-    for (const auto& [begin, range] : freeing_) {
-      if (range.mapped_begin < range.mapped_end) visit(range.mapped_begin, range.mapped_end);
-    }
+    for (const auto& [begin, block] : blocks_) VisitPresent(begin, PageEnd(block.end), visit);
+    for (const auto& [begin, range] : freeing_) VisitPresent(range.mapped_begin, range.mapped_end, visit);
   }
   bool HasMapped() const;
+
+  using Extent = std::pair<std::uint64_t, std::uint64_t>;  // begin and end
+  // Blocks, adjacent ones as one.
+  std::vector<Extent> LiveExtents() const;
+  // Runs of pages of blocks that are absent, or that are not.
+  std::vector<Extent> PagesOfBlocks(bool are_absent) const;
+  std::uint64_t AbsentBytes() const;
+  bool IsAbsent(std::uint64_t page) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return IsAbsentLocked(page);
+  }
+  // Makes room to note any page as absent; nothing of that fails later.
+  void PrepareAbsence();
+  void SetAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent);
 
   const int device;
   const std::uint64_t base;
@@ -88,11 +103,34 @@ class AddressSpace {
   Ranges::const_iterator BlockAt(std::uint64_t address) const;
   void Cut(std::uint64_t at);
 
+  std::size_t PageNumber(std::uint64_t page) const { return static_cast<std::size_t>((page - base) / page_bytes); }
+  void MarkAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent);
+  bool IsAbsentLocked(std::uint64_t page) const { return !absent_.empty() && absent_[PageNumber(page)]; }
+  template <typename Visitor>
+  void VisitPresent(std::uint64_t begin, std::uint64_t end, Visitor&& visit) const {
+    VisitRuns(begin, end, [&](std::uint64_t run_begin, std::uint64_t run_end, bool are_absent) {
+      if (!are_absent) visit(run_begin, run_end);
+    });
+  }
+  // Calls visit(begin, end, are_absent) for the runs of pages between two page boundaries.
+  template <typename Visitor>
+  void VisitRuns(std::uint64_t begin, std::uint64_t end, Visitor&& visit) const {
+    if (absent_.empty() && begin < end) visit(begin, end, false);
+    if (absent_.empty()) return;
+    for (std::uint64_t run = begin; run < end;) {
+      std::uint64_t run_end = run;
+      while (run_end < end && IsAbsentLocked(run_end) == IsAbsentLocked(run)) run_end += page_bytes;
+      visit(run, run_end, IsAbsentLocked(run));
+      run = run_end;
+    }
+  }
+
   mutable std::mutex mutex_;
   Ranges blocks_;
   Ranges freeing_;
   Ranges holes_;
   std::uint64_t highest_end_;  // everything below has been allocated once
+  std::vector<bool> absent_;   // by page; empty until a page is first absent
 };
 
 }  // namespace cistern

@@ -155,6 +155,11 @@ Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info
 Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info);
 Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
 Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
+Status LiveExtents(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status AbsentBytes(Environment& environment, const Napi::CallbackInfo& info);
+Status AwaitBeforeSleep(Environment& environment, const Napi::CallbackInfo& info);
+Status UnmapVirtual(Environment& environment, const Napi::CallbackInfo& info);
+Status MapVirtual(Environment& environment, const Napi::CallbackInfo& info);
 
 // peers.cc
 Status CanAccessPeer(Environment& environment, const Napi::CallbackInfo& info);

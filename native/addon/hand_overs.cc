@@ -366,6 +366,15 @@ void DeliverCollectionRequest(Environment& environment) {
   environment.CallBack(environment.on_collection_request);
 }
 
+bool IsHandedOver(const DriverTable* backend, std::uint64_t address, std::uint64_t bytes) {
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return std::any_of(all.by_number.begin(), all.by_number.end(), [=](const auto& entry) {
+    const HandOver& each = entry.second;
+    return each.backend == backend && each.address < address + bytes && address < each.address + each.bytes;
+  });
+}
+
 HandedOverMemory::HandedOverMemory(const DriverTable* backend) {
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);

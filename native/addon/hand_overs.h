@@ -43,6 +43,9 @@ void DeliverReturned(Environment& environment);
 // Calls JavaScript if another environment, some of whose memory this one has attached, is short of memory. Called by the event loop.
 void DeliverCollectionRequest(Environment& environment);
 
+// Whether a part of a range is handed over to environments.
+bool IsHandedOver(const DriverTable* backend, std::uint64_t address, std::uint64_t bytes);
+
 struct AddressRange {
   std::uint64_t begin;
   std::uint64_t end;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "addon/bindings.h"
+#include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
 #include "addon/orphans.h"
@@ -31,11 +32,11 @@ AllocationProperties PropertiesOf(const Environment& environment, int device) {
 
 // cuMemUnmap takes whole mappings, and each page is one.
 Status UnmapPages(Environment& environment, bool is_counted, const AddressSpace& space, AddressSpace::Range* range) {
-  while (range->mapped_begin < range->mapped_end) {
+  for (; range->mapped_begin < range->mapped_end; range->mapped_begin += space.page_bytes) {
+    if (space.IsAbsent(range->mapped_begin)) continue;
     const Status status =
         environment.CountedIf<Call::kMemUnmap>(is_counted, DevicePointer{range->mapped_begin}, static_cast<std::size_t>(space.page_bytes));
     if (status != kSuccess) return status;
-    range->mapped_begin += space.page_bytes;
   }
   return kSuccess;
 }
@@ -74,7 +75,7 @@ class NewPages {
     return kSuccess;
   }
 
-  // Maps the pages one after the other, and makes them accessible. `end` is where mapping stopped.
+  // Maps the pages one after the other. `end` is where mapping stopped.
   Status Map(std::uint64_t address, std::uint64_t* end) {
     *end = address;
     for (const MemoryHandle memory : handles_) {
@@ -82,9 +83,7 @@ class NewPages {
       if (status != kSuccess) return status;
       *end += space_.page_bytes;
     }
-    const std::vector<AccessDescription> access = AccessTo(environment_, space_.device);
-    return environment_.Counted<Call::kMemSetAccess>(DevicePointer{address}, static_cast<std::size_t>(*end - address), access.data(),
-                                                     access.size());
+    return kSuccess;
   }
 
  private:
@@ -95,6 +94,12 @@ class NewPages {
   std::vector<MemoryHandle> handles_;
 };
 
+// Makes mapped pages accessible.
+Status GiveAccess(Environment& environment, int device, std::uint64_t begin, std::uint64_t end) {
+  const std::vector<AccessDescription> access = AccessTo(environment, device);
+  return environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), access.data(), access.size());
+}
+
 Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint64_t bytes, std::uint64_t* address) {
   NewPages pages(environment, *space);
   if (bytes > space->bytes) return kOutOfAddresses;
@@ -103,6 +108,7 @@ Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint6
   if (!space->Allocate(bytes, address)) return kOutOfAddresses;
   std::uint64_t mapped_end;
   status = pages.Map(*address, &mapped_end);
+  if (status == kSuccess) status = GiveAccess(environment, space->device, *address, mapped_end);
   if (status == kSuccess) return status;
   AddressSpace::Range* range = space->BeginFree(*address, bytes);
   range->mapped_end = mapped_end;
@@ -131,6 +137,60 @@ Status FreeIdle(Environment& environment, const SpaceRef& space, std::uint64_t a
   }
   LeaveRange(environment, space, address);
   return kSuccess;
+}
+
+// Before pages of live blocks are unmapped, or read for the last time: waits for everything that is queued
+// on the devices. kErrorNotReady if something stalls a stream, so that the wait might last forever; kInUse
+// if another environment has a part of the memory. Nothing can stall while the lock lives.
+Status WaitBeforeSleep(Environment& environment, const AddressSpace& space, std::unique_lock<std::mutex>* no_stalls) {
+  if (environment.running_host_functions > 0) return kErrorNotPermitted;
+  if (environment.unreleased_holds > 0) return kErrorNotReady;
+  Status status = BeforeWaitingForDevice(environment);
+  if (status != kSuccess) return status;
+  *no_stalls = stalls.Exclude();
+  if (!no_stalls->owns_lock()) return kErrorNotReady;
+  if (IsHandedOver(environment.backend, space.base, space.bytes)) return kInUse;
+  return SynchronizeDevices(environment);
+}
+
+// Unmaps pages of live blocks, whose addresses stay theirs.
+Status UnmapExtents(Environment& environment, AddressSpace& space, const std::vector<AddressSpace::Extent>& extents) {
+  for (const auto& [begin, end] : extents) {
+    for (std::uint64_t page = begin; page < end; page += space.page_bytes) {
+      const Status status = environment.Counted<Call::kMemUnmap>(DevicePointer{page}, static_cast<std::size_t>(space.page_bytes));
+      if (status != kSuccess) return status;
+      space.SetAbsent(page, page + space.page_bytes, true);
+    }
+  }
+  return kSuccess;
+}
+
+// Maps new memory where pages of live blocks are absent. If that fails, the pages are absent again, but for
+// those that the driver refuses to unmap.
+Status MapAbsent(Environment& environment, AddressSpace& space) {
+  const std::vector<AddressSpace::Extent> absent = space.PagesOfBlocks(true);
+  std::vector<std::unique_ptr<NewPages>> all;
+  for (const auto& [begin, end] : absent) {
+    all.push_back(std::make_unique<NewPages>(environment, space));
+    const Status status = all.back()->Create((end - begin) / space.page_bytes);
+    if (status != kSuccess) return status;
+  }
+  Status status = kSuccess;
+  std::vector<AddressSpace::Extent> mapped;
+  for (std::size_t index = 0; index < absent.size() && status == kSuccess; ++index) {
+    mapped.push_back(absent[index]);
+    status = all[index]->Map(mapped.back().first, &mapped.back().second);
+    space.SetAbsent(mapped.back().first, mapped.back().second, false);
+  }
+  // Of all, since an earlier call may have left some without.
+  for (const auto& [begin, end] : space.PagesOfBlocks(false)) {
+    if (status == kSuccess) status = GiveAccess(environment, space.device, begin, end);
+  }
+  if (status == kSuccess) return status;
+  // As any free, unmapping may wait for the device. Nothing uses the pages.
+  const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+  if (no_stalls.owns_lock()) UnmapExtents(environment, space, mapped);
+  return status;
 }
 
 }  // namespace
@@ -188,6 +248,7 @@ Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info
   environment.Out(1, static_cast<double>(handle));
   environment.Out(2, static_cast<double>(page_bytes));
   environment.Out(3, static_cast<double>(bytes));
+  environment.Out(4, static_cast<double>(base));
   return kSuccess;
 }
 
@@ -205,6 +266,61 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info) {
   environment.address_spaces.Remove(handle);
   environment.ReapOrphans();
   return kSuccess;
+}
+
+Status LiveExtents(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  SpaceRef space;
+  std::uint64_t handle;
+  const Status status = FindSpace(environment, info, &space, &handle);
+  if (status != kSuccess) return status;
+  const std::vector<AddressSpace::Extent> extents = space->LiveExtents();
+  Napi::Float64Array array = Napi::Float64Array::New(info.Env(), 2 * extents.size());
+  for (std::size_t i = 0; i < extents.size(); i++) {
+    array[2 * i] = static_cast<double>(extents[i].first);
+    array[2 * i + 1] = static_cast<double>(extents[i].second - extents[i].first);
+  }
+  *result = array;
+  return kSuccess;
+}
+
+Status AbsentBytes(Environment& environment, const Napi::CallbackInfo& info) {
+  SpaceRef space;
+  std::uint64_t handle;
+  const Status status = FindSpace(environment, info, &space, &handle);
+  if (status == kSuccess) environment.Out(1, static_cast<double>(space->AbsentBytes()));
+  return status;
+}
+
+Status AwaitBeforeSleep(Environment& environment, const Napi::CallbackInfo& info) {
+  SpaceRef space;
+  std::uint64_t handle;
+  const Status status = FindSpace(environment, info, &space, &handle);
+  std::unique_lock<std::mutex> no_stalls;
+  return status == kSuccess ? WaitBeforeSleep(environment, *space, &no_stalls) : status;
+}
+
+Status UnmapVirtual(Environment& environment, const Napi::CallbackInfo& info) {
+  SpaceRef space;
+  std::uint64_t handle;
+  Status status = FindSpace(environment, info, &space, &handle);
+  if (status != kSuccess) return status;
+  space->PrepareAbsence();
+  std::unique_lock<std::mutex> no_stalls;
+  status = WaitBeforeSleep(environment, *space, &no_stalls);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, space->device);
+  return context.status() == kSuccess ? UnmapExtents(environment, *space, space->PagesOfBlocks(false)) : context.status();
+}
+
+Status MapVirtual(Environment& environment, const Napi::CallbackInfo& info) {
+  SpaceRef space;
+  std::uint64_t handle;
+  Status status = FindSpace(environment, info, &space, &handle);
+  if (status == kSuccess) status = BeforeAllocating(environment);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, space->device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.WithReclaim([&] { return MapAbsent(environment, *space); });
 }
 
 Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info) {

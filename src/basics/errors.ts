@@ -33,7 +33,8 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_REPLAY'
   | 'ERR_CISTERN_LOG_WRITE'
   | 'ERR_CISTERN_ORDER'
-  | 'ERR_CISTERN_CAPTURING';
+  | 'ERR_CISTERN_CAPTURING'
+  | 'ERR_CISTERN_ASLEEP';
 
 /** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
 export class ArgumentTypeError extends TypeError {

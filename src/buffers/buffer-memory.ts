@@ -2,6 +2,7 @@ import { RecordingResourceAdaptor } from '../adaptors/pass-through/recording-res
 import { CisternError, formatPointer, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import { assertAwake } from '../driver/memory/asleep.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
@@ -95,9 +96,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     this.recordLabel(this.pointer);
   }
 
-  /** @throws LifetimeError if the buffer is disposed, or its memory was taken back. */
+  /** @throws LifetimeError if the buffer is disposed, or its memory was taken back; CisternError if it is asleep. */
   assertLive(operation: string): void {
     if (this.endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${this.endReason}`);
+    assertAwake(this.#pointer, this.#bytes, operation);
   }
 
   /** @throws LifetimeError also if the stream is disposed. */

@@ -408,7 +408,7 @@ export interface NativeBinding {
   /**
    * Reserves addresses for memory of a device. The status is CUDA's 801 (not supported) if the
    * device has no virtual memory management. `[1]`: a handle, `[2]` the page size, `[3]` the size
-   * of the range in whole pages.
+   * of the range in whole pages, `[4]` where it begins.
    */
   reserveAddresses(device: number, bytes: number): void;
   /**
@@ -424,6 +424,26 @@ export interface NativeBinding {
    * this address to the end of the allocation. May stop, or free later, like `deallocate`.
    */
   deallocateVirtual(reservation: number, address: number, bytes: number, stream: number): void;
+  /** The address and the bytes of each range of live allocations, by address; adjacent ones are one range. */
+  liveExtents(reservation: number): Float64Array;
+  /** `[1]`: the bytes of the pages of live allocations that are not mapped. */
+  absentBytes(reservation: number): void;
+  /**
+   * Waits for what is queued on the devices of the process. The status is CUDA's 600 (not ready) if
+   * something stalls a stream, so that the wait might last forever; `inUse` if another environment has a
+   * part of the memory. May stop with `hostFunctionReady`.
+   */
+  awaitBeforeSleep(reservation: number): void;
+  /**
+   * The same, and then unmaps every page of live allocations. If the driver refuses one, those before stay
+   * unmapped, and the call can be repeated.
+   */
+  unmapVirtual(reservation: number): void;
+  /**
+   * Maps new memory to the pages of live allocations that are not mapped. If that fails, they are unmapped
+   * again, as far as the driver permits, and the call can be repeated. May stop like `allocate`.
+   */
+  mapVirtual(reservation: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
   poolAttribute(pool: number, attribute: number): void;
   /** Infinity is written as 2^64 - 1. */

@@ -19,6 +19,8 @@ export const outOfMemoryStatus = 2;
 export const peerAccessUnsupportedStatus = 217;
 /** CUDA_ERROR_INVALID_DEVICE. */
 export const invalidDeviceStatus = 101;
+/** CUDA_ERROR_NOT_READY. */
+export const notReadyStatus = 600;
 /** CUDA_ERROR_NOT_SUPPORTED. */
 export const notSupportedStatus = 801;
 /** CUDA_ERROR_CAPTURED_EVENT. */

@@ -14,6 +14,7 @@ import {
   refuseCloning,
 } from '../driver/workers/local-object.js';
 import { announceConstruction } from '../lifetimes/interceptor.js';
+import { ResourcesAbove } from '../lifetimes/resources-above.js';
 import type { DeallocationFence, DevicePointer, GrowingMemoryResource, MemoryResource, TakingMemoryResource } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
 
@@ -258,7 +259,7 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
 /** The resources above an arena that can give superblocks back. Does not keep them alive. */
 class ArenaUsers {
   readonly #arena: GlobalArena;
-  #users: WeakRef<TakingMemoryResource>[] = [];
+  readonly #users = new ResourcesAbove<TakingMemoryResource>();
   /** The stream on which superblocks are given back, so that the program's streams do not wait for each other. */
   #stream: Stream | undefined;
   #isTrimming = false;
@@ -269,7 +270,7 @@ class ArenaUsers {
   }
 
   add(user: TakingMemoryResource): void {
-    this.#users = [...this.#users.filter((each) => each.deref() !== undefined), new WeakRef(user)];
+    this.#users.add(user);
   }
 
   #giveBack(): void {
@@ -278,8 +279,7 @@ class ArenaUsers {
     try {
       freeUnreachableBuffers();
       this.#stream ??= new Stream({ device: this.#arena.device, nonBlocking: true });
-      // A resource is made after those that it takes memory from.
-      for (const user of [...this.#users].reverse()) trimIfPossible(user.deref(), this.#stream);
+      for (const user of this.#users.fromTheTop()) trimIfPossible(user, this.#stream);
     } catch {
       // Without a stream, nothing is given back.
     } finally {
@@ -296,10 +296,10 @@ function usersOf(arena: GlobalArena): ArenaUsers {
   return found;
 }
 
-function trimIfPossible(user: TakingMemoryResource | undefined, stream: Stream): void {
+function trimIfPossible(user: TakingMemoryResource, stream: Stream): void {
   // The one that asks gives back what it can by itself, on its own stream. On another, it would be held
   // back from it under 'off', and asked for again, without end.
-  if (user === undefined || user.isTaking) return;
+  if (user.isTaking) return;
   try {
     user.trim(stream);
   } catch {

@@ -1,8 +1,10 @@
 import { ArgumentRangeError } from '../basics/errors.js';
-import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
+import { assertBytes, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { VirtualMemory } from '../driver/memory/virtual-memory.js';
-import type { GrowingMemoryResource } from '../memory-resource.js';
+import type { Stream } from '../driver/streams/stream.js';
+import { Sleeper } from '../lifetimes/sleeper.js';
+import type { DeallocationFence, DevicePointer, GrowingMemoryResource } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
 import { PlainMemoryResource } from './plain-memory-resource.js';
 
@@ -17,9 +19,15 @@ export interface VirtualMemoryResourceOptions {
    * @defaultValue four times the device's memory
    */
   readonly reservationBytes?: number;
+  /**
+   * Names what the memory is for, such as `weights`: {@link sleepResource} and {@link wakeResource} can be
+   * told to treat only memory with a tag.
+   * @defaultValue none
+   */
+  readonly tag?: string;
 }
 
-const knownOptions = optionNames<VirtualMemoryResourceOptions>({ device: true, reservationBytes: true });
+const knownOptions = optionNames<VirtualMemoryResourceOptions>({ device: true, reservationBytes: true, tag: true });
 
 /** Holes between allocations cost addresses only, so there are more of these than memory. */
 const reservationPerTotal = 4;
@@ -37,6 +45,9 @@ const reservationPerTotal = 4;
  *
  * Stream order: every stream of the device may use an allocation at once; a free waits for its
  * stream, because `cuMemUnmap` need not. Alignment: up to `granularityBytes`. Every page is several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
+ *
+ * The memory can be given back to the device for a while, and comes back at the same addresses:
+ * {@link sleepResource}.
  *
  * RMM has no counterpart. PyTorch's allocator has the same as an option, `expandable_segments`.
  * @example
@@ -56,6 +67,10 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   readonly granularityBytes: number;
   /** The size of the reserved range of addresses, in whole pages. */
   readonly reservationBytes: number;
+  /** What the memory is for. */
+  readonly tag: string | undefined;
+  /** @internal */
+  readonly sleeper: Sleeper;
   readonly #memory: VirtualMemory;
 
   /**
@@ -65,7 +80,8 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   constructor(options: VirtualMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const device = deviceOption(options.device);
-    const { reservationBytes = reservationPerTotal * device.totalBytes } = options;
+    const { reservationBytes = reservationPerTotal * device.totalBytes, tag } = options;
+    if (tag !== undefined) assertName(tag, 'tag');
     assertBytes(reservationBytes, 'reservationBytes');
     if (reservationBytes === 0) throw new ArgumentRangeError('reservationBytes must be at least 1, got 0');
     const memory = new VirtualMemory(device, reservationBytes);
@@ -73,6 +89,26 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
     this.#memory = memory;
     this.granularityBytes = memory.granularityBytes;
     this.reservationBytes = memory.reservationBytes;
+    this.tag = tag;
+    this.sleeper = new Sleeper(memory);
+  }
+
+  /**
+   * The bytes of the pages that are mapped: none of those that are asleep, unless the driver refused to
+   * unmap some.
+   */
+  override get reservedBytes(): number {
+    return this.#memory.mappedBytes;
+  }
+
+  /** Whether its memory is asleep, or on the way there or back ({@link sleepResource}). */
+  get isAsleep(): boolean {
+    return !this.sleeper.isAwake;
+  }
+
+  override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    super.deallocate(pointer, bytes, stream, fence);
+    this.sleeper.freed();
   }
 
   /**
@@ -82,6 +118,11 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     this.#memory.close();
+    this.sleeper.close();
+  }
+
+  protected override beforeFree(): void {
+    this.sleeper.beforeFree();
   }
 }
 
@@ -91,6 +132,7 @@ export const virtualKind = defineUpstream({
   summary: 'device memory in pages, mapped one after the other to a reserved range of addresses',
   options: {
     reservationBytes: { type: 'size', summary: 'the addresses reserved', default: "four times the device's memory" },
+    tag: { type: 'text', summary: 'what the memory is for, to sleep apart', default: 'none' },
   },
   example: 'virtual(reservationBytes=4GiB)',
   create: ({ device, options }) => new VirtualMemoryResource({ device, ...options }),

@@ -247,6 +247,11 @@ const callArguments: {
   retainInGraph: (run) => [run.handle('graph'), run.reader.byte()],
   onEndedParts: (run) => [run.callback()],
   takeEndedPart: () => [],
+  liveExtents: (run) => [run.handle('reservation')],
+  absentBytes: (run) => [run.handle('reservation')],
+  awaitBeforeSleep: (run) => [run.handle('reservation')],
+  unmapVirtual: (run) => [run.handle('reservation')],
+  mapVirtual: (run) => [run.handle('reservation')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -336,7 +341,7 @@ class Run {
     call.status = status;
     assert.ok(Number.isInteger(status) && status >= NativeStatus.capturedEvent && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
-    else if (name === 'poolAllocations' || name === 'askForSuperblocks')
+    else if (name === 'poolAllocations' || name === 'liveExtents' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
     else if (name === 'exportTensor') {
       assert.ok(result === undefined || typeof result === 'object', `${name} returned ${inspect(result)}`);

@@ -17,14 +17,19 @@ import {
   Event,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
+  MiB,
   MonotonicMemoryResource,
   managedRangeAttributes,
+  PinnedHostMemoryResource,
   PoolMemoryResource,
   pointerInfo,
   prefetch,
   ReclaimingResourceAdaptor,
   Stream,
   setSync,
+  sleepResource,
+  VirtualMemoryResource,
+  wakeResource,
 } from '../../src/index.js';
 import { replayLog } from '../../src/replay/index.js';
 import { logText, readText, row } from '../formats/logs.js';
@@ -54,6 +59,7 @@ export function operationScenarios(): Scenario[] {
     { name: 'advice and prefetch', play: playManaged },
     { name: 'buffers that move', play: playMoves },
     { name: 'host functions that free', play: playHostFunctions },
+    { name: 'memory that sleeps and wakes', play: playSleep },
     ...policies.flatMap((events) => [
       { name: `marks, events=${events}`, play: (run: ScenarioRun) => playMarks(run, events) },
       { name: `runs of a cache, events=${events}`, play: (run: ScenarioRun) => playCacheRuns(run, events) },
@@ -66,6 +72,29 @@ export function operationScenarios(): Scenario[] {
       play: (run: ScenarioRun) => playReplay(run, text),
     })),
   ];
+}
+
+/** Memory that sleeps twice, once without its contents. */
+async function playSleep(run: ScenarioRun): Promise<void> {
+  const upstream = run.make('a leaf', () => new VirtualMemoryResource());
+  const pool = run.make('a pool', () => new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' }));
+  const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+  const freed = run.make('a buffer', () => new DeviceBuffer(3 * MiB, { resource: pool, stream }));
+  const buffer = run.make('another buffer', () => new DeviceBuffer(5 * MiB, { resource: pool, stream }));
+  run.do('fill', () => buffer.fill(7));
+  run.do('dispose the first', () => freed.dispose());
+  await run.doAsync('sleep', () => sleepResource(pool, { keep: 'host' }));
+  run.check(upstream.isAsleep && upstream.reservedBytes === 0, 'memory that sleeps is not mapped');
+  run.refused('allocate', 'ERR_CISTERN_ASLEEP', () => pool.allocate(1000, stream));
+  await run.doAsync('wake', () => wakeResource(pool));
+  run.check(!upstream.isAsleep, 'memory is awake');
+  const contents = run.do('copy to the host', () => buffer.toHostSync());
+  run.check(Buffer.from(contents).equals(Buffer.alloc(5 * MiB, 7)), 'memory that slept has its contents');
+  await run.doAsync('sleep again', () => sleepResource(pool, { keep: 'nothing' }));
+  await run.doAsync('wake again', () => wakeResource(pool));
+  run.do('fill again', () => buffer.fill(8));
+  const pinned = run.make('pinned memory', () => new PinnedHostMemoryResource());
+  run.checkGivenBack(pinned.reservedBytes === 0, 'the host memory that kept contents is free');
 }
 
 /** Everything that a buffer can do, and its state afterwards. */

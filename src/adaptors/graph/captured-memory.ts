@@ -1,5 +1,6 @@
 import { alreadyDisposed } from '../../basics/errors.js';
 import type { GraphMemory } from '../../driver/graphs/graph-object.js';
+import { assertAwake } from '../../driver/memory/asleep.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import type { Segment } from '../../suballocation/blocks.js';
@@ -59,6 +60,8 @@ export class CapturedMemory implements GraphMemory {
 
   beforeLaunch(stream: Stream): void {
     if (this.#hasEnded) throw alreadyDisposed('launch a graph', 'the GraphMemoryResource that has its memory');
+    for (const [address, bytes] of this.usedBytes) assertAwake(address, bytes, 'launch a graph');
+    for (const { address, bytes } of this.kept) assertAwake(address, bytes, 'launch a graph');
     this.#order.order(stream);
     this.#region.orderLaunch(stream);
   }

@@ -14,6 +14,7 @@ import {
 } from '../../basics/validation.js';
 import { areInOneCapture, type CaptureMode } from '../../driver/graphs/capture.js';
 import type { Graph } from '../../driver/graphs/graph.js';
+import { assertAwake } from '../../driver/memory/asleep.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { markAsTaker, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
@@ -287,6 +288,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertStream(stream, 'capture a graph');
     assertStreamOf(stream, this.device, 'allocate');
     assertFunction(record, 'record');
+    for (const { address, bytes } of this.#region.extents) assertAwake(address, bytes, 'capture a graph');
     const plan = this.#planOf(name);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
     const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan, this.#planner !== undefined));

@@ -619,7 +619,7 @@ export class PlannedMemoryResource implements KeepingResource {
   /** @internal */
   enter(stream: Stream, operation: string): void {
     this.#lane = this.#keeper.laneOf(stream, operation);
-    this.#lastStream = stream;
+    this.#lastStream = this.#keeper.isAsleep ? noStream : stream;
     // It is not known when these streams last freed memory.
     if (operation !== 'dispose' && operation !== 'trim') return;
     this.#markLanes();
@@ -632,6 +632,7 @@ export class PlannedMemoryResource implements KeepingResource {
   /** @internal */
   forgetLastStream(): void {
     this.#lastStream = noStream;
+    this.#stream = noStream;
     this.#lane = noLane;
   }
 
@@ -938,7 +939,7 @@ export class PlannedMemoryResource implements KeepingResource {
       this.#isInPass && !this.#isIrregular && this.#overdue.size === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
     const isServed =
       isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.#lane.number) && this.#block.segment !== undefined;
-    this.#stream = isServed ? stream : noStream;
+    this.#stream = isServed && !this.#keeper.isAsleep ? stream : noStream;
     this.#streamNumber = number;
   }
 

@@ -26,6 +26,7 @@ import {
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOptions, assertPointer } from '../../basics/validation.js';
 import { devicesUsing } from '../../driver/device.js';
+import { asleep, isAnythingAsleep } from '../../driver/memory/asleep.js';
 import { isCapturing, isNotPermitted } from '../../driver/status.js';
 import { Stream } from '../../driver/streams/stream.js';
 import {
@@ -37,6 +38,7 @@ import {
 } from '../../driver/workers/local-object.js';
 import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
 import { announceConstruction, takingInitialMemory } from '../../lifetimes/interceptor.js';
+import { isSleeping, type SleepingMemoryResource } from '../../lifetimes/sleeper.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -132,6 +134,8 @@ export class Keeper {
   readonly #index: KeptMemory;
   /** The resources below that may take memory back for other workers. */
   readonly #shared: readonly SharedMemoryResource[];
+  /** The resources below whose memory can sleep. */
+  readonly #sleeping: readonly SleepingMemoryResource[];
   #isDisposed = false;
 
   constructor(resource: KeepingResource, index: KeptMemory, deallocationEvents: DeallocationEvents) {
@@ -144,12 +148,19 @@ export class Keeper {
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     this.#shared = layers.filter(isShared);
     for (const layer of this.#shared) layer.trimOnRequest(resource);
+    this.#sleeping = layers.filter(isSleeping);
+    for (const layer of this.#sleeping) layer.sleeper.observe(resource);
     refuseCloning(resource);
     announceConstruction(resource);
   }
 
   get isDisposed(): boolean {
     return this.#isDisposed;
+  }
+
+  /** Whether memory below is asleep. What a resource knows of the last call must then not spare it `laneOf`. */
+  get isAsleep(): boolean {
+    return isAnythingAsleep && this.#sleeping.some(({ isAsleep }) => isAsleep);
   }
 
   /** The name of the resource's class, for errors. */
@@ -164,6 +175,7 @@ export class Keeper {
   /** The lane of a stream, after everything was checked that can change. */
   laneOf(stream: Stream, operation: string): StreamLane {
     this.assertLive(operation);
+    if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.name}`);
     const lane = this.ordering.laneOf(stream, operation);
     if (stream.identity.isCaptured) throw this.#captured(stream, operation);
     return lane;

@@ -182,7 +182,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
    */
   enter(stream: Stream, operation: string): void {
     this.lane = this.keeper.laneOf(stream, operation);
-    this.lastStream = stream;
+    this.lastStream = this.keeper.isAsleep ? noStream : stream;
   }
 
   /** @internal */

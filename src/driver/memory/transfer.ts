@@ -3,6 +3,7 @@ import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from '../status.js';
 import { assertNotCaptured, assertStream, type Stream } from '../streams/stream.js';
+import { assertAwake } from './asleep.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
@@ -17,6 +18,13 @@ export function copy(destination: number, source: number, bytes: number, stream:
   assertPointer(destination, 'destination');
   assertPointer(source, 'source');
   assertBytes(bytes);
+  assertAwake(destination, bytes, 'copy');
+  assertAwake(source, bytes, 'copy');
+  queueCopy(destination, source, bytes, stream);
+}
+
+/** The same, of checked arguments; the memory may be asleep, as long as it is mapped. */
+export function queueCopy(destination: number, source: number, bytes: number, stream: Stream): void {
   const { handle } = stream;
   repeatWhileStopped(() => native().copy(destination, source, bytes, handle));
   checkTransfer(`copy ${bytes} bytes`, stream, destination, source);
@@ -39,6 +47,7 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   assertPointer(destination, 'destination');
   assertView(source, 'source');
   const bytes = viewBytes(source);
+  assertAwake(destination, bytes, 'copy from the host');
   const { handle } = stream;
   try {
     repeatWhileStopped(() => native().copyFromHost(destination, source, bytes, handle));
@@ -60,6 +69,7 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
   assertView(destination, 'destination');
   assertPointer(source, 'source');
   const bytes = viewBytes(destination);
+  assertAwake(source, bytes, 'copy to the host');
   const { handle } = stream;
   try {
     repeatWhileStopped(() => native().copyToHostSync(destination, source, bytes, handle));
@@ -78,6 +88,7 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
   assertStream(stream, 'copy to the host');
   assertPointer(source, 'source');
   assertBytes(bytes);
+  assertAwake(source, bytes, 'copy to the host');
   const result = await queueCopyToHost(source, bytes, stream);
   if (typeof result === 'number') throw transferError(`copy ${bytes} bytes to the host`, result, stream, source);
   return result;
@@ -94,6 +105,7 @@ export async function copyIntoHost(destination: ArrayBufferView, source: number,
   assertView(destination, 'destination');
   assertPointer(source, 'source');
   const bytes = viewBytes(destination);
+  assertAwake(source, bytes, 'copy to the host');
   const status = await queueCopyToHost(source, bytes, stream, destination);
   if (status === NativeStatus.success) return;
   assertStillHolds('destination', viewBytes(destination), bytes);
@@ -128,6 +140,7 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
   if (!Number.isInteger(value) || value < 0 || value > limit) {
     throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
   }
+  assertAwake(destination, count * elementBytes, 'set memory');
   native().set(destination, value, elementBytes, count, stream.handle);
   checkTransfer(`set ${count} elements`, stream, destination);
 }
