@@ -99,7 +99,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** @throws LifetimeError if the buffer is disposed, or its memory was taken back; CisternError if it is asleep. */
   assertLive(operation: string): void {
     if (this.endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${this.endReason}`);
-    assertAwake(this.#pointer, this.#bytes, operation);
+    assertAwake(this.pointer, this.bytes, operation);
   }
 
   /** @throws LifetimeError also if the stream is disposed. */
