@@ -88,6 +88,16 @@ const program = `
     stream.launchHostFunction(() => {});
     stream.synchronizeSync();
   });
+  attempt('graphs', () => {
+    const exec = stream.capture(() => {}).instantiate();
+    exec.launch(stream);
+    stream.synchronizeSync();
+    exec.dispose();
+  });
+  attempt('child graphs', () => {
+    const child = stream.capture(() => {});
+    stream.capture(() => stream.addChildGraph(child)).dispose();
+  });
   await stream.synchronize();
   console.log('failed:', failed.join());
 `;
@@ -103,9 +113,11 @@ const costs: readonly (readonly [RegExp, string])[] = [
   [/^cu(CtxGetStreamPriorityRange|StreamGetPriority)$/, 'priorities'],
   [/^cuEventElapsedTime$/, 'times'],
   [/^cuMemsetD32Async$/, 'words'],
+  [/^cu(StreamUpdateCaptureDependencies|GraphAddChildGraphNode)$/, 'child graphs'],
+  [/^cu(Stream((Begin|End)Capture|GetCaptureInfo)|Graph.*|UserObject.*)$/, 'graphs,child graphs'],
 ];
 const costless =
-  /^cu(MemAdvise|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx|IsCapturing|BeginCapture|EndCapture|GetCaptureInfo)|Graph.*|UserObject.*|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
+  /^cu(MemAdvise|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx|IsCapturing)|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
 
 function needStrictDriver(): void {
   if (process.env['STRICT_DRIVER_CONTROL'] === undefined) skipTest('only the strict driver can be made to lack a function');
