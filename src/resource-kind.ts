@@ -1,5 +1,5 @@
 import type { Device } from './driver/device.js';
-import type { MemoryResource, ReservingMemoryResource } from './memory-resource.js';
+import type { MemoryResource, MemoryResourceAdaptor, ReservingMemoryResource } from './memory-resource.js';
 
 /** What a resource does with freed memory, as far as events are concerned. */
 export type KindRole =
@@ -148,4 +148,22 @@ export function defineAdaptor<const D extends Definitions>(definition: {
   const events = eventsOption(kind.role);
   const deallocationEvents = { ...events, default: eventsDefault ?? (events.default as string) };
   return { ...kind, options: { ...kind.options, deallocationEvents } };
+}
+
+/**
+ * The name that specifications use for a resource of this class: `cuda-async` for a
+ * `CudaAsyncMemoryResource`. It follows from the name of the class, for classes of programs too.
+ * cistern's own classes state theirs as a static `name`, which bundlers that shorten names keep. A
+ * symbol that `defineAdaptor` sets on the class would not do: the call would then have a side effect,
+ * and a bundle would hold every adaptor.
+ */
+export function kindOf(resource: MemoryResource): string {
+  const name = (resource.constructor?.name ?? '').replace(/(Memory)?Resource(Adaptor)?$/, '');
+  return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '-').toLowerCase() || 'resource';
+}
+
+/** The kinds of a resource and of those that it is built on, as a specification writes them: `limiting(pool(cuda))`. */
+export function stackName(resource: MemoryResource): string {
+  const { upstream } = resource as Partial<MemoryResourceAdaptor>;
+  return upstream === undefined ? kindOf(resource) : `${kindOf(resource)}(${stackName(upstream)})`;
 }

@@ -1,6 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from './errors.js';
 import { suggestion } from './nearest-word.js';
-import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from './units.js';
+import { ALLOCATION_ALIGNMENT, isPowerOfTwo, parseBytes } from './units.js';
 
 /**
  * Throws unless `bytes` is an integer from 0 to 2^53 - 1.
@@ -8,8 +8,15 @@ import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from './units.js';
  */
 export function assertBytes(bytes: unknown, name = 'bytes'): asserts bytes is number {
   if (Number.isSafeInteger(bytes) && (bytes as number) >= 0) return;
-  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}`);
+  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}${sizeHint(bytes)}`);
   throw new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${bytes}`);
+}
+
+/** How to write a size that was given as text. */
+function sizeHint(value: unknown): string {
+  if (typeof value !== 'string' || parseBytes(value) === undefined) return '';
+  const [, count, unit] = /^\s*(\d+)\s*([KMG]iB)\s*$/.exec(value) ?? [];
+  return unit === undefined ? `; write parseBytes(${formatValue(value)})` : `; write ${count} * ${unit}`;
 }
 
 /**

@@ -1,4 +1,5 @@
 import { readFile, stat } from 'node:fs/promises';
+import { basename } from 'node:path';
 import { Command, Option } from 'commander';
 import { ArgumentRangeError } from '../basics/errors.js';
 import { formatBytes, formatCount } from '../basics/units.js';
@@ -94,7 +95,7 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
   try {
     await writeReport(runs, output, {
       ...(title === undefined ? {} : { title }),
-      ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? first.source }),
+      ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? basename(first.source) }),
       fits,
       graphs,
       onProgress: (done, source) => bar.update(done, source),

@@ -306,6 +306,7 @@ export function usedDevices(): Device[] {
 /** The device that an option names; the first device by default. */
 export function deviceOption(device: Device | undefined): Device {
   if (device === undefined) return Device.get();
-  if (!(device instanceof Device)) throw new ArgumentTypeError(`device must be a Device, got ${formatValue(device)}`);
-  return device;
+  if (device instanceof Device) return device;
+  const cure = typeof device === 'number' ? `; write Device.get(${device})` : '';
+  throw new ArgumentTypeError(`device must be a Device, got ${formatValue(device)}${cure}`);
 }

@@ -15,7 +15,7 @@ import { AddressMap } from '../suballocation/address-map.js';
 import { ColumnWriter, type PackedColumn } from './column.js';
 import type { RunOverview } from './report-contents.js';
 import { columnWriters, mapColumns, packedPieces, type ReportColumns, type ReportTexts } from './report-data.js';
-import { shortenPaths } from './shorten-paths.js';
+import { shortenPaths, shownName } from './shorten-paths.js';
 import { LayerTally, summarizeLayers } from './summary.js';
 
 /** A log packed for {@link writeReport}; {@link readReportRun} makes it. */
@@ -34,8 +34,8 @@ export class PackedReportRun {
   readonly #columns: ReportColumns<PackedColumn>;
 
   /** @internal */
-  constructor(texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: Omit<RunOverview, 'fits' | 'graphs'>) {
-    this.source = texts.source;
+  constructor(source: string, texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: Omit<RunOverview, 'fits' | 'graphs'>) {
+    this.source = source;
     this.eventCount = texts.eventCount;
     this.damage = texts.damage;
     this.skippedRecordCount = texts.skippedRecordCount;
@@ -166,7 +166,8 @@ export class ReportRunPacker implements EventSink {
    * @param places for each layer of the events, its index in `layers`, if these differ
    */
   finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
-    const { source, startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage, skippedRecordCount } = texts;
+    const { startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage, skippedRecordCount } = texts;
+    const source = shownName(texts.source);
     const layers = texts.layers.length > 0 ? texts.layers : [{ name: 'log', upstream: undefined }];
     this.#live.length = 0;
     const tallies = layers.map((_, layer) => this.#tallies[places?.indexOf(layer) ?? layer] ?? new LayerTally());
@@ -192,7 +193,7 @@ export class ReportRunPacker implements EventSink {
     };
     const summaries = summarizeLayers(layers, tallies, columns, addresses, this.#firstChangeAt);
     const servesAllocations = ({ allocationCount, failureCount }: LayerTally) => allocationCount + failureCount > 0;
-    return new PackedReportRun(report, columns, {
+    return new PackedReportRun(texts.source, report, columns, {
       source,
       startedAt: report.startedAt ?? null,
       durationNanoseconds: this.#time,

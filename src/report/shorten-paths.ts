@@ -1,3 +1,5 @@
+import { basename, isAbsolute } from 'node:path';
+
 const place = /\((?:file:\/\/)?(\/[^()\n]*):\d+:\d+\)/g;
 const dependencies = '/node_modules/';
 
@@ -19,4 +21,9 @@ export function shortenPaths(stacks: readonly string[]): string[] {
   return stacks.map((stack) =>
     stack.replace(place, (whole, path: string) => whole.replace('file://', '').replace(path, () => shorten(path))),
   );
+}
+
+/** The name of a log in its report: the file's, without the folders of this machine. */
+export function shownName(source: string): string {
+  return isAbsolute(source) ? basename(source) : source;
 }

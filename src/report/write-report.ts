@@ -10,6 +10,7 @@ import type { RecordedRun } from '../formats/recorded-run.js';
 import { packageFile } from '../package/file.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, ReportFit, ReportGraphs, RunOverview } from './report-contents.js';
+import { shownName } from './shorten-paths.js';
 
 /** Options of {@link writeReport}. */
 export interface WriteReportOptions {
@@ -88,7 +89,7 @@ export async function writeReport(
 async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink: FileSink, options: WriteReportOptions): Promise<void> {
   // `npm run build` makes this file from src/pages/report.
   const page = await readFile(packageFile('dist/pages/report.html'), 'utf8');
-  const title = options.title ?? runs.map(({ source }) => source).join(', ');
+  const title = options.title ?? runs.map(({ source }) => shownName(source)).join(', ');
   const end = page.lastIndexOf('</body>');
   await sink.write(page.slice(0, end).replace(/<title>[^<]*<\/title>/, () => `<title>${escapeHtml(title)}</title>`));
   const overviews: RunOverview[] = [];

@@ -23,6 +23,7 @@ import {
 import { announceConstruction } from '../lifetimes/interceptor.js';
 import { giveBack, noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { stackName } from '../resource-kind.js';
 
 /**
  * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes (1 or more),
@@ -99,6 +100,11 @@ export class CallbackMemoryResource implements MemoryResource {
     this.#deallocate = deallocate;
     refuseCloning(this);
     announceConstruction(this);
+  }
+
+  /** The stack as a specification writes it, without options: `callback`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -24,6 +24,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
+import { stackName } from '../resource-kind.js';
 import { isWithin, type Segment } from '../suballocation/blocks.js';
 
 /** Options of {@link ManagedAsyncMemoryResource}. */
@@ -89,6 +90,11 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     );
     if (address !== undefined && address > 0) this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
+  }
+
+  /** The stack as a specification writes it, without options: `cuda-async`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

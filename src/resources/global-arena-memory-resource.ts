@@ -16,7 +16,7 @@ import {
 import { announceConstruction } from '../lifetimes/interceptor.js';
 import { ResourcesAbove } from '../lifetimes/resources-above.js';
 import type { DeallocationFence, DevicePointer, GrowingMemoryResource, MemoryResource, TakingMemoryResource } from '../memory-resource.js';
-import { defineUpstream } from '../resource-kind.js';
+import { defineUpstream, stackName } from '../resource-kind.js';
 
 /** Options of {@link GlobalArenaMemoryResource}. */
 export interface GlobalArenaMemoryResourceOptions {
@@ -159,6 +159,11 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
     this.waitMilliseconds = waitMilliseconds;
     refuseCloning(this);
     announceConstruction(this);
+  }
+
+  /** The stack as a specification writes it, without options: `global-arena`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

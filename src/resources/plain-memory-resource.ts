@@ -15,6 +15,7 @@ import {
 } from '../driver/workers/local-object.js';
 import { announceConstruction } from '../lifetimes/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { stackName } from '../resource-kind.js';
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {
@@ -45,6 +46,11 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this.#maximumAlignment = maximumAlignment;
     refuseCloning(this);
     announceConstruction(this);
+  }
+
+  /** The stack as a specification writes it, without options: `cuda`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -2,7 +2,6 @@
  * Counts what a program allocates through any of its resources, and where its buffers come from, for a
  * page about a program that nobody prepared for it.
  */
-import { stackName } from '../adaptors/layers.js';
 import { observeProgramCalls } from '../adaptors/pass-through/program-calls.js';
 import { StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
 import { findBufferSites } from './buffer-sites.js';
@@ -13,7 +12,7 @@ export function countEverything(): void {
   observeProgramCalls<StatisticsResourceAdaptor>({
     isAdaptor: (resource) => resource instanceof StatisticsResourceAdaptor,
     isOwn: () => true,
-    adaptorOf: (resource) => new StatisticsResourceAdaptor(resource, { name: stackName(resource) }),
+    adaptorOf: (resource) => new StatisticsResourceAdaptor(resource, { name: String(resource) }),
     disposed: (adaptor) => adaptor[Symbol.dispose](),
   });
 }

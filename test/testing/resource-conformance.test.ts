@@ -28,6 +28,26 @@ describe('the conformance suite', () => {
     expect(names.length).toBeGreaterThan(25);
   });
 
+  test('names what an incomplete resource lacks, once', () => {
+    const incomplete = { allocate: () => 256, memoryKind: 'gpu', device: 0 } as unknown as MemoryResource;
+    const cases = resourceConformance({
+      name: 'subject',
+      create: () => ({ resource: incomplete }),
+      supports: { maximumAlignment: 256, streamOrdered: true },
+    });
+    const errors = cases.flatMap(({ run }) => {
+      try {
+        run();
+        return [];
+      } catch (error) {
+        return [(error as Error).message];
+      }
+    });
+    expect(errors).toEqual([
+      'subject lacks members of MemoryResource: deallocate(), isEqual(), [Symbol.dispose](), device, a Device, memoryKind, one of device, managed, pinned-host, host',
+    ]);
+  });
+
   test('leaves out what a resource does not claim', () => {
     const names = resourceConformance({
       name: 'subject',

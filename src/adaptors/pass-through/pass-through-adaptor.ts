@@ -17,6 +17,7 @@ import {
   type MemoryResource,
   type MemoryResourceAdaptor,
 } from '../../memory-resource.js';
+import { stackName } from '../../resource-kind.js';
 import { deallocationEventsWords } from '../../stream-ordering/stream-ordering.js';
 import { layersOf } from '../layers.js';
 import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
@@ -66,6 +67,11 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     refuseCloning(this);
     announceConstruction(this);
     this.rememberIfTakenBack(upstream);
+  }
+
+  /** The stack as a specification writes it, without options: `limiting(pool(cuda))`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

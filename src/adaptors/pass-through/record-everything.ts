@@ -7,8 +7,8 @@ import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
 import { parseBytes } from '../../basics/units.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
 import type { MemoryResource } from '../../memory-resource.js';
+import { kindOf } from '../../resource-kind.js';
 import { setting } from '../../settings.js';
-import { kindOf } from '../layers.js';
 import { observeProgramCalls } from './program-calls.js';
 import { RecordingResourceAdaptor } from './recording-resource-adaptor.js';
 

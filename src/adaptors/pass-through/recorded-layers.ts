@@ -2,7 +2,8 @@ import type { Stream } from '../../driver/streams/stream.js';
 import type { Recording } from '../../formats/recording/recording.js';
 import { RecordKind } from '../../formats/recording/recording-format.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
-import { kindOf, layersOf } from '../layers.js';
+import { kindOf } from '../../resource-kind.js';
+import { layersOf } from '../layers.js';
 import { isKeeping } from '../pooling/keeper.js';
 import type { GrowthObserver } from '../pooling/upstream-blocks.js';
 

@@ -66,7 +66,7 @@ import {
 } from '../../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../../plans/plan.js';
 import { invalidPlan } from '../../plans/sequence.js';
-import { defineAdaptor } from '../../resource-kind.js';
+import { defineAdaptor, stackName } from '../../resource-kind.js';
 import { noLane, StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
@@ -396,6 +396,11 @@ export class PlannedMemoryResource implements KeepingResource {
    */
   get plan(): Plan | undefined {
     return this.#plan === noPlan ? undefined : this.#plan;
+  }
+
+  /** The stack as a specification writes it, without options: `planned(cuda)`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

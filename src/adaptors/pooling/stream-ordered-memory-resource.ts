@@ -12,6 +12,7 @@ import {
   type MemoryResource,
   type TrimOptions,
 } from '../../memory-resource.js';
+import { stackName } from '../../resource-kind.js';
 import { noLane } from '../../stream-ordering/stream-lane.js';
 import type { StreamOrdering } from '../../stream-ordering/stream-ordering.js';
 import { none } from '../../suballocation/blocks.js';
@@ -63,6 +64,11 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
     this.index = index ?? (new FreeSpaceIndex() as CutFromLarger<Index>);
     this.keeper = new Keeper(this, this.index, deallocationEvents);
     this.ordering = this.keeper.ordering;
+  }
+
+  /** The stack as a specification writes it, without options: `pool(cuda)`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -32,6 +32,7 @@ import {
 } from '../../driver/workers/local-object.js';
 import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../../lifetimes/bulk-frees.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { stackName } from '../../resource-kind.js';
 import { type Origin, origin } from './origin.js';
 
 const whyNotGiven = 'its memory was wrapped, and its owner may take it back while others use it';
@@ -110,6 +111,11 @@ export class ForeignMemoryResource implements MemoryResource {
     this.#release = release;
     this.isBorrowed = isBorrowed;
     refuseCloning(this);
+  }
+
+  /** The stack as a specification writes it, without options: `foreign`. */
+  toString(): string {
+    return stackName(this);
   }
 
   /** @internal What `console.log` shows. */

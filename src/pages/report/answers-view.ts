@@ -177,14 +177,14 @@ export class AnswersView implements View {
           : needRow(
               resource,
               formatBytes(bytes),
-              `${isComplete ? '' : 'or less; '}${overheadRatio === null ? '' : `${formatShare(overheadRatio)} over the peak`}`,
+              `${isComplete ? '' : 'or less; '}${overheadRatio === null ? '' : `+${formatShare(overheadRatio)}`}`,
               fitted ?? undefined,
             ),
       ),
     ];
     this.#fits.show(
       Number.isFinite(least) ? formatBytes(least) : '–',
-      'is the least of these maxima with which the log can be replayed',
+      'are needed at least to replay this log; + is what comes on top of its peak',
       scrollable(element('table', { class: 'answer' }, element('tbody', {}, ...rows)), 'What other stacks would need'),
     );
   }
@@ -298,11 +298,16 @@ function unusedRow(bytes: number, text: string, show: () => void): HTMLElement {
   return element('tr', {}, element('td', { class: 'number' }, formatBytes(bytes)), element('th', { scope: 'row' }, button));
 }
 
+/** On a narrow screen, an option breaks before its value, not within a word. */
+function breakable(specification: string): (string | HTMLElement)[] {
+  return specification.split(/(?<==)/).flatMap((part, i) => (i === 0 ? [part] : [element('wbr'), part]));
+}
+
 function needRow(resource: string, bytes: string, note: string, fitted?: string): HTMLElement {
   return element(
     'tr',
     {},
-    element('th', { scope: 'row', title: fitted }, resource),
+    element('th', { scope: 'row', title: fitted }, ...breakable(resource)),
     element('td', { class: 'number' }, bytes),
     element('td', {}, note),
   );

@@ -127,12 +127,13 @@ async function open(): Promise<void> {
   for (const view of views) {
     byId('main').append(view.root);
     view.update(true);
+    // The message would stand above figures that are finished.
+    byId('status').hidden = true;
     // Let the browser show the message first.
     await new Promise((resolve) => setTimeout(resolve));
   }
   const schedule = new Schedule(views);
   state.onChange((kind) => schedule.mark(views, kind === 'data'));
-  byId('status').hidden = true;
   document.documentElement.dataset['ready'] = 'true';
   performance.mark('report ready');
 }

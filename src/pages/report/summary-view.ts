@@ -42,6 +42,9 @@ export class FactsView implements View {
   }
 }
 
+/** So few streams are named beside their number. */
+const mostNamedStreams = 4;
+
 /** The key figures for the selection. */
 export class SummaryView implements View {
   readonly root: HTMLElement;
@@ -93,7 +96,7 @@ export class SummaryView implements View {
       ['Failed', formatCount(failures), failures === 0 ? 'none' : 'see the marks ✕'],
       ['Never freed', formatCount(heldCount), heldCount === 0 ? 'none' : formatBytes(heldBytes)],
       ['Threads', formatCount(run.threads.length), ''],
-      ['Streams', formatCount(run.streams.length), this.#eventNote()],
+      ['Streams', formatCount(run.streams.length), this.#streamNote()],
     ];
     this.#cards.replaceChildren(...cards.map((card) => this.#card(...card)));
     this.#cards.setAttribute('aria-label', selection === undefined ? 'Figures of the whole log' : 'Figures of the selected time');
@@ -108,9 +111,12 @@ export class SummaryView implements View {
     return live > 0 ? `${(reserved / live).toFixed(2)} × peak live` : '';
   }
 
-  #eventNote(): string {
-    const { eventRecordCount, eventWaitCount } = this.#state.model.run;
-    return eventRecordCount + eventWaitCount === 0 ? '' : `${formatCount(eventRecordCount)} events, ${formatCount(eventWaitCount)} waits`;
+  #streamNote(): string {
+    const { streams, eventRecordCount, eventWaitCount } = this.#state.model.run;
+    const names = streams.length <= mostNamedStreams ? streams.join(', ') : '';
+    const events =
+      eventRecordCount + eventWaitCount === 0 ? '' : `${formatCount(eventRecordCount)} events, ${formatCount(eventWaitCount)} waits`;
+    return [names, events].filter((note) => note !== '').join('; ');
   }
 
   #addFragmentation(peak: number): void {
