@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { kindOf } from '../../src/adaptors/layers.js';
 import { LimitingResourceAdaptor, type MemoryResource } from '../../src/index.js';
+import { kindOf } from '../../src/resource-kind.js';
 import { SpyResource } from '../support/spy-resource.js';
 
 test("a program's own classes have the kind that their names say", () => {
