@@ -12,7 +12,7 @@ import {
   assertPointer,
   optionNames,
 } from '../../basics/validation.js';
-import { areInOneCapture, type CaptureMode } from '../../driver/graphs/capture.js';
+import type { CaptureMode } from '../../driver/graphs/capture.js';
 import type { Graph } from '../../driver/graphs/graph.js';
 import { assertAwake } from '../../driver/memory/asleep.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
@@ -484,7 +484,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (capture === undefined) return none;
     const { order, origin } = capture;
     const known = order.numberOf(stream.identity);
-    if (known !== none || !areInOneCapture(stream.handle, origin.handle)) return known;
+    if (known !== none || !stream.identity.joinsCaptureOf(origin)) return known;
     return order.joinedUnseen(stream.identity);
   }
 

@@ -1,5 +1,5 @@
 import { ArgumentTypeError, alreadyDisposed, DriverError, formatValue } from '../../basics/errors.js';
-import { abandonCapture, captureStatusOf } from '../graphs/capture.js';
+import { abandonCapture, areInOneCapture, captureStatusOf } from '../graphs/capture.js';
 import { mailbox, native } from '../native.js';
 import { check, checkBlocking, isCapturing } from '../status.js';
 import type { StreamMessage } from '../workers/hand-over.js';
@@ -268,6 +268,16 @@ export class StreamIdentity {
     const origin = recorder === undefined ? undefined : recorder.#captureOrigin;
     // The event may have been recorded before the capture began.
     if (origin !== undefined && captureStatusOf(this.handle) !== 'none') this.#enterCapture(origin);
+  }
+
+  /**
+   * Whether the stream is in the capture of another one, whoever made it join. If that has begun here, the
+   * stream counts as captured from now on.
+   */
+  joinsCaptureOf(other: StreamIdentity): boolean {
+    if (!areInOneCapture(this.handle, other.handle)) return false;
+    if (other.#captureOrigin !== undefined && !this.isCaptured) this.#enterCapture(other.#captureOrigin);
+    return true;
   }
 
   #enterCapture(origin: StreamIdentity): void {
