@@ -5,6 +5,7 @@ import { formatTable } from '../support/table.mjs';
 
 /** @typedef {import('../support/figures.mjs').Figures} Figures */
 /** @typedef {import('../support/context.mjs').Context} Context */
+/** @typedef {{ upstream: string, order: string, reservedBytes: number, granularityBytes: number }} Captured */
 
 export const name = 'graphs';
 export const title = 'Bytes of the graphs of 51 batch sizes over the lower bound of the largest; times of captures and launches';
@@ -40,37 +41,41 @@ export function format(rows, context) {
   const bytes = rows.filter(({ trace }) => trace !== undefined);
   const figures = bytes.flatMap((row) => {
     const ratio = (/** @type {number} */ value) => formatNumber(value / row.lowerBoundBytes, 3);
-    const line = (/** @type {string} */ what, /** @type {number} */ value, isLimited = false) => [
-      `${row.trace}, ${row.graphs}`,
-      what,
-      formatNumber(value / 2 ** 20, 1),
-      ratio(value),
-      isLimited ? (value <= limit.overLowerBound * row.lowerBoundBytes ? 'yes' : 'no') : '-',
-    ];
+    /** With the bytes in steps of which memory comes, it is compared with the limit. @param {string} what @param {number} value @param {number} [step] */
+    const line = (what, value, step) => {
+      const overSteps = step === undefined ? undefined : value / (Math.ceil(row.lowerBoundBytes / step) * step);
+      return [
+        `${row.trace}, ${row.graphs}`,
+        what,
+        formatNumber(value / 2 ** 20, 1),
+        ratio(value),
+        overSteps === undefined ? '-' : formatNumber(overSteps, 3),
+        overSteps === undefined ? '-' : overSteps <= limit.overLowerBound ? 'yes' : 'no',
+      ];
+    };
     return [
       line('a pool for each', row.poolsBytes),
       line('one pool, largest first', row.sharedPoolDescendingBytes),
       line('one pool, smallest first', row.sharedPoolAscendingBytes),
       line('planned apart', row.plannedApartBytes),
-      line('planned and shared', row.plannedBytes, true),
-      ...row.captured.map((/** @type {{ upstream: string, order: string, reservedBytes: number }} */ { upstream, order, reservedBytes }) =>
-        line(`captured over ${upstream}, ${order}`, reservedBytes, true),
+      line('planned and shared', row.plannedBytes, 1),
+      ...row.captured.map((/** @type {Captured} */ { upstream, order, reservedBytes, granularityBytes }) =>
+        line(`captured over ${upstream}, ${order}`, reservedBytes, granularityBytes),
       ),
     ];
   });
   const timed = rows.find(({ trace }) => trace === undefined);
-  const given = timed.captures.find((/** @type {{ subject: string }} */ { subject }) => subject === 'addresses given').milliseconds;
+  /** @param {string} subject @returns {Figures} */
+  const timeOf = (subject) => timed.captures.find((/** @type {{ subject: string }} */ each) => each.subject === subject).milliseconds;
+  const pooled = timeOf('not captured, from a pool');
+  const given = timeOf('captured without allocations');
   const bare = timed.launches[0].microseconds;
-  /** @param {Figures} milliseconds */
-  const over = (milliseconds) => [
-    formatNumber(milliseconds.median / given.median, 2),
-    formatNumber(milliseconds.minimum / given.minimum, 2),
-  ];
   const captures = timed.captures.map((/** @type {{ subject: string, milliseconds: Figures }} */ { subject, milliseconds }) => [
     subject,
     formatNumber(milliseconds.median, 1),
     formatNumber(milliseconds.minimum, 1),
-    ...over(milliseconds),
+    formatNumber(milliseconds.minimum / pooled.minimum, 2),
+    formatNumber(milliseconds.minimum / given.minimum, 2),
   ]);
   const launched = timed.launches.map((/** @type {{ subject: string, microseconds: Figures }} */ { subject, microseconds }) => [
     subject,
@@ -80,8 +85,15 @@ export function format(rows, context) {
     formatNumber(microseconds.minimum - bare.minimum, 2),
   ]);
   return [
-    formatTable(['trace, graphs', 'memory', 'MiB', 'over the\nlower bound', `within\n${limit.overLowerBound}`], figures, 2),
-    formatTable(['10,000 allocations, ms', 'median', 'minimum', `over given\n(${limit.captureRatio})`, 'minimum'], captures),
+    formatTable(
+      ['trace, graphs', 'memory', 'MiB', 'over the\nlower bound', 'over it in\nwhole pages', `within\n${limit.overLowerBound}`],
+      figures,
+      2,
+    ),
+    formatTable(
+      ['10,000 allocations, ms', 'median', 'minimum', `over not captured\n(${limit.captureRatio})`, 'over without\nallocations'],
+      captures,
+    ),
     formatTable(['launch, us', 'median', 'minimum', `over bare\n(${limit.launchMicroseconds})`, 'minimum'], launched),
   ].join('\n');
 }

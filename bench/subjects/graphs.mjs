@@ -61,11 +61,13 @@ function bytesOf(step) {
   const graphs = batches.toSorted((a, b) => b - a).map((batch) => scaled(step, batch / most));
   const descending = cistern.planGraphs(graphs, { timeLimitMilliseconds: 1000 });
   const ascending = cistern.planGraphs(graphs.toReversed(), { timeLimitMilliseconds: 0 });
+  const ascendingGraphs = graphs.toReversed();
   const captured = [
-    { upstream: 'virtual', order: 'descending', reservedBytes: captureAll('virtual', graphs) },
-    { upstream: 'virtual', order: 'ascending', reservedBytes: captureAll('virtual', graphs.toReversed()) },
-    { upstream: 'cuda', order: 'descending', reservedBytes: captureAll('cuda', graphs) },
-    { upstream: 'cuda', order: 'ascending', reservedBytes: captureAll('cuda', graphs.toReversed()) },
+    { upstream: 'virtual', order: 'largest first', ...captureAll('virtual', graphs) },
+    { upstream: 'virtual', order: 'smallest first', ...captureAll('virtual', ascendingGraphs) },
+    { upstream: 'cuda', order: 'largest first', ...captureAll('cuda', graphs) },
+    { upstream: 'cuda', order: 'smallest first', ...captureAll('cuda', ascendingGraphs) },
+    { upstream: 'cuda', order: 'smallest first, all warmed up before', ...captureAll('cuda', ascendingGraphs, true) },
   ];
   const { lowerBoundBytes, poolsBytes, sharedPoolBytes, plannedApartBytes, plannedBytes } = descending;
   return {
@@ -81,19 +83,28 @@ function bytesOf(step) {
   };
 }
 
-/** What a resource for graphs holds after all are captured, each after its warm-up. @param {'virtual' | 'cuda'} kind @param {Sequence[]} sequences */
-function captureAll(kind, sequences) {
+/**
+ * What a resource for graphs holds after all are captured, each after its warm-up, or all after all warm-ups.
+ * @param {'virtual' | 'cuda'} kind
+ * @param {Sequence[]} sequences
+ */
+function captureAll(kind, sequences, isWarmedUpBefore = false) {
   const upstream = kind === 'cuda' ? new cistern.CudaMemoryResource() : new cistern.VirtualMemoryResource();
   const fallback = new cistern.CudaMemoryResource();
   const graphs = new cistern.GraphMemoryResource(upstream, { planner: cistern.planAllocations, fallback });
   const stream = new cistern.Stream({ nonBlocking: true });
-  const kept = sequences.map((sequence, i) => {
+  /** @param {Sequence} sequence @param {number} i */
+  const warmUp = (sequence, i) => {
     /** @type {number[]} */
     let left = [];
     graphs.warmUp(`graph ${i}`, () => {
       left = pass(graphs, sequence, stream);
     });
     for (const [number, pointer] of left.entries()) if (pointer > 0) graphs.deallocate(pointer, sequence.sizes[number], stream);
+  };
+  if (isWarmedUpBefore) sequences.forEach(warmUp);
+  const kept = sequences.map((sequence, i) => {
+    if (!isWarmedUpBefore) warmUp(sequence, i);
     return graphs.capture(stream, () => pass(graphs, sequence, stream), { name: `graph ${i}` });
   });
   const { reservedBytes, plannedCaptures } = graphs.statistics();
@@ -102,8 +113,9 @@ function captureAll(kind, sequences) {
   graphs.dispose();
   stream.dispose();
   fallback.dispose();
+  const { granularityBytes = 1 } = /** @type {{ granularityBytes?: number }} */ (upstream);
   upstream.dispose();
-  return reservedBytes;
+  return { reservedBytes, granularityBytes };
 }
 
 /**
@@ -143,19 +155,25 @@ function times() {
       }
       if (i >= liveCount) resource.deallocate(pointers[i - liveCount], bytes[i - liveCount], stream);
     }
+    return pointers;
   };
-  const block = pool.allocate(64 * 512 * (liveCount + 1), stream);
+  const block = pool.allocate(4096, stream);
+  let addresses = new Float64Array(0);
   const given = () => {
-    for (let i = 0; i < count; i++) cistern.set(block + (i % (liveCount + 1)) * 64 * 512, 1, 1, 256, stream);
+    for (let i = 0; i < count; i++) cistern.set(addresses[i], 1, 1, 256, stream);
   };
   planned.warmUp('step', () => step(planned));
-  planned.capture(stream, () => step(planned), { name: 'step' }).dispose();
+  const record = () => {
+    addresses = step(planned);
+  };
+  // Kept: its addresses are used again.
+  const first = planned.capture(stream, record, { name: 'step' });
   /** @type {Record<string, () => unknown>} */
   const subjects = {
     planned: () => planned.capture(stream, () => step(planned), { name: 'step' }),
     searching: () => searching.capture(stream, () => step(searching)),
-    'addresses given': () => stream.capture(given),
-    'eager, from a pool': () => step(pool),
+    'not captured, from a pool': () => step(pool),
+    'captured without allocations': () => stream.capture(given),
   };
   /** @type {Record<string, number[]>} */
   const samples = Object.fromEntries(Object.keys(subjects).map((name) => [name, []]));
@@ -169,6 +187,7 @@ function times() {
       if (i >= 2) samples[name].push(milliseconds);
     }
   }
+  first.dispose();
   const captures = Object.entries(samples).map(([subject, all]) => ({ subject, allocations: count, milliseconds: figuresOf(all) }));
   return { captures, launches: launches(planned, stream, block) };
 }

@@ -518,6 +518,34 @@ describe('graphs share one region', () => {
     expect(graphs.statistics().keptBytes).toBe(0);
   });
 
+  test('addresses stay through an update', () => {
+    const addresses: number[][] = [];
+    const step = (value: number) => () => {
+      const scratch = graphs.allocate(1024, stream);
+      set(scratch, value, 1, 1024, stream);
+      const output = graphs.allocate(256, stream);
+      copy(output, scratch, 256, stream);
+      graphs.deallocate(scratch, 1024, stream);
+      addresses.push([scratch, output]);
+    };
+    graphs.warmUp('step', () => {
+      step(0)();
+      graphs.deallocate(addresses.pop()?.[1] as number, 256, stream);
+    });
+    using first = graphs.capture(stream, step(1), { name: 'step' });
+    using exec = first.instantiate();
+    const output = addresses[0]?.[1] as number;
+    using larger = graphs.capture(stream, () => graphs.deallocate(graphs.allocate(1 * MiB, stream), 1 * MiB, stream), { name: 'larger' });
+    for (const value of [2, 3]) {
+      using next = graphs.capture(stream, step(value), { name: 'step' });
+      expect(exec.update(next)).toBe(true);
+      exec.launch(stream);
+      expect(bytesAt(output, 256)).toEqual(Array(256).fill(value));
+    }
+    expect(new Set(addresses.map((each) => `${each}`)).size).toBe(1);
+    expect(larger.nodeCounts.total).toBe(0);
+  });
+
   test('they cannot be launched once the resource is disposed', () => {
     const own = new GraphMemoryResource(counted);
     using graph = own.capture(stream, () => set(own.allocate(256, stream), 1, 1, 256, stream));
