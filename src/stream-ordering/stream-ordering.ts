@@ -407,7 +407,7 @@ export class StreamOrdering implements StreamObserver {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
-      if (lane.hasEnded || lane.identity.isCaptured) continue;
+      if (lane.hasEnded) continue;
       try {
         if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
         else deviceOf(lane.identity).synchronizeSync();

@@ -291,6 +291,24 @@ describe('a pool', () => {
     expect([pool.trim(other), pool.reservedBytes]).toEqual([bytes, 0]);
   });
 
+  test('does not make another stream join a capture that it does not know of, by an event of the caller', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes });
+    using stream = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using event = new Event();
+    const pointer = pool.allocate(bytes, stream);
+    set(pointer, 1, 1, KiB, stream);
+    whileCaptured(stream, 'foreign', () => {
+      event.record(stream);
+      pool.deallocate(pointer, bytes, stream, event);
+      expect(() => pool.allocate(bytes, other)).toThrow(capturing);
+      expect(other.captureStatus).toBe('none');
+    });
+    event.record(stream);
+    pool.deallocate(pool.allocate(bytes, other), bytes, other);
+    pool.validate();
+  });
+
   test('that cannot be disposed because of a capture can be disposed after it', () => {
     const pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'deferred' });
     using stream = new Stream({ nonBlocking: true });
