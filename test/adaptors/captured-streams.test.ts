@@ -320,6 +320,17 @@ describe('a pool', () => {
   });
 });
 
+test('a cache whose run ends in a capture that it does not know of has an event recorded later', () => {
+  using cache = new CachingMemoryResource(new CudaMemoryResource());
+  using stream = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  const use = () => set(cache.allocate(bytes, stream), 1, 1, KiB, stream);
+  cache.run(use);
+  whileCaptured(stream, 'foreign', () => cache.run(use));
+  expect(cache.statistics().allocatedBytes).toBe(0);
+  expect([cache.invalidate(other), cache.reservedBytes]).toEqual([bytes, 0]);
+});
+
 describe('a stream counts as captured', () => {
   test('from the wait by which it joins to the end of the capture, also if that fails', () => {
     using origin = new Stream({ nonBlocking: true });

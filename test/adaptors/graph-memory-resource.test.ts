@@ -135,7 +135,10 @@ describe('within a capture', () => {
       const freed = graphs.allocate(4096, stream);
       graphs.deallocate(freed, 4096, stream);
       orderUnnoticed(event, stream, other);
+      // What this event covers has been freed, but who comes after it?
+      event.record(stream);
       const joined = graphs.allocate(4096, other);
+      expect(other.identity.isCaptured).toBe(true);
       set(joined, 2, 1, 4096, other);
       graphs.deallocate(joined, 4096, other);
       // By cistern's event, the first stream comes after that free.
@@ -149,6 +152,7 @@ describe('within a capture', () => {
       expect(new Set(after)).toEqual(new Set([freed, joined]));
     });
     expect(graphs.statistics()).toMatchObject({ regionBytes: 8192, unorderedBytes: 0 });
+    expect(other.identity.isCaptured).toBe(false);
     using exec = graph.instantiate();
     exec.launch(stream);
     // A stream that is in the capture of somebody else gets what the fallback gives it.
