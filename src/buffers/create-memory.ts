@@ -39,7 +39,7 @@ export interface BufferAllocation extends DeviceMemory {
   /** The stream that the memory is ordered on. */
   readonly stream: Stream;
   /**
-   * A name for people.
+   * A human-readable name.
    * @defaultValue none
    */
   readonly label?: string;

@@ -388,7 +388,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     return this.#memory.stream;
   }
 
-  /** A name for people. {@link RecordingResourceAdaptor}s record it, and leak reports show it. */
+  /** A human-readable name. {@link RecordingResourceAdaptor}s record it, and leak reports show it. */
   get label(): string | undefined {
     return this.#memory.label;
   }

@@ -6,7 +6,7 @@ const shells = ['bash', 'zsh', 'fish'] as const;
 type Shell = (typeof shells)[number];
 
 const examples = `
-The script holds the commands, options and choices of this version: make it again after an update.
+The script holds the commands, options and choices of this version: regenerate it after an upgrade.
 
 Examples:
   $ source <(cistern completion bash)                                   # this shell; in ~/.bashrc every shell

@@ -2,7 +2,7 @@ import { StreamIdentity } from '../driver/streams/stream-identity.js';
 import type { StreamLane } from './stream-lane.js';
 
 /**
- * The lanes that other streams may not take from, because their memory was last seen to be held back.
+ * The lanes that other streams cannot take from: when last asked, each still held its memory back.
  * They are looked at in turns, a few at a time, so that none is left out.
  *
  *     lanes   a  b  c  d  e

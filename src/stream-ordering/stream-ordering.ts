@@ -93,7 +93,7 @@ export class StreamOrdering implements StreamObserver {
   readonly #byNumber = new Map<number, Lane>();
   /** Every lane of a stream that has not ended. */
   readonly #lanes = new Set<StreamLane>();
-  /** Those that are not shared, because their memory was last seen to be held back. */
+  /** Lanes whose memory other streams cannot take: when last asked, their streams were still busy. */
   readonly #unshared = new LaneTurns();
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and the lanes that the pooling resource added. */

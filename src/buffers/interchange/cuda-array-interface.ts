@@ -87,7 +87,7 @@ export interface FromCudaArrayInterfaceOptions {
   /** The stream of the buffer. It waits for what is queued on the array's stream. */
   readonly stream: Stream;
   /**
-   * A name for people.
+   * A human-readable name.
    * @defaultValue none
    */
   readonly label?: string;

@@ -19,7 +19,7 @@ export interface FromDLPackOptions {
   /** The stream of the buffer: the one that the producer was given, so that it waits already. */
   readonly stream: Stream;
   /**
-   * A name for people.
+   * A human-readable name.
    * @defaultValue none
    */
   readonly label?: string;

@@ -30,7 +30,7 @@ export interface WrapOptions {
    */
   readonly release?: () => void;
   /**
-   * A name for people.
+   * A human-readable name.
    * @defaultValue none
    */
   readonly label?: string;

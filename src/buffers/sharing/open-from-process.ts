@@ -22,7 +22,7 @@ export interface OpenOptions {
    */
   readonly stream: Stream;
   /**
-   * A name for people.
+   * A human-readable name.
    * @defaultValue none
    */
   readonly label?: string;
