@@ -1,3 +1,4 @@
+import { admittingKind } from './adaptors/admission/admitting-resource-adaptor.js';
 import { graphKind } from './adaptors/graph/graph-memory-resource.js';
 import { accountingKind } from './adaptors/pass-through/accounting-resource-adaptor.js';
 import { alignedKind } from './adaptors/pass-through/aligned-resource-adaptor.js';
@@ -29,6 +30,14 @@ import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
+export {
+  type AdmissionEvent,
+  type AdmissionStatistics,
+  AdmittingResourceAdaptor,
+  type AdmittingResourceAdaptorOptions,
+  type ReserveOptions,
+} from './adaptors/admission/admitting-resource-adaptor.js';
+export { Grant, type WaitOptions } from './adaptors/admission/grant.js';
 export type { GraphDeviation } from './adaptors/graph/capture-memory.js';
 export {
   type GraphCaptureOptions,
@@ -133,6 +142,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   graphKind,
   limitingKind,
   accountingKind,
+  admittingKind,
   statisticsKind,
   trackingKind,
   sanitizingKind,

@@ -11,6 +11,7 @@ export type ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE'
 /** Codes of {@link CisternError} and its subclasses. */
 export type CisternErrorCode =
   | 'ERR_CISTERN_OUT_OF_MEMORY'
+  | 'ERR_CISTERN_NOT_ADMITTED'
   | 'ERR_CISTERN_DRIVER'
   | 'ERR_CISTERN_DISPOSED'
   | 'ERR_CISTERN_FOREIGN_POINTER'
@@ -151,6 +152,34 @@ export class OutOfMemoryError extends CisternError {
   through(resource: string): this {
     this.#path = Object.freeze([resource, ...this.#path]);
     return this;
+  }
+}
+
+/**
+ * Why memory was not promised: `'too-large'` if it never could be; `'timeout'`; `'deadlock'` if everybody who
+ * holds promised memory waited for more, so that none could have come back.
+ */
+export type NotAdmittedReason = 'too-large' | 'timeout' | 'deadlock';
+
+/**
+ * Memory was not promised. Nothing has changed. After `'timeout'` and `'deadlock'` the request may be
+ * repeated; after `'deadlock'`, give back first what others may be waiting for.
+ */
+export class NotAdmittedError extends CisternError {
+  readonly reason: NotAdmittedReason;
+  /** The bytes that were asked for. */
+  readonly requestedBytes: number;
+  /** The bytes that can be promised in all. */
+  readonly limitBytes: number;
+
+  constructor(
+    message: string,
+    details: { readonly reason: NotAdmittedReason; readonly requestedBytes: number; readonly limitBytes: number },
+  ) {
+    super('ERR_CISTERN_NOT_ADMITTED', message);
+    this.reason = details.reason;
+    this.requestedBytes = details.requestedBytes;
+    this.limitBytes = details.limitBytes;
   }
 }
 

@@ -1,9 +1,11 @@
 /** A process of `npm run prove`: runs the programs it is given, and reports the outcome. */
+import { proveAdmission } from './admission-programs.js';
 import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
 
-process.once('message', async (options: ProofOptions & { readonly graphs: boolean }) => {
-  const report = await (options.graphs ? reportOfGraphs(options) : reportOfPools(options));
+process.once('message', async (options: ProofOptions & { readonly graphs: boolean; readonly admission: boolean }) => {
+  const reportOf = options.graphs ? reportOfGraphs : options.admission ? reportOfAdmission : reportOfPools;
+  const report = await reportOf(options);
   process.send?.(report, () => process.disconnect());
 });
 
@@ -23,4 +25,12 @@ async function reportOfGraphs({ programs, seed, path }: ProofOptions): Promise<o
   const text = `${failure === undefined ? '' : `${failure}\n`}${did.join(', ')}, seed ${seed}, ${seconds.toFixed(1)} s`;
   const figures = { seeds: `${seed}`, ...counts, violations: failure === undefined ? 0 : 1, seconds };
   return { text, hasViolation: failure !== undefined, figures };
+}
+
+async function reportOfAdmission({ programs, seed }: ProofOptions): Promise<object> {
+  const started = performance.now();
+  const outcome = await proveAdmission(programs, seed).catch((error: unknown) => String(error));
+  const seconds = ((performance.now() - started) / 1000).toFixed(1);
+  const did = typeof outcome === 'string' ? outcome : Object.entries(outcome).map(([name, count]) => `${name} ${count}`);
+  return { text: `${did}, from seed ${seed}, ${seconds} s`, hasViolation: typeof outcome === 'string' };
 }

@@ -1,7 +1,7 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--graphs] [--seed S] [--path P] [--workers N] [--save]`. With
- * `--graphs`, they capture graphs with memory. They are distributed
+ * `npm run prove -- --programs 200000 [--graphs | --admission] [--seed S] [--path P] [--workers N] [--save]`. With
+ * `--graphs`, they capture graphs with memory; with `--admission`, they wait for promises of it. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
@@ -18,6 +18,7 @@ import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const { values } = parseArgs({
   options: {
+    admission: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
     seed: { type: 'string' },
@@ -26,6 +27,7 @@ const { values } = parseArgs({
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
+const kind = values.graphs ? 'graph-programs' : 'programs';
 const isPath = values.path !== undefined;
 const programs = isPath ? 1 : wholeNumber('programs');
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : wholeNumber('seed');
@@ -54,7 +56,13 @@ process.exit(violations === 0 ? 0 : 1);
 function run(worker) {
   const share = Math.floor(programs / workers) + (worker < programs % workers ? 1 : 0);
   const child = fork(`${root}${outDir}/prove-worker.js`);
-  child.send({ graphs: values.graphs, programs: share, seed: isPath ? seed : seed + worker, path: values.path });
+  child.send({
+    graphs: values.graphs,
+    admission: values.admission,
+    programs: share,
+    seed: isPath ? seed : seed + worker * (values.admission ? programs : 1),
+    path: values.path,
+  });
   return new Promise((resolve) => {
     let isOver = false;
     child.on('message', ({ progress, text, hasViolation, figures }) => {
@@ -67,7 +75,7 @@ function run(worker) {
       if (hasViolation) violations++;
       if (isTTY) process.stderr.write('\r\u001b[K');
       console.log(text);
-      if (values.save && !isPath) saveFigures(values.graphs ? 'graph-programs' : 'programs', [figures]);
+      if (values.save && !isPath && !values.admission) saveFigures(kind, [figures]);
     });
     child.on('exit', (code, signal) => {
       if (!isOver || code !== 0) {

@@ -10,6 +10,7 @@ import {
   DriverError,
   FaultyResourceError,
   LifetimeError,
+  NotAdmittedError,
   OrderError,
   type OrderViolation,
   type OrderViolationSide,
@@ -23,6 +24,7 @@ describe('the names and codes of errors', () => {
     expectTypeOf<ArgumentErrorCode>().toEqualTypeOf<'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE' | 'ERR_OUT_OF_RANGE'>();
     expectTypeOf<CisternErrorCode>().toEqualTypeOf<
       | 'ERR_CISTERN_OUT_OF_MEMORY'
+      | 'ERR_CISTERN_NOT_ADMITTED'
       | 'ERR_CISTERN_DRIVER'
       | 'ERR_CISTERN_DISPOSED'
       | 'ERR_CISTERN_FOREIGN_POINTER'
@@ -58,6 +60,12 @@ describe('the names and codes of errors', () => {
     [new ArgumentRangeError('a'), 'RangeError', 'ERR_OUT_OF_RANGE', RangeError],
     [new ArgumentRangeError('a', 'ERR_INVALID_ARG_VALUE'), 'RangeError', 'ERR_INVALID_ARG_VALUE', RangeError],
     [new CisternError('ERR_CISTERN_INVALID_STATE', 'a'), 'CisternError', 'ERR_CISTERN_INVALID_STATE', CisternError],
+    [
+      new NotAdmittedError('a', { reason: 'timeout', requestedBytes: 8, limitBytes: 9 }),
+      'NotAdmittedError',
+      'ERR_CISTERN_NOT_ADMITTED',
+      CisternError,
+    ],
     [new OutOfMemoryError('a', details), 'OutOfMemoryError', 'ERR_CISTERN_OUT_OF_MEMORY', CisternError],
     [new DriverError('copy', 'CUDA_ERROR_UNKNOWN', 999, 'an internal error'), 'DriverError', 'ERR_CISTERN_DRIVER', CisternError],
     [new FaultyResourceError('Mine', undefined, 'returned undefined'), 'FaultyResourceError', 'ERR_CISTERN_FAULTY_RESOURCE', CisternError],

@@ -1,0 +1,405 @@
+import { channel } from 'node:diagnostics_channel';
+import { ArgumentTypeError, formatValue, NotAdmittedError, type NotAdmittedReason, OutOfMemoryError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { assertBytes, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
+import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
+import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { none } from '../../suballocation/blocks.js';
+import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
+import { CurrentHolder, Grant, promisedBytes, unexpectedEnd, type WaitOptions } from './grant.js';
+
+/** Options of {@link AdmittingResourceAdaptor}. */
+export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
+  /** The most bytes that may be promised and allocated at once, from 0 to 2^53 - 1. */
+  readonly limitBytes: number;
+  /**
+   * How often a waiting request may be passed by later ones that fit while it does not: an integer of at
+   * least 0. With 0, requests of one priority are admitted strictly in order, and memory lies idle while
+   * the first does not fit.
+   * @defaultValue 16
+   */
+  readonly maximumOvertakes?: number;
+}
+
+/** Options of {@link AdmittingResourceAdaptor.reserve}. */
+export interface ReserveOptions extends WaitOptions {
+  /**
+   * A higher one is admitted first, whoever waits: a finite number.
+   * @defaultValue 0
+   */
+  readonly priority?: number;
+}
+
+/** What an {@link AdmittingResourceAdaptor} has promised, and who waits: a frozen copy. */
+export interface AdmissionStatistics {
+  readonly limitBytes: number;
+  /** Bytes that nobody else can have: promised, or still allocated. */
+  readonly committedBytes: number;
+  /** Of these, bytes allocated outside of every grant. */
+  readonly outsideBytes: number;
+  /** Grants that have promised bytes. */
+  readonly grants: number;
+  /** Requests that wait now, and the bytes that they wait for. */
+  readonly waiting: number;
+  readonly waitingBytes: number;
+  /** Requests that were admitted, of these, those that had to wait. */
+  readonly admitted: number;
+  readonly admittedAfterWait: number;
+  /** Milliseconds that requests waited, admitted or not: the sum, and the longest. */
+  readonly waitedMilliseconds: number;
+  readonly longestWaitMilliseconds: number;
+  /** How often a request was admitted before an earlier one. */
+  readonly overtakes: number;
+  /** Requests that ended otherwise, by the reason. */
+  readonly refusedTooLarge: number;
+  readonly refusedAfterTimeout: number;
+  readonly refusedInDeadlock: number;
+  readonly aborted: number;
+}
+
+/** The message on the diagnostics channel `cistern:admission`, when a request begins to wait, and when its wait ends. */
+export interface AdmissionEvent {
+  readonly event: 'waiting' | 'admitted' | 'not-admitted';
+  /** The adaptor. */
+  readonly resource: MemoryResource;
+  readonly bytes: number;
+  readonly priority: number;
+  /** How many requests wait now. */
+  readonly waiting: number;
+  /** How long this one has waited. */
+  readonly waitedMilliseconds: number;
+}
+
+const knownOptions = optionNames<AdmittingResourceAdaptorOptions>({ deallocationEvents: true, limitBytes: true, maximumOvertakes: true });
+const reserveOptions = optionNames<ReserveOptions>({ priority: true, signal: true, timeoutMilliseconds: true });
+const waitOptions = optionNames<WaitOptions>({ signal: true, timeoutMilliseconds: true });
+const events = channel('cistern:admission');
+
+/** A request with what ends its wait. */
+interface Wait {
+  readonly bytes: number;
+  readonly priority: number;
+  readonly holder: Holder | undefined;
+  readonly grows: boolean;
+  readonly options: WaitOptions;
+}
+
+/** How a wait ended, if not with a holder. */
+type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
+
+/**
+ * Promises memory before it is allocated, and lets requests wait for it: `await resource.reserve(bytes)` gives a {@link Grant}
+ * once so many bytes are free of the limit. What is allocated in the grant's scope cannot fail for want of them
+ * at this limit, so that a program does not stop in the middle for lack of memory.
+ *
+ * - Requests of one priority are admitted in order. One that fits may pass one that does not, but each is passed
+ *   at most `maximumOvertakes` times, so none starves. Higher priorities come first, without a bound.
+ * - {@link Grant.grow} never deadlocks: if everybody who holds promised memory waits for more, the youngest of
+ *   the lowest priority is refused, with an error after which it can give back, and try again. A `reserve` in the scope
+ *   of a grant counts as a wait of that grant.
+ * - A request that exceeds the limit is refused at once.
+ * - Allocations outside of every grant take what is free, whoever waits, and never wait.
+ *
+ * The promise is of bytes of the limit. Whether the upstream has them in one piece is for the upstream: over
+ * a {@link VirtualMemoryResource}, free pages anywhere do.
+ *
+ * Bytes count rounded up to a multiple of 256. Stream order, alignment: those of the upstream. Freed memory
+ * counts as free at once, even if its stream still uses it; the upstream then waits in stream order.
+ *
+ * RMM has no counterpart; rapidsmpf's `reserve_or_wait` and Spark's adaptor of RMM do this.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new AdmittingResourceAdaptor(pool, { limitBytes: 4 * GiB });
+ * using stream = new Stream();
+ * async function answer(request: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
+ *   using grant = await resource.reserve(2 * request.byteLength, { signal, timeoutMilliseconds: 10_000 });
+ *   return grant.run(async () => {
+ *     using input = new DeviceBuffer(request, { stream, resource });
+ *     using output = new DeviceBuffer(input, { stream, resource });
+ *     return output.toHost();
+ *   });
+ * }
+ * console.log((await answer(new Uint8Array(1000), new AbortController().signal)).byteLength);
+ * ```
+ */
+export class AdmittingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'AdmittingResourceAdaptor';
+  readonly limitBytes: number;
+  readonly #queue: AdmissionQueue;
+  readonly #current: CurrentHolder;
+  /** The number of the holder that each live allocation was taken from. */
+  readonly #taken = new AddressMap();
+  readonly #users = new HolderNumbers();
+  #admittedAfterWait = 0;
+  #waitedMilliseconds = 0;
+  #longestWaitMilliseconds = 0;
+  #refusedTooLarge = 0;
+  #refusedAfterTimeout = 0;
+  #aborted = 0;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  constructor(upstream: MemoryResource, options: AdmittingResourceAdaptorOptions) {
+    super(upstream, options, knownOptions);
+    const { limitBytes, maximumOvertakes = 16 } = options;
+    assertBytes(limitBytes, 'limitBytes');
+    assertBytes(maximumOvertakes, 'maximumOvertakes');
+    this.limitBytes = limitBytes;
+    this.#queue = new AdmissionQueue(limitBytes, maximumOvertakes);
+    this.#current = new CurrentHolder(this.#queue);
+  }
+
+  /**
+   * Waits until so many bytes can be promised.
+   * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
+   * @throws NotAdmittedError: `'too-large'` if they exceed the limit; `'timeout'`; `'deadlock'` if the call is in the scope
+   * of a grant, everybody who holds promised memory waits for more, and that grant is the youngest of the lowest priority.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed, meanwhile too; ArgumentTypeError,
+   * ArgumentRangeError for invalid arguments; the reason of the signal.
+   */
+  async reserve(bytes: number, options: ReserveOptions = {}): Promise<Grant> {
+    this.assertLive('reserve memory');
+    const promised = promisedBytes(bytes);
+    assertOptions(options, reserveOptions);
+    const { priority = 0 } = options;
+    if (!Number.isFinite(priority)) throw new ArgumentTypeError(`priority must be a finite number, got ${formatValue(priority)}`);
+    const found = await this.#admitted({ bytes: promised, priority, holder: this.#current.find(), grows: false, options });
+    return new Grant(this.#queue, found, (holder, more, waitingOptions) => this.#grow(holder, more, waitingOptions));
+  }
+
+  /** What is promised, and who waits. */
+  statistics(): AdmissionStatistics {
+    const { limitBytes, committedBytes, outsideBytes, holders, waiting, admitted, overtakes, deadlocks } = this.#queue;
+    return Object.freeze({
+      limitBytes,
+      committedBytes,
+      outsideBytes,
+      grants: holders,
+      waiting: waiting.length,
+      waitingBytes: waiting.reduce((sum, { bytes }) => sum + bytes, 0),
+      admitted,
+      admittedAfterWait: this.#admittedAfterWait,
+      waitedMilliseconds: this.#waitedMilliseconds,
+      longestWaitMilliseconds: this.#longestWaitMilliseconds,
+      overtakes,
+      refusedTooLarge: this.#refusedTooLarge,
+      refusedAfterTimeout: this.#refusedAfterTimeout,
+      refusedInDeadlock: deadlocks,
+      aborted: this.#aborted,
+    });
+  }
+
+  /** Throws if the structures contradict each other. For tests. */
+  validate(): void {
+    this.#queue.validate();
+  }
+
+  /**
+   * @throws OutOfMemoryError if the grant in whose scope this is has fewer bytes left, or, outside of every grant, if
+   * the limit has, with `availableBytes` and `limitBytes`; or the upstream's error.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    this.assertUsable(stream);
+    assertBytes(bytes);
+    const takenBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    const holder = this.#current.find();
+    const isTaken = holder === undefined ? this.#queue.takeOutside(takenBytes) : this.#queue.use(holder, takenBytes);
+    if (!isTaken) throw this.#shortage(bytes, holder);
+    try {
+      const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      if (holder !== undefined && pointer !== 0) this.#taken.insert(pointer, this.#users.add(holder));
+      return pointer;
+    } catch (error) {
+      if (holder === undefined) this.#queue.giveOutside(takenBytes);
+      else this.#queue.unuse(holder, takenBytes);
+      throw this.passOn(error);
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    // Before the call: a host function that runs during it may be given the same memory again.
+    const number = typeof pointer === 'number' ? this.#taken.take(pointer) : none;
+    try {
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+    } catch (error) {
+      if (number !== none) this.#taken.insert(pointer, number);
+      throw error;
+    }
+    if (pointer === 0) return;
+    const takenBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    if (number === none) this.#queue.giveOutside(takenBytes);
+    else this.#queue.unuse(this.#users.remove(number), takenBytes);
+  }
+
+  /**
+   * Ends allocation through this object, and every wait. Memory allocated through it can still be freed
+   * through it. The upstream is left to its owner. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#queue.endWaits();
+  }
+
+  async #grow(holder: Holder, bytes: number, options: WaitOptions): Promise<void> {
+    this.assertLive('grow a grant');
+    const promised = promisedBytes(bytes);
+    assertOptions(options, waitOptions);
+    await this.#admitted({ bytes: promised, priority: holder.priority, holder, grows: true, options });
+  }
+
+  /** The holder that a request was admitted for. All is decided in the turn of the call, or in that of whoever ends the wait. */
+  async #admitted(wait: Wait): Promise<Holder> {
+    const { bytes, holder, grows, options } = wait;
+    const { signal, timeoutMilliseconds } = options;
+    if (signal !== undefined && !(signal instanceof AbortSignal))
+      throw new ArgumentTypeError(`signal must be an AbortSignal, got ${formatValue(signal)}`);
+    if (timeoutMilliseconds !== undefined) assertMilliseconds(timeoutMilliseconds, 'timeoutMilliseconds');
+    signal?.throwIfAborted();
+    if (bytes > this.limitBytes - (grows ? (holder as Holder).promisedBytes : 0)) {
+      this.#refusedTooLarge++;
+      throw this.#refusal(bytes, 'too-large');
+    }
+    const began = performance.now();
+    const outcome = await this.#settled(wait, began);
+    if (typeof outcome !== 'string') return outcome;
+    this.#announce('not-admitted', wait, performance.now() - began);
+    if (outcome === 'timeout') this.#refusedAfterTimeout++;
+    if (outcome === 'aborted') this.#aborted++;
+    if (outcome === 'aborted') throw signal?.reason;
+    throw outcome === 'ended' ? unexpectedEnd(bytes) : this.#refusal(bytes, outcome === 'timeout' ? 'timeout' : 'deadlock');
+  }
+
+  #settled(wait: Wait, began: number): Promise<Holder | Failure> | Holder | Failure {
+    const { bytes, priority, holder, grows, options } = wait;
+    let settled: Holder | Failure | undefined;
+    let wake = (_result: Holder | Failure) => {};
+    const settle = (outcome: Outcome) => {
+      settled = outcome.kind === 'admitted' ? outcome.holder : outcome.kind;
+      wake(settled);
+    };
+    const request = this.#queue.ask({ bytes, priority, holder, grows, settle });
+    if (settled === undefined) this.#freeGarbage();
+    if (settled !== undefined) return settled;
+    this.#announce('waiting', wait, 0);
+    const withdraw = (failure: Failure) => {
+      if (this.#queue.withdraw(request)) wake(failure);
+    };
+    return new Promise((resolve) => {
+      const stop = endingWait(options, withdraw);
+      wake = (result) => {
+        stop();
+        const waited = performance.now() - began;
+        this.#waitedMilliseconds += waited;
+        this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, waited);
+        if (typeof result !== 'string') this.#admittedAfterWait++;
+        resolve(result);
+      };
+      if (settled !== undefined) wake(settled);
+      else if (options.signal?.aborted === true) withdraw('aborted');
+    }).then((result) => {
+      if (typeof result !== 'string') this.#announce('admitted', wait, performance.now() - began);
+      return result as Holder | Failure;
+    });
+  }
+
+  /** If nobody is to give memory back, only the garbage collector can: once for all who then wait. */
+  #freeGarbage(): void {
+    freeUnreachableBuffers();
+    if (this.#queue.waiting.length === 1 && this.#queue.holders === 0) reclaimUnreachableBuffers('major');
+  }
+
+  #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {
+    if (!events.hasSubscribers) return;
+    const message: AdmissionEvent = { event, resource: this, bytes, priority, waiting: this.#queue.waiting.length, waitedMilliseconds };
+    events.publish(message);
+  }
+
+  #refusal(requestedBytes: number, reason: NotAdmittedReason): NotAdmittedError {
+    const { limitBytes } = this;
+    const { committedBytes, waiting, holders } = this.#queue;
+    const why = {
+      'too-large': `the limit is ${formatBytes(limitBytes)}`,
+      timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${waiting.length} other requests waiting`,
+      deadlock: `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again`,
+    }[reason];
+    return new NotAdmittedError(`cannot promise ${formatBytes(requestedBytes)} (${requestedBytes} bytes): ${why}`, {
+      reason,
+      requestedBytes,
+      limitBytes,
+    });
+  }
+
+  #shortage(requestedBytes: number, holder: Holder | undefined): OutOfMemoryError {
+    const limitBytes = holder?.promisedBytes ?? this.limitBytes;
+    const availableBytes = limitBytes - (holder?.usedBytes ?? this.#queue.committedBytes);
+    const asked = `${formatBytes(requestedBytes)} (${requestedBytes} bytes) were asked for, ${formatBytes(availableBytes)} are left`;
+    const message =
+      holder === undefined
+        ? `the limit of ${formatBytes(limitBytes)} is promised to others: ${asked} outside of every grant; reserve them first`
+        : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; let it grow first`;
+    return new OutOfMemoryError(message, { requestedBytes, availableBytes, limitBytes, path: [this.constructor.name] });
+  }
+}
+
+/** Node's timers take no more milliseconds, which are 24 days. */
+const longestTimer = 2 ** 31 - 1;
+
+/** Ends a wait when the time is over or the signal says so. Returns what stops that. */
+function endingWait({ signal, timeoutMilliseconds }: WaitOptions, withdraw: (failure: Failure) => void): () => void {
+  const onAbort = () => withdraw('aborted');
+  signal?.addEventListener('abort', onAbort, { once: true });
+  const timer =
+    timeoutMilliseconds === undefined || timeoutMilliseconds > longestTimer
+      ? undefined
+      : setTimeout(withdraw, timeoutMilliseconds, 'timeout');
+  return () => {
+    signal?.removeEventListener('abort', onAbort);
+    clearTimeout(timer);
+  };
+}
+
+/** Small numbers for the holders that live allocations were taken from. */
+class HolderNumbers {
+  readonly #holders: (Holder | undefined)[] = [];
+  readonly #spare: number[] = [];
+
+  /** Counts an allocation of a holder. Returns the holder's number. */
+  add(holder: Holder): number {
+    if (holder.allocations++ === 0) {
+      holder.place = this.#spare.pop() ?? this.#holders.length;
+      this.#holders[holder.place] = holder;
+    }
+    return holder.place;
+  }
+
+  /** Ends the count of an allocation. Returns the holder. */
+  remove(number: number): Holder {
+    const holder = this.#holders[number] as Holder;
+    if (--holder.allocations === 0) {
+      this.#holders[number] = undefined;
+      this.#spare.push(number);
+    }
+    return holder;
+  }
+}
+
+/** `admitting` in a specification. */
+export const admittingKind = defineAdaptor({
+  name: 'admitting',
+  role: 'pass-through',
+  summary: 'promises memory before it is allocated, and lets requests wait for it',
+  options: {
+    limitBytes: { type: 'size', summary: 'the most bytes that may be promised and allocated', required: true },
+    maximumOvertakes: { type: 'integer', summary: 'how often a waiting request may be passed by later ones', default: '16' },
+  },
+  maximum: 'limitBytes',
+  example: 'admitting(cuda, limitBytes=64MiB)',
+  create: ({ upstream, options }) => new AdmittingResourceAdaptor(upstream, options),
+});

@@ -1,0 +1,189 @@
+import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { assertBytes } from '../../basics/validation.js';
+import { finalizationRegistry } from '../../driver/workers/finalization.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { enterScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
+import type { AdmissionQueue, Holder } from './admission-queue.js';
+
+/** Options of {@link Grant.grow}. */
+export interface WaitOptions {
+  /**
+   * Ends the wait; the promise is then rejected with the signal's reason.
+   * @defaultValue not set
+   */
+  readonly signal?: AbortSignal;
+  /**
+   * How long to wait at most, in milliseconds; 0 for no longer than this turn of the event loop.
+   * @defaultValue not set: without end
+   */
+  readonly timeoutMilliseconds?: number;
+}
+
+/** Waits for bytes of the queue that a grant belongs to. */
+export type Ask = (holder: Holder, bytes: number, options: WaitOptions) => Promise<unknown>;
+
+interface Held {
+  readonly queue: AdmissionQueue;
+  readonly holder: Holder;
+}
+
+const unreachable = finalizationRegistry<Held>('grant', 'CISTERN_UNREACHABLE_GRANT', ({ queue, holder }) => queue.end(holder));
+
+/**
+ * Memory that an {@link AdmittingResourceAdaptor} has promised. Allocations in its scope ({@link Grant.run})
+ * are taken from what is promised. What is not used goes back when the grant is disposed, or earlier by
+ * {@link Grant.giveBack}; memory that is still allocated then goes back as it is freed.
+ *
+ * A grant that is collected without having been disposed goes back as well.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new AdmittingResourceAdaptor(pool, { limitBytes: 1 * GiB });
+ * using stream = new Stream();
+ * using grant = await resource.reserve(64 * MiB);
+ * await grant.run(async () => {
+ *   using input = new DeviceBuffer(16 * MiB, { stream, resource });
+ *   grant.giveBack(16 * MiB); // this will not be needed
+ *   await grant.grow(8 * MiB); // and this will
+ *   return input.toHost();
+ * });
+ * ```
+ */
+export class Grant implements Disposable {
+  readonly #queue: AdmissionQueue;
+  readonly #holder: Holder;
+  readonly #ask: Ask;
+
+  /** @internal */
+  constructor(queue: AdmissionQueue, holder: Holder, ask: Ask) {
+    this.#queue = queue;
+    this.#holder = holder;
+    this.#ask = ask;
+    refuseCloning(this);
+    unreachable.register(this, { queue, holder }, this);
+  }
+
+  /** The promised bytes; once it is disposed, 0. */
+  get bytes(): number {
+    return this.#holder.isEnded ? 0 : this.#holder.promisedBytes;
+  }
+
+  /** Bytes that are allocated, each allocation rounded up to a multiple of 256. */
+  get usedBytes(): number {
+    return this.#holder.usedBytes;
+  }
+
+  /** As it was asked for. */
+  get priority(): number {
+    return this.#holder.priority;
+  }
+
+  /**
+   * Runs a function whose allocations are taken from this grant. That covers everything that the function
+   * calls, and its asynchronous continuations. Once the grant is disposed, they are as if outside.
+   * @param fn a function, asynchronous or not
+   * @returns what `fn` returns; for an asynchronous function its promise
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed; ArgumentTypeError if `fn` is not a
+   * function, and whatever `fn` throws.
+   */
+  run<T>(fn: () => T): T {
+    this.#assertLive('run a function');
+    return enterScope({ kind: 'grant', queue: this.#queue, holder: this.#holder }, fn);
+  }
+
+  /**
+   * Waits until so many more bytes are promised. This comes before new requests of any priority, since
+   * what this grant has comes back only when it goes on.
+   * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
+   * @throws NotAdmittedError: `'too-large'` if the limit is less than this grant would have then; `'timeout'`;
+   * `'deadlock'` if everybody who holds promised memory waits for more, and this grant is the youngest of
+   * the lowest priority. It still has what it had.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the resource is disposed, meanwhile too;
+   * ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
+   */
+  async grow(bytes: number, options: WaitOptions = {}): Promise<void> {
+    this.#assertLive('grow');
+    await this.#ask(this.#holder, bytes, options);
+  }
+
+  /**
+   * Gives promised bytes back that are not used.
+   * @param bytes an integer from 0 to the bytes that are not used; rounded down to a multiple of 256
+   * @throws ArgumentRangeError if fewer are left; LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed.
+   */
+  giveBack(bytes: number): void {
+    this.#assertLive('give back');
+    assertBytes(bytes);
+    const { promisedBytes, usedBytes } = this.#holder;
+    const left = promisedBytes - usedBytes;
+    if (bytes > left) throw new ArgumentRangeError(`bytes must be at most ${left}, which are not used, got ${bytes}`);
+    this.#queue.shrink(this.#holder, bytes - (bytes % ALLOCATION_ALIGNMENT));
+  }
+
+  /** Gives back what is not used, and ends its waits. A second call does nothing. */
+  [Symbol.dispose](): void {
+    unreachable.unregister(this);
+    this.#queue.end(this.#holder);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { bytes, usedBytes, priority } = this;
+    return inspectObject(this, { bytes, usedBytes, priority }, depth, options, inspect);
+  }
+
+  #assertLive(operation: string): void {
+    if (this.#holder.isEnded) throw alreadyDisposed(operation, 'the grant');
+  }
+}
+
+interface GrantFrame extends ScopeFrame {
+  readonly kind: 'grant';
+  readonly queue: AdmissionQueue;
+  readonly holder: Holder;
+}
+
+function isGrantFrame(frame: ScopeFrame): frame is GrantFrame {
+  return frame.kind === 'grant';
+}
+
+/** Finds the innermost grant of a queue in whose scope code runs. */
+export class CurrentHolder {
+  readonly #queue: AdmissionQueue;
+  #lastFrame: ScopeFrame | undefined;
+  #lastHolder: Holder | undefined;
+
+  constructor(queue: AdmissionQueue) {
+    this.#queue = queue;
+  }
+
+  find(): Holder | undefined {
+    const frame = innermostFrame();
+    if (frame !== this.#lastFrame) {
+      this.#lastFrame = frame;
+      this.#lastHolder = undefined;
+      for (let each = frame; each !== undefined && this.#lastHolder === undefined; each = each.outer) {
+        if (isGrantFrame(each) && each.queue === this.#queue) this.#lastHolder = each.holder;
+      }
+    }
+    return this.#lastHolder?.isEnded === false ? this.#lastHolder : undefined;
+  }
+}
+
+/** The bytes that a promise of `bytes` takes of the limit. */
+export function promisedBytes(bytes: number): number {
+  assertBytes(bytes);
+  return alignUp(bytes, ALLOCATION_ALIGNMENT);
+}
+
+/** The error for a wait that something else than its request ended. */
+export function unexpectedEnd(bytes: number): CisternError {
+  return alreadyDisposed(`reserve ${formatBytes(bytes)}`, 'the grant or the resource');
+}

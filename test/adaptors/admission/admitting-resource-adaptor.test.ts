@@ -1,0 +1,439 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import {
+  type AdmissionEvent,
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  DeviceBuffer,
+  type Grant,
+  MiB,
+  MonotonicMemoryResource,
+  OutOfMemoryError,
+} from '../../../src/index.js';
+import { caught, code } from '../../support/errors.js';
+import { SpyResource } from '../../support/spy-resource.js';
+import { stream } from '../../support/stream.js';
+
+function admitting(limitBytes: number, maximumOvertakes?: number): AdmittingResourceAdaptor {
+  return new AdmittingResourceAdaptor(new SpyResource(), { limitBytes, ...(maximumOvertakes === undefined ? {} : { maximumOvertakes }) });
+}
+
+/** Promises, and in which order they have settled, by name. */
+class Waits {
+  readonly settled: string[] = [];
+
+  add<T>(name: string, promise: Promise<T>): Promise<T> {
+    promise.then(
+      () => this.settled.push(name),
+      (error) => this.settled.push(`${name}: ${error.reason ?? error.code ?? error.message}`),
+    );
+    return promise;
+  }
+
+  async soFar(): Promise<string[]> {
+    await nextTurn();
+    return this.settled;
+  }
+}
+
+const notAdmitted = (reason: string) => expect.objectContaining({ code: 'ERR_CISTERN_NOT_ADMITTED', reason });
+
+describe('a grant', () => {
+  test('has its bytes for allocations in its scope, and for nobody else', async () => {
+    const resource = admitting(1024);
+    using grant = await resource.reserve(768);
+    expect([grant.bytes, grant.usedBytes, grant.priority]).toEqual([768, 0, 0]);
+    expect(caught(() => resource.allocate(512, stream))).toMatchObject({
+      message:
+        'the limit of 1 KiB is promised to others: 512 B (512 bytes) were asked for, 256 B are left outside of every grant; reserve them first',
+      availableBytes: 256,
+      limitBytes: 1024,
+      path: ['AdmittingResourceAdaptor'],
+    });
+    const pointer = grant.run(() => resource.allocate(768, stream));
+    expect(grant.usedBytes).toBe(768);
+    expect(caught(() => grant.run(() => resource.allocate(1, stream)))).toMatchObject({
+      code: 'ERR_CISTERN_OUT_OF_MEMORY',
+      message: 'the grant of 768 B is used up: 1 B (1 bytes) were asked for, 0 B are left; let it grow first',
+      availableBytes: 0,
+      limitBytes: 768,
+    });
+    resource.deallocate(pointer, 768, stream);
+    expect(grant.usedBytes).toBe(0);
+    grant.run(() => resource.deallocate(resource.allocate(1, stream), 1, stream));
+    resource.deallocate(resource.allocate(256, stream), 256, stream);
+    resource.validate();
+  });
+
+  test('gives back what it does not use as it is disposed, and the rest as that is freed', async () => {
+    const resource = admitting(1024);
+    const grant = await resource.reserve(1000);
+    expect(grant.bytes).toBe(1024);
+    const pointer = grant.run(() => resource.allocate(256, stream));
+    grant.dispose();
+    grant.dispose();
+    expect([grant.bytes, resource.statistics().committedBytes]).toEqual([0, 256]);
+    resource.deallocate(pointer, 256, stream);
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, grants: 0 });
+    for (const call of [() => grant.run(() => {}), () => grant.giveBack(0)]) expect(caught(call)).toEqual(code('ERR_CISTERN_DISPOSED'));
+    await expect(grant.grow(1)).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+  });
+
+  test('gives back piece by piece what it does not use', async () => {
+    const resource = admitting(1024);
+    using grant = await resource.reserve(1024);
+    const pointer = grant.run(() => resource.allocate(512, stream));
+    grant.giveBack(300);
+    expect([grant.bytes, resource.statistics().committedBytes]).toEqual([768, 768]);
+    expect(caught(() => grant.giveBack(257))).toMatchObject({ message: 'bytes must be at most 256, which are not used, got 257' });
+    grant.giveBack(256);
+    resource.deallocate(pointer, 512, stream);
+    grant.giveBack(512);
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, grants: 0 });
+    resource.validate();
+  });
+
+  test('does not count for allocations once it is disposed', async () => {
+    const resource = admitting(1024);
+    const grant = await resource.reserve(512);
+    grant.run(() => {
+      grant.dispose();
+      resource.allocate(1024, stream);
+    });
+    expect(resource.statistics()).toMatchObject({ committedBytes: 1024, outsideBytes: 1024 });
+  });
+
+  test('of another resource does not count', async () => {
+    const [one, other] = [admitting(1024), admitting(1024)];
+    using grant = await one.reserve(512);
+    grant.run(() => other.allocate(768, stream));
+    expect([grant.usedBytes, other.statistics().outsideBytes]).toEqual([0, 768]);
+    using inner = await other.reserve(256);
+    grant.run(() => inner.run(() => one.allocate(256, stream)));
+    expect([grant.usedBytes, inner.usedBytes]).toEqual([256, 0]);
+  });
+
+  test('loses nothing if the upstream fails, or refuses a free', async () => {
+    const upstream = new SpyResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 1024 });
+    using grant = await resource.reserve(512);
+    for (const allocate of [() => resource.allocate(512, stream), () => grant.run(() => resource.allocate(512, stream))]) {
+      upstream.failure = new Error('fault');
+      expect(allocate).toThrow('fault');
+    }
+    expect([grant.usedBytes, resource.statistics().outsideBytes]).toEqual([0, 0]);
+    const pointer = grant.run(() => resource.allocate(512, stream));
+    upstream.failure = new Error('fault');
+    expect(() => resource.deallocate(pointer, 512, stream)).toThrow('fault');
+    expect(grant.usedBytes).toBe(512);
+    resource.deallocate(pointer, 512, stream);
+    expect(grant.usedBytes).toBe(0);
+  });
+
+  test('gets back what a bulk free takes', async () => {
+    using upstream = new CudaMemoryResource();
+    const monotonic = new MonotonicMemoryResource(upstream);
+    const resource = new AdmittingResourceAdaptor(monotonic, { limitBytes: MiB });
+    using grant = await resource.reserve(MiB);
+    grant.run(() => [resource.allocate(1024, stream), new DeviceBuffer(2048, { stream, resource })]);
+    expect(grant.usedBytes).toBe(3072);
+    monotonic.dispose();
+    expect(grant.usedBytes).toBe(0);
+  });
+});
+
+describe('a request', () => {
+  test('waits until its bytes are free, and is admitted by whoever frees them', async () => {
+    const resource = admitting(1024);
+    const first = await resource.reserve(512);
+    const outside = resource.allocate(512, stream);
+    const waits = new Waits();
+    const second = waits.add('second', resource.reserve(1024));
+    first.dispose();
+    expect(await waits.soFar()).toEqual([]);
+    expect(resource.statistics()).toMatchObject({ waiting: 1, waitingBytes: 1024, admitted: 1 });
+    resource.deallocate(outside, 512, stream);
+    expect(await waits.soFar()).toEqual(['second']);
+    expect(resource.statistics()).toMatchObject({ waiting: 0, admitted: 2, admittedAfterWait: 1, committedBytes: 1024 });
+    expect(resource.statistics().longestWaitMilliseconds).toBeGreaterThan(0);
+    (await second).dispose();
+  });
+
+  test('of one priority is admitted in the order of arrival, of a higher one before', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const waits = new Waits();
+    for (const [name, priority] of [
+      ['a', 0],
+      ['b', 0],
+      ['c', 1],
+      ['d', -1],
+      ['e', 1],
+    ] as const) {
+      void waits.add(name, resource.reserve(1024, { priority })).then((grant) => grant.dispose());
+    }
+    holding.dispose();
+    expect(await waits.soFar()).toEqual(['c', 'e', 'a', 'b', 'd']);
+  });
+
+  test('that does not fit is passed by later ones that do, as often as allowed', async () => {
+    const resource = admitting(1024, 2);
+    const holding = await resource.reserve(512);
+    const waits = new Waits();
+    const large = waits.add('large', resource.reserve(1024));
+    const small = ['a', 'b', 'c'].map((name) => waits.add(name, resource.reserve(256)));
+    expect(await waits.soFar()).toEqual(['a', 'b']);
+    expect(resource.statistics()).toMatchObject({ waiting: 2, overtakes: 2, committedBytes: 1024 });
+    holding.dispose();
+    (await small[0])?.dispose();
+    expect(await waits.soFar()).toEqual(['a', 'b']);
+    resource.validate();
+    (await small[1])?.dispose();
+    expect(await waits.soFar()).toEqual(['a', 'b', 'large']);
+    (await large).dispose();
+    expect(await waits.soFar()).toEqual(['a', 'b', 'large', 'c']);
+  });
+
+  test('with maximumOvertakes 0 is never passed', async () => {
+    const resource = admitting(1024, 0);
+    const holding = await resource.reserve(512);
+    const waits = new Waits();
+    void waits.add('large', resource.reserve(1024)).then((grant) => grant.dispose());
+    void waits.add('small', resource.reserve(256));
+    expect(await waits.soFar()).toEqual([]);
+    holding.dispose();
+    expect(await waits.soFar()).toEqual(['large', 'small']);
+  });
+
+  test('that could never be met is refused at once', async () => {
+    const resource = admitting(1024);
+    await expect(resource.reserve(1025)).rejects.toMatchObject({
+      name: 'NotAdmittedError',
+      reason: 'too-large',
+      message: 'cannot promise 1.25 KiB (1280 bytes): the limit is 1 KiB',
+      requestedBytes: 1280,
+      limitBytes: 1024,
+    });
+    using grant = await resource.reserve(512);
+    await expect(grant.grow(768)).rejects.toEqual(notAdmitted('too-large'));
+    expect(resource.statistics()).toMatchObject({ refusedTooLarge: 2, waiting: 0, committedBytes: 512 });
+  });
+
+  test('ends when its time is over, and leaves nothing', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const waits = new Waits();
+    const late = resource.reserve(512, { timeoutMilliseconds: 5 });
+    const next = waits.add('next', resource.reserve(1024));
+    await expect(late).rejects.toEqual(notAdmitted('timeout'));
+    expect(resource.statistics()).toMatchObject({ waiting: 1, refusedAfterTimeout: 1 });
+    holding.dispose();
+    expect(await waits.soFar()).toEqual(['next']);
+    (await next).dispose();
+    using again = await resource.reserve(1024, { timeoutMilliseconds: 2 ** 40 });
+    expect(again.bytes).toBe(1024);
+  });
+
+  test('ends by its signal, before, during and after the wait', async () => {
+    const resource = admitting(1024);
+    const reason = new Error('the user left');
+    await expect(resource.reserve(1, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    const controller = new AbortController();
+    const holding = await resource.reserve(1024, { signal: controller.signal });
+    const waiting = resource.reserve(512, { signal: controller.signal });
+    controller.abort(reason);
+    await expect(waiting).rejects.toBe(reason);
+    expect(resource.statistics()).toMatchObject({ aborted: 1, waiting: 0, committedBytes: 1024 });
+    expect(holding.bytes).toBe(1024);
+    holding.dispose();
+  });
+
+  test('that ends lets those behind it go on', async () => {
+    const resource = admitting(1024, 0);
+    using holding = await resource.reserve(512);
+    const waits = new Waits();
+    const controller = new AbortController();
+    void waits.add('large', resource.reserve(1024, { signal: controller.signal }));
+    void waits.add('small', resource.reserve(512));
+    controller.abort(new Error('gone'));
+    expect(await waits.soFar()).toEqual(expect.arrayContaining(['small', 'large: gone']));
+    expect(holding.bytes).toBe(512);
+  });
+
+  test('ends with the resource', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const [waiting, growing] = [resource.reserve(512), holding.grow(0)];
+    await growing;
+    resource.dispose();
+    await expect(waiting).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+    await expect(resource.reserve(1)).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+    await expect(holding.grow(1)).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+    holding.dispose();
+    expect(resource.statistics().committedBytes).toBe(0);
+  });
+
+  test('that waits for garbage gets it', async () => {
+    using upstream = new CudaMemoryResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: MiB });
+    (() => new DeviceBuffer(MiB, { stream, resource }))();
+    using grant = await resource.reserve(MiB);
+    expect(grant.bytes).toBe(MiB);
+  });
+});
+
+describe('a grant that grows', () => {
+  test('comes before new requests, whatever their priority', async () => {
+    const resource = admitting(1024);
+    const [first, second] = [await resource.reserve(512), await resource.reserve(512)];
+    const waits = new Waits();
+    const urgent = waits.add('urgent', resource.reserve(512, { priority: 9 }));
+    void waits.add('growth', first.grow(512));
+    second.dispose();
+    expect(await waits.soFar()).toEqual(['growth']);
+    expect(first.bytes).toBe(1024);
+    first.dispose();
+    (await urgent).dispose();
+    resource.validate();
+  });
+
+  test('is refused if all who hold wait, the youngest of the lowest priority, and can try again', async () => {
+    const resource = admitting(1024);
+    const grants: Grant[] = [];
+    for (const priority of [1, 0, 0]) grants.push(await resource.reserve(256, { priority }));
+    const [important, older, younger] = grants as [Grant, Grant, Grant];
+    const waits = new Waits();
+    const growth = [important, younger, older].map((grant, i) =>
+      waits.add(['important', 'younger', 'older'][i] as string, grant.grow(512)).catch((error: unknown) => error),
+    );
+    expect(await waits.soFar()).toEqual(['younger: deadlock']);
+    expect(await growth[1]).toMatchObject({
+      message:
+        'cannot promise 512 B (512 bytes): all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again',
+    });
+    expect(younger.bytes).toBe(256);
+    younger.giveBack(256);
+    expect(await waits.soFar()).toEqual(['younger: deadlock', 'important']);
+    void waits.add('again', younger.grow(256));
+    important.dispose();
+    expect(await waits.soFar()).toEqual(['younger: deadlock', 'important', 'older', 'again']);
+    expect(resource.statistics()).toMatchObject({ refusedInDeadlock: 1, waiting: 0 });
+    resource.validate();
+  });
+
+  test('alone with memory outside of grants is refused, since that may never come back', async () => {
+    const resource = admitting(1024);
+    resource.allocate(512, stream);
+    using grant = await resource.reserve(256);
+    await expect(grant.grow(512)).rejects.toEqual(notAdmitted('deadlock'));
+    await grant.grow(256);
+    expect(grant.bytes).toBe(512);
+  });
+
+  test('may be the last to wait because another one ended without freeing', async () => {
+    const resource = admitting(1024);
+    const [first, second] = [await resource.reserve(512), await resource.reserve(512)];
+    const growth = first.grow(256);
+    second.run(() => resource.allocate(512, stream));
+    second.dispose();
+    await expect(growth).rejects.toEqual(notAdmitted('deadlock'));
+    first.dispose();
+  });
+
+  test('counts as waiting when it reserves in its scope', async () => {
+    const resource = admitting(1024);
+    using grant = await resource.reserve(1024);
+    await expect(grant.run(() => resource.reserve(256))).rejects.toEqual(notAdmitted('deadlock'));
+  });
+
+  test('passes an earlier one that does not fit, even if that was passed as often as allowed', async () => {
+    const resource = admitting(1024, 0);
+    const [a, b, c] = [await resource.reserve(256), await resource.reserve(256), await resource.reserve(256)];
+    const waits = new Waits();
+    void waits.add('a', a.grow(768));
+    void waits.add('b', b.grow(256));
+    expect(await waits.soFar()).toEqual(['b']);
+    for (const grant of [b, c]) grant.dispose();
+    expect(await waits.soFar()).toEqual(['b', 'a']);
+    a.dispose();
+  });
+
+  test('ends its waits when it is disposed', async () => {
+    const resource = admitting(1024);
+    const [first, second] = [await resource.reserve(512), await resource.reserve(512)];
+    const growth = first.grow(256);
+    first.dispose();
+    await expect(growth).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(resource.statistics()).toMatchObject({ waiting: 0, committedBytes: 512 });
+    second.dispose();
+  });
+});
+
+describe('events', () => {
+  test('tell when a request waits, and how long it did', async () => {
+    const resource = admitting(1024);
+    const seen: AdmissionEvent[] = [];
+    const listen = (message: unknown) => {
+      const event = message as AdmissionEvent;
+      if (event.resource === resource) seen.push(event);
+    };
+    subscribe('cistern:admission', listen);
+    try {
+      const holding = await resource.reserve(1024);
+      const [one, other] = [resource.reserve(512, { priority: 2 }), resource.reserve(1024, { timeoutMilliseconds: 1 })];
+      await expect(other).rejects.toThrow();
+      holding.dispose();
+      (await one).dispose();
+    } finally {
+      unsubscribe('cistern:admission', listen);
+    }
+    expect(seen).toMatchObject([
+      { event: 'waiting', bytes: 512, priority: 2, waiting: 1, waitedMilliseconds: 0 },
+      { event: 'waiting', bytes: 1024, priority: 0, waiting: 2 },
+      { event: 'not-admitted', bytes: 1024, waiting: 1 },
+      { event: 'admitted', bytes: 512, waiting: 0 },
+    ]);
+    expect(seen[3]?.waitedMilliseconds).toBeGreaterThan(0);
+  });
+
+  test('may abort the request that they tell of', async () => {
+    const resource = admitting(1024);
+    using holding = await resource.reserve(1024);
+    const controller = new AbortController();
+    const listen = () => controller.abort(new Error('no queue'));
+    subscribe('cistern:admission', listen);
+    try {
+      await expect(resource.reserve(512, { signal: controller.signal })).rejects.toThrow('no queue');
+    } finally {
+      unsubscribe('cistern:admission', listen);
+    }
+    expect([holding.bytes, resource.statistics().waiting]).toEqual([1024, 0]);
+  });
+});
+
+describe('arguments', () => {
+  test.each([
+    [{ limitBytes: -1 }, 'limitBytes must be an integer'],
+    [{ limitBytes: 1, maximumOvertakes: 0.5 }, 'maximumOvertakes must be an integer'],
+    [{ limitBytes: 1, overtakes: 1 }, 'options must not have "overtakes"'],
+  ])('%j are refused', (options, message) => {
+    expect(caught<Error>(() => new AdmittingResourceAdaptor(new SpyResource(), options as never)).message).toContain(message);
+  });
+
+  test.each([
+    [-1, {}, 'bytes must be an integer'],
+    [1, { priority: Number.NaN }, 'priority must be a finite number, got NaN'],
+    [1, { signal: {} }, 'signal must be an AbortSignal, got an instance of Object'],
+    [1, { timeoutMilliseconds: -1 }, 'timeoutMilliseconds must be finite and at least 0'],
+    [1, { timeout: 1 }, 'options must not have "timeout"'],
+  ])('reserve(%j, %j) is refused', async (bytes, options, message) => {
+    const resource = admitting(1024);
+    await expect(resource.reserve(bytes, options as never)).rejects.toThrow(message);
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, waiting: 0 });
+  });
+
+  test('an allocation without a grant is refused as it exceeds the limit', () => {
+    expect(() => admitting(1024).allocate(1025, stream)).toThrow(OutOfMemoryError);
+  });
+});

@@ -1,0 +1,313 @@
+/**
+ * Random programs that reserve, grow, allocate, free, give back, abort and dispose, against a model that
+ * states the rules as plainly as possible: it sorts and searches everything at every step.
+ */
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { AdmittingResourceAdaptor, type Grant, NotAdmittedError, Stream } from '../../src/index.js';
+import { Random } from '../../src/testing/random.js';
+import { SpyResource } from '../support/spy-resource.js';
+
+interface ModelHolder {
+  readonly number: number;
+  readonly priority: number;
+  promised: number;
+  used: number;
+  isEnded: boolean;
+}
+
+interface ModelRequest {
+  readonly id: number;
+  readonly bytes: number;
+  readonly priority: number;
+  readonly holder: ModelHolder | undefined;
+  readonly grows: boolean;
+  overtaken: number;
+}
+
+type ModelOutcome = 'admitted' | 'deadlock' | 'ended' | 'aborted' | 'too-large';
+
+class Model {
+  readonly holders: ModelHolder[] = [];
+  readonly outcomes = new Map<number, ModelOutcome>();
+  /** By the request that was admitted. */
+  readonly byRequest = new Map<number, ModelHolder>();
+  outside = 0;
+  waiting: ModelRequest[] = [];
+
+  constructor(
+    readonly limit: number,
+    readonly maximumOvertakes: number,
+  ) {}
+
+  get committed(): number {
+    return this.outside + this.holders.reduce((sum, { promised, used, isEnded }) => sum + (isEnded ? used : promised), 0);
+  }
+
+  ask(request: Omit<ModelRequest, 'overtaken'>): void {
+    if (request.bytes > this.limit - (request.grows ? (request.holder as ModelHolder).promised : 0))
+      this.outcomes.set(request.id, 'too-large');
+    else this.waiting.push({ ...request, overtaken: 0 });
+    this.settle();
+  }
+
+  finish(request: ModelRequest, outcome: ModelOutcome): void {
+    this.waiting = this.waiting.filter((each) => each !== request);
+    this.outcomes.set(request.id, outcome);
+  }
+
+  end(holder: ModelHolder): void {
+    for (const request of this.waiting) if (request.holder === holder) this.finish(request, 'ended');
+    holder.isEnded = true;
+    this.settle();
+  }
+
+  settle(): void {
+    for (;;) {
+      const order = [...this.waiting].sort(
+        (a, b) => Number(b.holder !== undefined) - Number(a.holder !== undefined) || b.priority - a.priority || a.id - b.id,
+      );
+      const next = order.find(
+        ({ bytes, holder }, i) =>
+          bytes <= this.limit - this.committed &&
+          (holder !== undefined || order.slice(0, i).every(({ overtaken }) => overtaken < this.maximumOvertakes)),
+      );
+      if (next !== undefined) this.#admit(next, order.slice(0, order.indexOf(next)));
+      else if (!this.#refuseOne(order)) return;
+    }
+  }
+
+  #admit(request: ModelRequest, earlier: readonly ModelRequest[]): void {
+    this.finish(request, 'admitted');
+    if (request.holder === undefined) for (const each of earlier) each.overtaken++;
+    if (request.grows) (request.holder as ModelHolder).promised += request.bytes;
+    // Numbers are those of all admissions.
+    const number = [...this.outcomes.values()].filter((outcome) => outcome === 'admitted').length;
+    if (request.grows) return;
+    const holder = { number, priority: request.priority, promised: request.bytes, used: 0, isEnded: false };
+    this.holders.push(holder);
+    this.byRequest.set(request.id, holder);
+  }
+
+  #refuseOne(order: readonly ModelRequest[]): boolean {
+    const holding = this.holders.filter(({ promised, isEnded }) => promised > 0 && !isEnded);
+    const waits = (holder: ModelHolder) => order.some((request) => request.holder === holder);
+    if (holding.length === 0 || !holding.every(waits)) return false;
+    const [victim] = [...holding].sort((a, b) => a.priority - b.priority || b.number - a.number);
+    this.finish(order.find(({ holder }) => holder === victim) as ModelRequest, 'deadlock');
+    return true;
+  }
+}
+
+/** What programs did. */
+export type AdmissionCounts = Record<'programs' | ModelOutcome | 'overtaken' | 'allocations' | 'refusedAllocations', number>;
+
+const unit = 256;
+const units = 16;
+const steps = 60;
+
+/** Runs programs with successive seeds. @throws the first fault, with its seed. */
+export async function proveAdmission(programs: number, seed: number): Promise<AdmissionCounts> {
+  const counts: AdmissionCounts = {
+    programs: 0,
+    admitted: 0,
+    deadlock: 0,
+    ended: 0,
+    aborted: 0,
+    'too-large': 0,
+    overtaken: 0,
+    allocations: 0,
+    refusedAllocations: 0,
+  };
+  using stream = new Stream();
+  for (let i = 0; i < programs; i++) {
+    try {
+      await new AdmissionProgram(new Random(seed + i), stream, counts).run();
+    } catch (error) {
+      throw new Error(`seed ${seed + i}: ${error instanceof Error ? error.message : error}`, { cause: error });
+    }
+    counts.programs++;
+  }
+  return counts;
+}
+
+interface Live {
+  readonly pointer: number;
+  readonly bytes: number;
+  readonly holder: ModelHolder | undefined;
+}
+
+interface Held {
+  readonly grant: Grant;
+  readonly holder: ModelHolder;
+}
+
+class AdmissionProgram {
+  readonly #model: Model;
+  readonly #resource: AdmittingResourceAdaptor;
+  readonly #outcomes = new Map<number, string>();
+  readonly #controllers = new Map<number, AbortController>();
+  readonly #granted = new Map<number, Grant>();
+  readonly #ended = new Set<Grant>();
+  readonly #live: Live[] = [];
+  #requests = 0;
+
+  constructor(
+    readonly random: Random,
+    readonly stream: Stream,
+    readonly counts: AdmissionCounts,
+  ) {
+    const maximumOvertakes = random.below(4);
+    this.#model = new Model(units * unit, maximumOvertakes);
+    this.#resource = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes: units * unit, maximumOvertakes });
+  }
+
+  async run(): Promise<void> {
+    for (let step = 0; step < steps; step++) {
+      this.#step();
+      await this.#check();
+    }
+    while (this.#held().length > 0 || this.#live.length > 0) {
+      for (const held of this.#held()) this.#dispose(held);
+      while (this.#live.length > 0) this.#free();
+      await this.#check();
+    }
+    equal('requests that never ended', this.#model.waiting.length, 0);
+    equal('bytes left', this.#resource.statistics().committedBytes, 0);
+    for (const outcome of this.#model.outcomes.values()) this.counts[outcome]++;
+    this.counts.overtaken += this.#resource.statistics().overtakes;
+  }
+
+  #step(): void {
+    const held = this.#held();
+    const some = held.length > 0 ? (held[this.random.below(held.length)] as Held) : undefined;
+    const reserve = () => this.#reserve(this.random.below(8) === 0 ? some : undefined);
+    const actions: readonly (() => void)[] = [
+      reserve,
+      reserve,
+      () => (some === undefined ? this.#reserve(undefined) : this.#grow(some)),
+      () => this.#allocate(some),
+      () => this.#allocate(this.random.below(4) === 0 ? undefined : some),
+      () => this.#free(),
+      () => this.#abort(),
+      () => some !== undefined && this.#giveBack(some),
+      () => some !== undefined && this.#dispose(some),
+    ];
+    actions[this.random.below(actions.length)]?.();
+  }
+
+  /** The grants that the program has. */
+  #held(): Held[] {
+    return [...this.#granted].flatMap(([id, grant]) => {
+      const holder = this.#model.byRequest.get(id);
+      return holder === undefined || this.#ended.has(grant) ? [] : [{ grant, holder }];
+    });
+  }
+
+  #bytes(most = units): number {
+    return this.random.below(most + 1) * unit;
+  }
+
+  #reserve(within: Held | undefined): void {
+    const id = ++this.#requests;
+    const [bytes, priority] = [this.#bytes(units + 1), this.random.below(3)];
+    const controller = new AbortController();
+    this.#controllers.set(id, controller);
+    const reserve = () => this.#resource.reserve(bytes, { priority, signal: controller.signal });
+    this.#watch(id, within === undefined ? reserve() : within.grant.run(reserve), (grant) => this.#granted.set(id, grant));
+    this.#model.ask({ id, bytes, priority, holder: within?.holder, grows: false });
+  }
+
+  #grow({ grant, holder }: Held): void {
+    const id = ++this.#requests;
+    const bytes = this.#bytes(units / 2);
+    const controller = new AbortController();
+    this.#controllers.set(id, controller);
+    this.#watch(id, grant.grow(bytes, { signal: controller.signal }), () => {});
+    this.#model.ask({ id, bytes, priority: holder.priority, holder, grows: true });
+  }
+
+  #watch<T>(id: number, promise: Promise<T>, keep: (result: T) => void): void {
+    promise.then(
+      (result) => {
+        keep(result);
+        this.#outcomes.set(id, 'admitted');
+      },
+      (error) =>
+        this.#outcomes.set(
+          id,
+          error instanceof NotAdmittedError ? error.reason : error.code === 'ERR_CISTERN_DISPOSED' ? 'ended' : 'aborted',
+        ),
+    );
+  }
+
+  #allocate(held: Held | undefined): void {
+    const bytes = unit * (1 + this.random.below(4));
+    const { holder } = held ?? {};
+    const model = this.#model;
+    const fits = holder === undefined ? bytes <= model.limit - model.committed : bytes <= holder.promised - holder.used;
+    let pointer = 0;
+    try {
+      const allocate = () => this.#resource.allocate(bytes, this.stream);
+      pointer = held === undefined ? allocate() : held.grant.run(allocate);
+    } catch {}
+    equal('whether an allocation succeeds', pointer !== 0, fits);
+    if (!fits) {
+      this.counts.refusedAllocations++;
+      return;
+    }
+    this.counts.allocations++;
+    this.#live.push({ pointer, bytes, holder });
+    if (holder === undefined) model.outside += bytes;
+    else holder.used += bytes;
+    model.settle();
+  }
+
+  #free(): void {
+    if (this.#live.length === 0) return;
+    const [{ pointer, bytes, holder }] = this.#live.splice(this.random.below(this.#live.length), 1) as [Live];
+    this.#resource.deallocate(pointer, bytes, this.stream);
+    if (holder === undefined) this.#model.outside -= bytes;
+    else holder.used -= bytes;
+    this.#model.settle();
+  }
+
+  #giveBack({ grant, holder }: Held): void {
+    const bytes = this.#bytes((holder.promised - holder.used) / unit);
+    grant.giveBack(bytes);
+    holder.promised -= bytes;
+    this.#model.settle();
+  }
+
+  #dispose({ grant, holder }: Held): void {
+    this.#ended.add(grant);
+    grant.dispose();
+    this.#model.end(holder);
+  }
+
+  #abort(): void {
+    const { waiting } = this.#model;
+    if (waiting.length === 0) return;
+    const request = waiting[this.random.below(waiting.length)] as ModelRequest;
+    this.#controllers.get(request.id)?.abort(new Error('aborted'));
+    this.#model.finish(request, 'aborted');
+    this.#model.settle();
+  }
+
+  async #check(): Promise<void> {
+    await nextTurn();
+    this.#resource.validate();
+    const { committedBytes, waiting, outsideBytes } = this.#resource.statistics();
+    equal('committed bytes', committedBytes, this.#model.committed);
+    equal('bytes outside', outsideBytes, this.#model.outside);
+    equal('waiting requests', waiting, this.#model.waiting.length);
+    if (committedBytes > units * unit) throw new Error(`${committedBytes} bytes are committed, more than the limit`);
+    const sum = [...this.#granted.values()].reduce((bytes, grant) => bytes + grant.bytes, outsideBytes);
+    if (sum > units * unit) throw new Error(`grants have ${sum} bytes in all, more than the limit`);
+    for (const [id, outcome] of this.#model.outcomes) equal(`the outcome of request ${id}`, this.#outcomes.get(id), outcome);
+    equal('requests that have ended', this.#outcomes.size, this.#model.outcomes.size);
+  }
+}
+
+function equal<T>(what: string, actual: T, expected: T): void {
+  if (actual !== expected) throw new Error(`${what}: ${actual}, and ${expected} in the model`);
+}
