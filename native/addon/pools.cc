@@ -85,11 +85,11 @@ Status DeallocateAsync(Environment& environment) {
 
 Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  std::uint64_t release_threshold;
+  std::uint64_t release_threshold, maximum;
   bool is_managed;
   bool is_exportable;
   if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold) || !ReadBoolean(info[2], &is_managed)) return kInvalidArgument;
-  if (!ReadBoolean(info[3], &is_exportable)) return kInvalidArgument;
+  if (!ReadBoolean(info[3], &is_exportable) || !ReadLimit(info[4], &maximum)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -100,6 +100,8 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   properties.alloc_type = is_managed ? kAllocationTypeManaged : kAllocationTypePinned;
   if (!is_managed) properties.location = {kLocationDevice, environment.DriverDevice(device)};
   if (is_exportable) properties.handle_types = kHandleTypePosixDescriptor;
+  // 0 is the driver's own limit.
+  if (maximum != UINT64_MAX) properties.max_size = static_cast<std::size_t>(maximum);
   Pool pool = nullptr;
   Status status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
   if (status != kSuccess) return status;

@@ -351,9 +351,10 @@ export interface NativeBinding {
   deallocateAsync(): void;
   /**
    * `[1]`: a handle for a new stream-ordered pool of device memory, or of managed memory without a
-   * preferred location. Allocations of an exportable one can be exported to other processes.
+   * preferred location. Allocations of an exportable one can be exported to other processes. A maximum of
+   * Infinity is the driver's own.
    */
-  createPool(device: number, releaseThresholdBytes: number, isManaged: boolean, isExportable: boolean): void;
+  createPool(device: number, releaseThresholdBytes: number, isManaged: boolean, isExportable: boolean, maximumBytes: number): void;
   /**
    * A DLPack capsule for an array at an address, whose strides are in elements. `released` is called
    * from the event loop after the deleter was called; it must not throw. The status is CUDA's 801

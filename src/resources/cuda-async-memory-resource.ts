@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBoolean, assertOptions, optionNames } from '../basics/validation.js';
+import { assertBoolean, assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
@@ -10,7 +10,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * A pool that was made elsewhere: `'default'` for the device's own, which other libraries of the
    * process may use too, or the driver's handle of a pool of the device (a `CUmemoryPool` or
    * `cudaMemPool_t` as an address). It is used and not destroyed, and its settings are its owner's:
-   * `initialBytes` and `releaseThresholdBytes` cannot be given with it. The figures of `usage()`,
+   * `initialBytes`, `maximumBytes` and `releaseThresholdBytes` cannot be given with it. The figures of `usage()`,
    * `reservedBytes` and its peak are those of the whole pool, whoever uses it, and resetting the
    * peaks resets them for everybody. A handle must stay valid as long as the resource or anything
    * allocated from it; CUDA may not notice one that is wrong.
@@ -31,12 +31,21 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * @defaultValue false
    */
   readonly exportable?: boolean;
+  /**
+   * The most bytes that the pool may hold, at least 1 and at least `initialBytes`. The driver counts what it reserves,
+   * in blocks of some MiB, so somewhat less can be allocated. Cannot be given with a `pool`.
+   *
+   * RMM has no counterpart; it is `maxSize` of `CUmemPoolProps`.
+   * @defaultValue Infinity, the driver's own limit
+   */
+  readonly maximumBytes?: number;
 }
 
 const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
   device: true,
   exportable: true,
   initialBytes: true,
+  maximumBytes: true,
   pool: true,
   releaseThresholdBytes: true,
 });
@@ -70,10 +79,15 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
    */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    const { exportable = false } = options;
+    const { exportable = false, initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY } = options;
     assertBoolean(exportable, 'exportable');
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (maximumBytes < Math.max(initialBytes, 1)) {
+      const least = initialBytes > 0 ? `initialBytes (${initialBytes})` : '1';
+      throw new ArgumentRangeError(`maximumBytes must be at least ${least}, got ${maximumBytes}`);
+    }
     try {
-      super('device', options, poolAddress(options), exportable);
+      super('device', options, poolAddress(options), exportable, maximumBytes);
     } catch (error) {
       if (!exportable || !(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus))
         throw error;
@@ -93,7 +107,7 @@ function poolAddress(options: CudaAsyncMemoryResourceOptions): number | undefine
   if (typeof pool === 'string' ? pool !== 'default' : !Number.isSafeInteger(address) || address <= 0) {
     throw new ArgumentRangeError(`pool must be 'default' or a handle from 1 to 2^53 - 1, got ${formatValue(pool)}`);
   }
-  for (const name of ['exportable', 'initialBytes', 'releaseThresholdBytes'] as const) {
+  for (const name of ['exportable', 'initialBytes', 'maximumBytes', 'releaseThresholdBytes'] as const) {
     if (options[name] === undefined) continue;
     throw new ArgumentRangeError(
       `${name} must not be given with a pool, whose settings are its owner's, got ${formatValue(options[name])}`,
@@ -110,6 +124,7 @@ export const cudaAsyncKind = defineUpstream({
   options: {
     pool: { type: 'word', words: ['default'], summary: "takes memory from the device's default pool", default: 'a new pool' },
     initialBytes: { type: 'size', summary: 'reserved at once', default: '0' },
+    maximumBytes: { type: 'size', summary: 'the most it holds', default: "the driver's own limit" },
     releaseThresholdBytes: { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
     exportable: { type: 'boolean', summary: 'whether other processes can open buffers in it', default: 'false' },
   },

@@ -75,6 +75,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     options: ManagedAsyncMemoryResourceOptions,
     address: number | undefined,
     isExportable: boolean,
+    maximumBytes: number = Number.POSITIVE_INFINITY,
   ) {
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
@@ -86,7 +87,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     const isManaged = memoryKind === 'managed';
     this.#pool = new DriverMemoryPool(
       this.device,
-      address === undefined ? { releaseThresholdBytes, isManaged, isExportable } : { address },
+      address === undefined ? { releaseThresholdBytes, isManaged, isExportable, maximumBytes } : { address },
     );
     if (address !== undefined && address > 0) this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);

@@ -675,8 +675,8 @@ export class DriverModel implements Disposable {
         this.#forget(address, bytes);
         holdings.pooled.delete(address);
       },
-      createPool: (device, releaseThresholdBytes, isManaged, isExportable) => {
-        own.createPool(device, releaseThresholdBytes, isManaged, isExportable);
+      createPool: (...options) => {
+        own.createPool(...options);
         if (isDone()) holdings.pools.add(mailbox[1] as number);
       },
       destroyPool: (pool) => {

@@ -22,6 +22,7 @@ import {
   set,
 } from '../../src/index.js';
 import { needMemoryPools, needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
+import { caught } from '../support/errors.js';
 import { skipTest } from '../support/skip-test.js';
 
 describe('CudaAsyncMemoryResource', () => {
@@ -91,6 +92,37 @@ describe('CudaAsyncMemoryResource', () => {
         message: expect.stringMatching(/is out of memory: 1 TiB \(1099511627776 bytes\) were asked for, .* are free$/),
       }),
     );
+  });
+
+  test('holds no more than its maximum, and says so', () => {
+    needMemoryPools();
+    const freeBytes = settledFreeBytes();
+    using resource = new CudaAsyncMemoryResource({ maximumBytes: 64 * MiB });
+    using stream = new Stream();
+    const first = resource.allocate(40 * MiB, stream);
+    const error = caught<OutOfMemoryError>(() => resource.allocate(40 * MiB, stream));
+    expect(error).toBeInstanceOf(OutOfMemoryError);
+    expect(error).toMatchObject({ requestedBytes: 40 * MiB, limitBytes: 64 * MiB });
+    expect(error.message).toMatch(/of which 40 MiB are allocated, and its maximum is 64 MiB$/);
+    const second = resource.allocate(16 * MiB, stream);
+    expect(resource.reservedBytes).toBeLessThanOrEqual(64 * MiB);
+    resource.deallocate(first, 40 * MiB, stream);
+    resource.deallocate(second, 16 * MiB, stream);
+    // Freed memory serves again.
+    resource.deallocate(resource.allocate(40 * MiB, stream), 40 * MiB, stream);
+    resource.dispose();
+    expect(settledFreeBytes()).toBe(freeBytes);
+  });
+
+  test('refuses a maximum below its initial size, or below 1', () => {
+    const range = expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' });
+    expect(() => new CudaAsyncMemoryResource({ maximumBytes: 0 })).toThrow(range);
+    expect(() => new CudaAsyncMemoryResource({ maximumBytes: 1.5 })).toThrow(range);
+    expect(() => new CudaAsyncMemoryResource({ maximumBytes: MiB, initialBytes: 2 * MiB })).toThrow(
+      expect.objectContaining({ message: `maximumBytes must be at least initialBytes (${2 * MiB}), got ${MiB}` }),
+    );
+    expect(() => new CudaAsyncMemoryResource({ maximumBytes: 2 * MiB, initialBytes: 2 * MiB }).dispose()).not.toThrow();
+    expect(() => new CudaAsyncMemoryResource({ maximumBytes: Number.POSITIVE_INFINITY }).dispose()).not.toThrow();
   });
 
   test('reports its reserved and allocated bytes', () => {
@@ -253,7 +285,7 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     const make = (options: object) => () => new CudaAsyncMemoryResource(options);
     for (const pool of [null, true, {}, Symbol('pool')]) expect(make({ pool })).toThrow(ArgumentTypeError);
     for (const pool of ['other', '', 0, -1, 0.5, Number.NaN, 2n ** 64n]) expect(make({ pool })).toThrow(ArgumentRangeError);
-    for (const option of ['initialBytes', 'releaseThresholdBytes']) {
+    for (const option of ['initialBytes', 'maximumBytes', 'releaseThresholdBytes']) {
       expect(make({ pool: 'default', [option]: 4096 })).toThrow(`${option} must not be given with a pool`);
     }
     expect(() => new ManagedAsyncMemoryResource({ pool: 'default' } as never)).toThrow(ArgumentRangeError);

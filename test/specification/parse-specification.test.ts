@@ -173,7 +173,7 @@ describe('a wrong specification', () => {
     ],
     ['cuda(host)', 5, 4, 'no argument is expected here: cuda has no options'],
     ['cuda(events=off)', 5, 6, 'there is no option of cuda "events"; cuda has no options'],
-    ['virtual(host)', 8, 4, 'an option of virtual is expected here; options: reservationBytes'],
+    ['virtual(host)', 8, 4, 'an option of virtual is expected here; options: reservationBytes, tag'],
     ['pool', 0, 4, 'pool needs an upstream resource, such as cuda'],
     ['limiting(pool(initialBytes=1), limitBytes=5)', 9, 4, 'pool needs an upstream resource, such as cuda'],
     ['limiting(cuda)', 0, 8, 'limiting needs the option limitBytes (a size such as 512MiB or 50%): the most bytes that may be live'],

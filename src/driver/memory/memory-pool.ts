@@ -1,3 +1,5 @@
+import { OutOfMemoryError } from '../../basics/errors.js';
+import { formatBytes } from '../../basics/units.js';
 import type { Device } from '../device.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { allocationError, check, deallocationError, outOfMemoryStatus } from '../status.js';
@@ -27,6 +29,8 @@ export type PoolSource =
       readonly isManaged: boolean;
       /** Whether its memory can be exported to other processes. */
       readonly isExportable: boolean;
+      /** The most that it may hold; Infinity is the driver's own limit. */
+      readonly maximumBytes: number;
     }
   | {
       /** The driver's own handle (`CUmemoryPool`); 0 for the device's default pool. */
@@ -40,6 +44,7 @@ export type PoolSource =
 export class DriverMemoryPool implements Disposable {
   readonly device: Device;
   readonly #name: string;
+  readonly #maximumBytes: number = Number.POSITIVE_INFINITY;
   #handle: number;
 
   constructor(device: Device, source: PoolSource) {
@@ -50,9 +55,10 @@ export class DriverMemoryPool implements Disposable {
       native().openPool(device.index, address);
       check(address === 0 ? `open the default pool of device ${device.index}` : `use the memory pool with handle ${address}`);
     } else {
-      const { releaseThresholdBytes, isManaged, isExportable } = source;
+      const { releaseThresholdBytes, isManaged, isExportable, maximumBytes } = source;
       this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
-      native().createPool(device.index, releaseThresholdBytes, isManaged, isExportable);
+      this.#maximumBytes = maximumBytes;
+      native().createPool(device.index, releaseThresholdBytes, isManaged, isExportable, maximumBytes);
       check('create a memory pool');
     }
     this.#handle = mailbox[1] as number;
@@ -148,6 +154,16 @@ export class DriverMemoryPool implements Disposable {
   }
 
   #refuseAllocation(bytes: number, status: number): never {
+    if (status === outOfMemoryStatus && this.#maximumBytes !== Number.POSITIVE_INFINITY) throw this.#outOfMaximum(bytes);
     throw allocationError(this.#name, bytes, status, status === outOfMemoryStatus ? this.device.memoryInfo().freeBytes : undefined);
+  }
+
+  #outOfMaximum(bytes: number): OutOfMemoryError {
+    const { reservedBytes, usedBytes } = this.usage();
+    return new OutOfMemoryError(
+      `${this.#name} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; it holds ${formatBytes(reservedBytes)}, ` +
+        `of which ${formatBytes(usedBytes)} are allocated, and its maximum is ${formatBytes(this.#maximumBytes)}`,
+      { requestedBytes: bytes, limitBytes: this.#maximumBytes, path: [this.#name] },
+    );
   }
 }
