@@ -19,6 +19,7 @@ import * as peers from './benchmarks/peers.mjs';
 import * as planned from './benchmarks/planned.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
+import * as serving from './benchmarks/serving.mjs';
 import * as start from './benchmarks/start.mjs';
 import * as streams from './benchmarks/streams.mjs';
 import * as workers from './benchmarks/workers.mjs';
@@ -41,6 +42,7 @@ const benchmarks = [
   monotonic,
   buffers,
   graphs,
+  serving,
   parse,
   reports,
   start,
@@ -144,6 +146,7 @@ function tracesFor(chosen) {
       (name === 'arrow-etl' && (chosen.includes('streams') || chosen.includes('workers'))) ||
       (planned.traces.includes(name) && chosen.includes('planned')) ||
       (graphs.traces.includes(name) && chosen.includes('graphs')) ||
+      (serving.traces.includes(name) && chosen.includes('serving')) ||
       (parse.traces.includes(name) && chosen.includes('parse')) ||
       (reports.traces.includes(name) && chosen.includes('report')),
   );

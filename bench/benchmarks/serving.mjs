@@ -1,0 +1,98 @@
+/** Requests that come faster than memory for them: without admission, with retries, and with it. */
+import { formatNumber } from '../support/figures.mjs';
+import { runSubject } from '../support/processes.mjs';
+import { formatTable } from '../support/table.mjs';
+
+/** @typedef {import('../support/context.mjs').Context} Context */
+
+/**
+ * @typedef {object} ServingRow
+ * @property {string} trace
+ * @property {number} share the device over the peak of all requests that run at once
+ * @property {'retries' | 'admission'} mode
+ * @property {number} margin the share of the device that is not promised, since a pool cannot use it for every request
+ * @property {number} failed requests
+ * @property {number} repeated attempts that found no memory
+ * @property {number} turns
+ * @property {number} waitingTurns those in which a request waited for memory
+ * @property {number} used mean share of the device that is allocated in these
+ * @property {number} committed mean share that is allocated or promised in these
+ * @property {number} waitMedian in turns, as the others
+ * @property {number} wait99
+ * @property {number} waitWorst
+ * @property {number} milliseconds
+ */
+
+export const name = 'serving';
+export const title =
+  '2,000 requests, each a part of a log, 64 at once, on a device smaller than their peak; times in turns, in which each request makes one call; a pool over virtual memory';
+
+export const traces = ['arrow-etl', 'torch-ddp-training', 'torch-owlv2-inference'];
+const requests = 2000;
+const atOnce = 64;
+const shares = [0.5, 0.75, 1];
+const steps = 0.05;
+const most = 0.3;
+
+/** @param {Context} context @returns {Promise<ServingRow[]>} */
+export async function run(context) {
+  /** @type {ServingRow[]} */
+  const rows = [];
+  for (const trace of context.traces.filter((each) => traces.includes(each.name))) {
+    const common = { trace: trace.path, requests, atOnce };
+    const { peakBytes } = await runSubject('serving', { ...common, mode: 'unlimited', bytes: 0, margin: 0 });
+    for (const share of shares) {
+      const bytes = Math.ceil((peakBytes * share) / 2 ** 20) * 2 ** 20;
+      /** @param {'retries' | 'admission'} mode @param {number} margin */
+      const serve = async (mode, margin) => {
+        context.progress(`${trace.name}, ${share}, ${mode}, ${margin}`);
+        const row = { trace: trace.name, share, mode, margin, ...(await runSubject('serving', { ...common, mode, bytes, margin })) };
+        return /** @type {ServingRow} */ (row);
+      };
+      rows.push(await serve('retries', 0));
+      let row = await serve('admission', 0);
+      rows.push(row);
+      // The least margin with which every promise is kept.
+      for (let margin = steps; row.failed > 0 && margin <= most; margin += steps) row = await serve('admission', margin);
+      if (row !== rows.at(-1)) rows.push(row);
+    }
+  }
+  return rows;
+}
+
+/** @param {ServingRow[]} rows */
+export function format(rows) {
+  return formatTable(
+    [
+      'trace',
+      'device',
+      'a request for which\nthere is no memory',
+      'not\npromised',
+      'failed',
+      'repeated',
+      'turns',
+      'with\nwaits',
+      'allocated\nin these',
+      'or\npromised',
+      'wait\nmedian',
+      '99 %',
+      'worst',
+    ],
+    rows.map((row) => [
+      row.trace,
+      formatNumber(row.share, 2),
+      row.mode === 'retries' ? 'tries again' : 'waits',
+      formatNumber(row.margin, 2),
+      String(row.failed),
+      String(row.repeated),
+      String(row.turns),
+      String(row.waitingTurns),
+      formatNumber(row.used, 2),
+      formatNumber(row.committed, 2),
+      String(row.waitMedian),
+      String(row.wait99),
+      String(row.waitWorst),
+    ]),
+    3,
+  );
+}

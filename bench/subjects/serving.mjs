@@ -1,0 +1,190 @@
+/**
+ * Serves requests that each allocate and free as a part of a log does, up to 64 at once, on a device of a given size. Time is counted
+ * in turns: in each, every running request makes one call. So every run is the same, however busy the machine is.
+ */
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { loadCistern } from '../support/cistern.mjs';
+import { parameters, report } from '../support/processes.mjs';
+
+/**
+ * @typedef {object} ServingParameters
+ * @property {string} trace the path of the log
+ * @property {number} requests
+ * @property {number} atOnce
+ * @property {'unlimited' | 'retries' | 'admission'} mode
+ * @property {number} bytes of the device; ignored if it is unlimited
+ * @property {number} margin the share of the device that is not promised, for fragmentation
+ */
+
+/**
+ * @typedef {object} Request
+ * @property {{ slot: number, bytes: number, allocates: boolean }[]} calls
+ * @property {number} need the most bytes that are live at once
+ */
+
+/** How often a request that found no memory is tried again, after 1, 2, 4 … turns. */
+const retries = 8;
+
+const options = /** @type {ServingParameters} */ (parameters());
+const cistern = await loadCistern();
+const requests = requestsOf(await cistern.readAllocationLog(options.trace), options.requests);
+const stream = new cistern.Stream({ nonBlocking: true });
+const bytes = options.mode === 'unlimited' ? requests.reduce((sum, { need }) => sum + need, 0) : options.bytes;
+const pool = new cistern.PoolMemoryResource(
+  new cistern.VirtualMemoryResource(),
+  options.mode === 'unlimited' ? {} : { maximumBytes: bytes },
+);
+const resource =
+  options.mode === 'admission'
+    ? new cistern.AdmittingResourceAdaptor(pool, { limitBytes: Math.floor(bytes * (1 - options.margin)) })
+    : new cistern.LimitingResourceAdaptor(pool, { limitBytes: bytes });
+
+let turn = 0;
+let failed = 0;
+let repeated = 0;
+let peakBytes = 0;
+let liveBytes = 0;
+/** Sums over the turns in which a request waited for memory. */
+let waiting = 0;
+let busyTurns = 0;
+let usedShares = 0;
+let committedShares = 0;
+/** @type {number[]} */
+const waits = [];
+const queue = requests.keys();
+const started = performance.now();
+const lanes = Array.from({ length: options.atOnce }, serve);
+let isServing = true;
+const all = Promise.all(lanes).then(() => {
+  isServing = false;
+});
+while (isServing) {
+  await nextTurn();
+  turn++;
+  if (waiting === 0) continue;
+  busyTurns++;
+  usedShares += liveBytes / bytes;
+  committedShares += (resource instanceof cistern.AdmittingResourceAdaptor ? resource.statistics().committedBytes : liveBytes) / bytes;
+}
+await all;
+const milliseconds = performance.now() - started;
+waits.sort((a, b) => a - b);
+report({
+  needMost: Math.max(...requests.map(({ need }) => need)),
+  peakBytes,
+  failed,
+  repeated,
+  turns: turn,
+  milliseconds,
+  waitingTurns: busyTurns,
+  used: busyTurns === 0 ? 0 : usedShares / busyTurns,
+  committed: busyTurns === 0 ? 0 : committedShares / busyTurns,
+  waitMedian: waits[Math.floor(waits.length / 2)] ?? 0,
+  wait99: waits[Math.floor(waits.length * 0.99)] ?? 0,
+  waitWorst: waits.at(-1) ?? 0,
+  overtakes: resource instanceof cistern.AdmittingResourceAdaptor ? resource.statistics().overtakes : 0,
+});
+
+/** Serves one request after another. */
+async function serve() {
+  for (const index of queue) {
+    const request = /** @type {Request} */ (requests[index]);
+    const arrived = turn;
+    if (resource instanceof cistern.AdmittingResourceAdaptor) {
+      waiting++;
+      const grant = await resource.reserve(request.need);
+      waiting--;
+      waits.push(turn - arrived);
+      if (!(await grant.run(() => attempt(request)))) failed++;
+      grant.dispose();
+    } else await serveWithRetries(request, arrived);
+  }
+}
+
+/** @param {Request} request @param {number} arrived */
+async function serveWithRetries(request, arrived) {
+  for (let count = 0; ; count++) {
+    const began = turn;
+    if (await attempt(request)) {
+      waits.push(began - arrived);
+      return;
+    }
+    if (count === retries) {
+      failed++;
+      return;
+    }
+    repeated++;
+    waiting++;
+    for (let left = 2 ** count; left > 0; left--) await nextTurn();
+    waiting--;
+  }
+}
+
+/** Makes the calls of a request, one in a turn. Returns whether there was memory; frees all in any case. @param {Request} request */
+async function attempt({ calls }) {
+  /** @type {Map<number, { pointer: number, bytes: number }>} */
+  const live = new Map();
+  const free = (/** @type {number} */ slot) => {
+    const { pointer, bytes: size } = /** @type {{ pointer: number, bytes: number }} */ (live.get(slot));
+    resource.deallocate(pointer, size, stream);
+    liveBytes -= aligned(size);
+    live.delete(slot);
+  };
+  try {
+    for (const { slot, bytes: size, allocates } of calls) {
+      if (allocates) {
+        live.set(slot, { pointer: resource.allocate(size, stream), bytes: size });
+        liveBytes += aligned(size);
+        peakBytes = Math.max(peakBytes, liveBytes);
+      } else free(slot);
+      await nextTurn();
+    }
+    return true;
+  } catch (error) {
+    if (error instanceof cistern.OutOfMemoryError) return false;
+    throw error;
+  } finally {
+    for (const slot of [...live.keys()]) free(slot);
+  }
+}
+
+/** @param {number} size */
+function aligned(size) {
+  return Math.ceil(size / 256) * 256;
+}
+
+/**
+ * Cuts a log into parts of as many events. Frees of what another part allocated are left out, and what a part
+ * does not free is freed at its end.
+ * @param {import('../../src/replay/index.js').AllocationLog} log
+ * @param {number} count
+ * @returns {Request[]}
+ */
+function requestsOf(log, count) {
+  const parts = Array.from({ length: count }, () => /** @type {Request} */ ({ calls: [], need: 0 }));
+  const each = Math.ceil(log.eventCount / count);
+  const sizes = new Map();
+  let index = 0;
+  let live = 0;
+  let part = -1;
+  for (const chunk of log.chunks) {
+    for (let row = 0; row < chunk.count; row++, index++) {
+      if (Math.floor(index / each) !== part) {
+        part = Math.floor(index / each);
+        sizes.clear();
+        live = 0;
+      }
+      const request = /** @type {Request} */ (parts[part]);
+      const operation = /** @type {number} */ (chunk.operations[row]);
+      const slot = operation >= 0 ? operation : ~operation;
+      const size = operation >= 0 ? /** @type {number} */ (chunk.sizes[row]) : sizes.get(slot);
+      if (size === undefined || size === 0) continue;
+      if (operation >= 0) sizes.set(slot, size);
+      else sizes.delete(slot);
+      request.calls.push({ slot, bytes: size, allocates: operation >= 0 });
+      live += operation >= 0 ? aligned(size) : -aligned(size);
+      request.need = Math.max(request.need, live);
+    }
+  }
+  return parts.filter(({ calls }) => calls.length > 0);
+}
