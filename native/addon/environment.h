@@ -321,26 +321,35 @@ class ContextScope {
   Status status_;
 };
 
-// The same for everything that is not on the way of an allocation: the calls of the scope invalidate
-// nobody's capture of a stream, unless they name what is captured.
+// The calls of the scope invalidate nobody's capture of a stream, unless they name what is captured.
+// Does nothing without a driver.
+class RelaxedModeScope {
+ public:
+  explicit RelaxedModeScope(const DriverTable* driver) : driver_(driver) {
+    if (driver_ != nullptr && driver_->ThreadExchangeStreamCaptureMode(&mode_) != kSuccess) driver_ = nullptr;
+  }
+  ~RelaxedModeScope() {
+    if (driver_ != nullptr) driver_->ThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedModeScope(const RelaxedModeScope&) = delete;
+  RelaxedModeScope& operator=(const RelaxedModeScope&) = delete;
+
+ private:
+  const DriverTable* driver_;
+  int mode_ = kCaptureModeRelaxed;  // the thread's own, once it is exchanged
+};
+
+// Both, for everything that is not on the way of an allocation.
 class RelaxedContextScope {
  public:
-  RelaxedContextScope(Environment& environment, int device) : driver_(environment.driver), context_(environment, device) {
-    is_relaxed_ = context_.status() == kSuccess && driver_->ThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
-  }
-  ~RelaxedContextScope() {
-    if (is_relaxed_) driver_->ThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedContextScope(const RelaxedContextScope&) = delete;
-  RelaxedContextScope& operator=(const RelaxedContextScope&) = delete;
+  RelaxedContextScope(Environment& environment, int device)
+      : context_(environment, device), mode_(context_.status() == kSuccess ? environment.driver.operator->() : nullptr) {}
 
   Status status() const { return context_.status(); }
 
  private:
-  const DriverTable* driver_;
   ContextScope context_;
-  int mode_ = kCaptureModeRelaxed;  // the thread's own, once it is exchanged
-  bool is_relaxed_;
+  RelaxedModeScope mode_;
 };
 
 }  // namespace cistern

@@ -21,6 +21,7 @@ Status AllocateHost(Environment& environment, std::uint64_t bytes, std::uint64_t
   return kSuccess;
 }
 
+// In a RelaxedModeScope.
 Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t address) {
   void* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   if (kind == MemoryKind::kHost) {
@@ -28,7 +29,7 @@ Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t
     FreeHostMemory(pointer);
     return kSuccess;
   }
-  const RelaxedContextScope context(environment, device);
+  const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   if (kind == MemoryKind::kPinnedHost) return environment.Counted<Call::kMemFreeHost>(pointer);
   return environment.Counted<Call::kMemFree>(static_cast<DevicePointer>(address));
@@ -45,7 +46,7 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 Status WaitBeforeFree(Environment& environment, double stream_handle) {
   StreamEntry* stream;
   if (environment.streams.Find(stream_handle, &stream) != kSuccess) return SynchronizeDevices(environment);
-  const RelaxedContextScope context(environment, stream->device);
+  const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   const Status captured = CheckNotCapturedHere(environment, *stream);
   if (captured != kSuccess) return captured;
@@ -112,6 +113,7 @@ Status Allocate(Environment& environment) {
                                                   : AllocatePlain(environment, kind, device, bytes, &address);
   if (status != kSuccess) return status;
   if (address > kMaxSafeInteger) {
+    const RelaxedModeScope relaxed(environment.driver);
     Free(environment, kind, device, address);
     return kAddressTooLarge;
   }
@@ -142,6 +144,7 @@ Status Deallocate(Environment& environment) {
   // including one that is to end a stall.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (no_stalls.owns_lock()) {
+    const RelaxedModeScope relaxed(environment.driver);
     status = WaitBeforeFree(environment, stream);
     return status == kSuccess ? FreeLive(environment, kind, device, allocation) : status;
   }

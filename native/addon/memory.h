@@ -39,7 +39,7 @@ Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std:
 // Before memory is freed or unmapped in the order of a stream: waits for what is queued there. A
 // driver need not wait itself: cuMemFree "may perform implicit synchronization". Waits for all
 // devices if the stream has ended, as a host function may have ended it meanwhile. While a stream is
-// stalled, the wait might last forever.
+// stalled, the wait might last forever. In a RelaxedModeScope, which the free then shares.
 Status WaitBeforeFree(Environment& environment, double stream_handle);
 
 Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes);

@@ -364,9 +364,10 @@ Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& inf
     LeaveRange(environment, space, address);
     return kSuccess;
   }
+  const RelaxedModeScope relaxed(environment.driver);
   status = WaitBeforeFree(environment, stream);
   if (status != kSuccess) return status;
-  const RelaxedContextScope context(environment, space->device);
+  const ContextScope context(environment, space->device);
   status = context.status();
   return status == kSuccess ? FreeIdle(environment, space, address, bytes) : status;
 }
