@@ -119,7 +119,7 @@ Status SynchronizeContext(Environment& environment, int device, bool is_counted)
   return context.status() == kSuccess ? environment.CountedIf<Call::kCtxSynchronize>(is_counted) : context.status();
 }
 
-Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event) {
+Status NoteWhetherCaptured(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event) {
   const Status captured = CheckNotCapturedHere(environment, stream);
   if (captured == kSuccess) event->capture = 0;
   if (captured != kCapturing || outside) return captured;
@@ -131,8 +131,9 @@ Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool o
   return status;
 }
 
-Status CheckWait(Environment& environment, const StreamEntry& stream, const EventEntry& event, bool outside) {
+Status CheckWait(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside) {
   if (event.capture != 0 && outside) return kCapturedEvent;
+  if (event.capture != 0) stream.never_captured = false;
   const Status captured = CheckNotCapturedHere(environment, stream);
   if (captured != kCapturing || event.capture == 0) return captured;
   int capture;
@@ -191,6 +192,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
+  stream->never_captured = false;
   OwnCaptures& all = AllOwnCaptures();
   {
     // Before the capture begins, so that no call of another thread misses it.

@@ -1,7 +1,9 @@
 // Captures of streams into graphs: what may not be called during one, and what is left for later.
 //
 // A captured stream is recognized by asking the driver, which is legal in every mode, and finds captures
-// of other libraries as well. See docs/design/031-graphs.md.
+// of other libraries as well. The driver is not asked about a stream that nobody can have captured: cistern
+// has created it, has neither begun a capture on it nor made it wait for an event of one, and has told nobody
+// its handle, no other worker either. See docs/design/031-graphs.md.
 #ifndef CISTERN_ADDON_CAPTURES_H_
 #define CISTERN_ADDON_CAPTURES_H_
 
@@ -20,6 +22,7 @@ Status CheckNotCaptured(Environment& environment, const StreamEntry& stream);
 
 // The same if the context of the stream's device is current. Inlined, as it is on the way of allocations.
 [[gnu::always_inline]] inline Status CheckNotCapturedHere(Environment& environment, const StreamEntry& stream) {
+  if (stream.never_captured) return kSuccess;
   int status = kCaptureNone;
   const Status asked = environment.driver->StreamIsCapturing(stream.stream, &status);
   if (asked == kSuccess) return status == kCaptureNone ? Status{kSuccess} : kCapturing;
@@ -43,10 +46,15 @@ Status SynchronizeContext(Environment& environment, int device, bool is_counted)
 
 // Before an event is recorded: notes the capture that this is in, or that it is in none. With `outside`,
 // kCapturing on a captured stream.
-Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event);
+Status NoteWhetherCaptured(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event);
+[[gnu::always_inline]] inline Status NoteCaptureOf(Environment& environment, const StreamEntry& stream, bool outside, EventEntry* event) {
+  if (!stream.never_captured) return NoteWhetherCaptured(environment, stream, outside, event);
+  event->capture = 0;
+  return kSuccess;
+}
 // Whether the stream may wait for the event: not across the bounds of a capture, except to join it. With
 // `outside`, neither may be of a capture.
-Status CheckWait(Environment& environment, const StreamEntry& stream, const EventEntry& event, bool outside);
+Status CheckWait(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside);
 // kCapturedEvent if the event was last recorded in a capture.
 inline Status CheckNotCaptured(const EventEntry& event) { return event.capture == 0 ? kSuccess : kCapturedEvent; }
 

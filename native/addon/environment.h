@@ -45,6 +45,7 @@ struct StreamEntry {
   int device = 0;
   bool owned = false;  // false if it is shared
   SharedObject shared;
+  bool never_captured = false;  // false also if it is unknown; see captures.h
 };
 
 struct EventEntry {

@@ -775,6 +775,7 @@ Status HandOverStream(Environment& environment, const Napi::CallbackInfo& info) 
   const bool is_shared = hand_over.is_shared;
   HandOverObject(environment, std::move(hand_over), &stream->shared);
   stream->owned = false;
+  stream->never_captured = false;
   if (!is_shared) environment.streams.Remove(handle);
   return kSuccess;
 }

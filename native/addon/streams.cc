@@ -40,7 +40,7 @@ Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   const unsigned flags = non_blocking ? kStreamNonBlocking : kStreamDefault;
   const Status status = environment.Counted<Call::kStreamCreateWithPriority>(&stream, flags, priority);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}});
+  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}, true});
   if (handle == 0) {
     environment.Counted<Call::kStreamDestroy>(stream);
     return kHostOutOfMemory;
@@ -110,6 +110,7 @@ Status StreamAddress(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(stream->stream);
   if (address > kMaxSafeInteger) return kAddressTooLarge;
+  stream->never_captured = false;
   environment.Out(1, static_cast<double>(address));
   return kSuccess;
 }

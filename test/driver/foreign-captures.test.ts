@@ -21,6 +21,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { runWithWorkers } from '../support/workers.js';
 
 /** The addon of native/test/foreign: a library of its own. */
 interface Library {
@@ -189,6 +190,23 @@ describe('a stream that another library captures', () => {
     expect(pool.reservedBytes).toBe(0);
   });
 
+  test('is found though cistern has created it, and never captured it before', () => {
+    const fresh = new Stream({ nonBlocking: true });
+    const graph = new BigUint64Array(1);
+    using event = new Event();
+    call('cuStreamBeginCapture', fresh.nativeHandle, modes.indexOf('relaxed'));
+    try {
+      expect(() => fresh.query()).toThrow(capturing);
+      event.record(fresh);
+      expect(() => event.query()).toThrow(capturing);
+    } finally {
+      library.call('cuStreamEndCapture', fresh.nativeHandle, graph);
+    }
+    call('cuGraphDestroy', graph[0] as bigint);
+    expect(fresh.query()).toBe(true);
+    fresh.dispose();
+  });
+
   test('takes graphs as its nodes', () => {
     using child = stream.capture(() => copy(pointer + 8, pointer, 4, stream));
     captureThere(() => {
@@ -264,6 +282,32 @@ describe('a stream that cistern captures', () => {
     expect(() => stream.endCapture()).toThrow('CUDA_ERROR_STREAM_CAPTURE_INVALIDATED');
     expect(stream.captureStatus).toBe('none');
   });
+});
+
+test('a stream that another worker captures is found by the worker that has shared it', () => {
+  const { stdout, stderr } = runWithWorkers(`
+    const stream = new Stream({ nonBlocking: true });
+    const [worker] = start(\`
+      const stream = Stream.attach(await received());
+      stream.beginCapture('relaxed');
+      post('begun');
+      await received();
+      stream.endCapture().dispose();
+      stream.dispose();
+      post('ended');\`);
+    worker.postMessage(stream.share());
+    await received(worker);
+    try {
+      show(stream.query());
+    } catch (error) {
+      show(error.code);
+    }
+    worker.postMessage('end');
+    await received(worker);
+    show(stream.query());
+    await worker.terminate();
+  `);
+  expect({ stdout, stderr }).toEqual({ stdout: 'ERR_CISTERN_CAPTURING\ntrue\n', stderr: '' });
 });
 
 /** Something that either works or is refused because of the capture. */
