@@ -53,7 +53,7 @@ export interface PoolSample {
 
 /** The accounts of one path at one moment, taken together. */
 export interface AccountSample {
-  /** The path of the accounts, see {@link Account.path}; `(other accounts)` for all those that have no sample of their own. */
+  /** The path of the accounts, as `Account.path` gives it; `(other accounts)` for all those that have no sample of their own. */
   readonly path: string;
   /** How many accounts these are. */
   readonly accounts: number;
