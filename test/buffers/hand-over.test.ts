@@ -225,6 +225,8 @@ describe('a detached buffer', () => {
 
   test('may be released and freed through its resource, once', async () => {
     const { ptr, capacityBytes, resource, stream } = DeviceBuffer.attach(given().detach(), { stream: taker }).release();
+    expect([resource, pool].map((each) => resource.isEqual(each))).toEqual([true, false]);
+    resource.deallocate(0, capacityBytes, stream);
     expect(caught(() => resource.deallocate(ptr + 256, capacityBytes, stream))).toEqual(code('ERR_CISTERN_FOREIGN_POINTER'));
     expect(caught(() => resource.deallocate(ptr, capacityBytes - 1, stream))).toEqual(code('ERR_CISTERN_WRONG_SIZE'));
     expect(caught(() => resource.deallocate(ptr, capacityBytes, {} as Stream))).toEqual(code('ERR_INVALID_ARG_TYPE'));

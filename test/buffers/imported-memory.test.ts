@@ -1,15 +1,18 @@
 /** What a resource of memory of another process does by itself; `other-processes.test.ts` has the processes. */
+import { setTimeout } from 'node:timers/promises';
 import { inspect } from 'node:util';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ImportedMemory } from '../../src/buffers/origins/imported-memory.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
 import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
-import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, MiB, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, failCall, MiB, Stream } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
 
 const bytes = MiB;
 /** The numbers of the imports that were closed. */
 let closed: number[];
+/** How many times the driver refuses. */
+let refusals: number;
 let upstream: CudaMemoryResource;
 let stream: Stream;
 let pointer: DevicePointer;
@@ -17,12 +20,18 @@ let memory: ImportedMemory;
 
 beforeEach(() => {
   closed = [];
+  refusals = 0;
   upstream = new CudaMemoryResource();
   stream = new Stream();
   pointer = upstream.allocate(bytes, stream);
   memory = new ImportedMemory({ number: 5, pointer, byteLength: bytes, bytes, alignment: 256, device: Device.get() });
   interpose(() => ({
     closeImport: (number) => {
+      if (refusals > 0) {
+        refusals--;
+        mailbox[0] = 1;
+        return;
+      }
       closed.push(number);
       mailbox[0] = NativeStatus.success;
     },
@@ -43,6 +52,37 @@ test('a buffer of it is not counted as memory of this process, and closes it whe
   expect(closed).toEqual([]);
   buffer.dispose();
   expect(closed).toEqual([5]);
+});
+
+describe('its memory is unmapped', () => {
+  const looks = () => setTimeout(30);
+
+  test('once the work of the freeing stream has run', async () => {
+    const hold = stream.hold();
+    memory.deallocate(pointer, bytes, stream);
+    await looks();
+    expect(closed).toEqual([]);
+    hold.release();
+    await expect.poll(() => closed).toEqual([5]);
+    await looks();
+    expect(closed).toEqual([5]);
+  });
+
+  test('later, if it cannot be now', async () => {
+    refusals = 3;
+    memory.deallocate(pointer, bytes, stream);
+    expect(closed).toEqual([]);
+    await expect.poll(() => closed).toEqual([5]);
+  });
+
+  test('never if the device is in error', async () => {
+    const hold = stream.hold();
+    memory.deallocate(pointer, bytes, stream);
+    failCall('cuEventQuery', 1, 700);
+    hold.release();
+    await looks();
+    expect(closed).toEqual([]);
+  });
 });
 
 test('it frees nothing but its memory, once', () => {

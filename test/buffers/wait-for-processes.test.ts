@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test, vi } from 'vitest';
 import { endLater } from '../../src/buffers/sharing/wait-for-processes.js';
+import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 
 test('the next look is not put off by what comes meanwhile', async () => {
   let ended = 0;
@@ -18,3 +19,57 @@ test('what is not over is looked at again, and only until it is', async () => {
   await sleep(20);
   expect(looks).toBe(3);
 });
+
+test('a sweep looks as well, and counts no bytes for it', () => {
+  let looks = 0;
+  endLater({ endIfOver: () => ++looks > 0 });
+  expect(freeUnreachableBuffers()).toBe(0);
+  expect(looks).toBe(1);
+  freeUnreachableBuffers();
+  expect(looks).toBe(1);
+});
+
+/** Looks for something again and again; something else is over at the looks in `finds`. Returns the delays between looks. */
+async function delaysOf(lookTakes: number, count: number, finds: readonly number[]): Promise<number[]> {
+  let now = 0;
+  let looks = 0;
+  const wait = (isOver: () => boolean) =>
+    new Promise<void>((resolve) => {
+      endLater({
+        endIfOver: () => {
+          const isEnded = isOver();
+          if (isEnded) resolve();
+          return isEnded;
+        },
+      });
+    });
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
+  const timers = vi.spyOn(globalThis, 'setTimeout');
+  try {
+    // A look that took no time.
+    await wait(() => true);
+    timers.mockClear();
+    const all = wait(() => {
+      now += lookTakes;
+      return ++looks > count;
+    });
+    await Promise.all([all, ...finds.map((look) => wait(() => looks >= look))]);
+    return timers.mock.calls.map(([, milliseconds]) => milliseconds as number);
+  } finally {
+    timers.mockRestore();
+    clock.mockRestore();
+  }
+}
+
+test.each([
+  ['no time', 0, [], [1, 2, 4, 8, 16, 32, 64, 64]],
+  ['12 ms', 12, [], [1, 12, 24, 48, 64, 64]],
+  ['a second', 1000, [], [1, 64, 64]],
+  ['no time, and the third finds something', 0, [3], [1, 2, 4, 1, 2, 4]],
+  ['12 ms, and the second finds something', 12, [2], [1, 12, 12, 24]],
+] as const)(
+  'looks become rarer, from 1 to 64 ms, but not more frequent than they may be, if one takes %s',
+  async (_, lookTakes, finds, delays) => {
+    expect(await delaysOf(lookTakes, delays.length - 1, finds)).toEqual(delays);
+  },
+);
