@@ -4,6 +4,7 @@ import { inspect } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ImportedMemory } from '../../src/buffers/origins/imported-memory.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
+import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
 import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, failCall, MiB, Stream } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
@@ -79,6 +80,7 @@ describe('its memory is unmapped', () => {
     const hold = stream.hold();
     memory.deallocate(pointer, bytes, stream);
     failCall('cuEventQuery', 1, 700);
+    expect(freeUnreachableBuffers()).toBe(0);
     hold.release();
     await looks();
     expect(closed).toEqual([]);

@@ -67,6 +67,7 @@ test.each([
   ['a second', 1000, [], [1, 64, 64]],
   ['no time, and the third finds something', 0, [3], [1, 2, 4, 1, 2, 4]],
   ['12 ms, and the second finds something', 12, [2], [1, 12, 12, 24]],
+  ['a second, and the first finds something', 1000, [1], [1, 64, 64]],
 ] as const)(
   'looks become rarer, from 1 to 64 ms, but not more frequent than they may be, if one takes %s',
   async (_, lookTakes, finds, delays) => {

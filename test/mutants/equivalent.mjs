@@ -308,6 +308,9 @@ export const equivalent = {
     'imported: memory.free(streamFor) -> undefined': notTakenBack,
     'imported: without streamFor': notTakenBack,
   },
+  'src/buffers/sharing/wait-for-processes.ts': {
+    'schedule: removed clearTimeout(timer);': 'one look more finds nothing, or finds it earlier',
+  },
   'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
     'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
