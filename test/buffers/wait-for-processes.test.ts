@@ -3,6 +3,24 @@ import { expect, test, vi } from 'vitest';
 import { endLater } from '../../src/buffers/sharing/wait-for-processes.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 
+test('a sweep looks as well, once for each, and counts no bytes for it', async () => {
+  const looks = [0, 0];
+  for (const expected of [
+    [1, 0],
+    [2, 1],
+    [3, 2],
+    [3, 3],
+    [3, 3],
+  ]) {
+    const added = looks.indexOf(0);
+    if (added >= 0) endLater({ endIfOver: () => ++(looks[added] as number) === 3 });
+    expect(freeUnreachableBuffers()).toBe(0);
+    expect(looks).toEqual(expected);
+  }
+  // The next look finds nothing.
+  await sleep(20);
+});
+
 test('the next look is not put off by what comes meanwhile', async () => {
   let ended = 0;
   const timers = vi.spyOn(globalThis, 'setTimeout');
@@ -18,15 +36,6 @@ test('what is not over is looked at again, and only until it is', async () => {
   while (looks < 3) await sleep(1);
   await sleep(20);
   expect(looks).toBe(3);
-});
-
-test('a sweep looks as well, and counts no bytes for it', () => {
-  let looks = 0;
-  endLater({ endIfOver: () => ++looks > 0 });
-  expect(freeUnreachableBuffers()).toBe(0);
-  expect(looks).toBe(1);
-  freeUnreachableBuffers();
-  expect(looks).toBe(1);
 });
 
 /** Looks for something again and again; something else is over at the looks in `finds`. Returns the delays between looks. */
@@ -74,3 +83,24 @@ test.each([
     expect(await delaysOf(lookTakes, delays.length - 1, finds)).toEqual(delays);
   },
 );
+
+test('what comes while looks are rare is looked for soon', async () => {
+  const timers = vi.spyOn(globalThis, 'setTimeout');
+  try {
+    let isOver = false;
+    endLater({ endIfOver: () => isOver });
+    await vi.waitUntil(() => timers.mock.lastCall?.[1] === 64);
+    isOver = true;
+    await new Promise<void>((resolve) => {
+      endLater({
+        endIfOver: () => {
+          resolve();
+          return true;
+        },
+      });
+      expect(timers.mock.lastCall?.[1]).toBeLessThan(64);
+    });
+  } finally {
+    timers.mockRestore();
+  }
+});

@@ -310,6 +310,9 @@ export const equivalent = {
   },
   'src/buffers/sharing/wait-for-processes.ts': {
     'schedule: removed clearTimeout(timer);': 'one look more finds nothing, or finds it earlier',
+    'endLater: false -> true': 'other workers are only asked in vain',
+    'endWaits: waiting.size === 0 -> false': costsOnly,
+    'endWaits: false -> true': 'nobody asks if nothing waits',
   },
   'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
