@@ -2,13 +2,18 @@ import { setImmediate, setTimeout } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { AlignedResourceAdaptor } from '../../src/adaptors/pass-through/aligned-resource-adaptor.js';
 import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import { driverCallCounts } from '../../src/driver/call-counts.js';
+import { Device } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 
 /** Waits until the event loop has freed what has come home. */
@@ -99,7 +104,90 @@ describe('memory of a run of a cache', () => {
   });
 });
 
+describe('memory that has come home', () => {
+  const calls = () => {
+    const {
+      cuStreamWaitEvent: waits = 0,
+      cuEventRecord: records = 0,
+      cuCtxSynchronize: synchronizations = 0,
+    } = driverCallCounts().byFunction;
+    return { waits, records, synchronizations };
+  };
+
+  /** Gives memory of a pool away on a stream and takes it back; its taker has no work left. Returns the driver's calls of the return. */
+  function returnOf(pool: PoolMemoryResource, giver: Stream): ReturnType<typeof calls> {
+    using taker = new Stream({ nonBlocking: true });
+    DeviceBuffer.attach(new DeviceBuffer(4096, { resource: pool, stream: giver }).detach(), { stream: taker }).dispose();
+    Device.get().synchronizeSync();
+    const before = calls();
+    expect(freeUnreachableBuffers()).toBe(4096);
+    const after = calls();
+    return {
+      waits: after.waits - before.waits,
+      records: after.records - before.records,
+      synchronizations: after.synchronizations - before.synchronizations,
+    };
+  }
+
+  test("is its stream's again, which waits for nothing", () => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 1 * MiB, initialBytes: 1 * MiB, deallocationEvents: 'deferred' });
+    using giver = new Stream({ nonBlocking: true });
+    expect(returnOf(pool, giver)).toEqual({ waits: 0, records: 0, synchronizations: 0 });
+    const before = calls();
+    const all = pool.allocate(1 * MiB, giver);
+    expect(calls()).toEqual(before);
+    pool.deallocate(all, 1 * MiB, giver);
+  });
+
+  test('is freed without a wait or an event if its stream has ended', () => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    using taker = new Stream({ nonBlocking: true });
+    const giver = new Stream({ nonBlocking: true });
+    DeviceBuffer.attach(new DeviceBuffer(4096, { resource: pool, stream: giver }).detach(), { stream: taker }).dispose();
+    giver.dispose();
+    Device.get().synchronizeSync();
+    const before = calls();
+    expect(freeUnreachableBuffers()).toBe(4096);
+    expect(calls()).toEqual(before);
+  });
+
+  test('is counted by the sweep that frees it', () => {
+    using upstream = new CudaMemoryResource();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    const messages = [4096, 512].map((bytes) => new DeviceBuffer(bytes, { resource: upstream, stream: giver }).detach());
+    const attached = messages.map((message) => DeviceBuffer.attach(message, { stream: taker }));
+    for (const each of attached) each.dispose();
+    Device.get().synchronizeSync();
+    expect(freeUnreachableBuffers()).toBe(4608);
+    expect(freeUnreachableBuffers()).toBe(0);
+    expect(upstream.reservedBytes).toBe(0);
+  });
+});
+
 describe('an attached buffer', () => {
+  test('of memory of the host may be on a stream of another device', () => {
+    needSecondDevice();
+    using pinned = new PinnedHostMemoryResource();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ device: Device.get(1), nonBlocking: true });
+    using attached = DeviceBuffer.attach(new DeviceBuffer(Uint8Array.of(9), { resource: pinned, stream: giver }).detach(), {
+      stream: taker,
+    });
+    expect(attached.toHostSync()).toEqual(Uint8Array.of(9));
+  });
+
+  test('without memory keeps its label and its alignment', () => {
+    using stream = new Stream({ nonBlocking: true });
+    const given = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream, label: 'none', alignment: 4096 });
+    using attached = DeviceBuffer.attach(given.detach(), { stream });
+    expect(attached).toMatchObject({ byteLength: 0, capacityBytes: 0, label: 'none', alignment: 4096 });
+    using unlabelled = DeviceBuffer.attach(new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream }).detach(), { stream });
+    expect(unlabelled.label).toBeUndefined();
+  });
+
   test('keeps its memory, whatever other buffers of its resource do', async () => {
     using upstream = new CudaMemoryResource();
     using giver = new Stream({ nonBlocking: true });
