@@ -557,57 +557,103 @@ TEST("a potentially unsafe call is refused as the modes of the thread and the ca
 
 TEST("each potentially unsafe call invalidates a global capture, and leaves a relaxed one alone") {
   TestStream stream;
-  TestStream side;
+  TestStream other;
   TestEvent event;
   TestPool pool;
+  std::vector<Graph> graphs;
+  for (int i = 0; i < 4; ++i) {
+    Begin(other);
+    graphs.push_back(End(other));
+  }
+  TestExec exec(graphs[0]);
   const std::uint64_t before = FreeBytes();
-  std::vector<Status (*)(const TestStream&, const TestStream&, const TestEvent&, const TestPool&)> calls = {
-      [](auto&, auto& other, auto&, auto&) { return driver.StreamQuery(other); },
-      [](auto&, auto& other, auto&, auto&) { return driver.StreamSynchronize(other); },
-      [](auto&, auto&, auto& each, auto&) { return driver.EventQuery(each); },
-      [](auto&, auto&, auto& each, auto&) { return driver.EventSynchronize(each); },
-      [](auto& captured, auto&, auto&, auto&) {
+  const std::function<Status()> calls[] = {
+      [&] { return driver.StreamQuery(other); },
+      [&] { return driver.StreamSynchronize(other); },
+      [&] { return driver.EventQuery(event); },
+      [&] { return driver.EventSynchronize(event); },
+      [&] {
         unsigned long long id;
-        return driver.StreamGetId(captured, &id);
+        return driver.StreamGetId(stream, &id);
       },
-      [](auto& captured, auto&, auto&, auto&) {
+      [&] {
         Context context;
-        return driver.StreamGetCtx(captured, &context);
+        return driver.StreamGetCtx(stream, &context);
       },
-      [](auto&, auto&, auto&, auto& each) {
+      [&] {
         std::uint64_t value;
-        return driver.MemPoolGetAttribute(each, kPoolUsedCurrent, &value);
+        return driver.MemPoolGetAttribute(pool, kPoolUsedCurrent, &value);
       },
-      [](auto&, auto&, auto&, auto& each) { return driver.MemPoolTrimTo(each, 0); },
-      [](auto&, auto&, auto&, auto&) {
+      [&] { return driver.MemPoolTrimTo(pool, 0); },
+      [&] {
+        Pool created;
+        PoolProperties properties = PoolOn(0);
+        const Status status = driver.MemPoolCreate(&created, &properties);
+        return status == kSuccess ? driver.MemPoolDestroy(created) : status;
+      },
+      [&] {
+        DevicePointer pointer;
+        const Status status = driver.MemAlloc(&pointer, 4096);
+        return status == kSuccess ? driver.MemFree(pointer) : status;
+      },
+      [&] {
         void* pointer = nullptr;
         const Status status = driver.MemHostAlloc(&pointer, 4096, 0);
         return status == kSuccess ? driver.MemFreeHost(pointer) : status;
       },
-      [](auto&, auto&, auto&, auto&) {
+      [&] {
+        DevicePointer address;
+        const Status status = driver.MemAddressReserve(&address, 2 * kMiB, 0, 0, 0);
+        return status == kSuccess ? driver.MemAddressFree(address, 2 * kMiB) : status;
+      },
+      [&] {
         Stream created;
         const Status status = driver.StreamCreateWithPriority(&created, kStreamNonBlocking, 0);
         return status == kSuccess ? driver.StreamDestroy(created) : status;
       },
+      [&] {
+        Event created;
+        const Status status = driver.EventCreate(&created, kEventDisableTiming);
+        return status == kSuccess ? driver.EventDestroy(created) : status;
+      },
+      [&] {
+        GraphExec made;
+        const Status status = driver.GraphInstantiateWithFlags(&made, graphs[0], 0);
+        return status == kSuccess ? driver.GraphExecDestroy(made) : status;
+      },
+      [&] {
+        GraphUpdateResult result;
+        return driver.GraphExecUpdate(exec, graphs[0], &result);
+      },
+      [&] {
+        const Status status = driver.GraphDestroy(graphs.back());
+        if (status == kSuccess) graphs.pop_back();
+        return status;
+      },
   };
-  for (const auto call : calls) {
+  for (const auto& call : calls) {
     Begin(stream, kCaptureModeRelaxed);
-    CHECK_OK(call(stream, side, event, pool));
+    CHECK_OK(call());
     EndValid(stream);
     Begin(stream, kCaptureModeGlobal);
     {
       const ThreadMode relaxed(kCaptureModeRelaxed);
-      CHECK_OK(call(stream, side, event, pool));
+      CHECK_OK(call());
     }
     CHECK(StatusOf(stream) == kCaptureActive);
-    CHECK(call(stream, side, event, pool) == kErrorCaptureUnsupported);
+    CHECK(call() == kErrorCaptureUnsupported);
     EndInvalid(stream);
   }
   CHECK(FreeBytes() == before);
+  for (const Graph graph : graphs) CHECK_OK(driver.GraphDestroy(graph));
 }
 
 TEST("what only reads is allowed in every mode") {
   TestStream stream;
+  const DevicePointer memory = AllocatePlain(4096);
+  Begin(stream);
+  CHECK_OK(driver.MemsetD8Async(memory, 1, 4096, stream));
+  TestGraph graph(End(stream));
   for (const int mode : kModes) {
     Begin(stream, mode);
     unsigned long long id;
@@ -624,8 +670,12 @@ TEST("what only reads is allowed in every mode") {
     CHECK_OK(driver.StreamGetId(nullptr, &id));
     CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, &capture, nullptr, nullptr, nullptr));
     CHECK(status == kCaptureActive && capture != 0);
+    CHECK(Frontier(stream).count == 0);
+    CHECK(graph.Types().size() == 1);
+    CHECK_OK(driver.PointerGetAttribute(&attribute, kPointerDeviceOrdinal, memory));
     EndValid(stream);
   }
+  CHECK_OK(driver.MemFree(memory));
 }
 
 TEST("what no graph can contain is refused on a captured stream") {
@@ -1247,6 +1297,25 @@ TEST("a node that was added beside the streams need not be joined; one that a st
       EndValid(origin);
     }
   }
+}
+
+TEST("what the next node of a captured stream depends on can be added to and replaced") {
+  TestStream stream;
+  Pinned<unsigned> memory(1);
+  GraphNode nodes[2];
+  Begin(stream);
+  for (GraphNode& node : nodes) {
+    CHECK_OK(driver.MemsetD32Async(memory.pointer(), 1, 1, stream));
+    node = *Frontier(stream).nodes;
+  }
+  const auto update = driver.StreamUpdateCaptureDependencies;
+  CHECK_OK(update(stream, nodes, 1, kAddDependencies));
+  CHECK(Frontier(stream).count == 2);
+  CHECK_OK(update(stream, nodes, 1, kSetDependencies));
+  CHECK(Frontier(stream).count == 1 && *Frontier(stream).nodes == nodes[0]);
+  CHECK_OK(update(stream, nullptr, 0, kSetDependencies));
+  CHECK(Frontier(stream).count == 0);
+  EndValid(stream);
 }
 
 TEST("an update reaches into child graphs") {
