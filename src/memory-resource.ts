@@ -1,4 +1,4 @@
-import { ArgumentTypeError, formatValue } from './basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from './basics/errors.js';
 import { optionNames } from './basics/validation.js';
 import type { Device } from './driver/device.js';
 import type { MemoryKind } from './driver/memory/plain-memory.js';
@@ -166,4 +166,14 @@ export function assertMemoryResource(value: unknown, name: string): asserts valu
   const candidate = value as Partial<MemoryResource> | null | undefined;
   if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
   throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
+}
+
+/** Checks the resource that serves what an upstream of a device does not. */
+export function assertFallback(value: unknown, device: Device): asserts value is MemoryResource {
+  assertMemoryResource(value, 'fallback');
+  if (value.device === device) return;
+  throw new ArgumentRangeError(
+    `fallback must be of device ${device.index}, as the upstream is, got one of device ${value.device.index}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, alreadyFreed, CisternError, formatPointer, wrongSize } from '../../basics/errors.js';
+import { alreadyFreed, CisternError, formatPointer, wrongSize } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import {
   assertAlignment,
@@ -19,7 +19,7 @@ import { observeEvents, unobserveEvents } from '../../driver/streams/event-obser
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { markAsTaker, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
 import {
-  assertMemoryResource,
+  assertFallback,
   type DeallocationEventsOption,
   type DeallocationFence,
   type DevicePointer,
@@ -239,11 +239,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertOneOf(deviations, deviationWords, 'deviations');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     assertMilliseconds(planningMilliseconds, 'planningMilliseconds');
-    assertMemoryResource(fallback, 'fallback');
-    if (fallback.device !== this.device) {
-      const [own, other] = [this.device.index, fallback.device.index];
-      throw new ArgumentRangeError(`fallback must be of device ${own}, got one of device ${other}`, 'ERR_INVALID_ARG_VALUE');
-    }
+    assertFallback(fallback, this.device);
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
     this.#planner = planner;

@@ -1,7 +1,7 @@
-import { ArgumentRangeError, OutOfMemoryError } from '../../basics/errors.js';
+import { OutOfMemoryError } from '../../basics/errors.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import {
-  assertMemoryResource,
+  assertFallback,
   type DeallocationEventsOption,
   type DeallocationFence,
   type DevicePointer,
@@ -44,13 +44,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a fallback on another device. */
   constructor(upstream: MemoryResource, fallback: MemoryResource, options: DeallocationEventsOption = {}) {
     super(upstream, options);
-    assertMemoryResource(fallback, 'fallback');
-    if (fallback.device !== upstream.device) {
-      throw new ArgumentRangeError(
-        `fallback must be of device ${upstream.device.index}, as the upstream is, got one of device ${fallback.device.index}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
-    }
+    assertFallback(fallback, upstream.device);
     this.fallback = fallback;
     this.alternates = Object.freeze([fallback]);
     this.rememberIfTakenBack(fallback);

@@ -56,6 +56,7 @@ import { type Inspect, type InspectionOptions, inspected } from '../../driver/wo
 import { isThenable, withResource } from '../../lifetimes/resource-scope.js';
 import { noteFree } from '../../lifetimes/served-memory.js';
 import {
+  assertFallback,
   assertMemoryResource,
   type DeallocationEvents,
   type DeallocationEventsOption,
@@ -356,13 +357,7 @@ export class PlannedMemoryResource implements KeepingResource {
     this.memoryKind = upstream.memoryKind;
     this.deallocationEvents = deallocationEvents === undefined ? 'deferred' : deallocationEvents;
     this.#keeper = new Keeper(this, block, this.deallocationEvents);
-    assertMemoryResource(fallback, 'fallback');
-    if (fallback.device !== this.device) {
-      throw new ArgumentRangeError(
-        `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
-    }
+    assertFallback(fallback, this.device);
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
     this.#block = block;

@@ -30,7 +30,7 @@ import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type Tak
 import { withoutCaching } from '../../lifetimes/resource-scope.js';
 import { noteFree, servedTwice } from '../../lifetimes/served-memory.js';
 import {
-  assertMemoryResource,
+  assertFallback,
   type DeallocationEvents,
   type DeallocationEventsOption,
   type DeallocationFence,
@@ -280,14 +280,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     if (initialBytes === 0) throw new ArgumentRangeError('initialBytes must be at least 1, got 0');
     assertGrowthFactor(growthFactor);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-    if (fallback !== undefined) assertMemoryResource(fallback, 'fallback');
     super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BumpChains());
-    if (fallback !== undefined && fallback.device !== this.device) {
-      throw new ArgumentRangeError(
-        `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
-    }
+    if (fallback !== undefined) assertFallback(fallback, this.device);
     this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
     this.growthFactor = growthFactor;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
