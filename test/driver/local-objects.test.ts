@@ -62,6 +62,8 @@ const objects: readonly object[] = [
     () => {},
   ),
   new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
+  new cistern.Account({ name: 'tenant' }),
+  await new cistern.AdmittingResourceAdaptor(cuda, { limitBytes: MiB }).reserve(4096),
   monotonic.mark(),
   cistern.DeviceBuffer.wrap({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
   cistern.DeviceBuffer.attach(new cistern.DeviceBuffer(4096, { resource: cuda, stream }).detach(), { stream }).resource,
