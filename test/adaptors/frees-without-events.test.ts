@@ -43,6 +43,8 @@ const adaptors = resourceKinds.filter(({ role }) => role === 'pass-through');
 const passingKinds = new Set(['binning', 'caching', 'planned']);
 const roomyBytes = 256 * MiB;
 const mostBytes = 2 * MiB;
+/** What an adaptor asks for in addition, to align what it returns. */
+const mostPaddingBytes = 4 * KiB;
 const steps = 700;
 /** A plan serves what is not larger than planned, and makes streams wait as planned, whatever the policy. */
 const leastBytesOf = ({ kind, upstream }: Specification): number =>
@@ -87,7 +89,7 @@ interface Costs {
 function roomy(kind: ResourceKind, upstream: Specification): Specification {
   const { options: { maximumBytes: _, ...options } = {} } = exampleOf(kind);
   const room = kind.maximum !== undefined && kind.maximum in options ? { [kind.maximum]: roomyBytes } : {};
-  const block = 'blockBytes' in options ? { blockBytes: mostBytes } : {};
+  const block = 'blockBytes' in options ? { blockBytes: mostBytes + mostPaddingBytes } : {};
   const branches = Object.keys(options).filter((name) => kind.options[name]?.type === 'resource');
   const second = Object.fromEntries(branches.map((name) => [name, { kind: 'pool', upstream }]));
   return { kind: kind.name, upstream, options: { ...options, ...room, ...block, ...second } };
