@@ -249,7 +249,16 @@ class GraphProgramRunner {
   #value = 0;
   #mayBlock = false;
 
+  /** Runs a program. One that fails must not hold streams, or the next one, which waits for the device, would hang. */
   run(program: GraphProgram): void {
+    try {
+      this.#run(program);
+    } finally {
+      this.#releaseAll();
+    }
+  }
+
+  #run(program: GraphProgram): void {
     using checker = checkOrder();
     this.#graphs = [];
     this.#streams = Array.from({ length: 4 }, () => new Stream({ nonBlocking: true }));
