@@ -76,6 +76,7 @@ export class CaptureMemory implements EventObserver {
   readonly #freeStreams: number[] = [];
   readonly #freeEpochs: number[] = [];
   readonly #live = new AddressMap();
+  readonly #doubtful = new Set<DevicePointer>();
   /** What a plan is made from, unless nobody plans. */
   readonly #sequence: SequenceBuilder | undefined;
   readonly #records = new Map<number, EventRecord>();
@@ -149,11 +150,20 @@ export class CaptureMemory implements EventObserver {
     return request === none ? none : (this.#bytes[request] as number);
   }
 
+  /**
+   * There was a free at the address of a live allocation that may have been another graph's. Of that and the next one
+   * there, it is not known which is the allocation's, so nobody gets its memory in this capture.
+   */
+  doubt(pointer: DevicePointer): void {
+    this.#doubtful.add(pointer);
+  }
+
   /** Frees a live allocation on a stream of the capture. */
   free(pointer: DevicePointer, stream: number, identity: StreamIdentity): void {
     const request = this.#live.take(pointer);
     const block = this.#blocks[request] as number;
-    const isOrdered = this.order.isAfter(stream, this.#streams[request] as number, this.#epochs[request] as number);
+    const isOrdered =
+      !this.#doubtful.delete(pointer) && this.order.isAfter(stream, this.#streams[request] as number, this.#epochs[request] as number);
     if (isOrdered) {
       this.#freeStreams[request] = stream;
       this.#freeEpochs[request] = this.order.epochOf(stream);

@@ -366,6 +366,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
         this.#freeCaptured(capture, pointer, bytes, allocated, stream);
         return;
       }
+      if (allocated !== none && this.#ending === undefined) capture.doubt(pointer);
     }
     if (this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
     else if (this.#hasForGraphs(pointer)) throw alreadyFreed(refusalOf(pointer));
