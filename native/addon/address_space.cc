@@ -150,8 +150,8 @@ void AddressSpace::SetAbsent(std::uint64_t begin, std::uint64_t end, bool are_ab
 
 void AddressSpace::MarkAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent) {
   if (absent_.empty()) return;
-  std::fill(absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(begin)), absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(end)),
-            are_absent);
+  std::fill(absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(begin)),
+            absent_.begin() + static_cast<std::ptrdiff_t>(PageNumber(end)), are_absent);
 }
 
 bool AddressSpace::HasMapped() const {

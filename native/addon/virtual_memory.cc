@@ -97,7 +97,8 @@ class NewPages {
 // Makes mapped pages accessible.
 Status GiveAccess(Environment& environment, int device, std::uint64_t begin, std::uint64_t end) {
   const std::vector<AccessDescription> access = AccessTo(environment, device);
-  return environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), access.data(), access.size());
+  return environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), access.data(),
+                                                  access.size());
 }
 
 Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint64_t bytes, std::uint64_t* address) {
