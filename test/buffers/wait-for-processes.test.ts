@@ -88,8 +88,14 @@ test('what comes while looks are rare is looked for soon', async () => {
   const timers = vi.spyOn(globalThis, 'setTimeout');
   try {
     let isOver = false;
-    endLater({ endIfOver: () => isOver });
-    await vi.waitUntil(() => timers.mock.lastCall?.[1] === 64);
+    let looks = 0;
+    endLater({
+      endIfOver: () => {
+        looks++;
+        return isOver;
+      },
+    });
+    while (looks === 0 || timers.mock.lastCall?.[1] !== 64) await sleep(1);
     isOver = true;
     await new Promise<void>((resolve) => {
       endLater({

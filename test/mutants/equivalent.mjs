@@ -307,6 +307,7 @@ export const equivalent = {
     'ImportedMemory.constructor: removed refuseCloning(this);': deviceToo,
     'imported: memory.free(streamFor) -> undefined': notTakenBack,
     'imported: without streamFor': notTakenBack,
+    'PendingClose.endIfOver: removed this.#event?.dispose();': 'the collector releases the event as well',
   },
   'src/buffers/sharing/wait-for-processes.ts': {
     'schedule: removed clearTimeout(timer);': 'one look more finds nothing, or finds it earlier',
