@@ -10,6 +10,7 @@ const findings: Readonly<Record<string, RegExp>> = {
   'monte-carlo.mjs': /deallocationEvents=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*deallocationEvents=deferred\) +│ 0 +│ 0 +│ 0 /,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
+  'serving.mjs': /100 of 100 requests answered[\s\S]*0 B left\nfree, 4 MiB: 429, [\s\S]*paying, 9 MiB: 413, /,
   'taking-turns.mjs': /both sleep: 0 B of the device[\s\S]*6 turns, 6 of them with the right weights/,
   'training-recording.mjs': /events in 4 phases and \d+ stacks[\s\S]*cistern report /,
   'worker-pipeline.mjs': /200 buffers of 256 KiB through 4 workers, 200 of them right/,
