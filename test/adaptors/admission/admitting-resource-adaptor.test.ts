@@ -231,8 +231,15 @@ describe('a request', () => {
     holding.dispose();
     expect(await waits.soFar()).toEqual(['next']);
     (await next).dispose();
-    using again = await resource.reserve(1024, { timeoutMilliseconds: 2 ** 40 });
-    expect(again.bytes).toBe(1024);
+  });
+
+  test('may wait longer than timers of Node take', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const waiting = resource.reserve(1024, { timeoutMilliseconds: 2 ** 40 });
+    await expect(resource.reserve(1024, { timeoutMilliseconds: 5 })).rejects.toEqual(notAdmitted('timeout'));
+    holding.dispose();
+    expect((await waiting).bytes).toBe(1024);
   });
 
   test('ends by its signal, before, during and after the wait', async () => {
