@@ -16,8 +16,7 @@ import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.j
  * If the upstream runs out of memory, the error names the accounts that hold most of it.
  *
  * Stream order, alignment: those of the upstream. Freed memory is paid back at once, even if its
- * stream still uses it. Memory that was freed past this adaptor, at the upstream, stays charged until its
- * address is allocated again.
+ * stream still uses it. Memory that was freed past this adaptor, at the upstream, stays charged.
  *
  * RMM has no counterpart.
  * @example
