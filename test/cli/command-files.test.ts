@@ -84,6 +84,7 @@ const textOptions: Readonly<Record<string, 'read' | 'appended' | 'overwritten' |
   'recording layer': 'no file',
   'statistics name': 'no file',
   'statistics shared': 'no file',
+  'virtual tag': 'no file',
 };
 
 /** For each pair of a file that is read and one that is written: a command line that names both. */
