@@ -168,7 +168,7 @@ export function assertMemoryResource(value: unknown, name: string): asserts valu
   throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
 }
 
-/** Checks the resource that serves what an upstream of a device does not. */
+/** @internal Checks the resource that serves what an upstream of a device does not. */
 export function assertFallback(value: unknown, device: Device): asserts value is MemoryResource {
   assertMemoryResource(value, 'fallback');
   if (value.device === device) return;
