@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
   CachingMemoryResource,
+  CallbackMemoryResource,
   CisternError,
   CudaMemoryResource,
   checkOrder,
@@ -387,6 +388,31 @@ test('the memory of unreachable buffers of a captured stream is freed right afte
     { ...deviceUnderTest, NODE_OPTIONS: '--expose-gc' },
   );
   expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: 'active true\n0\n', stderr: '' });
+});
+
+test('a block whose stream ended while it came stays until the capture ends, which forbids the wait for it', () => {
+  using upstream = new CudaMemoryResource();
+  const ending = new Stream({ nonBlocking: true });
+  using captured = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  const endsStream = new CallbackMemoryResource(
+    (size, stream) => {
+      const pointer = upstream.allocate(size, stream);
+      ending.dispose();
+      return pointer;
+    },
+    (pointer, size, stream) => upstream.deallocate(pointer, size, stream),
+  );
+  using pool = new PoolMemoryResource(endsStream);
+  captured.beginCapture('relaxed');
+  expect(() => pool.allocate(1000, ending)).toThrow(CisternError);
+  const { reservedBytes } = pool;
+  expect(reservedBytes).toBeGreaterThan(0);
+  expect(pool.trim(other)).toBe(0);
+  expect([pool.reservedBytes, captured.captureStatus]).toEqual([reservedBytes, 'active']);
+  captured.endCapture().dispose();
+  expect(pool.trim(other)).toBe(reservedBytes);
+  expect(pool.reservedBytes).toBe(0);
 });
 
 describe.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s', (_name, kind) => {
