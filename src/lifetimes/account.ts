@@ -16,6 +16,7 @@ import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } f
 import { formatBytes } from '../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
+import { PayerNumbers } from './payer-numbers.js';
 import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js';
 
 /** Options of {@link Account} and {@link withQuota}. */
@@ -118,10 +119,10 @@ export class Account {
   /** In an array, since V8 makes an object for each fraction or large integer that is stored in a field. */
   readonly #numbers = new Float64Array(5);
   #refusals = 0;
-  /** Live allocations that are charged to this account itself. */
-  #charges = 0;
-  /** While there are any. */
-  #number = 0;
+  /** @internal Live allocations that are charged to this account itself, and its place among those who pay. */
+  allocations = 0;
+  /** @internal */
+  place = 0;
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(options: AccountOptions) {
@@ -226,8 +227,7 @@ export class Account {
 
   /** @internal Counts a charge whose memory was allocated. Returns the number to end it with. */
   confirm(): number {
-    if (this.#charges++ === 0) this.#takeNumber();
-    return this.#number;
+    return payers.add(this);
   }
 
   /** @internal Ends a charge that was confirmed. */
@@ -238,7 +238,6 @@ export class Account {
       if (before > (numbers[peak] as number)) numbers[peak] = before;
       numbers[live] = before - bytes;
     }
-    if (--this.#charges === 0) this.#giveNumber();
   }
 
   /**
@@ -251,16 +250,6 @@ export class Account {
       numbers[live] = (numbers[live] as number) - bytes;
       numbers[total] = (numbers[total] as number) - bytes;
     }
-  }
-
-  #giveNumber(): void {
-    byNumber[this.#number] = undefined;
-    spareNumbers.push(this.#number);
-  }
-
-  #takeNumber(): void {
-    this.#number = spareNumbers.pop() ?? byNumber.length;
-    byNumber[this.#number] = this;
   }
 
   /** @internal Calls the functions of the accounts that a charge brought above their soft limits. */
@@ -312,12 +301,11 @@ export function accountRefusals(): number {
 }
 
 /** The accounts that live allocations are charged to, by the number that is kept with each allocation. */
-const byNumber: (Account | undefined)[] = [];
-const spareNumbers: number[] = [];
+const payers = new PayerNumbers<Account>();
 
 /** @internal Pays back what was charged to the account of a number. */
 export function endCharge(number: number, bytes: number): void {
-  (byNumber[number] as Account).end(bytes);
+  payers.remove(number).end(bytes);
 }
 
 interface AccountFrame extends ScopeFrame {

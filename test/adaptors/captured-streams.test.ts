@@ -2,14 +2,13 @@
  * Every kind of resource and adaptor, under every policy, while a stream is captured, whoever began that:
  * each call works or is refused with one error, the capture stays valid, and no memory is lost.
  */
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
   CachingMemoryResource,
   CallbackMemoryResource,
   CisternError,
   CudaMemoryResource,
-  checkOrder,
   createResourceStack,
   Device,
   type DevicePointer,
@@ -28,6 +27,7 @@ import {
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { stacksOf } from '../support/kind-stacks.js';
+import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 import { runModule } from '../support/run-module.js';
 
 /** Small enough for every example, and large enough for a plan not to serve it. */
@@ -131,17 +131,7 @@ function expectCapturing(error: unknown): void {
   if (!(error instanceof CisternError) || error.code !== 'ERR_CISTERN_CAPTURING') throw error;
 }
 
-let checker: ReturnType<typeof checkOrder>;
-
-beforeEach(() => {
-  checker = checkOrder();
-});
-
-afterEach(() => {
-  const { violations } = checker;
-  checker[Symbol.dispose]();
-  expect(violations).toEqual([]);
-});
+checkOrderInEachTest();
 
 /** Captures a stream around something; a foreign capture is one that the streams are not told of. */
 function whileCaptured(captured: Stream, capture: Capture, body: () => void): void {

@@ -3,13 +3,12 @@
  * nothing to the graph; the capture stays valid, and no memory is lost.
  */
 import { setImmediate } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
   CisternError,
   CudaMemoryResource,
-  checkOrder,
   copySync,
   createResourceStack,
   Device,
@@ -22,6 +21,7 @@ import {
   set,
   setSync,
 } from '../../src/index.js';
+import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 
 const bytes = 4096;
 
@@ -122,17 +122,7 @@ const ifServed = ' if served';
 const captures = ['own', 'joined', 'foreign'] as const;
 type Capture = (typeof captures)[number];
 
-let checker: ReturnType<typeof checkOrder>;
-
-beforeEach(() => {
-  checker = checkOrder();
-});
-
-afterEach(() => {
-  const { violations } = checker;
-  checker[Symbol.dispose]();
-  expect(violations).toEqual([]);
-});
+checkOrderInEachTest();
 
 /** What became of a use; everything that must hold whatever that is, is looked at here. */
 async function outcomeOf(specification: string, capture: Capture, use: (situation: Situation) => unknown): Promise<string> {

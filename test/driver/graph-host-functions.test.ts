@@ -12,8 +12,8 @@ import {
   set,
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { needCaptures } from '../support/need-captures.js';
 import { runModule } from '../support/run-module.js';
-import { skipTest } from '../support/skip-test.js';
 
 const plain = new CudaMemoryResource();
 let stream: Stream;
@@ -29,11 +29,7 @@ beforeAll(() => {
 
 beforeEach(() => {
   runs = [];
-  try {
-    stream.capture(() => {}).dispose();
-  } catch {
-    skipTest('needs a driver that captures');
-  }
+  needCaptures(stream);
 });
 
 afterAll(() => plain.deallocate(pointer, 4096, stream));

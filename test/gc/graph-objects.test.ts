@@ -2,9 +2,9 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { CudaMemoryResource, type Graph, type GraphExec, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { needCaptures } from '../support/need-captures.js';
 import { retainedBy } from '../support/retained-by.js';
 import { runModule } from '../support/run-module.js';
-import { skipTest } from '../support/skip-test.js';
 import { collectGarbage } from './collection.js';
 
 const plain = new CudaMemoryResource();
@@ -16,11 +16,7 @@ beforeAll(() => {
   pointer = plain.allocate(4096, stream);
 });
 beforeEach(() => {
-  try {
-    capture().dispose();
-  } catch {
-    skipTest('needs a driver that captures');
-  }
+  needCaptures(stream);
 });
 afterAll(() => plain.deallocate(pointer, 4096, stream));
 

@@ -17,9 +17,10 @@
  * holders wait.
  * Cost: a request and a return look at each waiting request once.
  */
+import type { Payer } from '../../lifetimes/payer-numbers.js';
 
 /** Who holds promised bytes. */
-export interface Holder {
+export interface Holder extends Payer {
   /** In the order of admission. */
   readonly number: number;
   readonly priority: number;
@@ -29,9 +30,6 @@ export interface Holder {
   /** How many requests of it are waiting. */
   waits: number;
   isEnded: boolean;
-  /** Live allocations, and the number that they are kept with: those of whoever allocates. */
-  allocations: number;
-  place: number;
 }
 
 /** How a request ended: `undefined` if it was withdrawn by whoever made it. */

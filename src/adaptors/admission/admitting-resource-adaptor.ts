@@ -5,6 +5,7 @@ import { assertBytes, assertMilliseconds, assertOptions, optionNames } from '../
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
+import { PayerNumbers } from '../../lifetimes/payer-numbers.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
@@ -137,7 +138,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #current: CurrentHolder;
   /** The number of the holder that each live allocation was taken from. */
   readonly #taken = new AddressMap();
-  readonly #users = new HolderNumbers();
+  readonly #users = new PayerNumbers<Holder>();
   #admittedAfterWait = 0;
   #waitedMilliseconds = 0;
   #longestWaitMilliseconds = 0;
@@ -363,31 +364,6 @@ function endingWait({ signal, timeoutMilliseconds }: WaitOptions, withdraw: (fai
     signal?.removeEventListener('abort', onAbort);
     clearTimeout(timer);
   };
-}
-
-/** Small numbers for the holders that live allocations were taken from. */
-class HolderNumbers {
-  readonly #holders: (Holder | undefined)[] = [];
-  readonly #spare: number[] = [];
-
-  /** Counts an allocation of a holder. Returns the holder's number. */
-  add(holder: Holder): number {
-    if (holder.allocations++ === 0) {
-      holder.place = this.#spare.pop() ?? this.#holders.length;
-      this.#holders[holder.place] = holder;
-    }
-    return holder.place;
-  }
-
-  /** Ends the count of an allocation. Returns the holder. */
-  remove(number: number): Holder {
-    const holder = this.#holders[number] as Holder;
-    if (--holder.allocations === 0) {
-      this.#holders[number] = undefined;
-      this.#spare.push(number);
-    }
-    return holder;
-  }
 }
 
 /** `admitting` in a specification. */

@@ -1,5 +1,5 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
-import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes } from '../../basics/validation.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
@@ -119,7 +119,7 @@ export class Grant implements Disposable {
     const { promisedBytes, usedBytes } = this.#holder;
     const left = promisedBytes - usedBytes;
     if (bytes > left) throw new ArgumentRangeError(`bytes must be at most ${left}, which are not used, got ${bytes}`);
-    this.#queue.shrink(this.#holder, bytes - (bytes % ALLOCATION_ALIGNMENT));
+    this.#queue.shrink(this.#holder, alignDown(bytes, ALLOCATION_ALIGNMENT));
   }
 
   /** Gives back what is not used, and ends its waits. A second call does nothing. */

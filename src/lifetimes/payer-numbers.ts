@@ -1,0 +1,31 @@
+/** Pays for live allocations: an account, or whoever was promised memory. */
+export interface Payer {
+  /** Live allocations that it pays for, and, while there are any, its place among those who do. */
+  allocations: number;
+  place: number;
+}
+
+/** Small numbers for those who pay for live allocations, which a map from addresses can keep. */
+export class PayerNumbers<P extends Payer> {
+  readonly #payers: (P | undefined)[] = [];
+  readonly #spare: number[] = [];
+
+  /** Counts an allocation. Returns the payer's number. */
+  add(payer: P): number {
+    if (payer.allocations++ === 0) {
+      payer.place = this.#spare.pop() ?? this.#payers.length;
+      this.#payers[payer.place] = payer;
+    }
+    return payer.place;
+  }
+
+  /** Ends the count of an allocation. Returns the payer. */
+  remove(number: number): P {
+    const payer = this.#payers[number] as P;
+    if (--payer.allocations === 0) {
+      this.#payers[number] = undefined;
+      this.#spare.push(number);
+    }
+    return payer;
+  }
+}
