@@ -5,7 +5,7 @@ import type { LogFormat } from '../formats/log-source.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
-import { type Terminal, tellOfFile, warn } from './terminal.js';
+import { type Terminal, tellOfFile, warnOfDamage } from './terminal.js';
 
 const examples = `
 The input's format is detected from its bytes. The output's name gives the format to write: .csv (RMM's
@@ -65,12 +65,7 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
     },
   }).finally(() => bar?.stop());
   const { truncation, omissions } = conversion;
-  if (truncation !== undefined) {
-    warn(
-      terminal,
-      `${name} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; the events before that are converted`,
-    );
-  }
+  if (truncation !== undefined) warnOfDamage(terminal, name, truncation, 'the events before that are converted');
   const told = [
     `${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}`,
     ...omissions.map((each) => `left out: ${each}`),

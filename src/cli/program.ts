@@ -35,6 +35,10 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: 'Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.',
     load: async () => (await import('./report.js')).reportCommand,
   },
+  diff: {
+    description: 'Show what grew from one log to another: by function, label, phase or size.',
+    load: async () => (await import('./diff.js')).diffCommand,
+  },
   generate: {
     description: 'Generate an allocation log of a typical workload, to a file or to standard output.',
     load: async () => (await import('./generate.js')).generateCommand,

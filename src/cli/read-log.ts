@@ -1,10 +1,10 @@
 import { formatBytes, formatCount } from '../basics/units.js';
-import type { LogSource } from '../formats/log-source.js';
+import type { LogProgress, LogSource } from '../formats/log-source.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type ReadAllocationLogOptions, readAllocationLog, readGraphLogs } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
-import { type Terminal, warn, warnOfSkipped } from './terminal.js';
+import { type Terminal, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
 
 /**
  * Reads a log for a command that replays it, and warns about anything that cannot be replayed as it
@@ -12,7 +12,7 @@ import { type Terminal, warn, warnOfSkipped } from './terminal.js';
  * @param layer the layer of a recording
  */
 export async function readLog(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
-  const log = await withProgress(argument, terminal, layer, readAllocationLog);
+  const log = await readNamed(argument, terminal, layer, readAllocationLog);
   warnOfRest(log, terminal);
   if (log.failureCount > 0) warn(terminal, `${log.source} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
   if (log.unfreedCount > 0) {
@@ -24,36 +24,39 @@ export async function readLog(argument: string, terminal: Terminal, layer?: stri
 
 /** Reads the graphs in a log. What a graph never frees is its output, and nothing to warn about. */
 export async function readGraphs(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog[]> {
-  const logs = await withProgress(argument, terminal, layer, readGraphLogs);
+  const logs = await readNamed(argument, terminal, layer, readGraphLogs);
   warnOfRest(logs[0] as AllocationLog, terminal);
   return logs;
 }
 
-async function withProgress<Read>(
+/** Shows the progress of reading one log. */
+export async function withReadingProgress<Read>(
+  terminal: Terminal,
+  read: (onProgress: (progress: LogProgress) => void) => Promise<Read>,
+): Promise<Read> {
+  const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
+  try {
+    return await read(({ bytesRead, totalBytes, events }) =>
+      bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
+    );
+  } finally {
+    bar.stop();
+  }
+}
+
+async function readNamed<Read>(
   argument: string,
   terminal: Terminal,
   layer: string | undefined,
   read: (source: LogSource, options: ReadAllocationLogOptions) => Promise<Read>,
 ): Promise<Read> {
   const { source, name } = logNamed(argument);
-  const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
-  try {
-    return await read(source, {
-      name,
-      ...(layer === undefined ? {} : { layer }),
-      onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
-    });
-  } finally {
-    bar.stop();
-  }
+  return await withReadingProgress(terminal, (onProgress) => read(source, { name, onProgress, ...(layer === undefined ? {} : { layer }) }));
 }
 
 /** Warns of what a log has and its reader left out. */
 function warnOfRest({ source, truncation, skippedRecordCount }: AllocationLog, terminal: Terminal): void {
-  if (truncation !== undefined) {
-    const { offset, fault } = truncation;
-    warn(terminal, `${source} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
-  }
+  if (truncation !== undefined) warnOfDamage(terminal, source, truncation, 'the events before that are used');
   warnOfSkipped(terminal, source, skippedRecordCount);
 }
 

@@ -23,7 +23,8 @@ import { fitForReport, ReplayedEvents } from './fit-for-report.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
-import { type Terminal, tellOfFile, warn, warnOfSkipped } from './terminal.js';
+import { withReadingProgress } from './read-log.js';
+import { type Terminal, tellOfFile, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
@@ -123,7 +124,7 @@ interface ReadLog {
 async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
   const { source, name } = logNamed(path);
   let events: ReplayedEvents | undefined;
-  const run = await withProgress(terminal, (onProgress) =>
+  const run = await readWithWarnings(terminal, (onProgress) =>
     readReportRunAnd(source, { name, onProgress }, (names) => {
       events = new ReplayedEvents(new AllocationProjection(name, names, undefined));
       return events;
@@ -135,31 +136,19 @@ async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
 
 async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
   const { source, name } = logNamed(path);
-  const run = await withProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
+  const run = await readWithWarnings(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
   const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
   appendEvents(run, events);
   return { run, ...events.finish(run) };
 }
 
-/** Shows the progress of reading, and warns of a log that is not read to its end. */
-async function withProgress<Run extends PackedReportRun | RecordedRun>(
+/** Reads a log, and warns if that is not possible to its end. */
+async function readWithWarnings<Run extends PackedReportRun | RecordedRun>(
   terminal: Terminal,
   read: (onProgress: (progress: LogProgress) => void) => Promise<Run>,
 ): Promise<Run> {
-  const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
-  try {
-    const run = await read(({ bytesRead, totalBytes, events }) =>
-      bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
-    );
-    bar.stop();
-    if (run.damage !== undefined) {
-      const { offset, fault, isTruncation } = run.damage;
-      const what = isTruncation ? 'ends early' : 'is damaged';
-      warn(terminal, `${run.source} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows the events before that`);
-    }
-    warnOfSkipped(terminal, run.source, run.skippedRecordCount);
-    return run;
-  } finally {
-    bar.stop();
-  }
+  const run = await withReadingProgress(terminal, read);
+  if (run.damage !== undefined) warnOfDamage(terminal, run.source, run.damage, 'the report shows the events before that');
+  warnOfSkipped(terminal, run.source, run.skippedRecordCount);
+  return run;
 }

@@ -1,6 +1,7 @@
 import { stat } from 'node:fs/promises';
 import { styleText } from 'node:util';
 import { formatCount } from '../basics/units.js';
+import type { RecordingDamage } from '../formats/recorded-run.js';
 import { setting } from '../settings.js';
 
 /** Where text goes: the part of `process.stdout` that commands use. */
@@ -24,6 +25,15 @@ export function bold(text: string, stream: OutputStream): string {
 /** Prints something that a user should know but that is not part of the result. */
 export function warn(terminal: Terminal, message: string): void {
   terminal.stderr.write(`warning: ${message}\n`);
+}
+
+/**
+ * Tells that a log cannot be read to its end.
+ * @param consequence what becomes of the events before that
+ */
+export function warnOfDamage(terminal: Terminal, source: string, damage: RecordingDamage, consequence: string): void {
+  const { offset, fault, isTruncation } = damage;
+  warn(terminal, `${source} ${isTruncation ? 'ends early' : 'is damaged'}, at byte ${formatCount(offset)}: ${fault}; ${consequence}`);
 }
 
 /** Tells that a log is not read completely, if a newer cistern wrote some of its records. */

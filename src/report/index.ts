@@ -1,3 +1,4 @@
+export { type DiffFigures, type DiffGroup, type DiffRow, type DiffRunsOptions, diffRuns, type RunDiff } from './diff-runs.js';
 export { PackedReportRun } from './pack-report-run.js';
 export { readReportRun } from './read-report-run.js';
 export type { ReportFit, ReportGraphs } from './report-contents.js';

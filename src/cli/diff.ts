@@ -1,0 +1,144 @@
+import { Command, Option } from 'commander';
+import { formatBytes, formatCount } from '../basics/units.js';
+import { readRecordedRun } from '../formats/read-recorded-run.js';
+import type { RecordedRun } from '../formats/recorded-run.js';
+import { type DiffFigures, type DiffGroup, type DiffRow, diffGroups, diffRuns, type RunDiff } from '../report/diff-runs.js';
+import { emptyLogAdvice } from './error-advice.js';
+import { logArgument, logNamed } from './log-argument.js';
+import { type FormatOptions, formatOf, formatOptions, integerParser, layerOption } from './options.js';
+import { withReadingProgress } from './read-log.js';
+import { type Column, formatTable, type OutputFormat } from './table.js';
+import { type Terminal, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
+
+const examples = `
+A group's bytes are those that are live at the peak of each log; with --measure, those that are never
+freed, or all that were allocated. Groups that grew come first.
+
+"function" and "line" are the innermost call in the program's own code, as in a report; "function" leaves
+out line numbers, which any edit shifts. The default is function if both logs have stacks, else label if
+both have labels, else size.
+
+Examples:
+  $ cistern diff monday.cistern tuesday.cistern
+  $ cistern diff before.cistern after.cistern --measure end          # what leaks now
+  $ cistern diff batch-8.csv.gz batch-16.csv.gz --by size
+  $ cistern diff main.cistern branch.cistern --by line --limit 5 --format markdown
+`;
+
+/** What a group's bytes are. */
+const measures = {
+  peak: { bytes: 'peakBytes', count: 'peakCount', title: 'live at the peak' },
+  end: { bytes: 'endBytes', count: 'endCount', title: 'never freed' },
+  allocated: { bytes: 'allocatedBytes', count: 'allocatedCount', title: 'allocated' },
+} as const;
+
+type Measure = keyof typeof measures;
+
+interface DiffCommandOptions extends FormatOptions {
+  readonly by?: DiffGroup;
+  readonly measure: Measure;
+  readonly limit: number;
+  readonly layer?: string;
+}
+
+/** `cistern diff`: shows what grew from one log to another. */
+export function diffCommand(terminal: Terminal): Command {
+  const command = new Command('diff')
+    .addArgument(logArgument('<before>', 'the path of a log (RMM CSV, recording or PyTorch snapshot, plain or gzip); - is standard input'))
+    .addArgument(logArgument('<after>', 'the path of a later log'))
+    .addOption(new Option('--by <group>', 'what to group allocations by').choices(diffGroups))
+    .addOption(new Option('--measure <measure>', 'which bytes to compare').choices(Object.keys(measures)).default('peak'))
+    .addOption(new Option('--limit <n>', 'how many groups to print').argParser(integerParser(1)).default(20))
+    .addOption(layerOption());
+  for (const option of formatOptions()) command.addOption(option);
+  return command
+    .addHelpText('after', examples)
+    .action((before: string, after: string, options: DiffCommandOptions) => diff(before, after, options, terminal));
+}
+
+async function diff(before: string, after: string, options: DiffCommandOptions, terminal: Terminal): Promise<void> {
+  const { by, layer, measure, limit } = options;
+  const runs = [await readRun(before, terminal), await readRun(after, terminal)] as const;
+  const result = diffRuns(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
+  for (const [i, side] of [result.total.before, result.total.after].entries()) {
+    if (side.allocatedCount === 0) warn(terminal, `${runs[i]?.source} has no allocations: ${emptyLogAdvice}`);
+  }
+  const format = formatOf(options);
+  terminal.stdout.write(
+    format === 'json' ? `${JSON.stringify(result, undefined, 2)}\n` : describe(result, runs, measure, limit, format, terminal),
+  );
+}
+
+async function readRun(argument: string, terminal: Terminal): Promise<RecordedRun> {
+  const { source, name } = logNamed(argument);
+  const run = await withReadingProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
+  if (run.damage !== undefined) warnOfDamage(terminal, run.source, run.damage, 'the events before that are compared');
+  warnOfSkipped(terminal, run.source, run.skippedRecordCount);
+  return run;
+}
+
+function describe(
+  { by, total, rows }: RunDiff,
+  [before, after]: readonly [RecordedRun, RecordedRun],
+  measure: Measure,
+  limit: number,
+  format: Exclude<OutputFormat, 'json'>,
+  terminal: Terminal,
+): string {
+  const { bytes, count, title } = measures[measure];
+  const growth = (row: DiffRow) => row.after[bytes] - row.before[bytes];
+  const changed = rows.filter((row) => growth(row) !== 0 || row.after[count] !== row.before[count]);
+  changed.sort((a, b) => growth(b) - growth(a) || (a.name < b.name ? -1 : 1));
+  // Those that shrank most are at the end, and as much worth showing as those that grew.
+  const shown = changed.length <= limit ? changed : [...changed].sort((a, b) => Math.abs(growth(b)) - Math.abs(growth(a))).slice(0, limit);
+  const isShown = new Set(shown);
+  const table = formatTable(
+    groupColumns(by, title),
+    changed.filter((row) => isShown.has(row)).map((row) => [row.name, ...cells(row, bytes, count)]),
+    format,
+    terminal.stdout,
+  );
+  const totals = Object.values(measures).map((each) => [each.title, ...cells(total, each.bytes, each.count)]);
+  const rest = [
+    changed.length > shown.length ? `${formatCount(changed.length - shown.length)} more that changed less (--limit)` : '',
+    rows.length > changed.length ? `${formatCount(rows.length - changed.length)} unchanged` : '',
+  ].filter((text) => text !== '');
+  return [
+    `From ${before.source} to ${after.source}\n\n`,
+    formatTable(totalColumns, totals, format, terminal.stdout),
+    '\n',
+    changed.length === 0 ? `${title}, by ${by}: no change\n` : table,
+    rest.length === 0 ? '' : `\n${rest.join(', ')}\n`,
+  ].join('');
+}
+
+type BytesName = (typeof measures)[Measure]['bytes'];
+type CountName = (typeof measures)[Measure]['count'];
+
+function cells({ before, after }: { before: DiffFigures; after: DiffFigures }, bytes: BytesName, count: CountName): string[] {
+  const change = after[bytes] - before[bytes];
+  const counts = after[count] - before[count];
+  return [
+    formatBytes(before[bytes]),
+    formatBytes(after[bytes]),
+    signed(change, formatBytes),
+    before[bytes] === 0 || change === 0 ? '' : inPercent(change / before[bytes]),
+    formatCount(after[count]),
+    signed(counts, formatCount),
+  ];
+}
+
+/** A change in percent; of what became many times as much, how many times. */
+function inPercent(ratio: number): string {
+  return ratio < 10 ? `${signed(100 * ratio, (percent) => percent.toFixed(1))} %` : `× ${formatCount(Math.round(1 + ratio))}`;
+}
+
+function signed(value: number, format: (value: number) => string): string {
+  if (value === 0) return '';
+  return `${value < 0 ? '-' : '+'}${format(Math.abs(value))}`;
+}
+
+const numbers = (titles: readonly string[]) => titles.map((title): Column => ({ title, align: 'right' }));
+const figures = numbers(['before', 'after', 'change', '', 'allocations', '']);
+const totalColumns: readonly Column[] = [{ title: 'bytes', align: 'left' }, ...figures];
+const groupColumns = (by: DiffGroup, title: string): readonly Column[] => [{ title: `${title}, by ${by}`, align: 'left' }, ...figures];
