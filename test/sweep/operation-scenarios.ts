@@ -215,7 +215,11 @@ async function playMoves(run: ScenarioRun): Promise<void> {
   const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
   const data = Uint8Array.from({ length: 3000 }, (_, i) => i);
   const buffer = run.make('a buffer', () => new DeviceBuffer(data, { resource: managed, stream: a }));
-  run.do('move to the device', () => buffer.to(Device.get(), { preferredLocation: true }));
+  const preferredLocation = run.do('ask', () => Device.get().attribute('concurrentManagedAccess')) === 1;
+  if (!preferredLocation) {
+    run.refused('prefer the device', 'ERR_CISTERN_NOT_SUPPORTED', () => buffer.to(Device.get(), { preferredLocation: true }));
+  }
+  run.do('move to the device', () => buffer.to(Device.get(), { preferredLocation }));
   run.do('move to another stream', () => buffer.to(Device.get(), { stream: b }));
   await run.doAsync('move to the host later', () => buffer.toAsync('host'));
   run.do('move to the host', () => buffer.to('host'));
