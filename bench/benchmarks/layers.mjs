@@ -28,6 +28,8 @@ const layers = /** @type {const} */ ([
   'aligned to 512',
   'rounding (multiple)',
   'rounding (top bits)',
+  'accounting',
+  'accounting (request of a tenant)',
   'tracking',
   'logging',
   'recording',

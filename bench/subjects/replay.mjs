@@ -2,6 +2,7 @@
  * Replays a trace through one stack repeatedly, each time on a fresh stack. A sample is one replay,
  * or the median of several for a short trace.
  */
+import { AsyncResource } from 'node:async_hooks';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -46,7 +47,8 @@ const log = await cistern.readAllocationLog(trace);
 const plan = subject === 'planned' ? cistern.planAllocations(log) : undefined;
 const folder = mkdtempSync(join(tmpdir(), 'cistern-bench-'));
 try {
-  const replay = () => cistern.replayLog(log, () => cistern.ResourceStack.of(createResource()), { streams, repeat: 1 });
+  const within = accountsOf(subject);
+  const replay = () => within(() => cistern.replayLog(log, () => cistern.ResourceStack.of(createResource()), { streams, repeat: 1 }));
   let last = replay();
   const firstReplay = last.nanosecondsPerOperation.minimum;
   for (let warm = 2 * log.eventCount; warm < warmUpEvents; warm += 2 * log.eventCount) replay();
@@ -74,6 +76,15 @@ function longestCalls() {
   return times.longest();
 }
 
+/** What runs a replay in the scope of accounts, and in an execution of its own, as a server runs a request. @param {ReplayParameters['subject']} name @returns {<T>(fn: () => T) => T} */
+function accountsOf(name) {
+  if (!name.startsWith('accounting')) return (fn) => fn();
+  const limits = { limitBytes: Number.MAX_SAFE_INTEGER, softBytes: Number.MAX_SAFE_INTEGER };
+  const tenant = new cistern.Account({ name: 'tenant', ...limits });
+  const account = name === 'accounting' ? tenant : new cistern.Account({ name: 'request', parent: tenant, ...limits });
+  return (fn) => new AsyncResource('request').runInAsyncScope(() => account.run(fn));
+}
+
 function createResource() {
   if (subject === 'specified') return cistern.createResource(/** @type {string} */ (resource));
   if (plan !== undefined)
@@ -97,6 +108,9 @@ function createResource() {
       return new cistern.RoundingResourceAdaptor(upstream, { kind: 'multiple', multipleBytes: 2 * cistern.MiB });
     case 'rounding (top bits)':
       return new cistern.RoundingResourceAdaptor(upstream, { kind: 'top-bits' });
+    case 'accounting':
+    case 'accounting (request of a tenant)':
+      return new cistern.AccountingResourceAdaptor(upstream);
     case 'tracking':
       return new cistern.TrackingResourceAdaptor(upstream);
     case 'logging':

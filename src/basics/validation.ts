@@ -7,9 +7,14 @@ import { ALLOCATION_ALIGNMENT, isPowerOfTwo, parseBytes } from './units.js';
  * @throws ArgumentTypeError, ArgumentRangeError
  */
 export function assertBytes(bytes: unknown, name = 'bytes'): asserts bytes is number {
-  if (Number.isSafeInteger(bytes) && (bytes as number) >= 0) return;
-  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}${sizeHint(bytes)}`);
-  throw new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${bytes}`);
+  if (!Number.isSafeInteger(bytes) || (bytes as number) < 0) throw notBytes(bytes, name);
+}
+
+/** Apart from the check, which is then short enough to be inlined everywhere. */
+function notBytes(value: unknown, name: string): ArgumentTypeError | ArgumentRangeError {
+  return typeof value === 'number'
+    ? new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${value}`)
+    : new ArgumentTypeError(`${name} must be a number, got ${formatValue(value)}${sizeHint(value)}`);
 }
 
 /** How to write a size that was given as text. */

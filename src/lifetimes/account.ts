@@ -73,11 +73,13 @@ export type Charge = 'made' | 'crossed' | 'refused';
 
 /** Where an account has its numbers. */
 const live = 0;
-const limit = 1;
-const soft = 2;
+/** Charges up to here need no other look: the lesser one of `limit` and `soft`. */
+const plain = 1;
+const limit = 2;
+const soft = 3;
 /** The most before any of the payments: between them, bytes only rise. */
-const peak = 3;
-const total = 4;
+const peak = 4;
+const paid = 5;
 
 /** How many holders an error names. */
 const namedHolders = 3;
@@ -117,7 +119,7 @@ export class Account {
   readonly softBytes: number | undefined;
   readonly #onSoftLimit: ((account: Account) => void) | undefined;
   /** In an array, since V8 makes an object for each fraction or large integer that is stored in a field. */
-  readonly #numbers = new Float64Array(5);
+  readonly #numbers = new Float64Array(6);
   #refusals = 0;
   /** @internal Live allocations that are charged to this account itself, and its place among those who pay. */
   allocations = 0;
@@ -140,7 +142,7 @@ export class Account {
     this.softBytes = softBytes;
     this.#numbers[soft] = softBytes ?? Number.POSITIVE_INFINITY;
     this.#onSoftLimit = onSoftLimit;
-    this.#numbers[limit] = limitBytes ?? Number.POSITIVE_INFINITY;
+    this.#setLimit(limitBytes);
     refuseCloning(this);
     register(this);
   }
@@ -163,7 +165,7 @@ export class Account {
    */
   set limitBytes(bytes: number | undefined) {
     if (bytes !== undefined) assertBytes(bytes, 'limitBytes');
-    this.#numbers[limit] = bytes ?? Number.POSITIVE_INFINITY;
+    this.#setLimit(bytes);
   }
 
   /** Bytes charged and not paid back: its own, and those of the accounts within it. */
@@ -178,7 +180,7 @@ export class Account {
 
   /** Bytes of all allocations, freed or not. */
   get totalBytes(): number {
-    return this.#numbers[total] as number;
+    return (this.#numbers[paid] as number) + this.liveBytes;
   }
 
   /** Allocations that the limit of this account refused. */
@@ -207,8 +209,21 @@ export class Account {
 
   /** @internal Charges this account and those around it, or none of them. */
   charge(bytes: number): Charge {
+    let account: Account | undefined = this;
+    do {
+      const numbers: Float64Array = account.#numbers;
+      const after = (numbers[live] as number) + bytes;
+      if (after > (numbers[plain] as number)) return this.#chargeFrom(account, bytes);
+      numbers[live] = after;
+      account = account.parent;
+    } while (account !== undefined);
+    return 'made';
+  }
+
+  /** The rest of a charge, from an account on whose limit or soft limit it may pass. */
+  #chargeFrom(first: Account, bytes: number): Charge {
     let result: Charge = 'made';
-    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
+    for (let account: Account | undefined = first; account !== undefined; account = account.parent) {
       const numbers = account.#numbers;
       const before = numbers[live] as number;
       const after = before + bytes;
@@ -220,9 +235,14 @@ export class Account {
       }
       if (after > (numbers[soft] as number) && before <= (numbers[soft] as number)) result = 'crossed';
       numbers[live] = after;
-      numbers[total] = (numbers[total] as number) + bytes;
     }
     return result;
+  }
+
+  #setLimit(bytes: number | undefined): void {
+    const numbers = this.#numbers;
+    numbers[limit] = bytes ?? Number.POSITIVE_INFINITY;
+    numbers[plain] = Math.min(numbers[limit], numbers[soft] as number);
   }
 
   /** @internal Counts a charge whose memory was allocated. Returns the number to end it with. */
@@ -232,12 +252,15 @@ export class Account {
 
   /** @internal Ends a charge that was confirmed. */
   end(bytes: number): void {
-    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
-      const numbers = account.#numbers;
+    let account: Account | undefined = this;
+    do {
+      const numbers: Float64Array = account.#numbers;
       const before = numbers[live] as number;
       if (before > (numbers[peak] as number)) numbers[peak] = before;
       numbers[live] = before - bytes;
-    }
+      numbers[paid] = (numbers[paid] as number) + bytes;
+      account = account.parent;
+    } while (account !== undefined);
   }
 
   /**
@@ -248,7 +271,6 @@ export class Account {
     for (let account: Account | undefined = this; account !== refusing && account !== undefined; account = account.parent) {
       const numbers = account.#numbers;
       numbers[live] = (numbers[live] as number) - bytes;
-      numbers[total] = (numbers[total] as number) - bytes;
     }
   }
 
@@ -323,16 +345,15 @@ let lastAccount: Account | undefined;
 export function currentAccount(): Account | undefined {
   if (!hasScopes) return undefined;
   const frame = innermostFrame();
-  if (frame !== lastFrame) {
-    lastFrame = frame;
-    lastAccount = innermostAccount(frame);
-  }
-  return lastAccount;
+  return frame === lastFrame ? lastAccount : findAccount(frame);
 }
 
-function innermostAccount(frame: ScopeFrame | undefined): Account | undefined {
-  for (let each = frame; each !== undefined; each = each.outer) if (isAccountFrame(each)) return each.account;
-  return undefined;
+function findAccount(frame: ScopeFrame | undefined): Account | undefined {
+  lastFrame = frame;
+  let each = frame;
+  while (each !== undefined && !isAccountFrame(each)) each = each.outer;
+  lastAccount = each?.account;
+  return lastAccount;
 }
 
 function isAccountFrame(frame: ScopeFrame): frame is AccountFrame {

@@ -59,24 +59,28 @@ const frames = new AsyncLocalStorage<ScopeFrame>();
 let wasEntered = false;
 /** Whether the frame is kept at the resource of the execution; known once a scope was entered. */
 let isKeptByExecution = false;
-/** The execution whose frame was read last, and that frame; 0 for none, which several can have as their id. */
-let lastExecution = 0;
+/** The execution whose frame was read last, and that frame; never 0, which several can have as their id. */
+const none = -1;
+let lastExecution = none;
 let lastFrame: ScopeFrame | undefined;
 
 /** The innermost current scope. */
 export function innermostFrame(): ScopeFrame | undefined {
   if (!wasEntered) return undefined;
-  if (!isKeptByExecution) return frames.getStore();
+  return executionAsyncId() === lastExecution ? lastFrame : askStorage();
+}
+
+function askStorage(): ScopeFrame | undefined {
+  const frame = frames.getStore();
   const execution = executionAsyncId();
-  if (execution !== lastExecution || execution === 0) {
-    lastFrame = frames.getStore();
-    lastExecution = execution;
-  }
-  return lastFrame;
+  if (!isKeptByExecution || execution === 0) return frame;
+  lastExecution = execution;
+  lastFrame = frame;
+  return frame;
 }
 
 function forgetLastFrame(): void {
-  lastExecution = 0;
+  lastExecution = none;
   lastFrame = undefined;
 }
 

@@ -13,7 +13,7 @@
  */
 
 import { FaultyResourceError, formatPointer, formatValue } from '../basics/errors.js';
-import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import type { Segment } from '../suballocation/blocks.js';
@@ -32,11 +32,14 @@ export function servedPointer(
   stream: Stream,
   alignment: number = ALLOCATION_ALIGNMENT,
 ): DevicePointer {
-  // The remainder of a double is slow.
-  if (isAddress(pointer, bytes) && (pointer & (ALLOCATION_ALIGNMENT - 1)) === 0) {
-    if (alignment <= ALLOCATION_ALIGNMENT || pointer % alignment === 0) return pointer;
-  }
-  return unusualAnswer(pointer, by, bytes, stream, alignment);
+  // The remainder of a double is slow. Short, so that it is inlined everywhere.
+  return typeof pointer === 'number' &&
+    pointer > 0 &&
+    pointer <= Number.MAX_SAFE_INTEGER - bytes &&
+    alignUp(pointer, ALLOCATION_ALIGNMENT) === pointer &&
+    (alignment <= ALLOCATION_ALIGNMENT || pointer % alignment === 0)
+    ? pointer
+    : unusualAnswer(pointer, by, bytes, stream, alignment);
 }
 
 /** The error for memory that overlaps what the caller already has of the resource. */

@@ -55,16 +55,15 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     const chargedBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
     const charge = account.charge(chargedBytes);
     if (charge !== 'made') this.#answer(charge, account, bytes, chargedBytes, stream);
-    let pointer: DevicePointer;
     try {
-      pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      // Memory that was freed past this adaptor: its bytes are not known any more.
+      this.#charged.insert(pointer, account.confirm());
+      return pointer;
     } catch (error) {
       account.undo(chargedBytes);
       throw this.passOn(error);
     }
-    // Memory that was freed past this adaptor: its bytes are not known any more.
-    this.#charged.insert(pointer, account.confirm());
-    return pointer;
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
