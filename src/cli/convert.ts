@@ -1,9 +1,10 @@
 import { Command, Option } from 'commander';
 import { formatBytes, formatCount } from '../basics/units.js';
-import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
+import { type ConvertedFormat, convertLog } from '../formats/convert-log.js';
 import type { LogFormat } from '../formats/log-source.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
+import { toOption } from './options.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
 import { type Terminal, tellOfFile, warnOfDamage } from './terminal.js';
 
@@ -40,7 +41,7 @@ export function convertCommand(terminal: Terminal): Command {
         'pytorch-snapshot',
       ]),
     )
-    .addOption(new Option('--to <format>', "the format to write (default: from the output's name)").choices(convertedFormats))
+    .addOption(toOption())
     .addOption(new Option('--layer <name>', 'the layer to write, if the format holds only one (default: the one nearest to the program)'))
     .addOption(forceOption())
     .addHelpText('after', examples)

@@ -1,14 +1,13 @@
 import { Command, Option } from 'commander';
 import { formatBytes, formatCount } from '../basics/units.js';
-import { readRecordedRun } from '../formats/read-recorded-run.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { type DiffFigures, type DiffGroup, type DiffRow, diffGroups, diffRuns, type RunDiff } from '../report/diff-runs.js';
 import { emptyLogAdvice } from './error-advice.js';
-import { logArgument, logNamed } from './log-argument.js';
+import { logArgument } from './log-argument.js';
 import { type FormatOptions, formatOf, formatOptions, integerParser, layerOption } from './options.js';
-import { withReadingProgress } from './read-log.js';
+import { readRun } from './read-log.js';
 import { type Column, formatTable, type OutputFormat } from './table.js';
-import { type Terminal, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
+import { type Terminal, warn } from './terminal.js';
 
 const examples = `
 A group's bytes are those that are live at the peak of each log; with --measure, those that are never
@@ -58,7 +57,8 @@ export function diffCommand(terminal: Terminal): Command {
 
 async function diff(before: string, after: string, options: DiffCommandOptions, terminal: Terminal): Promise<void> {
   const { by, layer, measure, limit } = options;
-  const runs = [await readRun(before, terminal), await readRun(after, terminal)] as const;
+  const consequence = 'the events before that are compared';
+  const runs = [await readRun(before, terminal, consequence), await readRun(after, terminal, consequence)] as const;
   const result = diffRuns(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
   for (const [i, side] of [result.total.before, result.total.after].entries()) {
     if (side.allocatedCount === 0) warn(terminal, `${runs[i]?.source} has no allocations: ${emptyLogAdvice}`);
@@ -67,14 +67,6 @@ async function diff(before: string, after: string, options: DiffCommandOptions, 
   terminal.stdout.write(
     format === 'json' ? `${JSON.stringify(result, undefined, 2)}\n` : describe(result, runs, measure, limit, format, terminal),
   );
-}
-
-async function readRun(argument: string, terminal: Terminal): Promise<RecordedRun> {
-  const { source, name } = logNamed(argument);
-  const run = await withReadingProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
-  if (run.damage !== undefined) warnOfDamage(terminal, run.source, run.damage, 'the events before that are compared');
-  warnOfSkipped(terminal, run.source, run.skippedRecordCount);
-  return run;
 }
 
 function describe(

@@ -2,6 +2,7 @@ import { InvalidArgumentError, Option } from 'commander';
 import { formatBytes, KiB, parseBytes } from '../basics/units.js';
 import { type Backend, currentBackend, selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
+import { convertedFormats } from '../formats/convert-log.js';
 import type { ReplayStreams } from '../replay/replay-result.js';
 import { SpecificationOption } from './command-files.js';
 import type { OutputFormat } from './table.js';
@@ -63,6 +64,11 @@ export function streamsOption(): Option {
   return new Option('--streams <streams>', "the log's own streams, one per thread, or a single one")
     .choices(['log', 'thread', 'single'])
     .default('log');
+}
+
+/** `--to`. */
+export function toOption(): Option {
+  return new Option('--to <format>', "the format to write (default: from the output's name)").choices(convertedFormats);
 }
 
 /** `--layer`. */

@@ -39,6 +39,10 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: 'Show what grew from one log to another: by function, label, phase or size.',
     load: async () => (await import('./diff.js')).diffCommand,
   },
+  estimate: {
+    description: 'Estimate what a program needs at another batch size, or the largest that fits, from several of its logs.',
+    load: async () => (await import('./estimate.js')).estimateCommand,
+  },
   generate: {
     description: 'Generate an allocation log of a typical workload, to a file or to standard output.',
     load: async () => (await import('./generate.js')).generateCommand,

@@ -1,5 +1,7 @@
 import { formatBytes, formatCount } from '../basics/units.js';
 import type { LogProgress, LogSource } from '../formats/log-source.js';
+import { readRecordedRun } from '../formats/read-recorded-run.js';
+import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type ReadAllocationLogOptions, readAllocationLog, readGraphLogs } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
@@ -29,11 +31,29 @@ export async function readGraphs(argument: string, terminal: Terminal, layer?: s
   return logs;
 }
 
-/** Shows the progress of reading one log. */
-export async function withReadingProgress<Read>(
+/**
+ * Reads everything that a log holds, and warns if that is not possible to its end.
+ * @param consequence what becomes of the events before the damage
+ */
+export async function readRun(argument: string, terminal: Terminal, consequence: string): Promise<RecordedRun> {
+  const { source, name } = logNamed(argument);
+  return await readWithWarnings(terminal, consequence, (onProgress) => readRecordedRun(source, { name, onProgress }));
+}
+
+/** The same, for any way of reading it. */
+export async function readWithWarnings<Run extends Pick<RunDescription, 'source' | 'damage' | 'skippedRecordCount'>>(
   terminal: Terminal,
-  read: (onProgress: (progress: LogProgress) => void) => Promise<Read>,
-): Promise<Read> {
+  consequence: string,
+  read: (onProgress: (progress: LogProgress) => void) => Promise<Run>,
+): Promise<Run> {
+  const run = await withProgress(terminal, read);
+  if (run.damage !== undefined) warnOfDamage(terminal, run.source, run.damage, consequence);
+  warnOfSkipped(terminal, run.source, run.skippedRecordCount);
+  return run;
+}
+
+/** Shows the progress of reading one log. */
+async function withProgress<Read>(terminal: Terminal, read: (onProgress: (progress: LogProgress) => void) => Promise<Read>): Promise<Read> {
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
     return await read(({ bytesRead, totalBytes, events }) =>
@@ -51,7 +71,7 @@ async function readNamed<Read>(
   read: (source: LogSource, options: ReadAllocationLogOptions) => Promise<Read>,
 ): Promise<Read> {
   const { source, name } = logNamed(argument);
-  return await withReadingProgress(terminal, (onProgress) => read(source, { name, onProgress, ...(layer === undefined ? {} : { layer }) }));
+  return await withProgress(terminal, (onProgress) => read(source, { name, onProgress, ...(layer === undefined ? {} : { layer }) }));
 }
 
 /** Warns of what a log has and its reader left out. */

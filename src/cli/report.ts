@@ -4,8 +4,6 @@ import { Command, Option } from 'commander';
 import { ArgumentRangeError } from '../basics/errors.js';
 import { formatBytes, formatCount } from '../basics/units.js';
 import { appendEvents, EventKind } from '../formats/event-columns.js';
-import type { LogProgress } from '../formats/log-source.js';
-import { readRecordedRun } from '../formats/read-recorded-run.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { planAllocations } from '../planning/plan-allocations.js';
 import { plannedRun } from '../planning/planned-run.js';
@@ -23,8 +21,8 @@ import { fitForReport, ReplayedEvents } from './fit-for-report.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
-import { withReadingProgress } from './read-log.js';
-import { type Terminal, tellOfFile, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
+import { readRun, readWithWarnings } from './read-log.js';
+import { type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
@@ -114,6 +112,8 @@ function hasAllocations(run: PackedReportRun | RecordedRun): boolean {
   return run.kinds.some((kind) => kind === EventKind.allocate || kind === EventKind.failure);
 }
 
+const consequence = 'the report shows the events before that';
+
 /** A log for the page, and for replays if it can be replayed. */
 interface ReadLog {
   readonly run: PackedReportRun | RecordedRun;
@@ -124,7 +124,7 @@ interface ReadLog {
 async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
   const { source, name } = logNamed(path);
   let events: ReplayedEvents | undefined;
-  const run = await readWithWarnings(terminal, (onProgress) =>
+  const run = await readWithWarnings(terminal, consequence, (onProgress) =>
     readReportRunAnd(source, { name, onProgress }, (names) => {
       events = new ReplayedEvents(new AllocationProjection(name, names, undefined));
       return events;
@@ -135,20 +135,8 @@ async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
 }
 
 async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
-  const { source, name } = logNamed(path);
-  const run = await readWithWarnings(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
-  const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
+  const run = await readRun(path, terminal, consequence);
+  const events = new ReplayedEvents(new AllocationProjection(logNamed(path).name, run, undefined));
   appendEvents(run, events);
   return { run, ...events.finish(run) };
-}
-
-/** Reads a log, and warns if that is not possible to its end. */
-async function readWithWarnings<Run extends PackedReportRun | RecordedRun>(
-  terminal: Terminal,
-  read: (onProgress: (progress: LogProgress) => void) => Promise<Run>,
-): Promise<Run> {
-  const run = await withReadingProgress(terminal, read);
-  if (run.damage !== undefined) warnOfDamage(terminal, run.source, run.damage, 'the report shows the events before that');
-  warnOfSkipped(terminal, run.source, run.skippedRecordCount);
-  return run;
 }

@@ -4,7 +4,7 @@ import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js
 import { writeWhole } from '../files/write-whole.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
 import { EventKind } from './event-columns.js';
-import { nearestLayer } from './layers.js';
+import { chosenLayer } from './layer-allocations.js';
 import type { LogFormat, LogSource } from './log-source.js';
 import { SnapshotPlan, snapshotPickle } from './pytorch-snapshot/convert-to-snapshot.js';
 import { readRecordedRun } from './read-recorded-run.js';
@@ -102,7 +102,7 @@ export interface Conversion {
  */
 export async function convertLog(source: LogSource, output: string, options: ConvertLogOptions = {}): Promise<Conversion> {
   assertOptions(options, knownOptions);
-  const format = outputFormat(output, options.to);
+  const format = formatToWrite(output, options.to);
   if (options.from !== undefined) assertOneOf(options.from, ['rmm-csv', 'recording', 'pytorch-snapshot'], 'from');
   const { onProgress } = options;
   const run = await readRecordedRun(source, {
@@ -113,24 +113,38 @@ export async function convertLog(source: LogSource, output: string, options: Con
   if (damage !== undefined && !damage.isTruncation) {
     throw new InvalidLogError(run.source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
   }
-  const written: WrittenEvents = { count: 0 };
-  const { pieces, omissions } = converted(run, format, options.layer, written);
-  await writeWhole(output, async (sink) => {
-    for (const piece of pieces) {
-      await sink.write(piece);
-      onProgress?.({ step: 'writing', done: written.count, total: run.eventCount });
-    }
-  });
+  const omissions = await writeRun(run, output, { ...options, to: format });
   const skipped = run.skippedRecordCount;
   if (skipped > 0) omissions.push(`records that only a newer cistern knows: ${skipped}`);
   return { format, eventCount: run.eventCount, omissions, truncation: damage };
 }
 
 /**
+ * Writes a run to a file, completely or not at all. Returns what the format leaves out.
+ * @internal
+ */
+export async function writeRun(
+  run: RecordedRun,
+  output: string,
+  { to, layer, onProgress }: Omit<ConvertLogOptions, 'from'> = {},
+): Promise<string[]> {
+  const written: WrittenEvents = { count: 0 };
+  const { pieces, omissions } = converted(run, formatToWrite(output, to), layer, written);
+  await writeWhole(output, async (sink) => {
+    for (const piece of pieces) {
+      await sink.write(piece);
+      onProgress?.({ step: 'writing', done: written.count, total: run.eventCount });
+    }
+  });
+  return omissions;
+}
+
+/**
  * The format that a path asks for.
  * @throws ArgumentRangeError if no format is given and the path's ending is unknown.
+ * @internal
  */
-function outputFormat(path: string, given: ConvertedFormat | undefined): ConvertedFormat {
+export function formatToWrite(path: string, given: ConvertedFormat | undefined): ConvertedFormat {
   if (given !== undefined) {
     assertOneOf(given, convertedFormats, 'to');
     return given;
@@ -162,16 +176,6 @@ function converted(
   if (format === 'rmm-csv') return { pieces: rmmCsv(run, layer, written), omissions: [...omissions, ...omissionsOfCsv(run, layer)] };
   const plan = new SnapshotPlan(run, layer);
   return { pieces: snapshotPickle(plan, written), omissions: [...omissions, ...omissionsOfSnapshot(plan)] };
-}
-
-/** @throws InvalidLogError if there is no layer of that name. */
-function chosenLayer(run: RecordedRun, name: string | undefined): number {
-  const withAllocations = new Set<number>();
-  for (let i = 0; i < run.eventCount; i++) if ((run.kinds[i] as number) <= EventKind.failure) withAllocations.add(run.layerOf[i] as number);
-  const layer = nearestLayer(run.layers, (index) => withAllocations.has(index), name);
-  if (layer !== undefined || name === undefined) return layer ?? 0;
-  const known = [...new Set(run.layers.map((each) => each.name))].join(', ');
-  throw new InvalidLogError(run.source, undefined, `has no layer ${formatValue(name)}; there are: ${known || 'none'}`);
 }
 
 function otherLayers(run: RecordedRun, layer: number): string[] {

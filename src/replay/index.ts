@@ -1,4 +1,5 @@
 export { AllocationLog, type EventChunk, type LogEvent } from './allocation-log.js';
+export { type EstimateCheck, type EstimateSample, type EstimateSource, RunEstimator, type RunEstimatorOptions } from './estimate-run.js';
 export {
   type ExplainFailureOptions,
   explainFailure,

@@ -1,8 +1,7 @@
-import { ArgumentRangeError, formatValue, InvalidLogError } from '../basics/errors.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
-import { EventKind } from '../formats/event-columns.js';
-import { nearestLayer, sharesLabels } from '../formats/layers.js';
+import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { callSites } from './call-sites.js';
 import { shortenPaths } from './shorten-paths.js';
@@ -95,18 +94,9 @@ type MutableFigures = { -readonly [Name in keyof DiffFigures]: DiffFigures[Name]
 
 const nothing: DiffFigures = { peakBytes: 0, peakCount: 0, endBytes: 0, endCount: 0, allocatedBytes: 0, allocatedCount: 0 };
 
-/** The allocations of one layer in columns, in order. */
-interface LayerAllocations {
-  /** By allocation: the event that made it, and its label. */
-  readonly events: number[];
-  readonly labels: number[];
-  /** Allocations in order, `~allocation` for a free. */
-  readonly operations: number[];
-}
-
 /** The figures of the groups of a run, by name. */
 function figuresOf(run: RecordedRun, by: DiffGroup, layer: string | undefined): { total: DiffFigures; groups: Map<string, DiffFigures> } {
-  const allocations = allocationsOf(run, layer);
+  const allocations = allocationsOf(run, chosenLayer(run, layer));
   const nameOf = namesOf(run, by, allocations);
   const total: MutableFigures = { ...nothing };
   const groups = new Map<string, MutableFigures>();
@@ -148,39 +138,6 @@ function peakOf(run: RecordedRun, { events, operations }: LayerAllocations): num
     peak = i;
   }
   return peak;
-}
-
-function allocationsOf(run: RecordedRun, name: string | undefined): LayerAllocations {
-  const { kinds, layerOf, firsts, seconds, layers } = run;
-  const hasAllocations = new Set<number>();
-  for (const [i, kind] of kinds.entries()) if (kind === EventKind.allocate) hasAllocations.add(layerOf[i] as number);
-  const layer = nearestLayer(layers, (index) => hasAllocations.has(index), name);
-  if (layer === undefined && name !== undefined) {
-    const known = layers.map((each) => each.name).join(', ');
-    throw new InvalidLogError(run.source, undefined, `has no layer ${formatValue(name)}; there are: ${known || 'none'}`);
-  }
-  const allocations: LayerAllocations = { events: [], labels: [], operations: [] };
-  const live = new Map<number, number>();
-  for (const [i, kind] of kinds.entries()) {
-    const pointer = firsts[i] as number;
-    if (kind === EventKind.label) {
-      const labelled = sharesLabels(layers, layerOf[i] as number, layer ?? 0) ? live.get(pointer) : undefined;
-      if (labelled !== undefined) allocations.labels[labelled] = seconds[i] as number;
-    } else if (layerOf[i] === layer && kind === EventKind.allocate) {
-      const allocation = allocations.events.push(i) - 1;
-      allocations.labels.push(0);
-      allocations.operations.push(allocation);
-      // Allocations of zero bytes have no memory, and may share a pointer.
-      if (seconds[i] === 0) allocations.operations.push(~allocation);
-      else live.set(pointer, allocation);
-    } else if (layerOf[i] === layer && kind === EventKind.free) {
-      const freed = live.get(pointer);
-      if (freed === undefined) continue;
-      live.delete(pointer);
-      allocations.operations.push(~freed);
-    }
-  }
-  return allocations;
 }
 
 /** What the group of an allocation is called. */
