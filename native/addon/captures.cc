@@ -131,7 +131,7 @@ Status NoteWhetherCaptured(Environment& environment, const StreamEntry& stream, 
   return status;
 }
 
-Status CheckWait(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside) {
+Status CheckWaitInCapture(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside) {
   if (event.capture != 0 && outside) return kCapturedEvent;
   if (event.capture != 0) stream.never_captured = false;
   const Status captured = CheckNotCapturedHere(environment, stream);

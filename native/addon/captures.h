@@ -54,7 +54,11 @@ Status NoteWhetherCaptured(Environment& environment, const StreamEntry& stream, 
 }
 // Whether the stream may wait for the event: not across the bounds of a capture, except to join it. With
 // `outside`, neither may be of a capture.
-Status CheckWait(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside);
+Status CheckWaitInCapture(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside);
+inline Status CheckWait(Environment& environment, StreamEntry& stream, const EventEntry& event, bool outside) {
+  if (stream.never_captured && event.capture == 0) return kSuccess;
+  return CheckWaitInCapture(environment, stream, event, outside);
+}
 // kCapturedEvent if the event was last recorded in a capture.
 inline Status CheckNotCaptured(const EventEntry& event) { return event.capture == 0 ? kSuccess : kCapturedEvent; }
 

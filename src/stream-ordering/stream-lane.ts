@@ -75,17 +75,18 @@ export class StreamLane implements Lane {
    * cannot be recorded: the stream may be gone, or is captured.
    */
   get isHeldBack(): boolean {
-    return (this.isHeld || (this.mustRecord && this.#isUnrecorded) || (this.identity.isCaptured && this.#needsEvent)) && !this.isIdle;
+    return (this.isHeld || (this.mustRecord && this.#isUnrecorded) || (this.identity.isCaptured && this.#needsEvent())) && !this.isIdle;
   }
 
   /** Whether an event must be recorded for the freed memory before the stream ends. */
   get needsLastEvent(): boolean {
     // The owner of a caller's event may record it again when the stream that could replace it is
     // gone.
-    return !this.isIdle && this.#needsEvent;
+    return !this.isIdle && this.#needsEvent();
   }
 
-  get #needsEvent(): boolean {
+  /** A method, as V8 leaves compiled code for a private getter. */
+  #needsEvent(): boolean {
     return this.#isUnrecorded || this.#callerEvent !== undefined;
   }
 
@@ -191,14 +192,15 @@ export class StreamLane implements Lane {
 
   #cover(): Event | undefined {
     if (this.isIdle) return undefined;
-    if (this.#needsEvent) this.record();
+    if (this.#needsEvent()) this.record();
     return this.#event;
   }
 
   /** Records the lane's event. It covers all of the lane's memory. */
   record(): void {
     const event = this.#event ?? this.#createEvent();
-    if (this.isHeldBack) StreamIdentity.releases++;
+    // Under `'eager'`, the first two are false: V8 then leaves the third out of what it inlines.
+    if ((this.isHeld || this.#needsEvent()) && this.isHeldBack) StreamIdentity.releases++;
     // A recording that fails may destroy the previous one.
     if (this.#isRecorded) this.#isUnrecorded = true;
     event.recordOn(this.identity);

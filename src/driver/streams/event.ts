@@ -179,15 +179,14 @@ export class Event implements Disposable {
     if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed)
       refuseStream(stream, 'record an event');
     this.#assertNotShared('record an event');
-    this.#recordOn(stream.identity, 0);
+    this.recordOn(stream.identity, 0);
   }
 
-  /** @internal Records on a stream whose `Stream` objects may all be gone, and that is not captured. */
-  recordOn(identity: StreamIdentity): void {
-    this.#recordOn(identity, 1);
-  }
-
-  #recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1): void {
+  /**
+   * @internal Records on a stream whose `Stream` objects may all be gone.
+   * @param outsideOfCaptures 1: refuses a stream that is captured
+   */
+  recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1 = 1): void {
     this.version = ++StreamIdentity.records;
     this.recordedOn = identity.key;
     // What another module exports is checked at each use.
