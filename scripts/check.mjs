@@ -136,6 +136,7 @@ const steps = {
   docs: () => {
     run('typedoc', []);
     run('node', ['scripts/site-links.mjs']);
+    run('node', ['scripts/site-search.mjs']);
   },
   api: () => run('node', ['scripts/api-report.mjs', '--check']),
   tests: () => run(runSuite[0], runSuite.slice(1)),

@@ -2,6 +2,7 @@ export declare const platforms: Readonly<Record<string, { readonly os: string; r
 export declare function originOf(environment: Readonly<Record<string, string | undefined>>): {
   readonly repository?: { readonly type: string; readonly url: string };
   readonly bugs?: { readonly url: string };
+  readonly homepage?: string;
 };
 export declare function ownPlatform(): string;
 export declare function packMain(out: string): string;

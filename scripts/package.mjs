@@ -42,10 +42,14 @@ export function ownPlatform() {
  * them, which provenance demands.
  */
 export function originOf({ GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name }) {
-  const { repository, bugs } = manifest;
-  if (!server || !name) return { repository, bugs };
+  const { repository, bugs, homepage } = manifest;
+  if (!server || !name) return { repository, bugs, homepage };
   const address = `${server}/${name}`;
-  return { repository: repository ?? { type: 'git', url: `git+${address}.git` }, bugs: bugs ?? { url: `${address}/issues` } };
+  return {
+    repository: repository ?? { type: 'git', url: `git+${address}.git` },
+    bugs: bugs ?? { url: `${address}/issues` },
+    homepage: homepage ?? `${address}#readme`,
+  };
 }
 
 /** What package.json of a platform's package says. */
@@ -85,7 +89,7 @@ export function mainManifest(names = Object.keys(platforms)) {
 /** Fields that a published package needs and that are not known here. */
 function missingFields() {
   const known = { ...manifest, ...originOf(env) };
-  return ['author', 'repository', 'bugs'].filter((field) => known[field] === undefined);
+  return ['author', 'repository', 'bugs', 'homepage'].filter((field) => known[field] === undefined);
 }
 
 /** @returns {string} the tarball's path */

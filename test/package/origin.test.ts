@@ -5,6 +5,7 @@ test('packages name the repository of the workflow that makes them', () => {
   expect(originOf({ GITHUB_SERVER_URL: 'https://example.com', GITHUB_REPOSITORY: 'some/cistern' })).toEqual({
     repository: { type: 'git', url: 'git+https://example.com/some/cistern.git' },
     bugs: { url: 'https://example.com/some/cistern/issues' },
+    homepage: 'https://example.com/some/cistern#readme',
   });
 });
 

@@ -1,0 +1,75 @@
+// Checks the search of the site in docs/api: what people type must lead to the page they need.
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { exit } from 'node:process';
+import { inflateSync } from 'node:zlib';
+
+/** What is typed, and what one of the first three results must be. */
+const queries = [
+  ['pool', 'PoolMemoryResource'],
+  ['out of memory', 'Out of memory'],
+  ['oom', 'Out of memory'],
+  ['leak', 'Tutorial'],
+  ['install', 'Installing, devices and settings'],
+  ['getting started', 'Tutorial'],
+  ['buffer', 'DeviceBuffer'],
+  ['stream', 'Stream'],
+  ['arena', 'ArenaMemoryResource'],
+  ['limit', 'LimitingResourceAdaptor'],
+  ['statistics', 'StatisticsResourceAdaptor'],
+  ['deallocation events', 'Deallocation events'],
+  ['eager', 'Deallocation events'],
+  ['fragmentation', 'Looking at a run'],
+  ['batch size', 'Choosing a resource by replaying your own log'],
+  ['graph', 'Graphs'],
+  ['worker', 'Workers'],
+  ['pytorch', 'Coming from RMM, PyTorch, CuPy or tf.js'],
+  ['rmm', 'Coming from RMM, PyTorch, CuPy or tf.js'],
+  ['environment variable', 'Settings'],
+  ['error codes', 'Errors'],
+  ['webpack', 'Bundlers and test runners'],
+  ['custom resource', 'Writing a resource or an adaptor'],
+  ['addon', 'Addons'],
+  ['prometheus', 'Watching a running program'],
+  ['multi gpu', 'Several devices'],
+  ['quota', 'Serving many requests'],
+  ['sleep', 'Sleeping'],
+  ['dlpack', 'Foreign memory'],
+  ['command', 'Commands'],
+];
+
+const require = createRequire(import.meta.url);
+// The library that the pages search with, as typedoc has it.
+const lunr = createRequire(require.resolve('typedoc'))('lunr');
+const packed = /"(.*)"/.exec(readFileSync(new URL('../docs/api/assets/search.js', import.meta.url), 'utf8'))[1];
+const { rows, index } = JSON.parse(inflateSync(Buffer.from(packed, 'base64')).toString());
+const search = lunr.Index.load(index);
+
+/** The first results, as the script of the pages (`typedoc/static/main.js`) ranks them. */
+function resultsOf(query) {
+  const found = search.search(
+    query
+      .split(' ')
+      .map((word) => `*${word}*`)
+      .join(' '),
+  );
+  const ranked = found.map(({ ref, score }) => {
+    const { name } = rows[Number(ref)];
+    const startsSo = name.toLowerCase().startsWith(query.toLowerCase());
+    return { name, score: score * (startsSo ? 10 / (1 + Math.abs(name.length - query.length)) : 1) };
+  });
+  return ranked
+    .sort((a, b) => b.score - a.score)
+    .slice(0, 3)
+    .map(({ name }) => name);
+}
+
+let faults = 0;
+for (const [query, wanted] of queries) {
+  const results = resultsOf(query);
+  if (results.includes(wanted)) continue;
+  faults++;
+  console.error(`"${query}" finds ${results.map((name) => `"${name}"`).join(', ') || 'nothing'}, not "${wanted}"`);
+}
+console.log(`${queries.length} queries, ${faults} without the right page in the first three`);
+exit(faults === 0 ? 0 : 1);

@@ -1,0 +1,180 @@
+// A plugin of typedoc: what the site is called in its sidebar, in which order, and what its search finds.
+import { readdirSync } from 'node:fs';
+import { join, sep } from 'node:path';
+import { Application, Comment, CommentTag, Converter, IndexEvent, ReflectionKind } from 'typedoc';
+
+/**
+ * The pages of docs/, in the order in which they are read. `words` are what people type who look for the
+ * page and do not know what it is called.
+ */
+export const sections = [
+  {
+    title: 'Start',
+    pages: [
+      ['guides/install', 'installation npm setup driver device docker'],
+      ['guides/tutorial', 'getting started first example leak'],
+      ['guides/stream-order', 'stream ordered event wait'],
+      ['guides/choosing', 'choose which resource specification'],
+      ['guides/coming-from', 'rmm pytorch cupy tensorflow migration'],
+    ],
+  },
+  {
+    title: 'Guides',
+    pages: [
+      ['guides/out-of-memory', 'out of memory oom'],
+      ['deallocation-events', 'policy eager deferred off rmm#1995 event'],
+      ['recording', 'log record CISTERN_LOG_FILE annotate phases labels'],
+      ['report', 'leak peak fragmentation diff what grew html page'],
+      ['replay', 'fit estimate batch size'],
+      ['watch', 'live page prometheus opentelemetry metrics leak monitor'],
+      ['guides/plans', 'plan planned offsets minimalloc'],
+      ['guides/graphs', 'cuda graph capture'],
+      ['guides/serving', 'admission quota account tenant requests fastify'],
+      ['guides/sleeping', 'sleep wake offload'],
+      ['guides/managed-memory', 'managed unified prefetch advise'],
+      ['workers', 'worker thread transfer detach shared'],
+      ['processes', 'ipc export open share process'],
+      ['peers', 'multi gpu several devices peer access nvlink'],
+      ['foreign-memory', 'dlpack interoperability'],
+      ['guides/libraries', 'library current resource'],
+      ['guides/own-resources', 'custom own resource defineAdaptor conformance'],
+      ['addons', 'native addon c c++ header cistern.h napi'],
+      ['guides/bundlers', 'webpack vite esbuild rollup bundler electron'],
+      ['order-violations', 'race checker checkOrder sanitizer'],
+      ['gpu', 'hardware bundle'],
+    ],
+  },
+  {
+    title: 'Reference',
+    pages: [
+      ['adaptors', 'kinds leaves adaptors list'],
+      ['commands', 'command line cli cistern options'],
+      ['errors', 'error codes exceptions ERR_CISTERN'],
+      ['formats', 'log format csv recording snapshot convert perfetto'],
+      ['settings', 'environment variable CISTERN_DEVICE'],
+      ['compatibility', 'node versions platforms bun deno yarn pnpm docker'],
+      ['measurements', 'benchmark performance nanoseconds overhead'],
+      ['glossary', 'terms words'],
+    ],
+  },
+  {
+    title: 'Design',
+    pages: [
+      ['architecture', 'levels layers diagram'],
+      ['files', 'source files'],
+      ['proof', 'tests fuzz mutants property'],
+    ],
+    folder: 'design',
+  },
+];
+
+/** The exports are the section before the design. */
+const exportsTitle = 'Exports';
+
+/** What a module is called by its folder. */
+const modules = {
+  index: 'cistern',
+  formats: 'cistern/logs',
+  planning: 'cistern/planning',
+  replay: 'cistern/replay',
+  report: 'cistern/report',
+  watch: 'cistern/watch',
+  testing: 'cistern/testing',
+};
+
+/** The group of each folder of src/; the first that a file's path contains. */
+const groups = [
+  ['src/basics/errors', 'Errors'],
+  ['src/buffers/current-resource', 'Resources'],
+  ['src/buffers/', 'Buffers'],
+  ['src/adaptors/', 'Adaptors'],
+  ['src/resources/', 'Resources'],
+  ['src/resource', 'Resources'],
+  ['src/memory-resource', 'Resources'],
+  ['src/specification/', 'Stacks from text'],
+  ['src/formats/', 'Logs'],
+  ['src/files/', 'Logs'],
+  ['src/plans/', 'Plans'],
+  ['src/planning/', 'Plans'],
+  ['src/replay/', 'Replay'],
+  ['src/report/', 'Reports'],
+  ['src/watch/', 'Watching'],
+  ['src/testing/', 'Testing'],
+  ['src/driver/', 'Devices, streams and events'],
+  ['src/collector/', 'Buffers'],
+];
+
+const docs = join(import.meta.dirname, '..', 'docs');
+
+/** The pages, in order: the section of each, its path below docs/ and its words. */
+const pages = sections.flatMap(({ title, pages: listed, folder }) => [
+  ...listed.map(([path, words]) => ({ section: title, path, words })),
+  ...(folder === undefined ? [] : pagesIn(folder).map((path) => ({ section: title, path, words: '' }))),
+]);
+
+function pagesIn(folder) {
+  return readdirSync(join(docs, folder), { recursive: true })
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => join(folder, name).split(sep).join('/').slice(0, -'.md'.length))
+    .sort();
+}
+
+/** @param {import('typedoc').Application} app */
+export function load(app) {
+  const forgotten = pagesIn('.').filter((path) => !path.startsWith('api/') && !pages.some((page) => page.path === path));
+  for (const path of forgotten) app.logger.error(`docs/${path}.md is in no section of scripts/typedoc-site.mjs`);
+  /** What is found by other words than its own. */
+  const wordsOf = new Map();
+  app.on(Application.EVENT_BOOTSTRAP_END, () => {
+    app.options.setValue(
+      'projectDocuments',
+      pages.map(({ path }) => join(docs, `${path}.md`)),
+    );
+  });
+  app.converter.on(Converter.EVENT_CREATE_DOCUMENT, (_context, document) => {
+    // Its name is that of the file until now.
+    const { section, words } = pages.find(({ path }) => path.endsWith(`/${document.name}`) || path === document.name);
+    wordsOf.set(document, words);
+    document.frontmatter.category = section;
+    const heading = document.content.find(({ kind, text }) => kind === 'text' && /^# /m.test(text));
+    const title = /^# (.*)$/m.exec(heading?.text ?? '')?.[1];
+    if (title !== undefined) document.name = title.replaceAll('`', '');
+  });
+  app.converter.on(Converter.EVENT_CREATE_DECLARATION, (context, reflection) => {
+    if (reflection.kindOf(ReflectionKind.Module)) {
+      reflection.name = modules[reflection.name] ?? reflection.name;
+      categorize(reflection, exportsTitle);
+    } else if (reflection.parent?.kindOf(ReflectionKind.Module)) {
+      const file = context.getSymbolFromReflection(reflection)?.declarations?.[0]?.getSourceFile().fileName ?? '';
+      categorize(reflection, groups.find(([place]) => file.includes(place))?.[1] ?? 'Other');
+    }
+  });
+  app.renderer.on(IndexEvent.PREPARE_INDEX, (event) => prepareIndex(event, wordsOf));
+}
+
+function categorize(reflection, category) {
+  reflection.comment ??= new Comment();
+  if (reflection.comment.getTag('@category') !== undefined) return;
+  reflection.comment.blockTags.push(new CommentTag('@category', [{ kind: 'text', text: category }]));
+}
+
+/**
+ * What counts for the search: the words of a title before those of a text, guides and classes before
+ * options, members and the reasons for the design. The page of the site searches for parts of words.
+ */
+function prepareIndex(event, wordsOf) {
+  Object.assign(event.searchFieldWeights, { name: 1, title: 20, words: 20, comment: 0.5, document: 0.1 });
+  for (const [i, reflection] of event.searchResults.entries()) {
+    const words = wordsOf.get(reflection);
+    const isDesign = words === '';
+    if (reflection.isDocument()) reflection.relevanceBoost = isDesign ? 0.2 : 3;
+    else if (!reflection.parent?.kindOf(ReflectionKind.Module)) reflection.relevanceBoost = 0.002;
+    else reflection.relevanceBoost = reflection.kindOf(ReflectionKind.Class) ? 1.5 : reflection.kindOf(ReflectionKind.Function) ? 0.5 : 0.1;
+    event.searchFields[i] = { title: inWords(reflection.name), words: words ?? '' };
+  }
+}
+
+/** `PoolMemoryResource` in words, without those that most names have. */
+function inWords(name) {
+  return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, ' ').replace(/ (?:Memory )?Resource(?: Adaptor)?$/, '');
+}
