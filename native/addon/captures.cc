@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "addon/orphans.h"
+
 namespace cistern {
 
 std::atomic<int> own_captures{0};
@@ -19,6 +21,7 @@ struct OwnCapture {
   int mode;
   std::uint64_t id;
   HostNodes functions;
+  std::vector<DeviceEvent> events;  // to be destroyed after it
 };
 
 struct OwnCaptures {
@@ -42,12 +45,13 @@ bool FindOwnCapture(Predicate&& predicate, OwnCapture* found = nullptr) {
 }
 
 template <typename Predicate>
-bool Forget(Predicate&& predicate) {
+bool Forget(Predicate&& predicate, std::vector<DeviceEvent>* events) {
   if (own_captures == 0) return false;
   OwnCaptures& all = AllOwnCaptures();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto capture = std::find_if(all.open.begin(), all.open.end(), predicate);
   if (capture == all.open.end()) return false;
+  events->swap(capture->events);
   all.open.erase(capture);
   own_captures -= 1;
   return true;
@@ -91,7 +95,7 @@ Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, Hos
 Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Graph* graph) {
   const Status status = environment.Counted<Call::kStreamEndCapture>(stream.stream, graph);
   int left = kCaptureNone;
-  if (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone) ForgetCapture(environment.backend, stream.stream);
+  if (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone) ForgetCapture(environment, stream.stream);
   return status;
 }
 
@@ -168,8 +172,28 @@ void NoteCapturedFunctions(std::uint64_t capture, const HostNodes& functions) {
   }
 }
 
-bool ForgetCapture(const DriverTable* backend, Stream stream) {
-  return Forget([&](const OwnCapture& each) { return each.backend == backend && each.stream == stream; });
+bool DestroyAfterCapture(const Environment& environment, const EventEntry& event) {
+  if (event.capture == 0 || own_captures == 0) return false;
+  OwnCaptures& all = AllOwnCaptures();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (OwnCapture& each : all.open) {
+    if (each.backend != environment.backend || each.id != event.capture) continue;
+    each.events.push_back({event.event, event.device});
+    return true;
+  }
+  return false;
+}
+
+bool ForgetCapture(Environment& environment, Stream stream) {
+  std::vector<DeviceEvent> events;
+  const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream; };
+  const bool was_open = Forget(is_here, &events);
+  for (const DeviceEvent& each : events) {
+    const RelaxedContextScope context(environment, each.device);
+    const bool is_destroyed = context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(each.event) == kSuccess;
+    if (!is_destroyed) LeaveOrphans(environment, {{OrphanKind::kEvent, each.device, AsAddress(each.event)}});
+  }
+  return was_open;
 }
 
 Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) {
@@ -180,8 +204,10 @@ Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) 
   return graph == nullptr ? Status{kSuccess} : environment.Counted<Call::kGraphDestroy>(graph);
 }
 
-void LeaveCapture(const Environment& environment, Stream stream) {
-  Forget([&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream; });
+std::vector<DeviceEvent> LeaveCapture(const Environment& environment, Stream stream) {
+  std::vector<DeviceEvent> events;
+  Forget([&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream; }, &events);
+  return events;
 }
 
 Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
@@ -197,7 +223,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
   {
     // Before the capture begins, so that no call of another thread misses it.
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0, {}});
+    all.open.push_back({environment.backend, stream->stream, stream->device, environment.id(), mode, 0, {}, {}});
     own_captures += 1;
   }
   status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
@@ -208,7 +234,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
     Graph graph = nullptr;
     if (capture != kCaptureNone) environment.Counted<Call::kStreamEndCapture>(stream->stream, &graph);
     if (graph != nullptr) environment.Counted<Call::kGraphDestroy>(graph);
-    ForgetCapture(environment.backend, stream->stream);
+    ForgetCapture(environment, stream->stream);
     return status;
   }
   const std::lock_guard<std::mutex> lock(all.mutex);

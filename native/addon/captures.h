@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "addon/bindings.h"
 
@@ -71,13 +72,18 @@ Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& s
 // Functions became part of a capture that this environment has begun.
 void NoteCapturedFunctions(std::uint64_t capture, const HostNodes& functions);
 
-// The stream was destroyed, or is about to be, and its capture with it. Whether cistern had begun one.
-bool ForgetCapture(const DriverTable* backend, Stream stream);
+// Whether the event was last recorded in an open capture that cistern has begun. It is then destroyed after it:
+// nothing says what becomes of a capture whose event is destroyed.
+bool DestroyAfterCapture(const Environment& environment, const EventEntry& event);
+// The capture on a stream has ended, or the stream was destroyed, or is about to be, and its capture with it.
+// Whether cistern had begun one.
+bool ForgetCapture(Environment& environment, Stream stream);
 // Gives up a capture that this environment has begun on a stream whose context is current; the status of
 // the driver. Does nothing if there is none.
 Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream);
-// The environment ends. What it has begun on a stream that it does not own is now the owner's to end.
-void LeaveCapture(const Environment& environment, Stream stream);
+// The environment ends. What it has begun on a stream that it does not own is now the owner's to end. The
+// events that wait for that end.
+std::vector<DeviceEvent> LeaveCapture(const Environment& environment, Stream stream);
 
 }  // namespace cistern
 

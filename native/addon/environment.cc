@@ -38,11 +38,6 @@ std::uint64_t NextId() {
   return ++last;
 }
 
-template <typename Handle>
-std::uint64_t AsAddress(Handle handle) {
-  return reinterpret_cast<std::uintptr_t>(handle);
-}
-
 }  // namespace
 
 void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
@@ -113,7 +108,10 @@ void Environment::LeaveToOrphans() {
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
-    if (!entry.owned) LeaveCapture(*this, entry.stream);
+    if (entry.owned) return;
+    for (const DeviceEvent& event : LeaveCapture(*this, entry.stream)) {
+      orphans.push_back({OrphanKind::kEvent, event.device, AsAddress(event.event)});
+    }
   });
   events.ForEach([&](std::uint64_t, const EventEntry& entry) {
     if (entry.shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, entry.device, AsAddress(entry.event)});

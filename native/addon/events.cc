@@ -59,7 +59,7 @@ Status DestroyEvent(Environment& environment, const Napi::CallbackInfo& info) {
     DetachWatchedEvent(event, nullptr);
   } else if (event->shared.hand_over != 0) {
     EndShare(environment, event->shared);
-  } else {
+  } else if (!DestroyAfterCapture(environment, *event)) {
     const RelaxedContextScope context(environment, event->device);
     if (context.status() != kSuccess) return context.status();
     status = environment.Counted<Call::kEventDestroy>(event->event);

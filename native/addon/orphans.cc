@@ -182,7 +182,7 @@ bool FreeOrphans(Environment& environment) {
   // A stream that an ended environment left while it was captured: nobody could wait for its device. What
   // is queued on it still runs.
   const auto ended = std::stable_partition(orphans.begin(), orphans.end(), [&](const Orphan& orphan) {
-    const bool is_captured = orphan.kind == OrphanKind::kStream && ForgetCapture(environment.backend, AsHandle<Stream>(orphan));
+    const bool is_captured = orphan.kind == OrphanKind::kStream && ForgetCapture(environment, AsHandle<Stream>(orphan));
     return !(is_captured && FreeOnDevice(environment, orphan.device, {orphan}));
   });
   orphans.erase(ended, orphans.end());

@@ -47,6 +47,12 @@ struct Orphan {
   std::shared_ptr<ImportedTensor> tensor = nullptr;
 };
 
+// A driver's handle, for an orphan.
+template <typename Handle>
+std::uint64_t AsAddress(Handle handle) {
+  return reinterpret_cast<std::uintptr_t>(handle);
+}
+
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 // The same for one that an ended environment left with somebody; `environment` is set. Any thread.
 void LeaveOrphan(const DriverTable* backend, const Orphan& orphan);

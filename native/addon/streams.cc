@@ -85,7 +85,7 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
     if (context.status() != kSuccess) return context.status();
     status = environment.Counted<Call::kStreamDestroy>(stream->stream);
     if (status != kSuccess) return status;
-    ForgetCapture(environment.backend, stream->stream);
+    ForgetCapture(environment, stream->stream);
   }
   environment.streams.Remove(handle);
   return kSuccess;

@@ -15,7 +15,9 @@ import {
   copyToHostSync,
   Device,
   DeviceBuffer,
+  driverCallCounts,
   Event,
+  failCall,
   type Graph,
   ManagedMemoryResource,
   OutOfMemoryError,
@@ -115,6 +117,56 @@ describe('a graph', () => {
     exec.launch(other);
     other.synchronizeSync();
     expect(read(pointer, 8)).toEqual([2, 2, 2, 2, 1, 1, 1, 1]);
+  });
+
+  test('has the order of events that are disposed in it, which the driver gets back after it', () => {
+    const destroyed = () => driverCallCounts().byFunction['cuEventDestroy'] as number;
+    const disposedIn = (body: (event: Event) => void) => {
+      const event = new Event();
+      body(event);
+      event.dispose();
+    };
+    set(pointer, 0, 1, 8, stream);
+    stream.synchronizeSync();
+    const before = destroyed();
+    using graph = stream.capture(() => {
+      set(pointer, 1, 1, 4, stream);
+      disposedIn((event) => {
+        event.record(stream);
+        other.wait(event);
+      });
+      copy(pointer + 4, pointer, 4, other);
+      disposedIn((event) => {
+        event.record(other);
+        stream.wait(event);
+      });
+      set(pointer, 2, 1, 4, stream);
+      expect(destroyed()).toBe(before);
+      // No event of the capture.
+      disposedIn(() => {});
+      expect(destroyed()).toBe(before + 1);
+    });
+    expect(destroyed()).toBe(before + 3);
+    using exec = graph.instantiate();
+    exec.launch(stream);
+    expect(read(pointer, 8)).toEqual([2, 2, 2, 2, 1, 1, 1, 1]);
+  });
+
+  test('gives back the events that were disposed in it if it is given up, and those that the driver kept', () => {
+    const destroyed = () => driverCallCounts().byFunction['cuEventDestroy'] as number;
+    const before = destroyed();
+    const captured = new Stream();
+    captured.beginCapture();
+    const event = new Event();
+    event.record(captured);
+    event.dispose();
+    expect(destroyed()).toBe(before);
+    failCall('cuEventDestroy');
+    captured.dispose();
+    expect(destroyed()).toBe(before + 1);
+    // It is tried again when a stream is made, which is when orphans are freed.
+    new Stream().dispose();
+    expect(destroyed()).toBe(before + 2);
   });
 
   test('can be disposed before its last launch has run', () => {
