@@ -1,15 +1,16 @@
 /**
  * Random programs that capture graphs with memory: forks and joins, some of which another library makes, frees on
- * other streams, work beside the capture, host functions that end things, captures that fail, launches on several streams while others are held,
- * updates, trims, graphs disposed in flight.
+ * other streams, child graphs within child graphs, work beside the capture, host functions, captures that fail, launches
+ * on several streams while others are held, updates, trims, graphs disposed in flight.
  *
  * The model shares nothing with cistern. It keeps the partial order of a capture as the set of everything
  * that comes before each point, and the contents of memory by address:
  *
  *  - two allocations of a capture share bytes only if the second was requested after the first was freed, and
  *    after it was requested, both by that order;
+ *  - a child graph uses its memory where it was added, and does at each launch what it was captured with;
  *  - a launch writes what the capture queued, one launch after the other; whatever is read at the end has
- *    those contents;
+ *    those contents, and each host function has run as often as its graph was launched;
  *  - nothing is left at the end, and the order checker has found nothing.
  */
 import { setImmediate } from 'node:timers/promises';
@@ -51,9 +52,25 @@ type CaptureStep =
   | { readonly do: 'wait'; readonly event: number; readonly stream: number }
   | { readonly do: 'buffer'; readonly stream: number; readonly bytes: number; readonly isDropped: boolean }
   | { readonly do: 'host'; readonly stream: number }
+  | ({ readonly do: 'child'; readonly stream: number } & ChildShape)
   | { readonly do: 'beside'; readonly bytes: number }
   | { readonly do: 'free-beside' }
   | { readonly do: 'fail' };
+
+/** A graph that is captured beside the capture, and added to it. */
+interface ChildShape {
+  /** Whether an earlier one is added once more instead: the one with the first number of `targets`. */
+  readonly isAgain: boolean;
+  /** What it sets; the second one on another stream, if there is one. */
+  readonly targets: readonly number[];
+  /** What it copies to its first target before that. */
+  readonly source: number;
+  readonly hasHostFunction: boolean;
+  /** Whether the last one before is a child of this. */
+  readonly isParent: boolean;
+  /** Whether it is disposed as soon as it was added. */
+  readonly isDisposed: boolean;
+}
 
 type Step =
   | { readonly do: 'capture'; readonly script: number; readonly name: number; readonly less: number; readonly unjoined: boolean }
@@ -107,6 +124,19 @@ const captureStep: fc.Arbitrary<CaptureStep> = fc.oneof(
   { weight: 2, arbitrary: fc.record({ do: fc.constant('wait' as const), event: small, stream }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('buffer' as const), stream, bytes, isDropped: fc.boolean() }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('host' as const), stream }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant('child' as const),
+      stream,
+      isAgain: fc.nat(3).map((value) => value === 0),
+      targets: fc.array(small, { minLength: 1, maxLength: 3 }),
+      source: small,
+      hasHostFunction: fc.boolean(),
+      isParent: fc.boolean(),
+      isDisposed: fc.nat(3).map((value) => value === 0),
+    }),
+  },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('beside' as const), bytes }) },
   { weight: 1, arbitrary: fc.constant({ do: 'free-beside' as const }) },
 );
@@ -167,12 +197,16 @@ interface GraphProgramCounts {
   outOfMemory: number;
   /** Edges that cistern was not told of. */
   unseenEdges: number;
+  /** Child graphs that were added to a capture, and those of them that have child graphs themselves. */
+  children: number;
+  parents: number;
+  hostFunctions: number;
 }
 
 function noGraphProgramCounts(): GraphProgramCounts {
   return {
     ...{ programs: 0, steps: 0, captures: 0, planned: 0, deviations: 0, failedCaptures: 0, launches: 0, allocations: 0 },
-    ...{ reuses: 0, reusesOfOthers: 0, outOfMemory: 0, unseenEdges: 0 },
+    ...{ reuses: 0, reusesOfOthers: 0, outOfMemory: 0, unseenEdges: 0, children: 0, parents: 0, hostFunctions: 0 },
   };
 }
 
@@ -195,7 +229,18 @@ interface ModelAllocation {
 /** What a launch does, in the order of the capture. */
 type Effect =
   | { readonly kind: 'set'; readonly pointer: number; readonly bytes: number; readonly value: number }
-  | { readonly kind: 'copy'; readonly from: number; readonly to: number; readonly bytes: number };
+  | { readonly kind: 'copy'; readonly from: number; readonly to: number; readonly bytes: number }
+  | { readonly kind: 'host' };
+
+/** A graph that can be a child of others. */
+interface Child {
+  readonly graph: Graph;
+  /** Including those of its own children. */
+  readonly effects: readonly Effect[];
+  readonly uses: ReadonlySet<ModelAllocation>;
+  readonly writes: ReadonlySet<ModelAllocation>;
+  readonly isParent: boolean;
+}
 
 interface CapturedGraph {
   graph: Graph | undefined;
@@ -247,6 +292,9 @@ class GraphProgramRunner {
   /** By address: the value of its granule, if a launch has written it. */
   #memory = new Map<number, number>();
   #value = 0;
+  /** How often the host functions of graphs have run, and shall have run at the end. */
+  #hostRuns = 0;
+  #expectedHostRuns = 0;
   #mayBlock = false;
 
   /** Runs a program. One that fails must not hold streams, or the next one, which waits for the device, would hang. */
@@ -265,6 +313,7 @@ class GraphProgramRunner {
     this.#holds = [];
     this.#graphs = [];
     this.#memory = new Map();
+    [this.#hostRuns, this.#expectedHostRuns] = [0, 0];
     this.#mayBlock = program.policy === 'off';
     using leaf = program.upstream === 'virtual' ? new VirtualMemoryResource() : new CudaMemoryResource();
     const counted = new StatisticsResourceAdaptor(leaf);
@@ -283,6 +332,10 @@ class GraphProgramRunner {
     this.#releaseAll();
     for (const each of this.#streams) each.synchronizeSync();
     for (const captured of this.#graphs) this.#check(captured, this.#streams[0] as Stream);
+    Device.get(0).synchronizeSync();
+    if (this.#hostRuns !== this.#expectedHostRuns) {
+      throw new Failure(`${this.#hostRuns} host functions of graphs have run, not ${this.#expectedHostRuns}`);
+    }
     this.#countAndEnd(resource);
     pool.dispose();
     for (const each of this.#streams) each.dispose();
@@ -363,6 +416,11 @@ class GraphProgramRunner {
   }
 
   #apply(effect: Effect): void {
+    if (effect.kind === 'host') {
+      this.#expectedHostRuns++;
+      this.counts.hostFunctions++;
+      return;
+    }
     const pointer = effect.kind === 'set' ? effect.pointer : effect.to;
     for (let offset = 0; offset < effect.bytes; offset += granule) {
       const value = effect.kind === 'set' ? effect.value : this.#memory.get(effect.from + offset);
@@ -439,7 +497,10 @@ class GraphProgramRunner {
 
   #capture(resource: GraphMemoryResource, steps: readonly CaptureStep[], options: Step & { readonly do: 'capture' }): void {
     const origin = this.#streams[0] as Stream;
-    const capture = new CaptureRun(this.#streams, resource, this.counts, () => (this.#value = (this.#value % 250) + 1));
+    const capture = new CaptureRun(this.#streams, resource, this.counts, {
+      nextValue: () => (this.#value = (this.#value % 250) + 1),
+      hostFunction: () => void this.#hostRuns++,
+    });
     let graph: Graph;
     const used = options.less === 0 ? steps : steps.slice(0, -options.less);
     try {
@@ -483,6 +544,13 @@ function endOf({ graph, exec }: CapturedGraph): void {
   exec?.dispose();
 }
 
+/** What the captures of a program have in common. */
+interface ProgramState {
+  readonly nextValue: () => number;
+  /** Is called by every host function of a graph. */
+  readonly hostFunction: () => void;
+}
+
 /** One capture, and its model. */
 class CaptureRun {
   static readonly failure = new Error('on purpose');
@@ -493,16 +561,17 @@ class CaptureRun {
   readonly #events: { readonly event: Event; readonly past: Past }[] = [];
   readonly #unseen: Event[] = [];
   readonly #beside: [number, number][] = [];
+  readonly #children: Child[] = [];
   readonly #streams: readonly Stream[];
   readonly #resource: GraphMemoryResource;
   readonly #counts: GraphProgramCounts;
-  readonly #nextValue: () => number;
+  readonly #program: ProgramState;
 
-  constructor(streams: readonly Stream[], resource: GraphMemoryResource, counts: GraphProgramCounts, nextValue: () => number) {
+  constructor(streams: readonly Stream[], resource: GraphMemoryResource, counts: GraphProgramCounts, program: ProgramState) {
     this.#streams = streams;
     this.#resource = resource;
     this.#counts = counts;
-    this.#nextValue = nextValue;
+    this.#program = program;
   }
 
   step(each: CaptureStep): void {
@@ -537,7 +606,10 @@ class CaptureRun {
         this.#buffer(this.#joined(each.stream), each.bytes, each.isDropped);
         break;
       case 'host':
-        (this.#streams[this.#joined(each.stream)] as Stream).launchHostFunction(() => {});
+        this.#hostFunction(this.#streams[this.#joined(each.stream)] as Stream, this.effects);
+        break;
+      case 'child':
+        this.#child(each, this.#joined(each.stream));
         break;
       case 'beside': {
         const on = this.#outside();
@@ -567,6 +639,7 @@ class CaptureRun {
   ended(): void {
     this.freeBeside();
     for (const event of [...this.#events.map((each) => each.event), ...this.#unseen]) event.dispose();
+    for (const { graph } of this.#children) graph.dispose();
   }
 
   freeBeside(most = Number.POSITIVE_INFINITY): void {
@@ -580,7 +653,11 @@ class CaptureRun {
 
   /** A stream that is not captured. */
   #outside(): Stream | undefined {
-    return this.#streams.find((each) => each.captureStatus === 'none');
+    return this.#outsiders()[0];
+  }
+
+  #outsiders(): Stream[] {
+    return this.#streams.filter((each) => each.captureStatus === 'none');
   }
 
   #joined(wanted: number): number {
@@ -668,7 +745,7 @@ class CaptureRun {
   }
 
   #set(allocation: ModelAllocation, on: number): void {
-    const value = this.#nextValue();
+    const value = this.#program.nextValue();
     const { pointer, bytes: count } = allocation;
     set(pointer, value, 1, count, this.#streams[on] as Stream);
     allocation.uses |= 1n << BigInt(this.#order.point(on));
@@ -688,6 +765,72 @@ class CaptureRun {
     target.uses |= point;
     target.isWritten ||= count === target.bytes;
     this.effects.push({ kind: 'copy', from: source.pointer, to: target.pointer, bytes: count });
+  }
+
+  #hostFunction(on: Stream, effects: Effect[]): void {
+    on.launchHostFunction(this.#program.hostFunction);
+    effects.push({ kind: 'host' });
+  }
+
+  #child(shape: ChildShape, on: number): void {
+    const { isAgain, targets, isDisposed } = shape;
+    const known = this.#children[(targets[0] as number) % Math.max(this.#children.length, 1)];
+    const child = isAgain ? known : this.#captureChild(shape, on);
+    if (child === undefined) return;
+    // Memory that was freed since may be another allocation's by now.
+    if (![...child.uses].every((allocation) => allocation.freed < 0 && this.#comesAfter(allocation, on))) return;
+    (this.#streams[on] as Stream).addChildGraph(child.graph);
+    const point = 1n << BigInt(this.#order.point(on));
+    for (const allocation of child.uses) allocation.uses |= point;
+    for (const allocation of child.writes) allocation.isWritten = true;
+    this.effects.push(...child.effects);
+    this.#counts.children++;
+    if (child.isParent) this.#counts.parents++;
+    if (isAgain || !isDisposed) return;
+    this.#children.pop();
+    child.graph.dispose();
+  }
+
+  /** Captures a graph on streams that have not joined, of what a stream that has joined may use. */
+  #captureChild({ targets, source, hasHostFunction, isParent }: ChildShape, on: number): Child | undefined {
+    const [first, second] = this.#outsiders();
+    const isUsable = (each: ModelAllocation | undefined) => each !== undefined && this.#comesAfter(each, on);
+    const written = [...new Set(targets.map((which) => this.#live(which)))].filter(isUsable) as ModelAllocation[];
+    const [to] = written;
+    if (first === undefined || to === undefined) return undefined;
+    const inner = isParent ? this.#children.at(-1) : undefined;
+    const effects: Effect[] = [...(inner?.effects ?? [])];
+    const read = this.#live(source);
+    const from = isUsable(read) && read?.isWritten && read !== to ? read : undefined;
+    const events: Event[] = [];
+    const order = (earlier: Stream, later: Stream) => {
+      const event = new Event();
+      events.push(event);
+      event.record(earlier);
+      later.wait(event);
+    };
+    const graph = first.capture(() => {
+      if (inner !== undefined) first.addChildGraph(inner.graph);
+      if (from !== undefined) {
+        const count = Math.min(from.bytes, to.bytes);
+        copy(to.pointer, from.pointer, count, first);
+        effects.push({ kind: 'copy', from: from.pointer, to: to.pointer, bytes: count });
+      }
+      if (hasHostFunction) this.#hostFunction(first, effects);
+      const forks = second !== undefined && written.length > 1;
+      if (forks) order(first, second);
+      for (const [i, { pointer, bytes: count }] of written.entries()) {
+        const value = this.#program.nextValue();
+        set(pointer, value, 1, count, forks && i === 1 ? second : first);
+        effects.push({ kind: 'set', pointer, bytes: count, value });
+      }
+      if (forks) order(second, first);
+    });
+    for (const event of events) event.dispose();
+    const uses = new Set([...(inner?.uses ?? []), ...written, ...(from === undefined ? [] : [from])]);
+    const child = { graph, effects, uses, writes: new Set([...(inner?.writes ?? []), ...written]), isParent: inner !== undefined };
+    this.#children.push(child);
+    return child;
   }
 
   #buffer(on: number, count: number, isDropped: boolean): void {
