@@ -18,7 +18,7 @@ export const EventKind = {
   eventWait: 7,
   /** Phase, 0: a named phase begins. Phases may overlap in asynchronous code. */
   phaseBegin: 8,
-  /** Phase, 0. */
+  /** Phase, 0; or 1 for the capture of a graph that was given up. */
   phaseEnd: 9,
   /** Pointer, label: names the live allocation of the layer at the pointer. */
   label: 10,

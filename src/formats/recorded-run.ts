@@ -24,6 +24,11 @@ export interface RecordedPhase {
   readonly name: string;
   /** The index of the phase around it, or 0. */
   readonly outer: number;
+  /**
+   * `true` for the captures of a graph by a `GraphMemoryResource`: what the phase allocates is the graph's
+   * memory.
+   */
+  readonly isGraph?: true | undefined;
 }
 
 /** Where and why a log cannot be read further. */

@@ -25,7 +25,10 @@ const perThreadDefaultStream = 2;
 const dependsOnThread = -1;
 
 /** The names that a projection uses; they may still grow. */
-type Names = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
+type Names = Pick<RecordedRun, 'layers' | 'streams' | 'threads' | 'phases'>;
+
+/** By layer: what a capture of a graph has allocated and freed there. */
+type GraphCapture = (LayerProjection | undefined)[];
 
 /** What is known of a log once it is read. */
 export type LogEnd = Pick<RunDescription, 'damage' | 'skippedRecordCount'>;
@@ -43,8 +46,9 @@ export class AllocationProjection implements EventSink {
   readonly #layers: (LayerProjection | undefined)[] = [];
   /** The layers in the order of their first events. */
   readonly #order: number[] = [];
-  /** The fault of each layer, if any. A fault matters only in the layer that is chosen. */
-  readonly #faults: (string | undefined)[] = [];
+  /** By phase: the captures of graphs that are open, and the last of each graph that has given one. */
+  readonly #open = new Map<number, GraphCapture>();
+  readonly #graphs = new Map<number, GraphCapture>();
   #eventCount = 0;
 
   /**
@@ -70,20 +74,19 @@ export class AllocationProjection implements EventSink {
   }
 
   /** @throws InvalidLogError naming the line at fault, if the log has lines. */
-  append({ kind, layer, stream, thread, first, second }: Readonly<LoggedEvent>): void {
+  append(event: Readonly<LoggedEvent>): void {
+    const { kind, layer, stream, thread, first } = event;
     this.#eventCount++;
     if (kind === EventKind.eventRecord || kind === EventKind.eventWait) {
-      for (const each of this.#layers) each?.order(kind, thread, first, stream);
+      for (const layers of [this.#layers, ...this.#open.values()]) for (const each of layers) each?.order(kind, thread, first, stream);
       return;
     }
+    if (kind === EventKind.phaseBegin || kind === EventKind.phaseEnd) this.#followCapture(event);
     if (kind > EventKind.failure) return;
     const projection = this.#layers[layer] ?? this.#addLayer(layer);
     if (projection === undefined) return;
-    let fault: string | undefined;
-    if (kind === EventKind.allocate) fault = projection.allocate(thread, first, second, stream);
-    else if (kind === EventKind.free) fault = projection.free(thread, first, second, stream);
-    else projection.fail();
-    if (fault !== undefined) this.#noteFault(layer, fault);
+    this.#note(projection, projection.append(event));
+    if (this.#open.size > 0) this.#appendToCapture(event);
   }
 
   /**
@@ -99,21 +102,27 @@ export class AllocationProjection implements EventSink {
       const known = [...new Set(layers.map(({ name }) => name))].join(', ');
       throw new InvalidLogError(this.#source, undefined, `has no layer ${formatValue(this.#wanted)}; there are: ${known || 'none'}`);
     }
-    return this.#finish(layer, this.#source, end);
+    return this.#finish(layer === undefined ? undefined : this.#layers[layer], this.#source, end);
   }
 
   /**
-   * The logs of the layers that are the memory of graphs, in the order of their first events; none if a
-   * layer was asked for.
+   * The logs of graphs: of the layers that are the memory of graphs, in the order of their first events, unless a
+   * layer was asked for; and of the phases that captured graphs, in the order of their last captures.
    * @throws InvalidLogError as `finish` does.
    */
   finishGraphs(end: LogEnd): AllocationLog[] {
-    if (this.#wanted !== undefined) return [];
     this.#assertWhole(end);
-    const { layers } = this.#names;
-    return this.#order
-      .filter((layer) => layers[layer]?.isGraph)
-      .map((layer) => this.#finish(layer, `${this.#source}: ${layers[layer]?.name}`, end));
+    const { layers, phases } = this.#names;
+    const isOfGraph = (layer: number) => this.#wanted === undefined && layers[layer]?.isGraph === true;
+    const logs = this.#order
+      .filter(isOfGraph)
+      .map((layer) => this.#finish(this.#layers[layer], `${this.#source}: ${layers[layer]?.name}`, end));
+    for (const [phase, capture] of this.#graphs) {
+      const layer = nearestLayer(layers, (index) => capture[index] !== undefined, this.#wanted);
+      const projection = layer === undefined ? undefined : capture[layer];
+      if (projection !== undefined) logs.push(this.#finish(projection, `${this.#source}: ${phases[phase]?.name}`, end));
+    }
+    return logs;
   }
 
   #assertWhole({ damage }: LogEnd): void {
@@ -122,10 +131,8 @@ export class AllocationProjection implements EventSink {
     }
   }
 
-  #finish(layer: number | undefined, source: string, end: LogEnd): AllocationLog {
-    const fault = layer === undefined ? undefined : this.#faults[layer];
-    if (fault !== undefined) throw new InvalidLogError(this.#source, undefined, fault);
-    const projection = layer === undefined ? undefined : this.#layers[layer];
+  #finish(projection: LayerProjection | undefined, source: string, end: LogEnd): AllocationLog {
+    if (projection?.fault !== undefined) throw new InvalidLogError(this.#source, undefined, projection.fault);
     return (projection ?? new LayerProjection(this.#names)).finish(source, end);
   }
 
@@ -137,10 +144,47 @@ export class AllocationProjection implements EventSink {
     return projection;
   }
 
-  #noteFault(layer: number, fault: string): void {
+  /** A capture of a graph begins or ends, if that is what the phase is. */
+  #followCapture({ kind, first: phase, second: hasFailed }: Readonly<LoggedEvent>): void {
+    if (!this.#names.phases[phase]?.isGraph) return;
+    const ended = this.#open.get(phase);
+    this.#open.delete(phase);
+    if (kind === EventKind.phaseBegin) {
+      this.#open.set(phase, []);
+    } else if (ended !== undefined && hasFailed === 0) {
+      // Last in the order of captures.
+      this.#graphs.delete(phase);
+      this.#graphs.set(phase, ended);
+    }
+  }
+
+  /** Adds an event to the capture whose phase it is in. What it frees may be of others. */
+  #appendToCapture(event: Readonly<LoggedEvent>): void {
+    const { kind, layer } = event;
+    const capture = this.#captureOf(event.phase);
+    if (capture === undefined) return;
+    if (kind === EventKind.allocate) capture[layer] ??= new LayerProjection(this.#names);
+    const projection = capture[layer];
+    const fault = projection?.append(event);
+    if (projection !== undefined && kind === EventKind.allocate) this.#note(projection, fault);
+  }
+
+  /** The innermost capture that a phase is part of. */
+  #captureOf(phase: number): GraphCapture | undefined {
+    const { phases } = this.#names;
+    // A damaged recording may contain a cycle of phases.
+    for (let each = phase, depth = 0; each !== 0 && depth < phases.length; each = phases[each]?.outer ?? 0, depth++) {
+      const capture = this.#open.get(each);
+      if (capture !== undefined) return capture;
+    }
+    return undefined;
+  }
+
+  #note(projection: LayerProjection, fault: string | undefined): void {
+    if (fault === undefined) return;
     const event = this.#eventCount - 1;
     if (this.#hasLines) throw new InvalidLogError(this.#source, headerLines + 1 + event, fault);
-    this.#faults[layer] ??= `event ${event} ${fault}`;
+    projection.fault ??= `event ${event} ${fault}`;
   }
 }
 
@@ -182,12 +226,23 @@ class LayerProjection {
   /** The name in the result, by index in the log; `undefined` for the per-thread default stream. */
   readonly #streamNames: (string | undefined)[] = [];
 
+  /** The first fault, if any. It matters only if the projection is used. */
+  fault: string | undefined;
+
   constructor(names: Names) {
     this.#names = names;
   }
 
-  /** Adds an allocation. Returns its fault, if any, in which case nothing was added. */
-  allocate(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
+  /** Adds an allocation, a free or a failure. Returns its fault, if any, in which case nothing was added. */
+  append({ kind, stream, thread, first, second }: Readonly<LoggedEvent>): string | undefined {
+    if (kind === EventKind.allocate) return this.#allocate(thread, first, second, stream);
+    if (kind === EventKind.free) return this.#free(thread, first, second, stream);
+    // It is counted, and is no operation.
+    this.#skippedRows.push(this.#operationCount);
+    return undefined;
+  }
+
+  #allocate(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
     let slot: number;
     if (bytes === 0) {
       if (this.#emptySlot < 0) this.#emptySlot = this.#takeSlot();
@@ -207,8 +262,7 @@ class LayerProjection {
     return undefined;
   }
 
-  /** Adds a free. Returns its fault, if any, in which case nothing was added. */
-  free(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
+  #free(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
     const slot = pointer === 0 ? -1 : this.#slots.get(pointer);
     if (slot < 0) {
       if (bytes !== 0 || this.#emptySlot < 0) return `frees ${formatPointer(pointer)}, which is not live`;
@@ -224,11 +278,6 @@ class LayerProjection {
     this.#vacantSlots[this.#vacantCount++] = slot;
     this.#append(~slot, thread, bytes, stream);
     return undefined;
-  }
-
-  /** Counts a failed allocation, which is not an operation. */
-  fail(): void {
-    this.#skippedRows.push(this.#operationCount);
   }
 
   /** Adds a CUDA event that was recorded, or a wait for one. */

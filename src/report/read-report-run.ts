@@ -49,7 +49,7 @@ export async function readReportRunAnd(
 }
 
 /** The names that an event refers to; they may still grow. */
-type ReplayedNames = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
+type ReplayedNames = Pick<RecordedRun, 'layers' | 'streams' | 'threads' | 'phases'>;
 
 /** Passes each event to two sinks. */
 class Both implements EventSink {

@@ -33,6 +33,7 @@ import { checkedPlan, type Plan } from '../../plans/plan.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { isWithin, leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
+import { logCapture } from '../pass-through/graph-outputs.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { PassRecorder } from '../planned/pass-recorder.js';
 import type { Planner } from '../planned/plan-learner.js';
@@ -292,13 +293,19 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#capture = capture;
     this.#captured = memory;
     observeEvents(capture);
+    const capturing = () => {
+      try {
+        return stream.capture(record, mode);
+      } finally {
+        this.#adopt(capture, memory);
+      }
+    };
     try {
-      const graph = stream.capture(record, mode);
+      const graph = logCapture(this, name, capturing, (pointer, bytes) => this.#isOf(memory, pointer, bytes));
       this.#finish(capture, memory, plan);
       graph.useMemory(memory);
       return graph;
     } catch (error) {
-      this.#adopt(capture, memory);
       memory.rememberedLast = rememberedSoFar();
       memory.end('its capture was given up');
       throw error;
@@ -540,6 +547,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     else all.push(owned);
   }
 
+  /** Whether a graph has an allocation at an address, of a size if one is given. */
+  #isOf(memory: CapturedMemory, pointer: DevicePointer, bytes?: number): boolean {
+    return this.#owned.get(pointer)?.some((each) => each.memory === memory && (bytes === undefined || each.bytes === bytes)) === true;
+  }
+
   /** Calls for memory of the upstream. */
   #obtain<T>(call: () => T): T {
     try {
@@ -555,7 +567,6 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   #finish(capture: CaptureMemory, memory: CapturedMemory, plan: GraphPlan | undefined): void {
-    this.#adopt(capture, memory);
     memory.rememberedLast = rememberedSoFar();
     memory.usedBytes = capture.usedBytes();
     memory.requests = capture.requests;
@@ -585,8 +596,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   /** Makes buffers in the memory of a graph give it up. */
   #takeBack(memory: CapturedMemory, reason: string): void {
     const { rememberedBefore: since, rememberedLast } = memory;
-    const has = (pointer: DevicePointer, number: number) =>
-      number <= rememberedLast && this.#owned.get(pointer)?.some((each) => each.memory === memory) === true;
+    const has = (pointer: DevicePointer, number: number) => number <= rememberedLast && this.#isOf(memory, pointer);
     this.#ending = memory;
     takeBack({ by: this, since, reason, has });
     this.#ending = undefined;

@@ -7,6 +7,7 @@ import type { RowText } from '../../formats/rmm-csv/csv-rows.js';
 import { LogAction, LogWriter, streamSuffix } from '../../formats/rmm-csv/log-writer.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
+import { GraphOutputs } from './graph-outputs.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 interface CommonOptions extends DeallocationEventsOption {
@@ -66,6 +67,9 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   /** The stream of the last call, and the text that ends its rows. */
   #stream: Stream | undefined;
   #suffix: RowText | undefined;
+  readonly #outputs = new GraphOutputs<RowText>(this, (pointer, bytes, suffix) =>
+    this.#writer.append(LogAction.free, pointer, bytes, suffix),
+  );
 
   /**
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
@@ -100,6 +104,7 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
       throw this.passOn(error);
     }
     writer.append(pointer === 0 ? LogAction.allocateNothing : LogAction.allocate, pointer, bytes, suffix);
+    this.#outputs.allocated(pointer, bytes, suffix);
     if (this.#writesEveryRow) writer.tryFlush();
     return pointer;
   }
@@ -115,8 +120,11 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     }
     const suffix = this.#suffix as RowText;
     this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
-    this.#writer.append(pointer === 0 ? LogAction.freeNothing : LogAction.free, pointer, bytes, suffix);
-    this.#writer.tryFlush();
+    if (!this.#outputs.hasFreed(pointer)) {
+      this.#writer.append(pointer === 0 ? LogAction.freeNothing : LogAction.free, pointer, bytes, suffix);
+      this.#writer.tryFlush();
+    }
+    this.#outputs.freed(pointer);
   }
 
   /**

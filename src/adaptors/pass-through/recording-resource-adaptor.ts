@@ -13,6 +13,7 @@ import type {
   MemoryResourceAdaptor,
 } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
+import { GraphOutputs } from './graph-outputs.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
 
@@ -90,6 +91,9 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   readonly #stackSampleBytes: number;
   /** Bytes to allocate until the next stack; `undefined` if no stacks are recorded. */
   #bytesToStack: number | undefined;
+  readonly #outputs = new GraphOutputs<number>(this, (pointer, bytes, head) =>
+    this.recording.append(head | RecordKind.free, pointer, bytes),
+  );
   /** The stream of the last call, and the head of its records. */
   #stream: Stream | undefined;
   #head = 0;
@@ -134,6 +138,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     }
     if (this.#bytesToStack === undefined) recording.append(head | RecordKind.allocate, pointer, bytes);
     else this.#recordSampled(head, pointer, bytes, this.#bytesToStack);
+    this.#outputs.allocated(pointer, bytes, head);
     recording.flushIfAuto();
     return pointer;
   }
@@ -149,7 +154,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     }
     const { recording } = this;
     // A value that is not a number cannot be recorded, and is refused below.
-    const isRecorded = typeof pointer === 'number' && typeof bytes === 'number';
+    const isRecorded = typeof pointer === 'number' && typeof bytes === 'number' && !this.#outputs.hasFreed(pointer);
     const position = isRecorded ? recording.append(this.#head | RecordKind.free, pointer, bytes) : 0;
     try {
       this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
@@ -157,6 +162,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
       if (isRecorded) recording.retract(position);
       throw error;
     }
+    this.#outputs.freed(pointer);
     recording.flushIfAuto();
   }
 

@@ -37,8 +37,17 @@ import { isRecording } from './shared-recordings.js';
 export function annotate<T>(name: string, fn: () => T): T {
   if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
   assertFunction(fn, 'fn');
+  return inPhase(name, false, fn);
+}
+
+/** @internal Runs the capture of a graph with memory as a phase, which has failed if the function throws. */
+export function annotateGraph<T>(name: string, capture: () => T): T {
+  return inPhase(name, true, capture);
+}
+
+function inPhase<T>(name: string, isGraph: boolean, fn: () => T): T {
   if (!isRecording()) return fn();
-  const phase = Phase.of(name, innermostPhase(innermostFrame()));
+  const phase = Phase.of(name, innermostPhase(innermostFrame()), isGraph);
   const recordings = [...liveRecordings()];
   for (const recording of recordings) recording.beginPhase(phase);
   let result: T;
@@ -48,7 +57,7 @@ export function annotate<T>(name: string, fn: () => T): T {
     // This reads a property of the result, which may be a getter that throws.
     goesOn = isThenable(result);
   } catch (error) {
-    end(recordings, phase);
+    end(recordings, phase, true);
     throw error;
   }
   if (goesOn) return endOnceSettled(recordings, phase, result as PromiseLike<unknown>) as T;
@@ -56,8 +65,8 @@ export function annotate<T>(name: string, fn: () => T): T {
   return result;
 }
 
-function end(recordings: readonly Recording[], phase: Phase): void {
-  for (const recording of recordings) recording.endPhase(phase);
+function end(recordings: readonly Recording[], phase: Phase, hasFailed = false): void {
+  for (const recording of recordings) recording.endPhase(phase, hasFailed);
 }
 
 async function endOnceSettled<T>(recordings: readonly Recording[], phase: Phase, result: PromiseLike<T>): Promise<T> {

@@ -71,7 +71,7 @@ class RunEncoder {
     this.#threads = define(all(RecordKind.defineThread, threads), threads);
     // Entry 0 of the following tables is never defined.
     this.#phases = define(
-      phases.map(({ outer }) => RecordKind.definePhase | (outer << 16)),
+      phases.map(({ outer, isGraph }) => RecordKind.definePhase | (isGraph ? 1 << 8 : 0) | (outer << 16)),
       phases.map(({ name }) => name),
       1,
     );

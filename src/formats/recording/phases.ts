@@ -10,37 +10,46 @@ interface PhaseFrame extends ScopeFrame {
   readonly phase: Phase;
 }
 
-const outermost = new Map<string, Phase>();
+/** By name: parts of the program, and captures of graphs. */
+class InnerPhases {
+  readonly parts = new Map<string, Phase>();
+  readonly graphs = new Map<string, Phase>();
+}
+
+const outermost = new InnerPhases();
 let lastPhase: Phase | undefined;
 let phases = 0;
 
 /** Whether this environment ever had a phase. If not, the search for one is skipped. */
 export let hasPhases = false;
 
-/** A named part of a program. Phases of the same name within the same phase are one. */
+/** A named part of a program, or the captures of a graph. Phases of the same name within the same phase are one. */
 export class Phase {
   readonly name: string;
   /** The phase around it. */
   readonly outer: Phase | undefined;
-  readonly #inner = new Map<string, Phase>();
+  /** Whether it is the capture of a graph with memory. */
+  readonly isGraph: boolean;
+  readonly #inner = new InnerPhases();
 
-  private constructor(name: string, outer: Phase | undefined) {
+  private constructor(name: string, outer: Phase | undefined, isGraph: boolean) {
     this.name = name;
     this.outer = outer;
+    this.isGraph = isGraph;
     phases++;
     hasPhases = true;
   }
 
   /** The phase with a name within another. */
-  static of(name: string, outer: Phase | undefined): Phase {
-    const siblings = outer === undefined ? outermost : outer.#inner;
+  static of(name: string, outer: Phase | undefined, isGraph: boolean): Phase {
+    const siblings = (outer === undefined ? outermost : outer.#inner)[isGraph ? 'graphs' : 'parts'];
     let phase = siblings.get(name);
     if (phase !== undefined) return phase;
     if (phases >= maximumPhases - 1) {
-      lastPhase ??= new Phase(lastPhaseName, undefined);
+      lastPhase ??= new Phase(lastPhaseName, undefined, false);
       return lastPhase;
     }
-    phase = new Phase(name, outer);
+    phase = new Phase(name, outer, isGraph);
     siblings.set(name, phase);
     return phase;
   }

@@ -67,7 +67,8 @@ export const RecordKind = {
   stack: 18,
   /**
    * Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream
-   * plus 1, or 0 if that is unknown; the field `stream` is 1 for a place of managed memory.
+   * plus 1, or 0 if that is unknown; the field `stream` is 1 for a place of managed memory, and 2 for the
+   * memory of a graph.
    */
   defineLayer: 32,
   /** Index, bytes of text: a stream's handle in the driver. */
@@ -76,7 +77,7 @@ export const RecordKind = {
   defineThread: 34,
   /**
    * Index from 1, bytes of text: the name of a phase. The field `stream` holds the index of the
-   * phase around it, or 0.
+   * phase around it, or 0; the field `layer` is 1 for the captures of a graph.
    */
   definePhase: 35,
   /**

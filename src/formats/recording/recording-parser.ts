@@ -10,7 +10,7 @@ import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { KiB } from '../../basics/units.js';
 import { type EventKind, type EventSink, emptyEvent, maximumNames } from '../event-columns.js';
-import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
+import type { CsvSpelling, RecordedNames, RecordedPhase, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
   firstDefinitionKind,
@@ -314,6 +314,7 @@ export class RecordingParser {
       return 'a text is not UTF-8';
     }
     const { layers, streams, threads, phases, stacks, labels } = this.#names;
+    let phase: RecordedPhase;
     switch (kind) {
       case RecordKind.defineLayer:
         return put(
@@ -332,7 +333,8 @@ export class RecordingParser {
         return put(threads, index, text, maximumNames);
       case RecordKind.definePhase:
         if (stream >= phases.length || stream === index) return 'the phase around a phase is not defined';
-        return index === 0 ? 'a phase has the index 0' : put(phases, index, { name: text, outer: stream }, maximumNames);
+        phase = { name: text, outer: stream, ...(layer === 1 ? { isGraph: true } : {}) };
+        return index === 0 ? 'a phase has the index 0' : put(phases, index, phase, maximumNames);
       case RecordKind.defineStack:
         return index === 0 ? 'a stack has the index 0' : put(stacks, index, text, maximumStacks);
       default:

@@ -289,18 +289,18 @@ export class Recording implements Disposable {
 
   /** @internal A phase begins. */
   beginPhase(phase: Phase): void {
-    this.#recordPhase(RecordKind.phaseBegin, phase);
+    this.#recordPhase(RecordKind.phaseBegin, phase, 0);
   }
 
   /** @internal A phase ends. */
-  endPhase(phase: Phase): void {
+  endPhase(phase: Phase, hasFailed: boolean): void {
     if (pendingMoves[0] !== 0 && movesGoTo === this) {
       const before = this.#phase;
       this.#setPhase(phase);
       this.recordMoves(movesOfRecord);
       this.#setPhase(before);
     }
-    this.#recordPhase(RecordKind.phaseEnd, phase);
+    this.#recordPhase(RecordKind.phaseEnd, phase, hasFailed && phase.isGraph ? 1 : 0);
   }
 
   /**
@@ -319,10 +319,10 @@ export class Recording implements Disposable {
     } catch {}
   }
 
-  #recordPhase(kind: number, phase: Phase): void {
+  #recordPhase(kind: number, phase: Phase, second: number): void {
     if (this.isDisposed) return;
     const index = this.#phaseIndex(phase);
-    this.append(kind, index, 0);
+    this.append(kind, index, second);
     this.flushIfAuto();
   }
 
@@ -348,7 +348,7 @@ export class Recording implements Disposable {
     const outer = phase.outer === undefined ? 0 : this.#phaseIndex(phase.outer);
     index = this.#phases.size + 1;
     this.#phases.set(phase, index);
-    this.#define(RecordKind.definePhase | (outer << 16), index, phase.name);
+    this.#define(RecordKind.definePhase | (phase.isGraph ? 1 << 8 : 0) | (outer << 16), index, phase.name);
     return index;
   }
 

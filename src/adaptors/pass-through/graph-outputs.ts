@@ -1,0 +1,94 @@
+import { annotateGraph } from '../../formats/recording/annotate.js';
+import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
+import { layersOf } from '../layers.js';
+
+/** An allocation that a log got within a capture. */
+interface Captured<Head> {
+  readonly bytes: number;
+  readonly head: Head;
+}
+
+/** How many captures with memory this environment is in. */
+let captures = 0;
+/** The logs that have got allocations since. */
+const logs = new Set<{ captureEnded(resource: MemoryResource, isOutput: IsOutput): void }>();
+
+/** Whether an allocation is one that a capture has not freed. */
+type IsOutput = (pointer: DevicePointer, bytes: number) => boolean;
+
+/**
+ * Runs a capture with memory of a resource, which logs then tell apart from what is allocated otherwise.
+ * @param isOutput is called after the capture
+ */
+export function logCapture<T>(resource: MemoryResource, name: string, capture: () => T, isOutput: IsOutput): T {
+  return annotateGraph(name, () => {
+    captures++;
+    try {
+      return capture();
+    } finally {
+      captures--;
+      for (const each of logs) each.captureEnded(resource, isOutput);
+      if (captures === 0) logs.clear();
+    }
+  });
+}
+
+/**
+ * The outputs of graphs in the log of an adaptor: what a capture has not freed. They stay where they are, but the next
+ * graph may have an allocation at the same address. So that no address is live twice, a log has them as freed at
+ * the end of the capture; what the program frees of them later is no free of the log.
+ *
+ *     program   allocate x  …  end of the capture   allocate x (next graph)   free x   …   free x
+ *     log       allocate x  …  free x               allocate x                free x
+ */
+export class GraphOutputs<Head> {
+  readonly #adaptor: MemoryResourceAdaptor;
+  readonly #logFree: (pointer: DevicePointer, bytes: number, head: Head) => void;
+  /** By address: what was allocated since the first capture that is open began, and is live. */
+  readonly #captured = new Map<DevicePointer, Captured<Head>>();
+  /** By address: how many outputs the log has freed, and the program has not. */
+  readonly #outputs = new Map<DevicePointer, number>();
+
+  /** @param logFree adds a free to the log; `head` is that of the allocation. Must not throw. */
+  constructor(adaptor: MemoryResourceAdaptor, logFree: (pointer: DevicePointer, bytes: number, head: Head) => void) {
+    this.#adaptor = adaptor;
+    this.#logFree = logFree;
+  }
+
+  /** An allocation was logged. */
+  allocated(pointer: DevicePointer, bytes: number, head: Head): void {
+    if (captures === 0) {
+      // Whatever graphs had the address, their memory is gone.
+      if (this.#outputs.size > 0) this.#outputs.delete(pointer);
+    } else if (pointer !== 0) {
+      this.#captured.set(pointer, { bytes, head });
+      logs.add(this);
+    }
+  }
+
+  /** Whether what is freed at an address is free in the log already. */
+  hasFreed(pointer: DevicePointer): boolean {
+    return this.#outputs.size > 0 && this.#outputs.has(pointer) && !this.#captured.has(pointer);
+  }
+
+  /** What was at an address is freed. */
+  freed(pointer: DevicePointer): void {
+    if (this.#captured.size + this.#outputs.size === 0 || this.#captured.delete(pointer)) return;
+    const left = (this.#outputs.get(pointer) ?? 0) - 1;
+    if (left > 0) this.#outputs.set(pointer, left);
+    else this.#outputs.delete(pointer);
+  }
+
+  captureEnded(resource: MemoryResource, isOutput: IsOutput): void {
+    // The memory that the resource takes for its graphs stays allocated in the logs below it.
+    if (layersOf(this.#adaptor.upstream).includes(resource)) {
+      for (const [pointer, { bytes, head }] of this.#captured) {
+        if (!isOutput(pointer, bytes)) continue;
+        this.#captured.delete(pointer);
+        this.#logFree(pointer, bytes, head);
+        this.#outputs.set(pointer, (this.#outputs.get(pointer) ?? 0) + 1);
+      }
+    }
+    if (captures === 0) this.#captured.clear();
+  }
+}
