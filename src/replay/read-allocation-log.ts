@@ -45,8 +45,9 @@ export async function readAllocationLog(source: LogSource, options: ReadAllocati
 /**
  * Reads the allocations of the CUDA graphs in a log, one log for each graph: what `planGraphs` of
  * `cistern/planning` compares. A PyTorch snapshot has a private pool for each graph, or for several that
- * share one; its name is added to {@link AllocationLog.source}. A log that does not tell graphs apart, or
- * a layer that is asked for, is one graph.
+ * share one. A recording has a phase for each graph that a `GraphMemoryResource` has captured; of captures of one
+ * name in one place, the last counts. The name of the pool or graph is added to {@link AllocationLog.source}. A
+ * log that does not tell graphs apart is one graph, and so is a layer of a snapshot that is asked for.
  *
  * A snapshot's trace does not name pools. Its allocations belong to the pool of the segment that they lie
  * in at the end, so pools whose segments were freed before the snapshot are missing.

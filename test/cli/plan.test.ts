@@ -2,7 +2,15 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { CudaMemoryResource, Event, Recording, RecordingResourceAdaptor, Stream } from '../../src/index.js';
+import {
+  CudaMemoryResource,
+  Event,
+  GraphMemoryResource,
+  Recording,
+  RecordingResourceAdaptor,
+  Stream,
+  VirtualMemoryResource,
+} from '../../src/index.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-plan-'));
@@ -105,6 +113,30 @@ describe('cistern plan --graphs', () => {
     }
     const missing = await runCistern(['plan', '--graphs', path('missing.csv')]);
     expect([missing.code, missing.stderr]).toEqual([2, expect.stringContaining('missing.csv')]);
+  });
+
+  test('finds the graphs that a program has captured', async () => {
+    const file = path('graphs.cistern');
+    {
+      using recording = new Recording({ file });
+      using upstream = new VirtualMemoryResource();
+      using graphs = new GraphMemoryResource(upstream);
+      using resource = new RecordingResourceAdaptor(graphs, { recording });
+      using stream = new Stream();
+      for (const batch of [1, 2, 4]) {
+        const record = () => resource.allocate(batch * 2 ** 20, stream);
+        graphs.capture(stream, record, { name: `batch ${batch}` }).dispose();
+      }
+    }
+    const { code, stdout, stderr } = await runCistern(['plan', '--graphs', file]);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toMatch(/graphs\.cistern: batch 1 +1 +1 MiB +1 MiB +2 MiB +1 MiB/);
+    expect(stdout).toMatch(/graphs\.cistern: batch 4 +1 +4 MiB +4 MiB +20 MiB +4 MiB/);
+    expect(stdout).toMatch(/planned, a block for each +7 MiB +7,340,032 +1\.750/);
+    expect(stdout).toMatch(/planned, one region for all +4 MiB +4,194,304 +1\.000/);
+    const page = path('graphs.html');
+    expect((await runCistern(['report', file, '-o', page, '--time-limit', '1s'])).code).toBe(0);
+    expect(readFileSync(page, 'utf8')).toContain('graphs.cistern: batch 2');
   });
 
   test('takes a layer of each recording as its graph', async () => {

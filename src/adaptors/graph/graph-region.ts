@@ -10,6 +10,7 @@ import { OutOfMemoryError } from '../../basics/errors.js';
 import { alignUp, formatBytes } from '../../basics/units.js';
 import { recordedEvent } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
+import { outsideGraph } from '../../formats/recording/annotate.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
 import { leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
@@ -98,7 +99,8 @@ export class GraphRegion {
   take(bytes: number): Segment {
     if (bytes > this.#maximumBytes - this.reservedBytes) throw this.#outOfMemory(bytes);
     const stream = this.#ownStream();
-    const address = servedPointer(this.#upstream.allocate(bytes, stream), this.#upstream, bytes, stream);
+    const allocate = () => this.#upstream.allocate(bytes, stream);
+    const address = servedPointer(outsideGraph(allocate), this.#upstream, bytes, stream);
     this.#isFresh = true;
     this.reservedBytes += bytes;
     this.peakReservedBytes = Math.max(this.peakReservedBytes, this.reservedBytes);

@@ -1,7 +1,7 @@
 import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { assertFunction } from '../../basics/validation.js';
 import { enterScope, innermostFrame, isThenable } from '../../lifetimes/resource-scope.js';
-import { innermostPhase, Phase } from './phases.js';
+import { hasPhases, innermostPhase, Phase } from './phases.js';
 import { liveRecordings, type Recording } from './recording.js';
 import { isRecording } from './shared-recordings.js';
 
@@ -43,6 +43,13 @@ export function annotate<T>(name: string, fn: () => T): T {
 /** @internal Runs the capture of a graph with memory as a phase, which has failed if the function throws. */
 export function annotateGraph<T>(name: string, capture: () => T): T {
   return inPhase(name, true, capture);
+}
+
+/** @internal Runs a function as part of what is around the capture of a graph with memory, if it is within one. */
+export function outsideGraph<T>(fn: () => T): T {
+  let phase = hasPhases ? innermostPhase(innermostFrame()) : undefined;
+  while (phase !== undefined && !phase.isGraph) phase = phase.outer;
+  return phase === undefined ? fn() : enterScope({ kind: 'phase', phase: phase.outer }, fn);
 }
 
 function inPhase<T>(name: string, isGraph: boolean, fn: () => T): T {

@@ -7,7 +7,8 @@ const lastPhaseName = '(more phases)';
 /** The scope of a phase. */
 interface PhaseFrame extends ScopeFrame {
   readonly kind: 'phase';
-  readonly phase: Phase;
+  /** `undefined` outside of all phases. */
+  readonly phase: Phase | undefined;
 }
 
 /** By name: parts of the program, and captures of graphs. */

@@ -40,7 +40,7 @@ export class GraphsView implements View {
         ]),
       ),
       dataTable(
-        'Each graph, in the order of their first allocations; pools are those that PyTorch would have',
+        'Each graph, in the order of their captures; pools are those that PyTorch would have',
         [
           { text: 'Graph' },
           numberCell('Allocations'),
