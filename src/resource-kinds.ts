@@ -30,9 +30,9 @@ import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
+export type { AdmissionStatistics } from './adaptors/admission/admission-statistics.js';
 export {
   type AdmissionEvent,
-  type AdmissionStatistics,
   AdmittingResourceAdaptor,
   type AdmittingResourceAdaptorOptions,
   type ReserveOptions,

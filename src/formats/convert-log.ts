@@ -190,14 +190,17 @@ function otherLayers(run: RecordedRun, layer: number): string[] {
 function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
   let stacks = 0;
   let phases = 0;
+  let accounts = 0;
   for (let i = 0; i < run.eventCount; i++) {
     if ((run.kinds[i] as number) > EventKind.failure || run.layerOf[i] !== layer) continue;
     if (run.stackOf[i] !== 0) stacks++;
     if (run.phaseOf[i] !== 0) phases++;
+    if (run.accountOf[i] !== 0) accounts++;
   }
   return [
     ...counted('stacks of events', stacks),
     ...counted('phases of events', phases),
+    ...counted('accounts of events', accounts),
     ...counted(growthOmission, countOf(run, [EventKind.growth, EventKind.release])),
     ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
     ...counted('labels', countOf(run, [EventKind.label])),
@@ -207,6 +210,7 @@ function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
 function omissionsOfSnapshot({ run, pool, omissions }: SnapshotPlan): string[] {
   return [
     ...counted('threads', run.threads.length > 1 ? run.threads.length : 0),
+    ...counted('accounts', run.accounts.length - 1),
     ...counted('events of zero bytes', omissions.empty),
     ...counted('frees of memory that the log does not allocate', omissions.foreignFrees),
     ...counted('allocations at a live address', omissions.doubles),

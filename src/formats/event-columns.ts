@@ -44,6 +44,8 @@ export interface EventColumns {
   readonly phaseOf: Uint16Array;
   /** Indexes into {@link RunDescription.stacks}. */
   readonly stackOf: Uint32Array;
+  /** Indexes into {@link RunDescription.accounts}: in whose scope the call was made. */
+  readonly accountOf: Uint16Array;
   /**
    * Nanoseconds since time 0, as in the log. If several threads wrote to one log, times may
    * decrease slightly.
@@ -58,7 +60,7 @@ export interface EventColumns {
   readonly seconds: Float64Array;
 }
 
-/** Maximum number of streams, threads or phases in a log: their indexes have 16 bits. */
+/** Maximum number of streams, threads, phases or accounts in a log: their indexes have 16 bits. */
 export const maximumNames = 2 ** 16;
 
 type Columns = Omit<EventColumns, 'eventCount'>;
@@ -77,6 +79,7 @@ export interface LoggedEvent {
   thread: number;
   phase: number;
   stack: number;
+  account: number;
   time: number;
   first: number;
   second: number;
@@ -84,7 +87,7 @@ export interface LoggedEvent {
 
 /** The object that a fast reader writes each event into. */
 export function emptyEvent(): LoggedEvent {
-  return { kind: EventKind.allocate, layer: 0, stream: 0, thread: 0, phase: 0, stack: 0, time: 0, first: 0, second: 0 };
+  return { kind: EventKind.allocate, layer: 0, stream: 0, thread: 0, phase: 0, stack: 0, account: 0, time: 0, first: 0, second: 0 };
 }
 
 /**
@@ -99,7 +102,7 @@ export interface EventSink {
 
 /** Passes one event of a log that is in columns to a sink. */
 export function appendEvent(columns: EventColumns, index: number, sink: Pick<EventSink, 'append'>): void {
-  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = columns;
+  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, accountOf, times, firsts, seconds } = columns;
   sink.append({
     kind: kinds[index] as EventKind,
     layer: layerOf[index] as number,
@@ -107,6 +110,7 @@ export function appendEvent(columns: EventColumns, index: number, sink: Pick<Eve
     thread: threadOf[index] as number,
     phase: phaseOf[index] as number,
     stack: stackOf[index] as number,
+    account: accountOf[index] as number,
     time: times[index] as number,
     first: firsts[index] as number,
     second: seconds[index] as number,
@@ -128,6 +132,7 @@ export class EventColumnsBuilder implements EventSink {
     threadOf: new Uint16Array(initialCapacity),
     phaseOf: new Uint16Array(initialCapacity),
     stackOf: new Uint32Array(initialCapacity),
+    accountOf: new Uint16Array(initialCapacity),
     times: new Float64Array(initialCapacity),
     firsts: new Float64Array(initialCapacity),
     seconds: new Float64Array(initialCapacity),
@@ -138,7 +143,7 @@ export class EventColumnsBuilder implements EventSink {
     return this.#count;
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, account, time, first, second }: Readonly<LoggedEvent>): void {
     if (this.#count === this.#capacity) this.#grow();
     const columns = this.#columns;
     const row = this.#count++;
@@ -148,6 +153,7 @@ export class EventColumnsBuilder implements EventSink {
     columns.threadOf[row] = thread;
     columns.phaseOf[row] = phase;
     columns.stackOf[row] = stack;
+    columns.accountOf[row] = account;
     columns.times[row] = time;
     columns.firsts[row] = first;
     columns.seconds[row] = second;
@@ -177,7 +183,7 @@ export class EventColumnsBuilder implements EventSink {
 /** Applies a change to each column. */
 function mapColumns(columns: Columns, change: (column: Column) => Column): Columns {
   const of = <T extends Column>(column: T) => change(column) as T;
-  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = columns;
+  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, accountOf, times, firsts, seconds } = columns;
   return {
     kinds: of(kinds),
     layerOf: of(layerOf),
@@ -185,6 +191,7 @@ function mapColumns(columns: Columns, change: (column: Column) => Column): Colum
     threadOf: of(threadOf),
     phaseOf: of(phaseOf),
     stackOf: of(stackOf),
+    accountOf: of(accountOf),
     times: of(times),
     firsts: of(firsts),
     seconds: of(seconds),

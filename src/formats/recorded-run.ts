@@ -73,6 +73,8 @@ export interface RunDescription {
   readonly stacks: readonly string[];
   /** Entry 0 stands for no label. */
   readonly labels: readonly string[];
+  /** The paths of accounts, such as `tenant-a/request`. Entry 0 stands for no account. */
+  readonly accounts: readonly string[];
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
   /**
@@ -99,6 +101,7 @@ export class RecordedNames {
   readonly phases: RecordedPhase[] = [{ name: '', outer: 0 }];
   readonly stacks: string[] = [''];
   readonly labels: string[] = [''];
+  readonly accounts: string[] = [''];
 }
 
 /** The properties of a {@link RecordedRun} that apply to the log as a whole. */

@@ -13,6 +13,7 @@
  */
 
 import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
+import { LiveInstances } from '../basics/live-instances.js';
 import { formatBytes } from '../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
@@ -144,7 +145,7 @@ export class Account {
     this.#onSoftLimit = onSoftLimit;
     this.#setLimit(limitBytes);
     refuseCloning(this);
-    register(this);
+    instances.add(this);
   }
 
   /** Its name after the names of the accounts around it: `tenant-a/request`. */
@@ -384,25 +385,11 @@ export function withQuota<T>(options: AccountOptions, fn: (account: Account) => 
   return account.run(() => fn(account));
 }
 
-/** Weak references, swept whenever their number has doubled: a program may make an account for each request. */
-const instances = new Set<WeakRef<Account>>();
-const minimumSweepSize = 64;
-let sweepSize = minimumSweepSize;
-
-function register(account: Account): void {
-  if (instances.size >= sweepSize) sweepSize = Math.max(minimumSweepSize, 2 * liveAccounts().length);
-  instances.add(new WeakRef(account));
-}
+const instances = new LiveInstances<Account>();
 
 /** @internal The accounts of this environment that are not collected, in the order of construction. */
 export function liveAccounts(): Account[] {
-  const live: Account[] = [];
-  for (const reference of instances) {
-    const account = reference.deref();
-    if (account === undefined) instances.delete(reference);
-    else live.push(account);
-  }
-  return live;
+  return instances.all();
 }
 
 /** @internal The paths that hold most bytes of their own, among an account and those within it, or among all; the largest first. */

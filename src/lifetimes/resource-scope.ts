@@ -64,6 +64,11 @@ const none = -1;
 let lastExecution = none;
 let lastFrame: ScopeFrame | undefined;
 
+/** Whether this environment ever had a scope. */
+export function hasScopes(): boolean {
+  return wasEntered;
+}
+
 /** The innermost current scope. */
 export function innermostFrame(): ScopeFrame | undefined {
   if (!wasEntered) return undefined;

@@ -26,7 +26,7 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
   const { sequence, layer } = sequenceOfRun(run);
   assertFits(run, plan, sequence);
   const builder = new EventColumnsBuilder();
-  const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
+  const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, accountOf, times, firsts, seconds } = run;
   const copy = (i: number, kind: number, first: number, second: number) =>
     builder.append({
       kind: kind as EventKind,
@@ -35,6 +35,7 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
       thread: threadOf[i] as number,
       phase: phaseOf[i] as number,
       stack: stackOf[i] as number,
+      account: accountOf[i] as number,
       time: times[i] as number,
       first,
       second,
@@ -56,8 +57,8 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
     copy(i, kind, addressOf(live.get(first) as number), bytes);
     if (kind === EventKind.free) live.delete(first);
   }
-  const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels } = run;
-  const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels };
+  const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts } = run;
+  const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts };
   const layers = [{ name: 'plan', upstream: undefined }];
   return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, skippedRecordCount: 0, csv: undefined };
 }

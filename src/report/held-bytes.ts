@@ -64,7 +64,7 @@ export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
 }
 
 /** What allocations can be grouped by. */
-export type Grouping = 'site' | 'stream' | 'phase' | 'size' | 'thread' | 'label';
+export type Grouping = 'site' | 'stream' | 'phase' | 'size' | 'thread' | 'label' | 'account';
 
 /** The groups of allocations: the largest groups, and one for the rest. */
 export interface SpanGroups {
@@ -96,6 +96,8 @@ export function groupKeys(run: ReportRun, by: Grouping): GroupKeys {
       return { keys: spans.threadOf, name: (key) => `thread ${run.threads[key]}` };
     case 'label':
       return { keys: spans.labelOf, name: (key) => (key === 0 ? 'no label' : (run.labels[key] ?? `label ${key}`)) };
+    case 'account':
+      return { keys: spans.accountOf, name: (key) => (key === 0 ? 'no account' : (run.accounts[key] ?? `account ${key}`)) };
     case 'phase':
       return { keys: spans.phaseOf, name: (key) => (key === 0 ? 'no phase' : (run.phases[key]?.name ?? `phase ${key}`)) };
     case 'size':

@@ -102,7 +102,7 @@ export class ReportRunPacker implements EventSink {
     return this.#events;
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, account, time, first, second }: Readonly<LoggedEvent>): void {
     if (this.#events++ === 0) this.#firstTime = time;
     // Threads that share a log may write events slightly out of order.
     this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
@@ -119,6 +119,7 @@ export class ReportRunPacker implements EventSink {
         this.#columns.threadOf.add(thread);
         this.#columns.phaseOf.add(phase);
         this.#columns.stackOf.add(stack);
+        this.#columns.accountOf.add(account);
         break;
       }
       case EventKind.free:
@@ -146,6 +147,7 @@ export class ReportRunPacker implements EventSink {
         this.#columns.failureLayerOf.add(layer);
         this.#columns.failureStreamOf.add(stream);
         this.#columns.failurePhaseOf.add(phase);
+        this.#columns.failureAccountOf.add(account);
         break;
       case EventKind.phaseBegin:
       case EventKind.phaseEnd:
@@ -166,7 +168,7 @@ export class ReportRunPacker implements EventSink {
    * @param places for each layer of the events, its index in `layers`, if these differ
    */
   finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
-    const { startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage, skippedRecordCount } = texts;
+    const { startedAt, utcOffsetMinutes, streams, threads, phases, labels, accounts, damage, skippedRecordCount } = texts;
     const source = shownName(texts.source);
     const layers = texts.layers.length > 0 ? texts.layers : [{ name: 'log', upstream: undefined }];
     this.#live.length = 0;
@@ -182,7 +184,7 @@ export class ReportRunPacker implements EventSink {
       failureLayerOf: renumbered(packed.failureLayerOf),
     };
     const report: ReportTexts = {
-      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, damage, skippedRecordCount },
+      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, damage, skippedRecordCount },
       stacks: shortenPaths(texts.stacks),
       startedAt: startedAt === undefined ? undefined : startedAt + this.#firstTime / 1e6,
       eventCount: this.#events,

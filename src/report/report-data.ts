@@ -27,6 +27,7 @@ const columnTypes = {
   threadOf: Uint16Array,
   phaseOf: Uint16Array,
   stackOf: Uint32Array,
+  accountOf: Uint16Array,
   /** The spans that are given labels, in order of time, and the labels. */
   labelled: Uint32Array,
   labelOf: Uint32Array,
@@ -35,6 +36,7 @@ const columnTypes = {
   failureLayerOf: Uint8Array,
   failureStreamOf: Uint16Array,
   failurePhaseOf: Uint16Array,
+  failureAccountOf: Uint16Array,
   phaseTimes: Float64Array,
   phaseMarkOf: Uint16Array,
   phaseIsEnd: Uint8Array,
@@ -130,6 +132,7 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
       threadOf: read('threadOf'),
       phaseOf: read('phaseOf'),
       stackOf: read('stackOf'),
+      accountOf: read('accountOf'),
       labelOf: labelsFrom(read('labelled'), read('labelOf'), count),
     },
     failures: {
@@ -139,6 +142,7 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
       layerOf: read('failureLayerOf'),
       streamOf: read('failureStreamOf'),
       phaseOf: read('failurePhaseOf'),
+      accountOf: read('failureAccountOf'),
     },
     phaseMarks: {
       count: phaseTimes.length,

@@ -33,6 +33,8 @@ interface SpanColumns {
   readonly stackOf: Uint32Array;
   /** Indexes into {@link ReportRun.labels}. */
   readonly labelOf: Uint32Array;
+  /** Indexes into {@link ReportRun.accounts}. */
+  readonly accountOf: Uint16Array;
 }
 
 /** Allocations that failed, in columns. */
@@ -44,6 +46,7 @@ interface FailureColumns {
   readonly layerOf: Uint8Array;
   readonly streamOf: Uint16Array;
   readonly phaseOf: Uint16Array;
+  readonly accountOf: Uint16Array;
 }
 
 /** Where named phases begin and end, in columns. */

@@ -5,6 +5,7 @@ export { sampleStatistics } from './sample-statistics.js';
 export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './serve-statistics.js';
 export type {
   AccountSample,
+  AdmissionSample,
   BufferSiteSample,
   DeviceSample,
   LayerSample,

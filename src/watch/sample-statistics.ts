@@ -1,3 +1,4 @@
+import { liveAdmittingAdaptors } from '../adaptors/admission/admitting-resource-adaptor.js';
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
 import type { StreamOrderedStatistics } from '../adaptors/pooling/keeper.js';
@@ -48,6 +49,11 @@ export function sampleStatistics(): StatisticsSample {
     }),
     accounts: sampleAccounts(),
     accountRefusals: accountRefusals(),
+    admissions: liveAdmittingAdaptors().map((adaptor) => ({
+      name: layerName(adaptor),
+      device: adaptor.device.index,
+      ...adaptor.statistics(),
+    })),
     driverCalls: devices.length === 0 ? {} : calledFunctions(),
     buffers: watchedBuffers().count,
     bufferSites: liveBufferSites(),

@@ -1,5 +1,5 @@
 import type { ManagedActivity } from '../driver/memory/managed-activity.js';
-import type { AccountSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type { AccountSample, AdmissionSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Distinguishes the values of one metric. */
 export type MetricLabels = Readonly<Record<string, string>>;
@@ -37,6 +37,18 @@ const accountFields: Readonly<Record<string, readonly [...Description, (account:
   live: ['gauge', 'By', 'Bytes charged to the accounts of a path.', ({ liveBytes }) => liveBytes],
   peak: ['gauge', 'By', 'The most bytes charged to one of these accounts at once.', ({ peakBytes }) => peakBytes],
   limit: ['gauge', 'By', 'The limits of these accounts, if each has one.', ({ limitBytes }) => limitBytes],
+};
+
+const admissionFields: Readonly<Record<string, readonly [...Description, (admission: AdmissionSample) => number]>> = {
+  limit: ['gauge', 'By', 'The most bytes that may be promised and allocated.', ({ limitBytes }) => limitBytes],
+  committed: ['gauge', 'By', 'Bytes that are promised, or allocated outside of grants.', ({ committedBytes }) => committedBytes],
+  grants: ['gauge', '{grant}', 'Grants that have promised bytes.', ({ grants }) => grants],
+  waiting: ['gauge', '{request}', 'Requests that wait.', ({ waiting }) => waiting],
+  wanted: ['gauge', 'By', 'Bytes that they wait for.', ({ waitingBytes }) => waitingBytes],
+  longest_wait: ['gauge', 'ms', 'The longest wait of a request.', ({ longestWaitMilliseconds }) => longestWaitMilliseconds],
+  waited: ['counter', 'ms', 'How long all requests waited together.', ({ waitedMilliseconds }) => waitedMilliseconds],
+  admitted: ['counter', '{request}', 'Requests that were admitted.', ({ admitted }) => admitted],
+  admitted_after_wait: ['counter', '{request}', 'Of these, those that had to wait.', ({ admittedAfterWait }) => admittedAfterWait],
 };
 
 const managedFields: Readonly<Record<string, readonly [...Description, (managed: ManagedActivity) => number]>> = {
@@ -115,6 +127,24 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
     unit: '{allocation}',
     description: 'Allocations that limits of accounts refused.',
     read: ({ accountRefusals }, emit) => emit(accountRefusals, {}),
+  },
+  ...Object.entries(admissionFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ admissions }, emit) => {
+      for (const admission of admissions) emit(value(admission), { layer: admission.name, device: String(admission.device) });
+    };
+    return { name: `cistern.admission.${name}`, kind, unit, description, read };
+  }),
+  {
+    name: 'cistern.admission.not_admitted',
+    kind: 'counter',
+    unit: '{request}',
+    description: 'Requests that were not admitted.',
+    read: ({ admissions }, emit) => {
+      for (const { name: layer, device, refusedTooLarge, refusedAfterTimeout, refusedInDeadlock, aborted } of admissions) {
+        const reasons = { 'too-large': refusedTooLarge, timeout: refusedAfterTimeout, deadlock: refusedInDeadlock, aborted };
+        for (const [reason, count] of Object.entries(reasons)) emit(count, { layer, device: String(device), reason });
+      }
+    },
   },
   {
     name: 'cistern.device.free',

@@ -1,3 +1,4 @@
+import type { AdmissionStatistics } from '../adaptors/admission/admission-statistics.js';
 import type { ManagedActivity } from '../driver/memory/managed-counts.js';
 
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
@@ -65,6 +66,13 @@ export interface AccountSample {
   readonly limitBytes: number | null;
 }
 
+/** What an `AdmittingResourceAdaptor` has promised at one moment, and who waits. */
+export interface AdmissionSample extends AdmissionStatistics {
+  /** Its class, with a number that is unique in the process. */
+  readonly name: string;
+  readonly device: number;
+}
+
 /** A device that the process uses. */
 export interface DeviceSample {
   readonly index: number;
@@ -107,6 +115,8 @@ export interface StatisticsSample {
   readonly accounts: readonly AccountSample[];
   /** Allocations that limits of accounts have refused. */
   readonly accountRefusals: number;
+  /** Every `AdmittingResourceAdaptor` that is neither disposed nor collected. */
+  readonly admissions: readonly AdmissionSample[];
   /**
    * Number of calls of each driver function, by CUDA's name; functions that were not called are
    * left out.

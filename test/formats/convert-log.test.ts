@@ -31,7 +31,7 @@ function file(name: string, contents: string | Uint8Array): string {
 const text = logText(row('allocate', 1, 1000), row('allocate', 2, 0), row('free', 1, 1000));
 const rich = runOf(
   [
-    allocate(0x1000, 64, { stack: 1, phase: 1 }),
+    allocate(0x1000, 64, { stack: 1, phase: 1, account: 1 }),
     allocate(0x2000, 64, { layer: 1 }),
     { kind: EventKind.growth, layer: 1, first: 0x1000, second: 4096 },
     { kind: EventKind.eventRecord, first: 1, second: 0 },
@@ -50,6 +50,7 @@ const rich = runOf(
     ],
     stacks: ['', 'f (a.js:1:2)'],
     labels: ['', 'w'],
+    accounts: ['', 'tenant'],
   },
 );
 const recording = () => file('run.cistern', Buffer.concat([...encodeRecording(rich)]));
@@ -100,6 +101,7 @@ describe('converting a log', () => {
       'events of the layer pool: 1',
       'stacks of events: 1',
       'phases of events: 1',
+      'accounts of events: 1',
       'blocks that a layer took from its upstream or returned: 1',
       'event records and waits: 2',
       'labels: 1',

@@ -9,6 +9,7 @@ export interface RunEvent {
   readonly thread?: number;
   readonly phase?: number;
   readonly stack?: number;
+  readonly account?: number;
   readonly time?: number;
   readonly first: number;
   readonly second: number;
@@ -27,6 +28,7 @@ export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = 
     phases: [{ name: '', outer: 0 }],
     stacks: [''],
     labels: [''],
+    accounts: [''],
     eventCount: events.length,
     kinds: Uint8Array.from(column('kind')),
     layerOf: Uint8Array.from(column('layer')),
@@ -34,6 +36,7 @@ export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = 
     threadOf: Uint16Array.from(column('thread')),
     phaseOf: Uint16Array.from(column('phase')),
     stackOf: Uint32Array.from(column('stack')),
+    accountOf: Uint16Array.from(column('account')),
     times: Float64Array.from(column('time')),
     firsts: Float64Array.from(column('first')),
     seconds: Float64Array.from(column('second')),
@@ -72,16 +75,18 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
     phases: fc.array(text, { maxLength: 3 }),
     stacks: fc.array(text, { maxLength: 3 }),
     labels: fc.array(text, { maxLength: 3 }),
+    accounts: fc.array(text, { maxLength: 3 }),
     startedAt: fc.option(fc.integer({ min: 0, max: 2e12 }), { nil: undefined }),
     utcOffsetMinutes: fc.integer({ min: -720, max: 840 }),
   })
-  .chain(({ layers, streams, threads, phases, stacks, labels, startedAt, utcOffsetMinutes }) => {
+  .chain(({ layers, streams, threads, phases, stacks, labels, accounts, startedAt, utcOffsetMinutes }) => {
     const common = {
       layer: fc.nat({ max: layers.length - 1 }),
       stream: fc.nat({ max: streams.length - 1 }),
       thread: fc.nat({ max: threads.length - 1 }),
       phase: fc.nat({ max: phases.length }),
       stack: fc.nat({ max: stacks.length }),
+      account: fc.nat({ max: accounts.length }),
       time: fc.oneof(fc.nat({ max: 1000 }), fc.nat({ max: 2 ** 31 - 1 }), fc.integer({ min: 0, max: 2 ** 45 })),
     };
     const event = fc.oneof(
@@ -99,6 +104,7 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
         phases: [{ name: '', outer: 0 }, ...phases.map((name, i) => ({ name, outer: i }))],
         stacks: ['', ...stacks],
         labels: ['', ...labels],
+        accounts: ['', ...accounts],
         startedAt,
         utcOffsetMinutes,
       }),

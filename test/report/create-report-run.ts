@@ -29,6 +29,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
   const threadOf = new Uint16Array(capacity);
   const phaseOf = new Uint16Array(capacity);
   const stackOf = new Uint32Array(capacity);
+  const accountOf = new Uint16Array(capacity);
   const labelOf = new Uint32Array(capacity);
   const times = new Float64Array(2 * capacity);
   const changes = new Int32Array(2 * capacity);
@@ -39,6 +40,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
     layerOf: new Uint8Array(count.failures),
     streamOf: new Uint16Array(count.failures),
     phaseOf: new Uint16Array(count.failures),
+    accountOf: new Uint16Array(count.failures),
   };
   const phaseMarks = {
     count: count.phases,
@@ -93,6 +95,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
         threadOf[spans] = run.threadOf[event] as number;
         phaseOf[spans] = run.phaseOf[event] as number;
         stackOf[spans] = run.stackOf[event] ?? 0;
+        accountOf[spans] = run.accountOf[event] ?? 0;
         addresses.insert(pointer, spans);
         times[changeCount] = time;
         changes[changeCount++] = spans++;
@@ -120,6 +123,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
         failures.bytes[failureCount] = run.seconds[event] as number;
         failures.layerOf[failureCount] = layer;
         failures.streamOf[failureCount] = stream;
+        failures.accountOf[failureCount] = run.accountOf[event] as number;
         failures.phaseOf[failureCount++] = run.phaseOf[event] as number;
         break;
       case EventKind.phaseBegin:
@@ -139,9 +143,9 @@ export function createReportRun(run: RecordedRun): ReportRun {
   const addresses = distinct(pointers.slice(0, spans).sort());
   const addressOf = new Uint32Array(spans);
   for (let span = 0; span < spans; span++) addressOf[span] = indexIn(addresses, pointers[span] as number);
-  const { source, utcOffsetMinutes, layers, streams, threads, phases, labels, damage, skippedRecordCount } = run;
+  const { source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, damage, skippedRecordCount } = run;
   return {
-    ...{ source, utcOffsetMinutes, streams, threads, phases, labels, damage, skippedRecordCount, eventCount },
+    ...{ source, utcOffsetMinutes, streams, threads, phases, labels, accounts, damage, skippedRecordCount, eventCount },
     stacks: shortenPaths(run.stacks),
     layers: layers.length > 0 ? layers : [{ name: 'log', upstream: undefined }],
     startedAt: run.startedAt === undefined ? undefined : run.startedAt + first / 1e6,
@@ -163,6 +167,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
       threadOf: threadOf.slice(0, spans),
       phaseOf: phaseOf.slice(0, spans),
       stackOf: stackOf.slice(0, spans),
+      accountOf: accountOf.slice(0, spans),
       labelOf: labelOf.slice(0, spans),
     },
     failures,

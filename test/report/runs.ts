@@ -11,6 +11,7 @@ export interface EventPlace {
   readonly thread?: string;
   readonly phase?: string | undefined;
   readonly stack?: string | undefined;
+  readonly account?: string | undefined;
 }
 
 /** Texts by number. */
@@ -36,8 +37,9 @@ export class RunWriter {
   readonly #phases: RecordedPhase[] = [{ name: '', outer: 0 }];
   readonly #stacks = new Names('');
   readonly #labels = new Names('');
+  readonly #accounts = new Names('');
   #time = 0;
-  #place = { layer: 0, stream: '0x0', thread: '1', phase: 0, stack: '' };
+  #place = { layer: 0, stream: '0x0', thread: '1', phase: 0, stack: '', account: '' };
 
   /** @param layers outermost first; each lies on the next */
   constructor(...layers: readonly string[]) {
@@ -87,6 +89,7 @@ export class RunWriter {
     if (thread !== undefined) now.thread = thread;
     if ('phase' in place) now.phase = place.phase === undefined ? 0 : this.#phase(place.phase);
     if ('stack' in place) now.stack = stack ?? '';
+    if ('account' in place) now.account = place.account ?? '';
     this.#events.push({
       kind,
       layer: now.layer,
@@ -94,6 +97,7 @@ export class RunWriter {
       thread: this.#threads.indexOf(now.thread),
       phase: now.phase,
       stack: this.#stacks.indexOf(now.stack),
+      account: this.#accounts.indexOf(now.account),
       time: this.#time,
       first,
       second,
@@ -112,6 +116,7 @@ export class RunWriter {
       phases: this.#phases,
       stacks: this.#stacks.all,
       labels: this.#labels.all,
+      accounts: this.#accounts.all,
       damage,
     });
   }

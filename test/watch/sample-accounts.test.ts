@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { Account, AccountingResourceAdaptor, withQuota } from '../../src/index.js';
-import { sampleStatistics } from '../../src/watch/index.js';
+import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, withQuota } from '../../src/index.js';
+import { prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { stream } from '../support/stream.js';
 
@@ -45,4 +45,33 @@ test('refusals of all accounts are counted', () => {
   const account = new Account({ name: 'refusing', limitBytes: 0 });
   expect(() => account.run(() => resource.allocate(1, stream))).toThrow();
   expect(sampleStatistics().accountRefusals).toBe(before + 1);
+});
+
+test('what is promised, and who waits, are in samples and metrics until the adaptor is disposed', async () => {
+  const admitting = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes: 1024 });
+  const grant = await admitting.reserve(768);
+  const next = admitting.reserve(512);
+  await expect(admitting.reserve(2048)).rejects.toMatchObject({ reason: 'too-large' });
+  const sample = sampleStatistics();
+  const [admission] = sample.admissions;
+  expect(sample.admissions).toEqual([{ name: admission?.name, device: 0, ...admitting.statistics() }]);
+  expect(admission).toMatchObject({ limitBytes: 1024, committedBytes: 768, grants: 1, waiting: 1, waitingBytes: 512, admitted: 1 });
+  const labels = `layer="${admission?.name}",device="0"`;
+  expect(admission?.name).toMatch(/^AdmittingResourceAdaptor \d+$/);
+  for (const line of [
+    `cistern_admission_limit_bytes{${labels}} 1024`,
+    `cistern_admission_committed_bytes{${labels}} 768`,
+    `cistern_admission_grants{${labels}} 1`,
+    `cistern_admission_waiting{${labels}} 1`,
+    `cistern_admission_wanted_bytes{${labels}} 512`,
+    `cistern_admission_admitted_total{${labels}} 1`,
+    `cistern_admission_admitted_after_wait_total{${labels}} 0`,
+    `cistern_admission_not_admitted_total{${labels},reason="too-large"} 1`,
+    `cistern_admission_not_admitted_total{${labels},reason="aborted"} 0`,
+  ])
+    expect(prometheusText(sample).split('\n')).toContain(line);
+  grant.dispose();
+  (await next).dispose();
+  admitting.dispose();
+  expect(sampleStatistics().admissions).toEqual([]);
 });

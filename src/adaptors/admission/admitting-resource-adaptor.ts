@@ -1,5 +1,6 @@
 import { channel } from 'node:diagnostics_channel';
 import { ArgumentTypeError, formatValue, NotAdmittedError, type NotAdmittedReason, OutOfMemoryError } from '../../basics/errors.js';
+import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
@@ -12,6 +13,7 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
+import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, promisedBytes, unexpectedEnd, type WaitOptions } from './grant.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
@@ -36,33 +38,6 @@ export interface ReserveOptions extends WaitOptions {
   readonly priority?: number;
 }
 
-/** What an {@link AdmittingResourceAdaptor} has promised, and who waits: a frozen copy. */
-export interface AdmissionStatistics {
-  readonly limitBytes: number;
-  /** Bytes that nobody else can have: promised, or still allocated. */
-  readonly committedBytes: number;
-  /** Of these, bytes allocated outside of every grant. */
-  readonly outsideBytes: number;
-  /** Grants that have promised bytes. */
-  readonly grants: number;
-  /** Requests that wait now, and the bytes that they wait for. */
-  readonly waiting: number;
-  readonly waitingBytes: number;
-  /** Requests that were admitted, of these, those that had to wait. */
-  readonly admitted: number;
-  readonly admittedAfterWait: number;
-  /** Milliseconds that requests waited, admitted or not: the sum, and the longest. */
-  readonly waitedMilliseconds: number;
-  readonly longestWaitMilliseconds: number;
-  /** How often a request was admitted before an earlier one. */
-  readonly overtakes: number;
-  /** Requests that ended otherwise, by the reason. */
-  readonly refusedTooLarge: number;
-  readonly refusedAfterTimeout: number;
-  readonly refusedInDeadlock: number;
-  readonly aborted: number;
-}
-
 /** The message on the diagnostics channel `cistern:admission`, when a request begins to wait, and when its wait ends. */
 export interface AdmissionEvent {
   readonly event: 'waiting' | 'admitted' | 'not-admitted';
@@ -80,6 +55,13 @@ const knownOptions = optionNames<AdmittingResourceAdaptorOptions>({ deallocation
 const reserveOptions = optionNames<ReserveOptions>({ priority: true, signal: true, timeoutMilliseconds: true });
 const waitOptions = optionNames<WaitOptions>({ signal: true, timeoutMilliseconds: true });
 const events = channel('cistern:admission');
+
+const instances = new LiveInstances<AdmittingResourceAdaptor>();
+
+/** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
+export function liveAdmittingAdaptors(): AdmittingResourceAdaptor[] {
+  return instances.all();
+}
 
 /** A request with what ends its wait. */
 interface Wait {
@@ -139,6 +121,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** The number of the holder that each live allocation was taken from. */
   readonly #taken = new AddressMap();
   readonly #users = new PayerNumbers<Holder>();
+  readonly #registration = instances.add(this);
   #admittedAfterWait = 0;
   #waitedMilliseconds = 0;
   #longestWaitMilliseconds = 0;
@@ -245,6 +228,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
+    instances.delete(this.#registration);
     this.#queue.endWaits();
   }
 

@@ -1,4 +1,5 @@
 import { CisternError } from '../../basics/errors.js';
+import { LiveInstances } from '../../basics/live-instances.js';
 import { assertBytes, assertName, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { SharedCounts, type SharedTally } from '../../driver/workers/shared-counts.js';
@@ -91,7 +92,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     if (shared !== undefined) assertName(shared, 'shared');
     this.name = name;
     this.#shared = shared === undefined ? undefined : new SharedCounts(shared);
-    this.#registration = register(this);
+    this.#registration = instances.add(this);
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
@@ -216,33 +217,14 @@ export const statisticsKind = defineAdaptor({
   create: ({ upstream, options }) => new StatisticsResourceAdaptor(upstream, options),
 });
 
-/**
- * Weak references, swept whenever their number has doubled: a program may make any number of
- * adaptors and dispose none.
- */
-const instances = new Set<WeakRef<StatisticsResourceAdaptor>>();
-const minimumSweepSize = 64;
-let sweepSize = minimumSweepSize;
-
-function register(adaptor: StatisticsResourceAdaptor): WeakRef<StatisticsResourceAdaptor> {
-  if (instances.size >= sweepSize) sweepSize = Math.max(minimumSweepSize, 2 * liveStatisticsAdaptors().length);
-  const registration = new WeakRef(adaptor);
-  instances.add(registration);
-  return registration;
-}
+const instances = new LiveInstances<StatisticsResourceAdaptor>();
 
 /**
  * @internal The adaptors of this environment that are neither disposed nor collected, in the order
  * of construction.
  */
 export function liveStatisticsAdaptors(): StatisticsResourceAdaptor[] {
-  const live: StatisticsResourceAdaptor[] = [];
-  for (const reference of instances) {
-    const adaptor = reference.deref();
-    if (adaptor === undefined) instances.delete(reference);
-    else live.push(adaptor);
-  }
-  return live;
+  return instances.all();
 }
 
 function frozen({ current, peak, total }: SharedTally): CounterSnapshot {

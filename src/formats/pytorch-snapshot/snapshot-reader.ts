@@ -274,7 +274,7 @@ class SnapshotReader {
     for (const { kind, layer, stream, stack, time, first, second } of events) {
       if (kind === EventKind.phaseEnd) open.splice(open.lastIndexOf(first), 1);
       const nanoseconds = Math.max(0, (time - (startedAt ?? 0) * 1000) * 1000);
-      builder.append({ kind, layer, stream, thread: 0, phase: open.at(-1) ?? 0, stack, time: nanoseconds, first, second });
+      builder.append({ kind, layer, stream, thread: 0, phase: open.at(-1) ?? 0, stack, account: 0, time: nanoseconds, first, second });
       if (kind === EventKind.phaseBegin) open.push(first);
     }
     const origin = { source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, skippedRecordCount: 0, csv: undefined };

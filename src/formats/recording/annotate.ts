@@ -1,7 +1,7 @@
 import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { assertFunction } from '../../basics/validation.js';
 import { enterScope, innermostFrame, isThenable } from '../../lifetimes/resource-scope.js';
-import { hasPhases, innermostPhase, Phase } from './phases.js';
+import { innermostPhase, Phase } from './phases.js';
 import { liveRecordings, type Recording } from './recording.js';
 import { isRecording } from './shared-recordings.js';
 
@@ -47,7 +47,7 @@ export function annotateGraph<T>(name: string, capture: () => T): T {
 
 /** @internal Runs a function as part of what is around the capture of a graph with memory, if it is within one. */
 export function outsideGraph<T>(fn: () => T): T {
-  let phase = hasPhases ? innermostPhase(innermostFrame()) : undefined;
+  let phase = innermostPhase(innermostFrame());
   while (phase !== undefined && !phase.isGraph) phase = phase.outer;
   return phase === undefined ? fn() : enterScope({ kind: 'phase', phase: phase.outer }, fn);
 }

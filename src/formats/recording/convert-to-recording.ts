@@ -52,12 +52,14 @@ class RunEncoder {
   readonly #phases: Definitions;
   readonly #stacks: Definitions;
   readonly #labels: Definitions;
+  readonly #accounts: Definitions;
   #thread = 0;
   #phase = 0;
+  #account = 0;
 
   constructor(run: RecordedRun) {
     this.#run = run;
-    const { layers, streams, threads, phases, stacks, labels } = run;
+    const { layers, streams, threads, phases, stacks, labels, accounts } = run;
     const define = (heads: readonly number[], names: readonly string[], first = 0): Definitions => ({ heads, names, count: first });
     const all = (kind: RecordKind, names: readonly string[]) => names.map(() => kind);
     this.#layers = define(
@@ -77,9 +79,10 @@ class RunEncoder {
     );
     this.#stacks = define(all(RecordKind.defineStack, stacks), stacks, 1);
     this.#labels = define(all(RecordKind.defineLabel, labels), labels, 1);
+    this.#accounts = define(all(RecordKind.defineAccount, accounts), accounts, 1);
   }
 
-  append({ kind, layer, stream, thread, phase, stack, time, first, second }: Readonly<LoggedEvent>): void {
+  append({ kind, layer, stream, thread, phase, stack, account, time, first, second }: Readonly<LoggedEvent>): void {
     const isOfPhase = kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd;
     if (layer >= this.#layers.count) this.#define(this.#layers, layer, time);
     if (stream >= this.#streams.count) this.#define(this.#streams, stream, time);
@@ -87,12 +90,15 @@ class RunEncoder {
     if (phase >= this.#phases.count) this.#define(this.#phases, phase, time);
     if (isOfPhase && first >= this.#phases.count) this.#define(this.#phases, first, time);
     if (stack >= this.#stacks.count) this.#define(this.#stacks, stack, time);
+    if (account >= this.#accounts.count) this.#define(this.#accounts, account, time);
     if (kind === RecordKind.label && second >= this.#labels.count) this.#define(this.#labels, second, time);
     if (thread !== this.#thread) this.#record(RecordKind.thread, time, thread, 0);
     if (phase !== this.#phase) this.#record(RecordKind.phase, time, phase, 0);
+    if (account !== this.#account) this.#record(RecordKind.account, time, account, 0);
     if (stack !== 0) this.#record(RecordKind.stack, time, stack, 0);
     this.#thread = thread;
     this.#phase = phase;
+    this.#account = account;
     this.#record(kind | (layer << 8) | (stream << 16), time, first, second);
   }
 
@@ -100,7 +106,7 @@ class RunEncoder {
   finish(): void {
     const { eventCount, times } = this.#run;
     const time = eventCount === 0 ? 0 : (times[eventCount - 1] as number);
-    for (const each of [this.#layers, this.#streams, this.#threads, this.#phases, this.#stacks, this.#labels]) {
+    for (const each of [this.#layers, this.#streams, this.#threads, this.#phases, this.#stacks, this.#labels, this.#accounts]) {
       this.#define(each, each.names.length - 1, time);
     }
     this.#encoder.close();

@@ -21,9 +21,6 @@ const outermost = new InnerPhases();
 let lastPhase: Phase | undefined;
 let phases = 0;
 
-/** Whether this environment ever had a phase. If not, the search for one is skipped. */
-export let hasPhases = false;
-
 /** A named part of a program, or the captures of a graph. Phases of the same name within the same phase are one. */
 export class Phase {
   readonly name: string;
@@ -38,7 +35,6 @@ export class Phase {
     this.outer = outer;
     this.isGraph = isGraph;
     phases++;
-    hasPhases = true;
   }
 
   /** The phase with a name within another. */

@@ -12,8 +12,8 @@
  *
  * Indexes are assigned consecutively. The index of a stream that has ended may be defined again;
  * from there on it stands for another stream. cistern does so once 65,535 streams are defined. If
- * there are more layers, streams, phases, stacks or labels than fit, the last index stands for all
- * the rest, and is called `(more …)`.
+ * there are more layers, streams, phases, stacks, labels or accounts than fit, the last index stands for
+ * all the rest, and is called `(more …)`.
  *
  * A newer cistern may write kinds of records that an older one does not know. The number of a kind says
  * what to skip, so they need no new version:
@@ -65,6 +65,8 @@ export const RecordKind = {
   phase: 17,
   /** Stack, 0: the stack of the thread's next record only. */
   stack: 18,
+  /** Account or 0, 0: the records that follow are made in the scope of this account. */
+  account: 19,
   /**
    * Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream
    * plus 1, or 0 if that is unknown; the field `stream` is 1 for a place of managed memory, and 2 for the
@@ -87,6 +89,8 @@ export const RecordKind = {
   defineStack: 36,
   /** Index from 1, bytes of text: a label of a buffer. */
   defineLabel: 37,
+  /** Index from 1, bytes of text: the path of an account, such as `tenant-a/request`. */
+  defineAccount: 38,
 } as const;
 
 export type RecordKind = (typeof RecordKind)[keyof typeof RecordKind];

@@ -62,7 +62,7 @@ export class RecordingParser {
   #damage: RecordingDamage | undefined;
   #skippedRecords = 0;
 
-  /** The last event; thread, phase and stack are those of the next one. */
+  /** The last event; thread, phase, stack and account are those of the next one. */
   readonly #event = emptyEvent();
 
   /** @param names receives each name before the first event that refers to it */
@@ -249,7 +249,7 @@ export class RecordingParser {
           events.append(event);
           event.stack = 0;
         }
-      } else if (kind >= RecordKind.thread && kind <= RecordKind.stack) {
+      } else if (kind >= RecordKind.thread && kind <= RecordKind.account) {
         fault = this.#set(kind, first);
       } else if (kind === 0) {
         fault = 'there is no record kind 0';
@@ -262,7 +262,7 @@ export class RecordingParser {
         } else {
           length += paddedToRecord(second);
           if (at + length > end) break;
-          if (kind > RecordKind.defineLabel) this.#skippedRecords++;
+          if (kind > RecordKind.defineAccount) this.#skippedRecords++;
           else fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
         }
       }
@@ -294,14 +294,19 @@ export class RecordingParser {
     return isAmount(first) ? undefined : 'a number is not an integer from 0 to 2^53 - 1';
   }
 
-  /** Sets the thread, phase or stack of the records that follow. Returns the fault, if any. */
+  /** Sets the thread, phase, stack or account of the records that follow. Returns the fault, if any. */
   #set(kind: number, index: number): string | undefined {
-    const { threads, phases, stacks } = this.#names;
-    const table = kind === RecordKind.thread ? threads : kind === RecordKind.phase ? phases : stacks;
+    const { threads, phases, stacks, accounts } = this.#names;
+    const [field, table] = (
+      [
+        ['thread', threads],
+        ['phase', phases],
+        ['stack', stacks],
+        ['account', accounts],
+      ] as const
+    )[kind - RecordKind.thread] as readonly ['thread' | 'phase' | 'stack' | 'account', readonly unknown[]];
     if (!isIndex(index, table.length)) return 'what a record refers to is not defined';
-    if (kind === RecordKind.thread) this.#event.thread = index;
-    else if (kind === RecordKind.phase) this.#event.phase = index;
-    else this.#event.stack = index;
+    this.#event[field] = index;
     return undefined;
   }
 
@@ -313,7 +318,7 @@ export class RecordingParser {
     } catch {
       return 'a text is not UTF-8';
     }
-    const { layers, streams, threads, phases, stacks, labels } = this.#names;
+    const { layers, streams, threads, phases, stacks, labels, accounts } = this.#names;
     let phase: RecordedPhase;
     switch (kind) {
       case RecordKind.defineLayer:
@@ -337,6 +342,8 @@ export class RecordingParser {
         return index === 0 ? 'a phase has the index 0' : put(phases, index, phase, maximumNames);
       case RecordKind.defineStack:
         return index === 0 ? 'a stack has the index 0' : put(stacks, index, text, maximumStacks);
+      case RecordKind.defineAccount:
+        return index === 0 ? 'an account has the index 0' : put(accounts, index, text, maximumNames);
       default:
         return index === 0 ? 'a label has the index 0' : put(labels, index, text, maximumStacks);
     }

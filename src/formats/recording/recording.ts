@@ -22,12 +22,13 @@ import {
 import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import { FileTarget } from '../../files/log-target.js';
-import { innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
+import { type Account, currentAccount } from '../../lifetimes/account.js';
+import { hasScopes, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
 import { packageVersion } from '../../package/root.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
 import { NameTable } from './name-table.js';
-import { hasPhases, innermostPhase, type Phase } from './phases.js';
+import { innermostPhase, type Phase } from './phases.js';
 import { encodeHeader, RecordKind } from './recording-format.js';
 import { StreamTable } from './stream-table.js';
 
@@ -40,6 +41,7 @@ const maximumTextLength = 16_384;
 /** Stacks are long, and are kept for comparison. */
 const lastStack = 16_384;
 const lastLabel = 65_535;
+const lastAccount = 65_535;
 const lastStream = 65_535;
 /** How many moves a record takes along, so that it stays short; a flush takes all of them. */
 const movesOfRecord = 2048;
@@ -121,6 +123,7 @@ export class Recording implements Disposable {
   /** The last frame examined, and the phase of the next record unless a record changes it. */
   #frame: ScopeFrame | undefined;
   #phase: Phase | undefined;
+  #account: Account | undefined;
   readonly #phases = new Map<Phase, number>();
   readonly #layers = new LayerTable((index, name, upstream, isPlace) => {
     const head = RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8) | (isPlace ? 1 << 16 : 0);
@@ -128,6 +131,7 @@ export class Recording implements Disposable {
   });
   readonly #streams = new StreamTable(lastStream, (index, handle) => this.#define(RecordKind.defineStream, index, handle));
   readonly #stacks = new NameTable(lastStack, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
+  readonly #accounts = new NameTable(lastAccount, '(more accounts)', (index, path) => this.#define(RecordKind.defineAccount, index, path));
   readonly #labels = new NameTable(lastLabel, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
 
   /** @internal What `console.log` shows. */
@@ -198,6 +202,7 @@ export class Recording implements Disposable {
     this.#streams.clear();
     this.#phases.clear();
     this.#frame = undefined;
+    this.#account = undefined;
     try {
       this.#writeAll();
     } finally {
@@ -259,7 +264,7 @@ export class Recording implements Disposable {
    * `retract`.
    */
   append(head: number, first: number, second: number): number {
-    if (hasPhases) this.#followPhase();
+    if (hasScopes()) this.#followScopes();
     if (pendingMoves[0] !== 0) recordMoves();
     return this.#put(head, first, second);
   }
@@ -267,7 +272,7 @@ export class Recording implements Disposable {
   /** @internal Like `append`, with the call stack. */
   appendWithStack(head: number, first: number, second: number, stack: string): void {
     if (this.isDisposed) return;
-    if (hasPhases) this.#followPhase();
+    if (hasScopes()) this.#followScopes();
     if (pendingMoves[0] !== 0) recordMoves();
     const index = this.#stacks.indexOf(stack);
     this.#put(RecordKind.stack, index, 0);
@@ -326,13 +331,17 @@ export class Recording implements Disposable {
     this.flushIfAuto();
   }
 
-  /** Records a change of phase before the next record. */
-  #followPhase(): void {
+  /** Records a change of phase or account before the next record. */
+  #followScopes(): void {
     const frame = innermostFrame();
     if (frame === this.#frame || this.isDisposed) return;
     this.#frame = frame;
     const phase = innermostPhase(frame);
     this.#setPhase(phase);
+    const account = currentAccount();
+    if (account === this.#account) return;
+    this.#account = account;
+    this.#blocks?.record(RecordKind.account, this.#last, account === undefined ? 0 : this.#accounts.indexOf(account.path), 0);
   }
 
   #setPhase(phase: Phase | undefined): void {

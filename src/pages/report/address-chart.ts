@@ -572,6 +572,8 @@ export function spanFacts(model: RunModel, span: number): [name: string, value: 
   ];
   const phase = spans.phaseOf[span] as number;
   if (phase > 0) facts.push(['Phase', run.phases[phase]?.name ?? '']);
+  const account = spans.accountOf[span] as number;
+  if (account > 0) facts.push(['Account', run.accounts[account] ?? '']);
   const label = spans.labelOf[span] as number;
   if (label > 0) facts.push(['Label', run.labels[label] ?? '']);
   return facts;

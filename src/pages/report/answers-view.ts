@@ -10,6 +10,7 @@ import { labelledSelect, scrollable } from './tables.js';
 const groupings: readonly (readonly [Grouping, string])[] = [
   ['site', 'call site'],
   ['label', 'label'],
+  ['account', 'account'],
   ['phase', 'phase'],
   ['stream', 'stream'],
   ['thread', 'thread'],
@@ -241,11 +242,12 @@ export class AnswersView implements View {
 
 /** The first grouping that divides the allocations; if none does, one that names them all. */
 function tellingGrouping({ model }: ReportState): Grouping {
-  const { stacks, labels, phases } = model.run;
+  const { stacks, labels, phases, accounts } = model.run;
   const named: readonly (readonly [Grouping, number])[] = [
     ['site', callSites(stacks).names.length - 1],
     ['label', labels.length - 1],
     ['phase', phases.length - 1],
+    ['account', accounts.length - 1],
   ];
   return (named.find(([, count]) => count > 1) ?? named.find(([, count]) => count > 0) ?? ['size'])[0];
 }

@@ -3,6 +3,7 @@ import './report.css';
 import type { ReportContents } from '../../report/report-contents.js';
 import { byId, element } from '../common/dom.js';
 import { colorSchemeEvent } from '../common/series-style.js';
+import { AccountsView } from './accounts-view.js';
 import { AllocationsView } from './allocations-view.js';
 import { AnswersView } from './answers-view.js';
 import { CallSitesView } from './call-sites-view.js';
@@ -118,6 +119,7 @@ async function open(): Promise<void> {
     ...(contents.runs.some(({ graphs }) => graphs !== null) ? [new GraphsView(state)] : []),
     ...(contents.runs.length > 1 ? [new CompareView(state)] : []),
     new MemoryView(state),
+    ...(state.model.run.accounts.length > 1 ? [new AccountsView(state)] : []),
     new MapView(state),
     new FragmentationView(state),
     new AllocationsView(state),

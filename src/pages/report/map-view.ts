@@ -13,6 +13,7 @@ const groupings: readonly (readonly [Grouping, string])[] = [
   ['phase', 'phase'],
   ['thread', 'thread'],
   ['label', 'label'],
+  ['account', 'account'],
   ['site', 'call site'],
 ];
 

@@ -20,6 +20,7 @@ const shownOptions: readonly (readonly [Shown, string])[] = [
   ['size', 'live, by size class'],
   ['thread', 'live, by thread'],
   ['label', 'live, by label'],
+  ['account', 'live, by account'],
   ['site', 'live, by call site'],
   ['layer', 'every layer'],
 ];
@@ -36,6 +37,7 @@ const groupingNames: Readonly<Record<Grouping, string>> = {
   size: 'size class',
   thread: 'thread',
   label: 'label',
+  account: 'account',
   site: 'call site',
 };
 
@@ -66,6 +68,9 @@ export class MemoryView implements View {
       this.update(true);
     });
     select.id = 'memory-shown';
+    // Whoever uses accounts asks whose memory it was. A comparison has its lines in the other picture.
+    if (state.model.run.accounts.length > 1 && state.compared === undefined) this.#shown = 'account';
+    select.value = this.#shown;
     this.#table = new Folded('These values as a table', () => this.#makeTable());
     this.root = element(
       'section',

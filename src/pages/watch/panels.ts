@@ -118,6 +118,43 @@ export class ResourcePanels {
   }
 }
 
+/** So many accounts are drawn, those that held most. */
+const drawnAccounts = 6;
+
+/** What accounts hold. What is within another one is drawn with a line of its own, and counts there too. */
+export class AccountsPanel {
+  readonly #section: HTMLElement;
+  readonly #place: HTMLElement;
+  #chart: Chart | undefined;
+  #paths: readonly string[] = [];
+
+  constructor(section: HTMLElement, place: HTMLElement) {
+    this.#section = section;
+    this.#place = place;
+  }
+
+  show(samples: readonly StatisticsSample[]): void {
+    const most = new Map<string, number>();
+    for (const { accounts } of samples)
+      for (const { path, liveBytes } of accounts) most.set(path, Math.max(most.get(path) ?? 0, liveBytes));
+    const paths = [...most]
+      .sort(([, one], [, other]) => other - one)
+      .slice(0, drawnAccounts)
+      .map(([path]) => path)
+      .sort();
+    this.#section.hidden = paths.length === 0;
+    if (paths.length === 0) return;
+    if (this.#chart === undefined || paths.join('\n') !== this.#paths.join('\n')) {
+      this.#chart?.destroy();
+      this.#chart = timeChart('Accounts: bytes', formatBytes, paths);
+      this.#paths = paths;
+      this.#place.replaceChildren(this.#chart.root);
+    }
+    const bytesOf = (path: string) => samples.map(({ accounts }) => accounts.find((account) => account.path === path)?.liveBytes ?? 0);
+    this.#chart.setData([times(samples), ...paths.map(bytesOf)]);
+  }
+}
+
 /** The memory of the devices, and the calls of the driver. */
 export class DevicePanel {
   readonly #section: HTMLElement;

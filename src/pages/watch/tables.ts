@@ -1,6 +1,6 @@
 import type { BufferSiteSample, StatisticsSample } from '../../watch/statistics-sample.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import { formatBytes, formatCount, formatDuration, formatShare } from '../common/format.js';
 
 interface TableContents {
   readonly caption: string;
@@ -20,6 +20,7 @@ function contents({
   streams,
   accounts,
   accountRefusals,
+  admissions,
   processId,
 }: StatisticsSample): TableContents[] {
   return [
@@ -73,6 +74,30 @@ function contents({
         limitBytes === null ? '–' : formatBytes(limitBytes),
         formatBytes(peakBytes),
         formatCount(count),
+      ]),
+    },
+    {
+      caption: 'Promised memory',
+      columns: [
+        'resource',
+        'limit',
+        'promised or used',
+        'grants',
+        'waiting',
+        'for',
+        'admitted',
+        'after a wait',
+        'longest wait',
+        'not admitted',
+      ],
+      rows: admissions.map((admission) => [
+        admission.name,
+        ...[admission.limitBytes, admission.committedBytes].map(formatBytes),
+        ...[admission.grants, admission.waiting].map(formatCount),
+        formatBytes(admission.waitingBytes),
+        ...[admission.admitted, admission.admittedAfterWait].map(formatCount),
+        formatDuration(admission.longestWaitMilliseconds),
+        formatCount(admission.refusedTooLarge + admission.refusedAfterTimeout + admission.refusedInDeadlock + admission.aborted),
       ]),
     },
     {

@@ -40,7 +40,7 @@ const rich = runOf(
     allocate(0x7f0000000000, 4096, { phase: 1, stack: 1, time: 20 }),
     { kind: EventKind.label, first: 0x7f0000000000, second: 1, phase: 1, time: 21 },
     { kind: EventKind.growth, layer: 1, first: 0x7f0000000000, second: 1 << 21, phase: 1, time: 30 },
-    allocate(0x7f0000001000, 512, { stream: 1, thread: 1, phase: 2, time: 6 * second }),
+    allocate(0x7f0000001000, 512, { stream: 1, thread: 1, phase: 2, account: 1, time: 6 * second }),
     free(0x7f0000000000, 4096, { stack: 2, time: 7 * second }),
     { kind: EventKind.failure, first: 0, second: 1 << 30, time: 8 * second },
     { kind: EventKind.eventRecord, stream: 1, first: 3, second: 0, time: 20 * second },
@@ -63,6 +63,7 @@ const rich = runOf(
     ],
     stacks: ['', 'main (file.js:1:2)\nrun (file.js:3:4)', 'other (file.js:5:6)'],
     labels: ['', 'weights'],
+    accounts: ['', 'tenant/request'],
   },
 );
 
@@ -235,6 +236,7 @@ describe('a damaged recording', () => {
     ['what a record refers to', allocate(256, 1, { phase: 1 })],
     ['what a record refers to', allocate(256, 1, { stack: 1 })],
     ['what a record refers to', allocate(256, 1, { thread: 1 })],
+    ['what a record refers to', allocate(256, 1, { account: 1 })],
     ['a pointer or size', allocate(0.5, 1)],
     ['a pointer or size', allocate(256, -1)],
     ['a pointer or size', free(Number.NaN, 1)],
@@ -269,7 +271,7 @@ describe('a recording of a newer cistern', () => {
     const added = (record: Buffer) => [
       future(20),
       future(31),
-      future(38, 0),
+      future(39, 0),
       future(255, 30),
       ...(isStack(record) ? [] : [future(11), future(15)]),
     ];

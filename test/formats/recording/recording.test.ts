@@ -1,11 +1,22 @@
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { readRecordedRun } from '../../../src/formats/read-recorded-run.js';
-import { CudaMemoryResource, Event, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from '../../../src/index.js';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  CudaMemoryResource,
+  Event,
+  PoolMemoryResource,
+  Recording,
+  RecordingResourceAdaptor,
+  Stream,
+  withQuota,
+} from '../../../src/index.js';
 import { eventsOf, readRecording, rowsOf } from '../../support/read-recording.js';
-import { folder, newFile } from '../../support/recordings.js';
+import { folder, newFile, recorded } from '../../support/recordings.js';
 import { runModule } from '../../support/run-module.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
@@ -127,6 +138,35 @@ describe('the file of a recording', () => {
     const read = eventsOf(run).map(({ second }) => run.labels[second]);
     expect(run.labels).toHaveLength(65_536);
     expect(read.slice(65_533)).toEqual(['label 65534', ...upTo(66).map(() => '(more labels)'), 'label 5']);
+  });
+
+  test('has the account in whose scope each event was made, across awaits, and its path once', async () => {
+    const run = await recorded(async (recording) => {
+      const resource = new AccountingResourceAdaptor(new RecordingResourceAdaptor(new SpyResource(), { recording }));
+      const tenant = new Account({ name: 'tenant' });
+      resource.allocate(1, stream);
+      await tenant.run(async () => {
+        const pointer = resource.allocate(2, stream);
+        await withQuota({ name: 'request' }, async () => {
+          resource.allocate(3, stream);
+          await nextTurn();
+          resource.allocate(4, stream);
+        });
+        await withQuota({ name: 'request' }, () => resource.allocate(5, stream));
+        resource.deallocate(pointer, 2, stream);
+      });
+      resource.allocate(6, stream);
+    });
+    expect(run.accounts).toEqual(['', 'tenant', 'tenant/request']);
+    expect(Array.from(run.accountOf, (account, i) => [run.seconds[i], run.accounts[account]])).toEqual([
+      [1, ''],
+      [2, 'tenant'],
+      [3, 'tenant/request'],
+      [4, 'tenant/request'],
+      [5, 'tenant/request'],
+      [2, 'tenant'],
+      [6, ''],
+    ]);
   });
 
   test('that cannot be opened is an error with a code and a cause', () => {
