@@ -167,6 +167,7 @@ export class RunEstimator {
       phases: [...run.phases],
       stacks: [...run.stacks],
       labels: [...run.labels],
+      accounts: [...run.accounts],
     });
     const builder = new EventColumnsBuilder();
     let next = 0;
@@ -178,6 +179,7 @@ export class RunEstimator {
         thread: run.threadOf[i] as number,
         phase: run.phaseOf[i] as number,
         stack: run.stackOf[i] as number,
+        account: run.accountOf[i] as number,
         time: run.times[i] as number,
         first: run.firsts[i] as number,
         second: run.seconds[i] as number,
