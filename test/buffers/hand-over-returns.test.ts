@@ -15,6 +15,7 @@ import { HostMemoryResource } from '../../src/resources/host-memory-resource.js'
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
+import { madeElsewhere } from '../support/stream-order.js';
 
 /** Waits until the event loop has freed what has come home. */
 async function home({ reservedBytes }: { readonly reservedBytes: number }, resource: { readonly reservedBytes: number }): Promise<void> {
@@ -115,10 +116,11 @@ describe('memory that has come home', () => {
   };
 
   /** Gives memory of a pool away on a stream and takes it back; its taker has no work left. Returns the driver's calls of the return. */
-  function returnOf(pool: PoolMemoryResource, giver: Stream): ReturnType<typeof calls> {
+  function returnOf(pool: PoolMemoryResource, giver: Stream, meanwhile = () => {}): ReturnType<typeof calls> {
     using taker = new Stream({ nonBlocking: true });
     DeviceBuffer.attach(new DeviceBuffer(4096, { resource: pool, stream: giver }).detach(), { stream: taker }).dispose();
     Device.get().synchronizeSync();
+    meanwhile();
     const before = calls();
     expect(freeUnreachableBuffers()).toBe(4096);
     const after = calls();
@@ -151,6 +153,14 @@ describe('memory that has come home', () => {
     const before = calls();
     expect(freeUnreachableBuffers()).toBe(4096);
     expect(calls()).toEqual(before);
+  });
+
+  test('is freed without a wait or an event if its stream is of somebody who does not announce its end', () => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    const { address, destroy } = madeElsewhere();
+    using giver = Stream.fromHandle(address);
+    expect(returnOf(pool, giver, destroy)).toEqual({ waits: 0, records: 0, synchronizations: 0 });
   });
 
   test('is counted by the sweep that frees it', () => {

@@ -21,7 +21,7 @@ import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory
 import { needSecondDevice } from '../support/device-memory.js';
 
 import { caught, code } from '../support/errors.js';
-import { policies } from '../support/stream-order.js';
+import { madeElsewhere, policies } from '../support/stream-order.js';
 
 let upstream: CudaMemoryResource;
 let pool: PoolMemoryResource;
@@ -405,6 +405,20 @@ describe('a pool with memory that was given away', () => {
     own.dispose();
     expect(attached.isDisposed).toBe(true);
     attached.dispose();
+  });
+
+  test('waits once for the device for all takers of this worker whose streams may be gone', () => {
+    const own = new PoolMemoryResource(upstream);
+    const { address, destroy } = madeElsewhere();
+    using foreign = Stream.fromHandle(address);
+    const attached = [1, 2, 3].map(() => DeviceBuffer.attach(given(4096, own).detach(), { stream: foreign }));
+    destroy();
+    const waits = () => driverCallCounts().byFunction['cuCtxSynchronize'] as number;
+    const before = waits();
+    own.dispose();
+    expect(waits() - before).toBe(1);
+    expect(attached.map(({ isDisposed }) => isDisposed)).toEqual([true, true, true]);
+    for (const each of attached) each.dispose();
   });
 
   test('takes back what has come home but was not freed yet', () => {

@@ -1,5 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test, vi } from 'vitest';
+import { untilUnused } from '../../src/buffers/sharing/export-to-processes.js';
+import type { ProcessExport } from '../../src/buffers/sharing/process-export.js';
 import { endLater } from '../../src/buffers/sharing/wait-for-processes.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 
@@ -28,6 +30,20 @@ test('the next look is not put off by what comes meanwhile', async () => {
   expect(timers).toHaveBeenCalledTimes(1);
   timers.mockRestore();
   while (ended < 100) await sleep(1);
+});
+
+test('who waits until no other process uses memory looks ever more rarely, but again and again', async () => {
+  let looks = 0;
+  const used = {
+    get isUsed() {
+      return ++looks <= 20;
+    },
+  };
+  const begun = performance.now();
+  await untilUnused(used as ProcessExport);
+  expect(looks).toBe(21);
+  // 1, 2, 4 and 8 ms, and 16 times 16; timers may be a millisecond early.
+  expect(performance.now() - begun).toBeGreaterThan(230);
 });
 
 test('what is not over is looked at again, and only until it is', async () => {

@@ -9,6 +9,7 @@ const emptyList = 'list 0 is always empty: no block has 0 units';
 const choice = 'how many are examined is a choice between time and fit';
 const chunks = 'it decides only how much memory is obtained at once';
 const earlier = 'it asks for memory one record earlier than it must';
+const looksOnly = 'it decides only how soon and how often it looks';
 const costsOnly = 'the call does nothing then: it only costs';
 const oneNotice = 'whoever finds a notice that is not true removes it';
 const pointers = 'no pointer is 1';
@@ -308,6 +309,13 @@ export const equivalent = {
     'imported: memory.free(streamFor) -> undefined': notTakenBack,
     'imported: without streamFor': notTakenBack,
     'PendingClose.endIfOver: removed this.#event?.dispose();': 'the collector releases the event as well',
+  },
+  'src/buffers/sharing/export-to-processes.ts': {
+    'longestDelay: 16 -> 17': looksOnly,
+    'longestDelay: 16 -> 15': looksOnly,
+    'untilUnused: removed noticeEndedImporters();': 'the next look is a millisecond later',
+    'untilUnused: 1 -> 2': looksOnly,
+    'untilUnused: 2 -> 3': looksOnly,
   },
   'src/buffers/sharing/wait-for-processes.ts': {
     'schedule: removed clearTimeout(timer);': 'one look more finds nothing, or finds it earlier',
