@@ -161,7 +161,7 @@ function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAlloc
 
 /** A frame without its line, which shifts with every edit; functions without names are told apart by it. */
 function withoutLine(frame: string): string {
-  return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+)+\)$/, ')');
+  return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+){1,2}\)$/, ')');
 }
 
 /** The powers of two between which a size lies. */
