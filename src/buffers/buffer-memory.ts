@@ -277,7 +277,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       // The resource does not wait for the others that use the memory.
       this.uses?.forgetConsumers();
       try {
-        this.origin.end(this, streamFor);
+        if (this.origin.end === undefined) this.free(streamFor);
+        else this.origin.end(this, streamFor);
       } finally {
         if (this.pointer !== 0) this.endReason = before;
       }

@@ -8,10 +8,9 @@ import { chosenLayer } from './layer-allocations.js';
 import type { LogFormat, LogSource } from './log-source.js';
 import { SnapshotPlan, snapshotPickle } from './pytorch-snapshot/convert-to-snapshot.js';
 import { readRecordedRun } from './read-recorded-run.js';
-import type { RecordedRun, RecordingDamage } from './recorded-run.js';
+import type { RecordedRun, RecordingDamage, WrittenEvents } from './recorded-run.js';
 import { encodeRecording } from './recording/convert-to-recording.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
-import type { WrittenEvents } from './written-events.js';
 
 /** Formats that a log can be converted to. */
 export type ConvertedFormat = LogFormat | 'chrome-trace';

@@ -9,6 +9,13 @@ export {
 export { type EventColumns, EventKind } from './event-columns.js';
 export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './log-source.js';
 export { type ReadRecordedRunOptions, readRecordedRun } from './read-recorded-run.js';
-export type { CsvSpelling, RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage, RunDescription } from './recorded-run.js';
+export type {
+  CsvSpelling,
+  RecordedLayer,
+  RecordedPhase,
+  RecordedRun,
+  RecordingDamage,
+  RunDescription,
+  WrittenEvents,
+} from './recorded-run.js';
 export { encodeRecording } from './recording/convert-to-recording.js';
-export type { WrittenEvents } from './written-events.js';

@@ -119,3 +119,8 @@ export function finishRun(origin: RecordedRunOrigin, names: RecordedNames, build
   if (places !== undefined) for (let i = 0; i < layerOf.length; i++) layerOf[i] = places[layerOf[i] as number] ?? 0;
   return { ...origin, ...names, layers, ...columns };
 }
+
+/** The progress of writing a run; the writer updates it with each piece that it yields. */
+export interface WrittenEvents {
+  count: number;
+}

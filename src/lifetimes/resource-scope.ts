@@ -118,6 +118,38 @@ export function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
 }
 
+/**
+ * Calls a function, and `end` when it has returned or thrown; for an asynchronous function, when its promise
+ * has settled, before the promise returned here does. What `end` throws comes in place of the outcome.
+ */
+export function untilSettled<T>(fn: () => T, end: (hasFailed: boolean) => void): T {
+  let result: T;
+  let goesOn: boolean;
+  try {
+    result = fn();
+    // Reads a property of the result, which may be a getter that throws.
+    goesOn = isThenable(result);
+  } catch (error) {
+    end(true);
+    throw error;
+  }
+  if (goesOn) return onceSettled(result as PromiseLike<unknown>, end) as T;
+  end(false);
+  return result;
+}
+
+async function onceSettled<T>(promise: PromiseLike<T>, end: (hasFailed: boolean) => void): Promise<T> {
+  let result: T;
+  try {
+    result = await promise;
+  } catch (error) {
+    end(true);
+    throw error;
+  }
+  end(false);
+  return result;
+}
+
 /** The resource of the innermost `withResource` for a device, or `undefined` outside of one. */
 export function scopedResource(device: Device): MemoryResource | undefined {
   for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {

@@ -1,6 +1,8 @@
+import { observeProgramCalls } from '../adaptors/pass-through/program-calls.js';
+import { StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { removeSetting, setting } from '../settings.js';
-import { countEverything } from './count-everything.js';
+import { findBufferSites } from './buffer-sites.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
 let watch: Promise<void> | undefined;
@@ -27,6 +29,17 @@ async function start(): Promise<void> {
   } catch (error) {
     warn(`the process cannot be watched: ${error instanceof Error ? error.message : String(error)}`);
   }
+}
+
+/** Counts every resource that is constructed from now on, and finds the call sites of buffers. */
+function countEverything(): void {
+  findBufferSites();
+  observeProgramCalls<StatisticsResourceAdaptor>({
+    isAdaptor: (resource) => resource instanceof StatisticsResourceAdaptor,
+    isOwn: () => true,
+    adaptorOf: (resource) => new StatisticsResourceAdaptor(resource, { name: String(resource) }),
+    disposed: (adaptor) => adaptor[Symbol.dispose](),
+  });
 }
 
 function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {

@@ -3,8 +3,8 @@
  * of the region is free.
  *
  * A request has a number. If there is a plan, the i-th request gets the i-th place of it, provided that
- * whoever had the bytes last is freed before, in the order of the capture. Every other request is cut from
- * the free memory behind the plan:
+ * whoever had the bytes last is freed before, in the order of the capture: a plan can waste memory, but never
+ * do harm. Every other request is cut from the free memory behind the plan:
  *
  *     region   [ places of the plan | free memory in lanes … ]
  *
@@ -25,13 +25,13 @@ import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { EventObserver } from '../../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../../memory-resource.js';
+import type { PlanWithPredecessors } from '../../plans/predecessors.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
 import { FreeSpaceIndex } from '../../suballocation/free-space-index.js';
 import { CaptureOrder } from './capture-order.js';
-import type { GraphPlan } from './graph-plan.js';
 import type { GraphRegion } from './graph-region.js';
 
 /** More earlier lanes of one stream are merged. */
@@ -58,7 +58,7 @@ export class CaptureMemory implements EventObserver {
   readonly origin: StreamIdentity;
   readonly order: CaptureOrder;
   readonly #region: GraphRegion;
-  readonly #plan: GraphPlan | undefined;
+  readonly #plan: PlanWithPredecessors | undefined;
   readonly #base: DevicePointer;
   readonly #index = new FreeSpaceIndex();
   readonly #untouched = this.#index.addLane();
@@ -91,7 +91,7 @@ export class CaptureMemory implements EventObserver {
    * @param isForPlan whether `sequence` will be called
    * @throws what the upstream throws, if it does not have the bytes of the plan.
    */
-  constructor(origin: StreamIdentity, region: GraphRegion, plan: GraphPlan | undefined, isForPlan: boolean) {
+  constructor(origin: StreamIdentity, region: GraphRegion, plan: PlanWithPredecessors | undefined, isForPlan: boolean) {
     this.origin = origin;
     this.#sequence = isForPlan ? new SequenceBuilder() : undefined;
     this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
@@ -221,14 +221,14 @@ export class CaptureMemory implements EventObserver {
   }
 
   /** Whether the place of a request is free for a stream. */
-  #isFree(request: number, stream: number, graphPlan: GraphPlan): boolean {
-    const { starts, predecessors } = graphPlan;
+  #isFree(request: number, stream: number, plan: PlanWithPredecessors): boolean {
+    const { starts, predecessors } = plan;
     const end = starts[request + 1] as number;
     for (let i = starts[request] as number; i < end; i++) {
       const before = predecessors[i] as number;
       // One that was served elsewhere has left the place to those before it.
       const isElsewhere = this.#blocks[before] !== none;
-      if (isElsewhere ? !this.#isFree(before, stream, graphPlan) : !this.#isFreed(before, stream)) return false;
+      if (isElsewhere ? !this.#isFree(before, stream, plan) : !this.#isFreed(before, stream)) return false;
     }
     return true;
   }

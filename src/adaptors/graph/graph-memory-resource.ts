@@ -30,6 +30,7 @@ import {
   trimOptionNames,
 } from '../../memory-resource.js';
 import { checkedPlan, type Plan } from '../../plans/plan.js';
+import { type PlanWithPredecessors, withPredecessors } from '../../plans/predecessors.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { isWithin, leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
@@ -39,7 +40,6 @@ import { PassRecorder } from '../planned/pass-recorder.js';
 import type { Planner } from '../planned/plan-learner.js';
 import { CaptureMemory, type GraphDeviation } from './capture-memory.js';
 import { CapturedMemory } from './captured-memory.js';
-import { type GraphPlan, graphPlan } from './graph-plan.js';
 import { GraphRegion } from './graph-region.js';
 import { KeptGraphMemory } from './kept-graph-memory.js';
 import { LaunchOrder } from './launch-order.js';
@@ -144,7 +144,7 @@ export interface GraphMemoryStatistics {
 interface Learnt {
   readonly sequence: OrderedSequence;
   readonly alignmentBytes: number;
-  plan: GraphPlan | undefined;
+  plan: PlanWithPredecessors | undefined;
 }
 
 /** Memory that a graph has, and that whoever has its address may give up. */
@@ -566,7 +566,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     for (const { pointer, bytes } of capture.live()) this.#own(pointer, bytes, memory);
   }
 
-  #finish(capture: CaptureMemory, memory: CapturedMemory, plan: GraphPlan | undefined): void {
+  #finish(capture: CaptureMemory, memory: CapturedMemory, plan: PlanWithPredecessors | undefined): void {
     memory.rememberedLast = rememberedSoFar();
     memory.usedBytes = capture.usedBytes();
     memory.requests = capture.requests;
@@ -603,7 +603,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /** The plan for the captures of a name, which is made now if necessary. */
-  #planOf(name: string): GraphPlan | undefined {
+  #planOf(name: string): PlanWithPredecessors | undefined {
     const learnt = this.#learnt.get(name);
     if (learnt === undefined || this.#planner === undefined) return undefined;
     // Where extents do not grow, the first must be large enough for every graph that is known.
@@ -622,7 +622,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (learnt.plan !== undefined || this.#planner === undefined || learnt.sequence.operations.length === 0) return;
     const limits = { alignmentBytes: learnt.alignmentBytes, timeLimitMilliseconds: this.#planningMilliseconds };
     try {
-      learnt.plan = graphPlan(checkedPlan(this.#planner([learnt.sequence], limits), 'the plan of the planner'));
+      learnt.plan = withPredecessors(checkedPlan(this.#planner([learnt.sequence], limits), 'the plan of the planner'));
       this.#planningError = undefined;
     } catch (error) {
       this.#planningError = error;

@@ -53,7 +53,7 @@ import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected } from '../../driver/workers/local-object.js';
-import { isThenable, withResource } from '../../lifetimes/resource-scope.js';
+import { untilSettled, withResource } from '../../lifetimes/resource-scope.js';
 import { noteFree } from '../../lifetimes/served-memory.js';
 import {
   assertFallback,
@@ -66,6 +66,7 @@ import {
   type TrimOptions,
 } from '../../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../../plans/plan.js';
+import { withPredecessors } from '../../plans/predecessors.js';
 import { invalidPlan } from '../../plans/sequence.js';
 import { defineAdaptor, stackName } from '../../resource-kind.js';
 import { noLane, StreamLane } from '../../stream-ordering/stream-lane.js';
@@ -541,18 +542,13 @@ export class PlannedMemoryResource implements KeepingResource {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
     this.begin();
     const pass = this.#passes;
-    let result: T;
-    let goesOn: boolean;
-    try {
-      result = withResource(this, fn);
-      goesOn = isThenable(result);
-    } catch (error) {
-      this.#endPass(pass, false);
-      throw error;
-    }
-    if (goesOn) return this.#endOnceSettled(result as PromiseLike<unknown>, pass) as T;
-    this.#endPass(pass, true);
-    return result;
+    return untilSettled(
+      () => withResource(this, fn),
+      (hasFailed) => {
+        // Another may have begun.
+        if (this.#passes === pass) this.#finishPass(!hasFailed);
+      },
+    );
   }
 
   /** Current sizes and counts since the start. Linear in the places of the plan. */
@@ -1003,23 +999,6 @@ export class PlannedMemoryResource implements KeepingResource {
     this.begin();
     this.#isAutomatic = true;
   }
-
-  /** Ends a pass, unless another has begun. */
-  #endPass(pass: number, isWhole: boolean): void {
-    if (this.#passes === pass) this.#finishPass(isWhole);
-  }
-
-  async #endOnceSettled(promise: PromiseLike<unknown>, pass: number): Promise<unknown> {
-    let result: unknown;
-    try {
-      result = await promise;
-    } catch (error) {
-      this.#endPass(pass, false);
-      throw error;
-    }
-    this.#endPass(pass, true);
-    return result;
-  }
 }
 
 /** `planned` in a specification. */
@@ -1065,39 +1044,16 @@ function assertCount(value: number, name: string): void {
  * For each allocation that takes over bytes from other streams: those that allocated or freed them
  * last. The streams before those are ordered by the waits of the allocations in between.
  */
-function streamChanges({ operations, sizes, streams, freeStreams, offsets }: Plan): Map<number, readonly number[]> {
+function streamChanges(plan: Plan): Map<number, readonly number[]> {
+  const { starts, predecessors } = withPredecessors(plan);
   const changes = new Map<number, readonly number[]>();
-  /** Disjoint ranges, in order, each with its last allocation. */
-  const ranges: { readonly start: number; readonly end: number; readonly a: number }[] = [];
-  for (let k = 0; k < operations.length; k++) {
-    const a = operations[k] as number;
-    if (a < 0) continue;
-    const start = offsets[a] as number;
-    const end = start + (sizes[a] as number);
-    const first = firstAfter(ranges, start);
+  for (let a = 0; a < plan.sizes.length; a++) {
     const from = new Set<number>();
-    const pieces = [{ start, end, a }];
-    let next = first;
-    for (let range = ranges[next]; range !== undefined && range.start < end; range = ranges[++next]) {
-      for (const stream of [streams[range.a] as number, freeStreams[range.a] as number])
-        if (stream >= 0 && stream !== streams[a]) from.add(stream);
-      if (range.start < start) pieces.unshift({ ...range, end: start });
-      if (range.end > end) pieces.push({ ...range, start: end });
+    for (const before of predecessors.subarray(starts[a], starts[a + 1])) {
+      for (const stream of [plan.streams[before] as number, plan.freeStreams[before] as number])
+        if (stream >= 0 && stream !== plan.streams[a]) from.add(stream);
     }
-    ranges.splice(first, next - first, ...pieces);
     if (from.size > 0) changes.set(a, [...from]);
   }
   return changes;
-}
-
-/** The first of disjoint ranges that ends after an offset. */
-function firstAfter(ranges: readonly { readonly end: number }[], offset: number): number {
-  let low = 0;
-  let high = ranges.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((ranges[middle] as { readonly end: number }).end > offset) high = middle;
-    else low = middle + 1;
-  }
-  return low;
 }

@@ -40,9 +40,9 @@ import {
   enterCachingScope,
   findCachingScope,
   innermostFrame,
-  isThenable,
   type ScopedMemory,
   type ScopeFrame,
+  untilSettled,
   withResource,
 } from '../../lifetimes/resource-scope.js';
 import { noteFree } from '../../lifetimes/served-memory.js';
@@ -253,19 +253,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     const run = new Run(this, this.#adoptFor);
     this.#runs++;
     this.#activeRuns++;
-    let result: T;
-    let goesOn: boolean;
-    try {
-      result = withResource(this, () => enterCachingScope(run, fn));
-      // Reads a property of the result, which may be a getter that throws.
-      goesOn = isThenable(result);
-    } catch (error) {
-      this.#endAfterFailure(run);
-      throw error;
-    }
-    if (goesOn) return this.#endOnceSettled(run, result as PromiseLike<unknown>) as T;
-    this.#end(run);
-    return result;
+    return untilSettled(
+      () => withResource(this, () => enterCachingScope(run, fn)),
+      (hasFailed) => this.#end(run, hasFailed),
+    );
   }
 
   /**
@@ -570,34 +561,15 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     if (this.#owners[index] !== undefined) this.#owners[index] = undefined;
   }
 
-  async #endOnceSettled<T>(run: Run, result: PromiseLike<T>): Promise<T> {
-    let value: T;
-    try {
-      value = await result;
-    } catch (error) {
-      this.#endAfterFailure(run);
-      throw error;
-    }
-    this.#end(run);
-    return value;
-  }
-
-  /** Only the first failure is reported to the caller. */
-  #endAfterFailure(run: Run): void {
-    try {
-      this.#end(run);
-    } catch {}
-  }
-
-  /** Takes back what is left of this run and of earlier ones. */
-  #end(run: Run): void {
+  /** Takes back what is left of this run and of earlier ones. If the run has failed, that alone is reported. */
+  #end(run: Run, hasFailed: boolean): void {
     run.hasEnded = true;
     this.#knownFrame = undefined;
     this.#knownRun = undefined;
     this.#lateRuns = [...this.#lateRuns, run];
     const errors = this.#endLateRuns();
     this.#activeRuns--;
-    throwFirst(errors);
+    if (!hasFailed) throwFirst(errors);
   }
 
   /** Takes back what ended runs left. Returns the errors of refused frees. */

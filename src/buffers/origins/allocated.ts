@@ -9,7 +9,6 @@ export const allocated: Origin = {
   isShared: false,
   toWorkers: { give: (memory) => giveToWorker(memory, false).message, share: shareAttached },
   notToProcesses: undefined,
-  end: (memory, streamFor) => memory.free(streamFor),
 };
 
 /** The origin of the memory of a resource. */

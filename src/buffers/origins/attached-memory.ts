@@ -4,7 +4,6 @@ import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { type Attachment, type BufferMessage, giveBack, handOn } from '../../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
-import type { StreamFor } from '../../lifetimes/bulk-frees.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { BufferMemory } from '../buffer-memory.js';
 import { giveToWorker, handedMemory } from '../sharing/give-to-workers.js';
@@ -69,10 +68,6 @@ export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
     if (!this.#isAt(pointer)) return shareAttached(memory);
     this.#shared ??= handOn(this.#attachment, byteLength, stream, true, label);
     return { message: this.#shared, memory };
-  }
-
-  end(memory: BufferMemory, streamFor: StreamFor): void {
-    memory.free(streamFor);
   }
 
   /** @throws UnsupportedError always */

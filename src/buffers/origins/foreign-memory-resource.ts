@@ -43,7 +43,6 @@ const borrowed: Origin = {
   isShared: false,
   toWorkers: whyNotGiven,
   notToProcesses: whyNotGiven,
-  end: (memory, streamFor) => memory.free(streamFor),
 };
 
 /** Memory that is released to its owner. */

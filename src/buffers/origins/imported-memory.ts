@@ -13,7 +13,6 @@ const imported: Origin = {
   isShared: false,
   toWorkers: 'its memory belongs to another process',
   notToProcesses: 'its memory belongs to another process, which alone can export it',
-  end: (memory, streamFor) => memory.free(streamFor),
 };
 
 /**

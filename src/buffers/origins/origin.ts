@@ -28,8 +28,8 @@ export interface Origin {
   readonly toWorkers: HandOvers | string;
   /** Why other processes cannot have the memory, as a clause; `undefined` if its origin does not prevent it. */
   readonly notToProcesses: string | undefined;
-  /** Frees memory that a resource takes back while a buffer has it. */
-  end(memory: BufferMemory, streamFor: StreamFor): void;
+  /** Frees memory that a resource takes back while a buffer has it, if `BufferMemory.free` is not enough. */
+  end?(memory: BufferMemory, streamFor: StreamFor): void;
 }
 
 /** How memory is handed to other workers. If it throws, nothing changes, except that host views have no bytes. */

@@ -10,8 +10,7 @@
 import { formatPointer } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import { EventKind } from '../event-columns.js';
-import type { RecordedRun } from '../recorded-run.js';
-import type { WrittenEvents } from '../written-events.js';
+import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 
 const pieceCharacters = 64 * 1024;
 

@@ -13,9 +13,8 @@
 import { formatPointer, InvalidLogError } from '../../basics/errors.js';
 import { EventKind } from '../event-columns.js';
 import { sharesLabels } from '../layers.js';
-import type { RecordedRun } from '../recorded-run.js';
+import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { streamHandle } from '../stream-handle.js';
-import type { WrittenEvents } from '../written-events.js';
 import { type Extent, lastAtOrBelow } from './extents.js';
 import { PickleWriter } from './pickle-writer.js';
 

@@ -1,8 +1,8 @@
 import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { assertFunction } from '../../basics/validation.js';
-import { enterScope, innermostFrame, isThenable } from '../../lifetimes/resource-scope.js';
+import { enterScope, innermostFrame, untilSettled } from '../../lifetimes/resource-scope.js';
 import { innermostPhase, Phase } from './phases.js';
-import { liveRecordings, type Recording } from './recording.js';
+import { liveRecordings } from './recording.js';
 import { isRecording } from './shared-recordings.js';
 
 /**
@@ -57,29 +57,10 @@ function inPhase<T>(name: string, isGraph: boolean, fn: () => T): T {
   const phase = Phase.of(name, innermostPhase(innermostFrame()), isGraph);
   const recordings = [...liveRecordings()];
   for (const recording of recordings) recording.beginPhase(phase);
-  let result: T;
-  let goesOn: boolean;
-  try {
-    result = enterScope({ kind: 'phase', phase }, fn);
-    // This reads a property of the result, which may be a getter that throws.
-    goesOn = isThenable(result);
-  } catch (error) {
-    end(recordings, phase, true);
-    throw error;
-  }
-  if (goesOn) return endOnceSettled(recordings, phase, result as PromiseLike<unknown>) as T;
-  end(recordings, phase);
-  return result;
-}
-
-function end(recordings: readonly Recording[], phase: Phase, hasFailed = false): void {
-  for (const recording of recordings) recording.endPhase(phase, hasFailed);
-}
-
-async function endOnceSettled<T>(recordings: readonly Recording[], phase: Phase, result: PromiseLike<T>): Promise<T> {
-  try {
-    return await result;
-  } finally {
-    end(recordings, phase);
-  }
+  return untilSettled(
+    () => enterScope({ kind: 'phase', phase }, fn),
+    (hasFailed) => {
+      for (const recording of recordings) recording.endPhase(phase, hasFailed);
+    },
+  );
 }

@@ -1,6 +1,5 @@
 import { appendEvent, type LoggedEvent } from '../event-columns.js';
-import type { RecordedRun } from '../recorded-run.js';
-import type { WrittenEvents } from '../written-events.js';
+import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { BlockEncoder } from './block-encoder.js';
 import { encodeHeader, maximumBlockNanoseconds, maximumTextBytes, RecordKind } from './recording-format.js';
 

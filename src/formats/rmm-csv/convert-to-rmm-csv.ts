@@ -1,6 +1,5 @@
 import { EventKind } from '../event-columns.js';
-import type { RecordedRun } from '../recorded-run.js';
-import type { WrittenEvents } from '../written-events.js';
+import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { CsvRows, defaultNullPointer, nanosecondsPerDay, RowText, rowActions } from './csv-rows.js';
 
 const fullBytes = 64 * 1024;

@@ -1,18 +1,17 @@
 /**
- * A plan as a capture follows it: for each request, its place, and which earlier allocations had its bytes
- * last. Those must be freed in an order that the request's stream comes after, which the capture checks
- * when the request comes; so a plan can waste memory, but never do harm.
+ * Which earlier allocations of a plan had the bytes of each one last. A plan that is followed may give a
+ * place away only in an order that comes after their frees.
  *
- *     bytes   0    256   512        requests a b c d
+ *     bytes   0    256   512        allocations a b c d
  *             [ a  ][ b  ]          predecessors of c: a, b
  *             [ c        ]          predecessors of d: c
  *             [ d  ]
  *
  * It is enough to know the last ones: each of them came after those before it.
  */
-import type { Plan } from '../../plans/plan.js';
+import type { Plan } from './plan.js';
 
-export interface GraphPlan {
+export interface PlanWithPredecessors {
   readonly plan: Plan;
   /** By allocation: where its predecessors begin in `predecessors`; one more at the end. */
   readonly starts: Int32Array;
@@ -25,7 +24,7 @@ interface Range {
   readonly owner: number;
 }
 
-export function graphPlan(plan: Plan): GraphPlan {
+export function withPredecessors(plan: Plan): PlanWithPredecessors {
   const { sizes, offsets } = plan;
   const starts = new Int32Array(sizes.length + 1);
   const predecessors: number[] = [];

@@ -1,4 +1,0 @@
-/** The progress of writing a run; the writer updates it with each piece that it yields. */
-export interface WrittenEvents {
-  count: number;
-}
