@@ -10,6 +10,8 @@ export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
 export { type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
 export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
 export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, type WakeReport, wakeResource } from './adaptors/sleep.js';
+export type { SpillCandidate, SpillPolicy } from './adaptors/spilling/spill-policy.js';
+export type { WaitOptions } from './adaptors/waits.js';
 export * from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
 export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';
@@ -29,6 +31,12 @@ export type { WrapOptions } from './buffers/interchange/wrap.js';
 export { ForeignMemoryResource } from './buffers/origins/foreign-memory-resource.js';
 export type { AttachOptions, BufferSharing } from './buffers/sharing/buffer-sharing.js';
 export type { HandleInJson, OpenOptions } from './buffers/sharing/open-from-process.js';
+export {
+  SpillableBuffer,
+  type SpillableBufferCreateOptions,
+  type SpillableBufferOptions,
+  SpillPin,
+} from './buffers/spilling/spillable-buffer.js';
 export type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/transfers/buffer-transfer.js';
 export type { ByteRange } from './buffers/transfers/byte-range.js';

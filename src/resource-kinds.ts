@@ -20,6 +20,7 @@ import { cachingKind } from './adaptors/pooling/caching-memory-resource.js';
 import { fixedSizeKind } from './adaptors/pooling/fixed-size-memory-resource.js';
 import { monotonicKind } from './adaptors/pooling/monotonic-memory-resource.js';
 import { poolKind } from './adaptors/pooling/pool-memory-resource.js';
+import { spillingKind } from './adaptors/spilling/spilling-resource-adaptor.js';
 import type { ResourceKind } from './resource-kind.js';
 import { cudaAsyncKind } from './resources/cuda-async-memory-resource.js';
 import { cudaKind } from './resources/cuda-memory-resource.js';
@@ -37,7 +38,7 @@ export {
   type AdmittingResourceAdaptorOptions,
   type ReserveOptions,
 } from './adaptors/admission/admitting-resource-adaptor.js';
-export { Grant, type WaitOptions } from './adaptors/admission/grant.js';
+export { Grant } from './adaptors/admission/grant.js';
 export type { GraphDeviation } from './adaptors/graph/capture-memory.js';
 export {
   type GraphCaptureOptions,
@@ -107,6 +108,11 @@ export {
   type PoolMemoryResourceOptions,
   type PoolStatistics,
 } from './adaptors/pooling/pool-memory-resource.js';
+export {
+  SpillingResourceAdaptor,
+  type SpillingResourceAdaptorOptions,
+  type SpillStatistics,
+} from './adaptors/spilling/spilling-resource-adaptor.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';
@@ -143,6 +149,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   limitingKind,
   accountingKind,
   admittingKind,
+  spillingKind,
   statisticsKind,
   trackingKind,
   sanitizingKind,

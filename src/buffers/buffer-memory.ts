@@ -260,6 +260,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     return this.uses?.processes;
   }
 
+  /** Whether the consumer of a tensor uses the memory, or other processes can. */
+  get isUsedByOthers(): boolean {
+    return this.uses !== undefined && (this.uses.isConsumed || this.uses.processes !== undefined);
+  }
+
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
     this.uses ??= new MemoryUses();

@@ -81,6 +81,8 @@ const soft = 3;
 /** The most before any of the payments: between them, bytes only rise. */
 const peak = 4;
 const paid = 5;
+const spilled = 6;
+const waited = 7;
 
 /** How many holders an error names. */
 const namedHolders = 3;
@@ -120,7 +122,7 @@ export class Account {
   readonly softBytes: number | undefined;
   readonly #onSoftLimit: ((account: Account) => void) | undefined;
   /** In an array, since V8 makes an object for each fraction or large integer that is stored in a field. */
-  readonly #numbers = new Float64Array(6);
+  readonly #numbers = new Float64Array(8);
   #refusals = 0;
   /** @internal Live allocations that are charged to this account itself, and its place among those who pay. */
   allocations = 0;
@@ -182,6 +184,16 @@ export class Account {
   /** Bytes of all allocations, freed or not. */
   get totalBytes(): number {
     return (this.#numbers[paid] as number) + this.liveBytes;
+  }
+
+  /** Bytes of its {@link SpillableBuffer}s, and of the accounts within it, that have left for host memory. */
+  get spilledBytes(): number {
+    return this.#numbers[spilled] as number;
+  }
+
+  /** Milliseconds that calls in its scope, or within, waited for memory of a {@link SpillingResourceAdaptor}. */
+  get waitedMilliseconds(): number {
+    return this.#numbers[waited] as number;
   }
 
   /** Allocations that the limit of this account refused. */
@@ -275,6 +287,16 @@ export class Account {
     }
   }
 
+  /** @internal */
+  noteSpill(bytes: number): void {
+    this.#note(spilled, bytes);
+  }
+
+  /** @internal */
+  noteWait(milliseconds: number): void {
+    this.#note(waited, milliseconds);
+  }
+
   /** @internal Calls the functions of the accounts that a charge brought above their soft limits. */
   notifySoftLimits(bytes: number): void {
     const crossed: Account[] = [];
@@ -298,6 +320,13 @@ export class Account {
         `${formatBytes(availableBytes)} are left${formatHolders(holders)}`,
       { requestedBytes, availableBytes, limitBytes, path: [resource], account: account.path, holders },
     );
+  }
+
+  #note(counter: number, amount: number): void {
+    for (let account: Account | undefined = this; account !== undefined; account = account.parent) {
+      const numbers = account.#numbers;
+      numbers[counter] = (numbers[counter] as number) + amount;
+    }
   }
 
   /** @internal How an error names what was reached. */

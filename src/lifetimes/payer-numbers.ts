@@ -19,6 +19,10 @@ export class PayerNumbers<P extends Payer> {
     return payer.place;
   }
 
+  get(number: number): P {
+    return this.#payers[number] as P;
+  }
+
   /** Ends the count of an allocation. Returns the payer. */
   remove(number: number): P {
     const payer = this.#payers[number] as P;

@@ -113,6 +113,17 @@ export function enterScope<Frame extends { readonly kind: string }, T>(frame: Fr
   }
 }
 
+/** Runs a function in the scopes of a frame, wherever it is called, and returns its result. */
+export function runInFrame<T>(frame: ScopeFrame | undefined, fn: () => T): T {
+  if (innermostFrame() === frame) return fn();
+  forgetLastFrame();
+  try {
+    return frames.run(frame as ScopeFrame, fn);
+  } finally {
+    forgetLastFrame();
+  }
+}
+
 /** Whether a function's result continues asynchronously. */
 export function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';

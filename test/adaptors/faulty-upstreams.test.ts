@@ -135,6 +135,11 @@ afterEach(() => {
 
 /** A resource that never has memory, so that the other one of two is asked. */
 class Empty extends Liar {
+  constructor(option = '') {
+    super();
+    if (option === 'host') Object.assign(this, { memoryKind: 'pinned-host' });
+  }
+
   override allocate(bytes: number): DevicePointer {
     if (bytes === 0) return 0;
     throw new OutOfMemoryError('nothing is left', { requestedBytes: bytes, path: ['Empty'] });
@@ -147,7 +152,10 @@ const all = [undefined, 'same', 'part'] as const;
 function subjectOf(kind: ResourceKind): Subject {
   const { options = {} } = exampleOf(kind);
   const make = (liar: Liar) => {
-    const values = Object.entries(options).map(([name, value]) => [name, kind.options[name]?.type === 'resource' ? new Empty() : value]);
+    const values = Object.entries(options).map(([name, value]) => [
+      name,
+      kind.options[name]?.type === 'resource' ? new Empty(name) : value,
+    ]);
     const upstreamOf = (device: Device) => new Liar(device);
     return kind.create({ upstream: liar, device: liar.device, upstreamOf, options: Object.fromEntries(values) as never });
   };

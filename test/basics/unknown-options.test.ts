@@ -38,6 +38,9 @@ const stream = Stream.legacyDefault();
 const cuda = new CudaMemoryResource();
 const managed = new ManagedMemoryResource();
 const pool = new PoolMemoryResource(cuda);
+const pinned = new PinnedHostMemoryResource();
+const spilling = new cistern.SpillingResourceAdaptor(cuda, pinned);
+const spillable = new cistern.SpillableBuffer(64, { stream, resource: spilling });
 const cudaAsync = new CudaAsyncMemoryResource();
 const buffer = new DeviceBuffer(64, { resource: cuda, stream });
 const log = await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 }));
@@ -47,7 +50,7 @@ const csv = () => cistern.generateLog('small-hot', { events: 10 });
  * Kinds that are not constructed from an upstream and options, or whose option names depend on
  * another option.
  */
-const named = ['fallback', 'per-device', 'planned', 'rounding'];
+const named = ['fallback', 'per-device', 'planned', 'rounding', 'spilling'];
 
 /** The constructor of an adaptor: it checks the names of its options before it uses them. */
 function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unknown] {
@@ -138,6 +141,9 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['ServeStatisticsOptions', (bogus) => cistern.serveStatistics(bogus)],
   ['SleepOptions', (bogus) => cistern.sleepResource(new VirtualMemoryResource(), { keep: 'host', ...bogus })],
   ['SoftwareDeviceSettings', (bogus) => cistern.configureSoftwareDevice(bogus)],
+  ['SpillableBufferCreateOptions', (bogus) => cistern.SpillableBuffer.create(64, { stream, resource: spilling, ...bogus })],
+  ['SpillableBufferOptions', (bogus) => new cistern.SpillableBuffer(64, { stream, resource: spilling, ...bogus })],
+  ['SpillingResourceAdaptorOptions', (bogus) => new cistern.SpillingResourceAdaptor(cuda, pinned, bogus)],
   ['StreamLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { stream: process.stderr, ...bogus })],
   ['StreamOptions', (bogus) => new Stream(bogus)],
   ['StreamPoolOptions', (bogus) => new cistern.StreamPool(bogus)],
@@ -151,6 +157,8 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
     'WaitOptions',
     async (bogus) => (await new cistern.AdmittingResourceAdaptor(cuda, { limitBytes: cistern.MiB }).reserve(1)).grow(1, bogus),
   ],
+  ['WaitOptions', (bogus) => spillable.pin(stream, bogus)],
+  ['WaitOptions', (bogus) => cistern.SpillableBuffer.pinAll([spillable], stream, bogus)],
   ['WakeOptions', (bogus) => cistern.wakeResource(new VirtualMemoryResource(), bogus)],
   ['WrapOptions', (bogus) => DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 64, stream, ...bogus })],
   ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],

@@ -47,6 +47,8 @@ function graphs(): readonly object[] {
 }
 const ownGraphs = graphs();
 
+const spillable = new cistern.SpillableBuffer(4096, { resource: cistern.createResource('spilling(cuda, host=pinned-host)'), stream });
+
 /** One object of every exported class that stands for something of this environment. */
 const objects: readonly object[] = [
   cistern.Device.get(),
@@ -64,6 +66,8 @@ const objects: readonly object[] = [
   new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
   new cistern.Account({ name: 'tenant' }),
   await new cistern.AdmittingResourceAdaptor(cuda, { limitBytes: MiB }).reserve(4096),
+  spillable,
+  spillable.pinSync(),
   monotonic.mark(),
   cistern.DeviceBuffer.wrap({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
   cistern.DeviceBuffer.attach(new cistern.DeviceBuffer(4096, { resource: cuda, stream }).detach(), { stream }).resource,

@@ -2,9 +2,11 @@
 import { proveAdmission } from './admission-programs.js';
 import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
+import { proveSpill } from './spill-programs.js';
 
-process.once('message', async (options: ProofOptions & { readonly graphs: boolean; readonly admission: boolean }) => {
-  const reportOf = options.graphs ? reportOfGraphs : options.admission ? reportOfAdmission : reportOfPools;
+process.once('message', async (options: ProofOptions & Readonly<Record<'graphs' | 'admission' | 'spill', boolean>>) => {
+  const waits = options.admission ? proveAdmission : options.spill ? proveSpill : undefined;
+  const reportOf = options.graphs ? reportOfGraphs : waits !== undefined ? reportOfWaits(waits) : reportOfPools;
   const report = await reportOf(options);
   process.send?.(report, () => process.disconnect());
 });
@@ -27,10 +29,13 @@ async function reportOfGraphs({ programs, seed, path }: ProofOptions): Promise<o
   return { text, hasViolation: failure !== undefined, figures };
 }
 
-async function reportOfAdmission({ programs, seed }: ProofOptions): Promise<object> {
-  const started = performance.now();
-  const outcome = await proveAdmission(programs, seed).catch((error: unknown) => String(error));
-  const seconds = ((performance.now() - started) / 1000).toFixed(1);
-  const did = typeof outcome === 'string' ? outcome : Object.entries(outcome).map(([name, count]) => `${name} ${count}`);
-  return { text: `${did}, from seed ${seed}, ${seconds} s`, hasViolation: typeof outcome === 'string' };
+/** Programs that the seeds alone make. */
+function reportOfWaits(run: (programs: number, seed: number) => Promise<Readonly<Record<string, number>>>) {
+  return async ({ programs, seed }: ProofOptions): Promise<object> => {
+    const started = performance.now();
+    const outcome = await run(programs, seed).catch((error: unknown) => String(error));
+    const seconds = ((performance.now() - started) / 1000).toFixed(1);
+    const did = typeof outcome === 'string' ? outcome : Object.entries(outcome).map(([name, count]) => `${name} ${count}`);
+    return { text: `${did}, from seed ${seed}, ${seconds} s`, hasViolation: typeof outcome === 'string' };
+  };
 }

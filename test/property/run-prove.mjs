@@ -1,7 +1,7 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--graphs | --admission] [--seed S] [--path P] [--workers N] [--save]`. With
- * `--graphs`, they capture graphs with memory; with `--admission`, they wait for promises of it. They are distributed
+ * `npm run prove -- --programs 200000 [--graphs | --admission | --spill] [--seed S] [--path P] [--workers N] [--save]`. With
+ * `--graphs`, they capture graphs with memory; with `--admission`, they wait for promises of it; with `--spill`, buffers leave the device. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
@@ -19,6 +19,7 @@ import { deviceUnderTest } from '../support/device-under-test.mjs';
 const { values } = parseArgs({
   options: {
     admission: { type: 'boolean', default: false },
+    spill: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
     seed: { type: 'string' },
@@ -59,8 +60,9 @@ function run(worker) {
   child.send({
     graphs: values.graphs,
     admission: values.admission,
+    spill: values.spill,
     programs: share,
-    seed: isPath ? seed : seed + worker * (values.admission ? programs : 1),
+    seed: isPath ? seed : seed + worker * (values.admission || values.spill ? programs : 1),
     path: values.path,
   });
   return new Promise((resolve) => {
@@ -75,7 +77,7 @@ function run(worker) {
       if (hasViolation) violations++;
       if (isTTY) process.stderr.write('\r\u001b[K');
       console.log(text);
-      if (values.save && !isPath && !values.admission) saveFigures(kind, [figures]);
+      if (values.save && !isPath && !values.admission && !values.spill) saveFigures(kind, [figures]);
     });
     child.on('exit', (code, signal) => {
       if (!isOver || code !== 0) {

@@ -92,9 +92,11 @@ function namesOfConstructor(kind: ResourceKind, { upstream, options = {} }: Spec
   const devices = Array.from({ length: Device.count() }, (_, index) => Device.get(index));
   const below = devices.map((device) => createResource(upstream ?? { kind: 'cuda' }, { device }));
   const upstreamOf = ({ index }: Device) => below[index];
-  const alternate = createResource('managed');
   const isResource = (value: unknown) => typeof value === 'object' && value !== null && 'kind' in value;
-  const values = Object.entries(options).map(([name, value]) => [name, isResource(value) ? alternate : value]);
+  const values = Object.entries(options).map(([name, value]) => [
+    name,
+    isResource(value) ? createResource(value as unknown as Specification) : value,
+  ]);
   vi.mocked(assertOptions).mockClear();
   const input = { upstream: below[0], upstreamOf, device: devices[0], options: Object.fromEntries(values) };
   using resource = kind.create(input as never) as MemoryResource & Disposable;

@@ -62,6 +62,7 @@ export interface AdmissionRequest {
 export class AdmissionQueue {
   readonly limitBytes: number;
   readonly #maximumOvertakes: number;
+  readonly #stillWaiting: () => void;
   readonly #holders = new Set<Holder>();
   /** In the order in which they are looked at. */
   readonly #waiting: WaitingRequest[] = [];
@@ -73,9 +74,11 @@ export class AdmissionQueue {
   #overtakes = 0;
   #deadlocks = 0;
 
-  constructor(limitBytes: number, maximumOvertakes: number) {
+  /** @param stillWaiting called when bytes were given back, and somebody waits nevertheless; it may give more back */
+  constructor(limitBytes: number, maximumOvertakes: number, stillWaiting: () => void = () => {}) {
     this.limitBytes = limitBytes;
     this.#maximumOvertakes = maximumOvertakes;
+    this.#stillWaiting = stillWaiting;
   }
 
   /** Bytes that nobody else can have: promised, used by ended holders, or outside. */
@@ -204,6 +207,7 @@ export class AdmissionQueue {
   #giveBack(bytes: number): void {
     this.#committedBytes -= bytes;
     this.#advance();
+    if (this.#waiting.length > 0) this.#stillWaiting();
   }
 
   #fits({ bytes }: WaitingRequest): boolean {

@@ -2,19 +2,21 @@ import { channel } from 'node:diagnostics_channel';
 import { ArgumentTypeError, formatValue, NotAdmittedError, type NotAdmittedReason, OutOfMemoryError } from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { PayerNumbers } from '../../lifetimes/payer-numbers.js';
+import { ResourcesAbove } from '../../lifetimes/resources-above.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waits.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
-import { CurrentHolder, Grant, promisedBytes, unexpectedEnd, type WaitOptions } from './grant.js';
+import { CurrentHolder, Grant, promisedBytes, unexpectedEnd } from './grant.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
 export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
@@ -53,7 +55,6 @@ export interface AdmissionEvent {
 
 const knownOptions = optionNames<AdmittingResourceAdaptorOptions>({ deallocationEvents: true, limitBytes: true, maximumOvertakes: true });
 const reserveOptions = optionNames<ReserveOptions>({ priority: true, signal: true, timeoutMilliseconds: true });
-const waitOptions = optionNames<WaitOptions>({ signal: true, timeoutMilliseconds: true });
 const events = channel('cistern:admission');
 
 const instances = new LiveInstances<AdmittingResourceAdaptor>();
@@ -70,6 +71,12 @@ interface Wait {
   readonly holder: Holder | undefined;
   readonly grows: boolean;
   readonly options: WaitOptions;
+}
+
+/** @internal A resource above that can free memory which somebody needs more. */
+export interface SpillingAbove {
+  /** Frees allocations that help, if they have so many bytes. Returns whether they had. */
+  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean;
 }
 
 /** How a wait ended, if not with a holder. */
@@ -122,6 +129,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #taken = new AddressMap();
   readonly #users = new PayerNumbers<Holder>();
   readonly #registration = instances.add(this);
+  readonly #above = new ResourcesAbove<SpillingAbove>();
+  #isSpilling = false;
   #admittedAfterWait = 0;
   #waitedMilliseconds = 0;
   #longestWaitMilliseconds = 0;
@@ -136,7 +145,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertBytes(limitBytes, 'limitBytes');
     assertBytes(maximumOvertakes, 'maximumOvertakes');
     this.limitBytes = limitBytes;
-    this.#queue = new AdmissionQueue(limitBytes, maximumOvertakes);
+    this.#queue = new AdmissionQueue(limitBytes, maximumOvertakes, () => this.admitBySpilling());
     this.#current = new CurrentHolder(this.#queue);
   }
 
@@ -232,21 +241,45 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     this.#queue.endWaits();
   }
 
+  /** @internal Memory of a resource above serves those who wait. */
+  takeFrom(resource: SpillingAbove): void {
+    this.#above.add(resource);
+  }
+
+  /** @internal Admits those who wait, the first at each time, as long as memory above can be freed for them. */
+  admitBySpilling(): void {
+    // Each free on the way calls this again.
+    if (this.#isSpilling) return;
+    this.#isSpilling = true;
+    try {
+      for (let [first] = this.#queue.waiting; first !== undefined && this.#admitsBySpilling(first.bytes); [first] = this.#queue.waiting);
+    } finally {
+      this.#isSpilling = false;
+    }
+  }
+
+  #admitsBySpilling(bytes: number): boolean {
+    const { length } = this.#queue.waiting;
+    const missing = bytes - (this.limitBytes - this.#queue.committedBytes);
+    // What a grant has used stays promised to it.
+    const helps = (pointer: DevicePointer) => {
+      const number = this.#taken.get(pointer);
+      return number === none || this.#users.get(number).isEnded;
+    };
+    return this.#above.fromTheTop().some((resource) => resource.giveIfEnough(missing, helps)) && this.#queue.waiting.length < length;
+  }
+
   async #grow(holder: Holder, bytes: number, options: WaitOptions): Promise<void> {
     this.assertLive('grow a grant');
     const promised = promisedBytes(bytes);
-    assertOptions(options, waitOptions);
+    assertOptions(options, waitOptionNames);
     await this.#admitted({ bytes: promised, priority: holder.priority, holder, grows: true, options });
   }
 
   /** The holder that a request was admitted for. All is decided in the turn of the call, or in that of whoever ends the wait. */
   async #admitted(wait: Wait): Promise<Holder> {
     const { bytes, holder, grows, options } = wait;
-    const { signal, timeoutMilliseconds } = options;
-    if (signal !== undefined && !(signal instanceof AbortSignal))
-      throw new ArgumentTypeError(`signal must be an AbortSignal, got ${formatValue(signal)}`);
-    if (timeoutMilliseconds !== undefined) assertMilliseconds(timeoutMilliseconds, 'timeoutMilliseconds');
-    signal?.throwIfAborted();
+    assertWait(options);
     if (bytes > this.limitBytes - (grows ? (holder as Holder).promisedBytes : 0)) {
       this.#refusedTooLarge++;
       throw this.#refusal(bytes, 'too-large');
@@ -257,7 +290,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     this.#announce('not-admitted', wait, performance.now() - began);
     if (outcome === 'timeout') this.#refusedAfterTimeout++;
     if (outcome === 'aborted') this.#aborted++;
-    if (outcome === 'aborted') throw signal?.reason;
+    if (outcome === 'aborted') throw options.signal?.reason;
     throw outcome === 'ended' ? unexpectedEnd(bytes) : this.#refusal(bytes, outcome === 'timeout' ? 'timeout' : 'deadlock');
   }
 
@@ -271,6 +304,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     };
     const request = this.#queue.ask({ bytes, priority, holder, grows, settle });
     if (settled === undefined) this.#freeGarbage();
+    if (settled === undefined) this.admitBySpilling();
     if (settled !== undefined) return settled;
     this.#announce('waiting', wait, 0);
     const withdraw = (failure: Failure) => {
@@ -331,23 +365,6 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; let it grow first`;
     return new OutOfMemoryError(message, { requestedBytes, availableBytes, limitBytes, path: [this.constructor.name] });
   }
-}
-
-/** Node's timers take no more milliseconds, which are 24 days. */
-const longestTimer = 2 ** 31 - 1;
-
-/** Ends a wait when the time is over or the signal says so. Returns what stops that. */
-function endingWait({ signal, timeoutMilliseconds }: WaitOptions, withdraw: (failure: Failure) => void): () => void {
-  const onAbort = () => withdraw('aborted');
-  signal?.addEventListener('abort', onAbort, { once: true });
-  const timer =
-    timeoutMilliseconds === undefined || timeoutMilliseconds > longestTimer
-      ? undefined
-      : setTimeout(withdraw, timeoutMilliseconds, 'timeout');
-  return () => {
-    signal?.removeEventListener('abort', onAbort);
-    clearTimeout(timer);
-  };
 }
 
 /** `admitting` in a specification. */

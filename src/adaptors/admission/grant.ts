@@ -4,21 +4,8 @@ import { assertBytes } from '../../basics/validation.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
+import type { WaitOptions } from '../waits.js';
 import type { AdmissionQueue, Holder } from './admission-queue.js';
-
-/** Options of {@link Grant.grow}. */
-export interface WaitOptions {
-  /**
-   * Ends the wait; the promise is then rejected with the signal's reason.
-   * @defaultValue not set
-   */
-  readonly signal?: AbortSignal;
-  /**
-   * How long to wait at most, in milliseconds; 0 for no longer than this turn of the event loop.
-   * @defaultValue not set: without end
-   */
-  readonly timeoutMilliseconds?: number;
-}
 
 /** Waits for bytes of the queue that a grant belongs to. */
 export type Ask = (holder: Holder, bytes: number, options: WaitOptions) => Promise<unknown>;

@@ -25,10 +25,14 @@ export function endSleep(range: SleepingRange): void {
 
 /** @throws CisternError (`ERR_CISTERN_ASLEEP`) if a part of the memory is asleep. */
 export function assertAwake(pointer: number, bytes: number, operation: string): void {
-  if (!isAnythingAsleep) return;
-  for (const { begin, end } of ranges) {
-    if (pointer < end && pointer + Math.max(bytes, 1) > begin) throw asleep(operation, `the memory at ${formatPointer(pointer)}`);
-  }
+  if (isAsleepAt(pointer, bytes)) throw asleep(operation, `the memory at ${formatPointer(pointer)}`);
+}
+
+/** Whether a part of the memory is asleep. */
+export function isAsleepAt(pointer: number, bytes: number): boolean {
+  if (!isAnythingAsleep) return false;
+  for (const { begin, end } of ranges) if (pointer < end && pointer + Math.max(bytes, 1) > begin) return true;
+  return false;
 }
 
 /** The error of an operation that needs memory which is asleep. */

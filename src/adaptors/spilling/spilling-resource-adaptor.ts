@@ -1,0 +1,497 @@
+/**
+ * Makes room when memory is short: buffers that nobody has pinned leave for host memory, and come back when
+ * they are pinned.
+ *
+ *     pinned ◄── pin ── on the device ── spill ──► on the host
+ *        └─ end of the pin ─►   ▲                      │
+ *                               └─ pin, or prefetch ───┘
+ *
+ * Nobody waits on the host. A copy out runs on a stream of its own after whatever last used the memory, which is freed
+ * on that stream behind the copy: the next user of the memory is ordered after it by the resources below. A copy back
+ * runs on another stream of its own, so that both directions of the bus are used at once.
+ *
+ * This file decides who leaves, and who waits; what moves is in `SpillableMemory`.
+ *
+ * Invariants: a member is in `#members` exactly while it has memory; live bytes = Σ bytes allocated and not freed; only
+ * the first that waits tries.
+ * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
+ */
+import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
+import { formatBytes } from '../../basics/units.js';
+import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
+import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
+import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
+import { captureStatusOf } from '../../driver/graphs/capture.js';
+import { Stream } from '../../driver/streams/stream.js';
+import { currentAccount } from '../../lifetimes/account.js';
+import { withoutCaching } from '../../lifetimes/resource-scope.js';
+import {
+  assertMemoryResource,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+} from '../../memory-resource.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
+import { layersOf } from '../layers.js';
+import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { assertWait, endingWait, type WaitOptions } from '../waits.js';
+import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
+
+/** Options of {@link SpillingResourceAdaptor}. */
+export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * Above so many allocated bytes, spillable buffers or not, buffers leave before an allocation, as far as they can:
+   * from 0 to 2^53 - 1.
+   * @defaultValue not set: buffers leave when the upstream is out of memory
+   */
+  readonly softBytes?: number;
+  /**
+   * Which buffers leave first: `'least-recently-used'`; `'cost-of-return'`, which prefers large buffers that are seldom
+   * used; or a policy of the program's own.
+   * @defaultValue `'least-recently-used'`
+   */
+  readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy;
+}
+
+/** What a {@link SpillingResourceAdaptor} has moved: a frozen copy. */
+export interface SpillStatistics {
+  /** Spillable buffers with memory, and their bytes: on the device, and, of these, pinned; on the host. */
+  readonly buffers: number;
+  readonly deviceBytes: number;
+  readonly pinnedBytes: number;
+  readonly hostBytes: number;
+  /** Bytes allocated through the adaptor, for spillable buffers and others. */
+  readonly liveBytes: number;
+  /** Buffers that left, and those that came back, with their bytes. */
+  readonly spills: number;
+  readonly spilledBytes: number;
+  readonly returns: number;
+  readonly returnedBytes: number;
+  /** How often a buffer could not leave since the host had no memory for it. */
+  readonly refusedByHost: number;
+  /** Calls that wait for memory now, and those that had to; the milliseconds that they waited, in all and at the longest. */
+  readonly waiting: number;
+  readonly waits: number;
+  readonly waitedMilliseconds: number;
+  readonly longestWaitMilliseconds: number;
+}
+
+/** @internal The memory of a buffer that can leave. */
+export interface Spillable extends SpillCandidate {
+  /** The address on the device; 0 while it is on the host. */
+  readonly devicePointer: DevicePointer;
+  readonly isPinned: boolean;
+  /** Whether it is on the device, and nobody needs it there. */
+  readonly canLeave: boolean;
+  uses: number;
+  lastUse: number;
+  /** What the policy said at the last use. */
+  rank: number;
+  /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
+  leave(): boolean;
+}
+
+const knownOptions = optionNames<SpillingResourceAdaptorOptions>({ deallocationEvents: true, policy: true, softBytes: true });
+
+/** Somebody who waits for memory. */
+class Wait {
+  failure: 'timeout' | 'aborted' | undefined;
+  #isWoken = false;
+  #resolve = () => {};
+
+  wake(): void {
+    this.#isWoken = true;
+    this.#resolve();
+  }
+
+  /** Resolves if it was woken since this resolved last, or once it is. */
+  async woken(): Promise<void> {
+    if (!this.#isWoken) {
+      await new Promise<void>((resolve) => {
+        this.#resolve = resolve;
+      });
+    }
+    this.#isWoken = false;
+  }
+}
+
+/**
+ * Lets idle buffers leave the device when memory is short. {@link SpillableBuffer}s of a stack with this adaptor keep their
+ * contents while they are in host memory, and come back when they are pinned. Which leave, and when:
+ *
+ * - if the upstream is out of memory, as many as the allocation needs, the least recently used first; then it is tried again;
+ * - above `softBytes`, before an allocation;
+ * - by {@link SpillingResourceAdaptor.spill};
+ * - if the upstream has an {@link AdmittingResourceAdaptor}, as many as let the first waiting request in, if that many can leave.
+ *
+ * A buffer stays while it is pinned; while another library or process has its memory; while its memory is asleep; and, once it was pinned
+ * in a capture, as long as it lives. Buffers that are not spillable stay, too.
+ *
+ * Stream order: that of the upstream. Copies are queued on streams of this adaptor, after the last use of the memory; the freed memory
+ * is ordered after the copy. Nothing waits on the host, if neither the upstream nor `host` do: give it a pool of
+ * pinned memory, since pinning and unpinning take long and wait for the device. Alignment: that of the upstream.
+ *
+ * In a stack, accounts and statistics are above it, so that they see buffers leave; admission and pools are below.
+ *
+ * RMM has no counterpart; rapidsmpf's spill manager and cuDF's spillable buffers do this.
+ * @example
+ * ```ts
+ * using device = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(device, { maximumBytes: 64 * MiB });
+ * using pinned = new PinnedHostMemoryResource();
+ * using host = new PoolMemoryResource(pinned);
+ * using resource = new SpillingResourceAdaptor(pool, host);
+ * using stream = new Stream();
+ * using one = new SpillableBuffer(new Uint8Array(40 * MiB), { stream, resource });
+ * using other = new SpillableBuffer(40 * MiB, { stream, resource }); // `one` leaves
+ * using pin = await one.pin(); // and comes back: `other` leaves
+ * console.log(pin.ptr, other.isOnDevice);
+ * ```
+ */
+export class SpillingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'SpillingResourceAdaptor';
+  /** Where buffers go: a resource of pinned host memory. */
+  readonly host: MemoryResource;
+  /** As given; `undefined` if it was not. */
+  readonly softBytes: number | undefined;
+  readonly #policy: SpillPolicy;
+  readonly #members = new Set<Spillable>();
+  readonly #admitting: readonly AdmittingResourceAdaptor[];
+  /** In an array, since V8 makes an object for each large integer that is stored in a field. */
+  readonly #liveBytes = new Float64Array(1);
+  readonly #waiting: Wait[] = [];
+  #outward: Stream | undefined;
+  #homeward: Stream | undefined;
+  /** What an attempt frees on its way is no reason to try again. */
+  #isTrying = false;
+  #lastUse = 0;
+  #leftRank = 0;
+  #spills = 0;
+  #spilledBytes = 0;
+  #returns = 0;
+  #returnedBytes = 0;
+  #refusedByHost = 0;
+  #waits = 0;
+  #waitedMilliseconds = 0;
+  #longestWaitMilliseconds = 0;
+
+  /**
+   * @param host a resource of pinned host memory, which should keep freed memory: a pool
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid resource or option.
+   */
+  constructor(upstream: MemoryResource, host: MemoryResource, options: SpillingResourceAdaptorOptions = {}) {
+    super(upstream, options, knownOptions);
+    assertMemoryResource(host, 'host');
+    if (host.memoryKind !== 'pinned-host') {
+      throw new ArgumentRangeError(
+        `host must be a resource of pinned host memory, got one of kind ${formatValue(host.memoryKind)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    const { softBytes, policy = 'least-recently-used' } = options;
+    if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
+    this.host = host;
+    this.softBytes = softBytes;
+    this.#policy = policyOf(policy);
+    this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
+    for (const admitting of this.#admitting) admitting.takeFrom(this);
+  }
+
+  /** What is where, and what has moved. */
+  statistics(): SpillStatistics {
+    let [deviceBytes, pinnedBytes, hostBytes] = [0, 0, 0];
+    for (const { devicePointer, bytes, isPinned } of this.#members) {
+      if (devicePointer === 0) hostBytes += bytes;
+      else deviceBytes += bytes;
+      if (isPinned) pinnedBytes += bytes;
+    }
+    return Object.freeze({
+      buffers: this.#members.size,
+      deviceBytes,
+      pinnedBytes,
+      hostBytes,
+      liveBytes: this.#liveBytes[0] as number,
+      spills: this.#spills,
+      spilledBytes: this.#spilledBytes,
+      returns: this.#returns,
+      returnedBytes: this.#returnedBytes,
+      refusedByHost: this.#refusedByHost,
+      waiting: this.#waiting.length,
+      waits: this.#waits,
+      waitedMilliseconds: this.#waitedMilliseconds,
+      longestWaitMilliseconds: this.#longestWaitMilliseconds,
+    });
+  }
+
+  /**
+   * Lets buffers leave until so many bytes are free for others, or no more can leave. Does not wait: the copies are
+   * queued, and whoever is given the memory next is ordered after them.
+   * @param bytes an integer from 0 to 2^53 - 1
+   * @defaultValue bytes all that can leave
+   * @returns the bytes of the buffers that have left
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the
+   * driver refuses a copy: that buffer stays, with its contents.
+   */
+  spill(bytes: number = Number.MAX_SAFE_INTEGER): number {
+    assertBytes(bytes);
+    this.assertLive('spill');
+    return this.#spill(bytes, () => true);
+  }
+
+  /** @throws OutOfMemoryError if nothing more can leave, and the upstream still has no memory. */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    this.assertUsable(stream);
+    if (this.softBytes !== undefined) this.#keepBelow(this.softBytes, bytes);
+    for (;;) {
+      let pointer: DevicePointer;
+      try {
+        pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      } catch (error) {
+        if (!(error instanceof OutOfMemoryError) || !this.#makeRoom(bytes, stream)) throw this.passOn(error);
+        continue;
+      }
+      if (pointer !== 0) this.#liveBytes[0] = (this.#liveBytes[0] as number) + bytes;
+      return pointer;
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+    if (pointer === 0) return;
+    const liveBytes = this.#liveBytes;
+    liveBytes[0] = (liveBytes[0] as number) - bytes;
+    this.#wakeFirst();
+  }
+
+  /**
+   * Ends allocation through this object, and every wait. Buffers that are on the host cannot come back, so dispose them first.
+   * Memory allocated through it can still be freed through it. Neither the upstream nor `host` is disposed. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#outward?.dispose();
+    this.#homeward?.dispose();
+    for (const wait of this.#waiting) wait.wake();
+  }
+
+  /** @internal The stream of copies to the host. */
+  get outward(): Stream {
+    this.assertLive('move a buffer');
+    this.#outward ??= this.#newStream();
+    return this.#outward;
+  }
+
+  /** @internal The stream of copies to the device. */
+  get homeward(): Stream {
+    this.assertLive('move a buffer');
+    this.#homeward ??= this.#newStream();
+    return this.#homeward;
+  }
+
+  /** @internal Whether it still moves buffers. */
+  get isLive(): boolean {
+    return !this.isDisposed;
+  }
+
+  /** @internal */
+  join(member: Spillable): void {
+    this.#members.add(member);
+    this.used(member);
+  }
+
+  /** @internal The member has no memory any more. */
+  remove(member: Spillable): void {
+    if (this.#members.delete(member)) this.#wakeFirst();
+  }
+
+  /** @internal A member was used. */
+  used(member: Spillable): void {
+    member.uses++;
+    member.lastUse = ++this.#lastUse;
+    const rank = this.#policy.rank(member, this.#leftRank);
+    member.rank = Number.isFinite(rank) ? rank : 0;
+  }
+
+  /** @internal A member came back. */
+  cameBack(bytes: number): void {
+    this.#returns++;
+    this.#returnedBytes += bytes;
+  }
+
+  /** @internal A member can leave that could not: whoever waits may have its memory. */
+  isIdle(): void {
+    this.#wakeFirst();
+    for (const admitting of this.#admitting) admitting.admitBySpilling();
+  }
+
+  /** @internal Memory of the host for a member; 0 if there is none. */
+  allocateHost(bytes: number): DevicePointer {
+    try {
+      return withoutCaching(() => this.served(this.host.allocate(bytes, this.outward), bytes, this.outward, this.host));
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      this.#refusedByHost++;
+      return 0;
+    }
+  }
+
+  /** @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Returns whether they had. */
+  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean {
+    if (this.isDisposed) return false;
+    let sum = 0;
+    for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += member.bytes;
+    return sum >= bytes && this.#spill(bytes, helps) >= bytes;
+  }
+
+  /** @internal Does something that needs memory: if there is none, again after garbage was collected. */
+  reclaiming<T>(attempt: () => T): T {
+    try {
+      return attempt();
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw error;
+      return attempt();
+    }
+  }
+
+  /** @internal Does something that needs memory, as soon as there is enough, in the order of the calls. */
+  async inTurn<T>(attempt: () => T, options: WaitOptions): Promise<T> {
+    assertWait(options);
+    let shortage: OutOfMemoryError | undefined;
+    const tryNow = (): { readonly result: T } | undefined => {
+      this.#isTrying = true;
+      try {
+        return { result: attempt() };
+      } catch (error) {
+        if (!(error instanceof OutOfMemoryError)) throw error;
+        shortage = error;
+        return undefined;
+      } finally {
+        this.#isTrying = false;
+      }
+    };
+    const first = this.#waiting.length === 0 ? tryNow() : undefined;
+    if (first !== undefined) return first.result;
+    const began = performance.now();
+    const wait = new Wait();
+    this.#waiting.push(wait);
+    const fail = (failure: 'timeout' | 'aborted') => {
+      wait.failure = failure;
+      wait.wake();
+    };
+    const stop = endingWait(options, fail);
+    if (options.signal?.aborted === true) fail('aborted');
+    try {
+      // Once for all who then wait. What is pinned by garbage comes back soon after.
+      if (this.#waiting.length === 1) {
+        reclaimUnreachableBuffers('major');
+        wait.wake();
+      }
+      for (;;) {
+        await wait.woken();
+        if (wait.failure === 'aborted') throw options.signal?.reason;
+        this.assertLive('wait for memory');
+        const isFirst = this.#waiting[0] === wait;
+        const done = isFirst ? tryNow() : undefined;
+        if (done !== undefined) return done.result;
+        if (wait.failure === 'timeout' || (isFirst && !this.#mayBecomeFree())) throw shortage ?? this.#noTime(began);
+      }
+    } finally {
+      stop();
+      this.#waiting.splice(this.#waiting.indexOf(wait), 1);
+      this.#wakeFirst();
+      this.#noteWait(performance.now() - began);
+    }
+  }
+
+  #newStream(): Stream {
+    return new Stream({ device: this.device, nonBlocking: true });
+  }
+
+  /** Makes room for an allocation below the soft limit, as far as that is possible. */
+  #keepBelow(softBytes: number, bytes: number): void {
+    assertBytes(bytes);
+    const excess = (this.#liveBytes[0] as number) + bytes - softBytes;
+    if (excess > 0) this.#spill(excess, () => true);
+  }
+
+  /** Returns whether something was freed, so that an allocation may succeed now. */
+  #makeRoom(bytes: number, stream: Stream): boolean {
+    this.assertUsable(stream);
+    if (freeUnreachableBuffers() > 0) return true;
+    // A captured stream cannot wait for a copy that is not in its graph.
+    if (captureStatusOf(stream.handle) !== 'none') return false;
+    return this.#spill(bytes, () => true) > 0;
+  }
+
+  /** Lets members leave, those of the least rank first, until so many bytes have left. */
+  #spill(bytes: number, helps: (pointer: DevicePointer) => boolean): number {
+    let left = 0;
+    let tooLarge = Number.POSITIVE_INFINITY;
+    for (const member of [...this.#members].sort((a, b) => a.rank - b.rank)) {
+      if (left >= bytes) break;
+      // Again for each: host functions may run in between.
+      if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer)) continue;
+      if (!member.leave()) {
+        tooLarge = member.bytes;
+        continue;
+      }
+      left += member.bytes;
+      this.#leftRank = Math.max(this.#leftRank, member.rank);
+      this.#spills++;
+      this.#spilledBytes += member.bytes;
+    }
+    return left;
+  }
+
+  /** Whether somebody who goes on may give memory back: what is pinned, or allocated for others. */
+  #mayBecomeFree(): boolean {
+    let others = this.#liveBytes[0] as number;
+    for (const { devicePointer, bytes, isPinned } of this.#members) {
+      if (isPinned) return true;
+      if (devicePointer !== 0) others -= bytes;
+    }
+    return others > 0;
+  }
+
+  #wakeFirst(): void {
+    if (!this.#isTrying) this.#waiting[0]?.wake();
+  }
+
+  #noteWait(milliseconds: number): void {
+    this.#waits++;
+    this.#waitedMilliseconds += milliseconds;
+    this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
+    currentAccount()?.noteWait(milliseconds);
+  }
+
+  #noTime(began: number): OutOfMemoryError {
+    const waited = Math.round(performance.now() - began);
+    return new OutOfMemoryError(
+      `the time is over after ${waited} ms, and ${this.#waiting.length - 1} others wait for memory; ${formatBytes(this.#liveBytes[0] as number)} are allocated`,
+      { requestedBytes: 0, path: [this.constructor.name] },
+    );
+  }
+}
+
+function policyOf(policy: NonNullable<SpillingResourceAdaptorOptions['policy']>): SpillPolicy {
+  if (typeof policy === 'object' && policy !== null && typeof policy.rank === 'function') return policy;
+  assertOneOf(policy, spillPolicyWords, 'policy');
+  return spillPolicies[policy];
+}
+
+/** `spilling` in a specification. */
+export const spillingKind = defineAdaptor({
+  name: 'spilling',
+  role: 'pass-through',
+  summary: 'lets idle buffers leave for host memory when memory is short',
+  options: {
+    host: { type: 'resource', summary: 'where they go: pinned host memory', required: true },
+    softBytes: { type: 'size', summary: 'above this, buffers leave before an allocation' },
+    policy: { type: 'word', words: spillPolicyWords, summary: 'which leave first', default: 'least-recently-used' },
+  },
+  example: 'spilling(cuda, host=pool(pinned-host))',
+  create: ({ upstream, options: { host, ...options } }) => new SpillingResourceAdaptor(upstream, host, options),
+});

@@ -1,0 +1,45 @@
+/** Waits that a signal or the time can end. */
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertMilliseconds, optionNames } from '../basics/validation.js';
+
+/** How long to wait for memory. */
+export interface WaitOptions {
+  /**
+   * Ends the wait; the promise is then rejected with the signal's reason.
+   * @defaultValue not set
+   */
+  readonly signal?: AbortSignal;
+  /**
+   * How long to wait at most, in milliseconds; 0 for no longer than this turn of the event loop.
+   * @defaultValue not set: without end
+   */
+  readonly timeoutMilliseconds?: number;
+}
+
+/** @internal */
+export const waitOptionNames = optionNames<WaitOptions>({ signal: true, timeoutMilliseconds: true });
+
+/** Node's timers take no more milliseconds, which are 24 days. */
+const longestTimer = 2 ** 31 - 1;
+
+/** @throws ArgumentTypeError, ArgumentRangeError for invalid options; the reason of the signal if it has one already. */
+export function assertWait({ signal, timeoutMilliseconds }: WaitOptions): void {
+  if (signal !== undefined && !(signal instanceof AbortSignal))
+    throw new ArgumentTypeError(`signal must be an AbortSignal, got ${formatValue(signal)}`);
+  if (timeoutMilliseconds !== undefined) assertMilliseconds(timeoutMilliseconds, 'timeoutMilliseconds');
+  signal?.throwIfAborted();
+}
+
+/** Ends a wait when the time is over or the signal says so. Returns what stops that. */
+export function endingWait({ signal, timeoutMilliseconds }: WaitOptions, end: (failure: 'timeout' | 'aborted') => void): () => void {
+  const onAbort = () => end('aborted');
+  signal?.addEventListener('abort', onAbort, { once: true });
+  const timer =
+    timeoutMilliseconds === undefined || timeoutMilliseconds > longestTimer
+      ? undefined
+      : setTimeout(end, timeoutMilliseconds, 'timeout' as const);
+  return () => {
+    signal?.removeEventListener('abort', onAbort);
+    clearTimeout(timer);
+  };
+}

@@ -1,0 +1,418 @@
+import { layersOf } from '../../adaptors/layers.js';
+import { SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
+import { assertWait, type WaitOptions, waitOptionNames } from '../../adaptors/waits.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
+import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
+import { finalizationRegistry } from '../../driver/workers/finalization.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedPointer,
+  inspectObject,
+  refuseCloning,
+} from '../../driver/workers/local-object.js';
+import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { markCopy } from '../../package/copy.js';
+import { type BufferMemory, memoryOf } from '../buffer-memory.js';
+import { anyMemory } from '../create-memory.js';
+import { currentResource } from '../current-resource.js';
+import { type DLPackCapsule, type DLPackOptions, exportTensorOf } from '../interchange/dlpack.js';
+import { exportToProcesses } from '../sharing/export-to-processes.js';
+import type { BufferCopyOptions, DeviceMemory, HostData } from '../transfers/buffer-contents.js';
+import type { ByteRange } from '../transfers/byte-range.js';
+import { copyInto, copyOut, fill } from '../transfers/copies.js';
+import { type PinState, SpillableMemory } from './spillable-memory.js';
+
+/** Options of {@link SpillableBuffer}. */
+export interface SpillableBufferOptions {
+  /**
+   * A stack with a {@link SpillingResourceAdaptor}, whose top allocates and frees the memory each time.
+   * @defaultValue the current resource of the stream's device
+   */
+  readonly resource?: MemoryResource;
+  /** The stream that the contents are first ordered on, and that pins are for which name none. */
+  readonly stream: Stream;
+  /**
+   * A power of two that the resource supports; at least 256 is always given.
+   * @defaultValue 256
+   */
+  readonly alignment?: number;
+  /**
+   * A name for people, shown in recordings and leak reports.
+   * @defaultValue none
+   */
+  readonly label?: string;
+}
+
+/** Options of {@link SpillableBuffer.create}. */
+export interface SpillableBufferCreateOptions extends SpillableBufferOptions, WaitOptions {}
+
+const bufferOptions = optionNames<SpillableBufferOptions>({ alignment: true, label: true, resource: true, stream: true });
+
+const createOptions = optionNames<SpillableBufferCreateOptions>({
+  alignment: true,
+  label: true,
+  resource: true,
+  signal: true,
+  stream: true,
+  timeoutMilliseconds: true,
+});
+
+/**
+ * Memory that may leave the device while nobody uses it: when memory is short, its contents go to the host, and its device memory to others.
+ * Who uses it pins it, which brings it back: the address is known only within a pin.
+ *
+ * ```text
+ * using pin = await buffer.pin();   // the contents are on the device, in the order of the pin's stream
+ * kernel(pin.ptr, pin.byteLength);
+ * ```                               // from here on, the buffer may leave
+ *
+ * The memory is charged to the account and the grant in whose scope the buffer was made, whoever brings it back.
+ * It is freed when the buffer is disposed or, if nobody disposes it, after the garbage collector finds it unreachable.
+ *
+ * Stream order: a pin's stream is ordered after the contents' way back, and after what was queued for the pins before it. What is queued
+ * later for pins that overlap on several streams, the program orders, except by the methods of pins, which do. Nothing here waits on the host, except for memory that was used
+ * on a stream that has ended since.
+ *
+ * RMM has no counterpart; cuDF's spillable buffers are similar.
+ * @example
+ * ```ts
+ * using device = new CudaMemoryResource();
+ * using pinned = new PinnedHostMemoryResource();
+ * using host = new PoolMemoryResource(pinned);
+ * using resource = new SpillingResourceAdaptor(device, host);
+ * using stream = new Stream();
+ * using weights = new SpillableBuffer(Float32Array.of(1, 2, 3), { stream, resource });
+ * resource.spill();
+ * console.log(weights.isOnDevice); // false
+ * using pin = await weights.pin();
+ * console.log(new Float32Array((await pin.toHost()).buffer)); // 1, 2, 3
+ * ```
+ */
+export class SpillableBuffer implements Disposable {
+  readonly #memory: SpillableMemory;
+  readonly #adaptor: SpillingResourceAdaptor;
+  readonly #stream: Stream;
+  /** Is collected together with this buffer; `undefined` once disposed. */
+  #standIn: StandIn | undefined;
+
+  /**
+   * Allocates and, if given data, queues a copy of it, as {@link DeviceBuffer} does. Other buffers leave if memory is short.
+   * @param source the length in bytes; or host data or device memory to copy
+   * @throws OutOfMemoryError if there is no memory even after others have left.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a resource without a {@link SpillingResourceAdaptor};
+   * LifetimeError (`ERR_CISTERN_DISPOSED`), DriverError as {@link DeviceBuffer}.
+   */
+  constructor(source: number | HostData | DeviceMemory, options: SpillableBufferOptions) {
+    assertOptions(options, bufferOptions);
+    const { stream } = options;
+    assertStream(stream, 'create a buffer');
+    const resource = options.resource ?? currentResource(stream.device);
+    this.#adaptor = spillingAdaptorOf(resource);
+    this.#stream = stream;
+    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target), this.#adaptor);
+    this.#standIn = own(this.#memory);
+    refuseCloning(this);
+  }
+
+  /**
+   * The same as the constructor, but waits for memory if others have it who may give it back: who has pinned it, or allocated it.
+   * Calls that wait are served in their order.
+   * @throws OutOfMemoryError if there is no memory, and nobody to wait for, or the time is over; the reason of the signal; other errors as the constructor.
+   */
+  static async create(source: number | HostData | DeviceMemory, options: SpillableBufferCreateOptions): Promise<SpillableBuffer> {
+    assertOptions(options, createOptions);
+    const { signal, timeoutMilliseconds, ...rest } = options;
+    const waits = waitOf(signal, timeoutMilliseconds);
+    assertWait(waits);
+    assertStream(rest.stream, 'create a buffer');
+    const adaptor = spillingAdaptorOf(rest.resource ?? currentResource(rest.stream.device));
+    return adaptor.inTurn(() => new SpillableBuffer(source, rest), waits);
+  }
+
+  /**
+   * Pins several buffers together, or none: while it waits, it holds nothing, so that calls of this cannot wait for each other.
+   * Pinning one after the other can: two that each have what the other needs wait for ever, or for their `timeoutMilliseconds`.
+   * @param stream of all pins
+   * @defaultValue stream for each its own
+   * @throws as {@link SpillableBuffer.pin}; ArgumentRangeError for buffers of several {@link SpillingResourceAdaptor}s.
+   */
+  static async pinAll(buffers: readonly SpillableBuffer[], stream?: Stream, options: WaitOptions = {}): Promise<SpillPin[]> {
+    assertOptions(options, waitOptionNames);
+    assertWait(options);
+    const adaptor = commonAdaptor(buffers);
+    for (const buffer of buffers) buffer.#assertPinnable(stream);
+    if (adaptor === undefined) return [];
+    return adaptor.inTurn(() => pinEach(buffers, stream), options);
+  }
+
+  /** Whether it is disposed, or its memory was taken back, as by the end of a pool. */
+  get isDisposed(): boolean {
+    return this.#memory.endReason !== undefined;
+  }
+
+  /** The length in bytes; 0 once disposed. */
+  get byteLength(): number {
+    return this.isDisposed ? 0 : this.#memory.bytes;
+  }
+
+  /** Whether the contents are on the device, or on the way there. */
+  get isOnDevice(): boolean {
+    return this.#memory.isOnDevice;
+  }
+
+  /** Whether a pin has not ended. */
+  get isPinned(): boolean {
+    return this.#memory.isPinned;
+  }
+
+  /** The resource that allocates and frees the memory. */
+  get resource(): MemoryResource {
+    return this.#memory.resource;
+  }
+
+  /** A human-readable name. */
+  get label(): string | undefined {
+    return this.#memory.label;
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { isDisposed, isOnDevice, isPinned, byteLength, label, resource } = this;
+    const shown = isDisposed ? { isDisposed: true, label } : { byteLength, isOnDevice, isPinned, label, resource };
+    return inspectObject(this, shown, depth, options, inspect);
+  }
+
+  /**
+   * Brings the contents back if they have left, and keeps them on the device until the pin is disposed. If there is no memory,
+   * other buffers leave; if none can, this waits for those who may give memory back, in the order of the calls. What is
+   * resolved is that the copy is queued: work on the pin's stream runs after it.
+   *
+   * In a capture on the stream, the contents must be on the device already. The buffer then stays there, since the graph has its address;
+   * the launches must be ordered after what was queued for it before.
+   * @param stream whose work uses the memory
+   * @defaultValue stream that of the constructor
+   * @throws OutOfMemoryError if there is no memory, and nobody to wait for, or the time is over; the reason of the signal.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer, the stream or the resource is disposed, meanwhile too;
+   * CisternError (`ERR_CISTERN_CAPTURING`) if it would have to come back in a capture; ArgumentTypeError, ArgumentRangeError for invalid
+   * arguments; DriverError if the driver refuses. The contents are then where they were.
+   */
+  async pin(stream: Stream = this.#stream, options: WaitOptions = {}): Promise<SpillPin> {
+    assertOptions(options, waitOptionNames);
+    assertWait(options);
+    this.#assertPinnable(stream);
+    if (this.isOnDevice) return new SpillPin(this, this.#memory, this.#memory.pin(stream));
+    return this.#adaptor.inTurn(() => new SpillPin(this, this.#memory, this.#memory.pin(stream)), options);
+  }
+
+  /**
+   * The same as {@link SpillableBuffer.pin}, but fails instead of waiting for memory, and passes those who wait. Does not block.
+   * @throws OutOfMemoryError if there is no memory even after others have left; otherwise as `pin`.
+   */
+  pinSync(stream: Stream = this.#stream): SpillPin {
+    this.#assertPinnable(stream);
+    return this.#adaptor.reclaiming(() => new SpillPin(this, this.#memory, this.#memory.pin(stream)));
+  }
+
+  /**
+   * Begins to bring the contents back before they are pinned, so that the copy overlaps with other work. Others leave for it. Does not
+   * block, and counts as a use.
+   * @returns whether they are on the device or on the way there; false if there is no memory
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or the resource is disposed; DriverError if the driver refuses.
+   */
+  prefetch(): boolean {
+    try {
+      this.#memory.prefetch();
+      return true;
+    } catch (error) {
+      if (error instanceof OutOfMemoryError) return false;
+      throw error;
+    }
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /**
+   * Frees the memory, wherever it is, in the order of its last use. Pins of it end. A second call does nothing.
+   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, and the call can be repeated.
+   */
+  [Symbol.dispose](): void {
+    if (this.#standIn === undefined) return;
+    this.#memory.dispose();
+    disown(this.#standIn);
+    this.#standIn = undefined;
+  }
+
+  /** @internal Begins a pin without waiting. */
+  static pinNow(buffer: SpillableBuffer, stream: Stream = buffer.#stream): SpillPin {
+    return new SpillPin(buffer, buffer.#memory, buffer.#memory.pin(stream));
+  }
+
+  /** @internal */
+  static adaptorOf(buffer: unknown): SpillingResourceAdaptor {
+    if (!(buffer instanceof SpillableBuffer)) throw new ArgumentTypeError(`buffers must be SpillableBuffers, got ${formatValue(buffer)}`);
+    return buffer.#adaptor;
+  }
+
+  #assertPinnable(stream: Stream = this.#stream): void {
+    this.#memory.assertLive('pin a buffer');
+    assertStream(stream, 'pin a buffer');
+  }
+}
+
+markCopy(SpillableBuffer);
+
+interface Unfinished {
+  readonly memory: SpillableMemory;
+  readonly state: PinState;
+}
+
+const unreachable = finalizationRegistry<Unfinished>('pin', 'CISTERN_UNREACHABLE_PIN', ({ memory, state }) => memory.unpin(state));
+
+/**
+ * Keeps a {@link SpillableBuffer} on the device, until it is disposed. It has what existing GPU libraries accept as memory: `ptr` and
+ * `byteLength`. A pin that is collected without having been disposed ends as well.
+ *
+ * Stream order: `stream` is ordered after what has used the memory before; what is queued on it until this is disposed
+ * is ordered before whatever comes next.
+ */
+export class SpillPin implements Disposable, DeviceMemory {
+  /** The stream whose work uses the memory. */
+  readonly stream: Stream;
+  /** Is not collected before this. */
+  readonly #buffer: SpillableBuffer;
+  readonly #memory: SpillableMemory;
+  readonly #state: PinState;
+
+  /** @internal */
+  constructor(buffer: SpillableBuffer, memory: SpillableMemory, state: PinState) {
+    this.#buffer = buffer;
+    this.#memory = memory;
+    this.#state = state;
+    this.stream = state.stream;
+    unreachable.register(this, { memory, state }, this);
+    refuseCloning(this);
+  }
+
+  /**
+   * The address of the first byte; 0 if there are none.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pin or the buffer is disposed; CisternError (`ERR_CISTERN_ASLEEP`) while the memory is asleep.
+   */
+  get ptr(): DevicePointer {
+    return this.#held('read the address of a buffer').pointer;
+  }
+
+  /** The length in bytes; 0 once the pin or the buffer is disposed. */
+  get byteLength(): number {
+    return this.isDisposed ? 0 : this.#memory.bytes;
+  }
+
+  /** Whether it has ended, or its buffer has. */
+  get isDisposed(): boolean {
+    return !this.#memory.hasPin(this.#state) || this.#buffer.isDisposed;
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { isDisposed, byteLength, stream } = this;
+    const shown = isDisposed ? { isDisposed } : { ptr: inspectedPointer(this.#memory.devicePointer), byteLength, stream };
+    return inspectObject(this, shown, depth, options, inspect);
+  }
+
+  /** Queues a copy into the buffer, as {@link DeviceBuffer.copyFrom} does, on the pin's stream. */
+  copyFrom(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
+    copyInto(this.#used('copy to a buffer'), source, options);
+  }
+
+  /** Queues a copy of the contents on the pin's stream, as {@link DeviceBuffer.toHost} does. The pin may end before it resolves. */
+  async toHost(range: Partial<ByteRange> = {}): Promise<Uint8Array<ArrayBuffer>> {
+    return (await copyOut(this.#used('copy from a buffer'), range, {})) as Uint8Array<ArrayBuffer>;
+  }
+
+  /** Sets every byte of a range, as {@link DeviceBuffer.fill} does, on the pin's stream. */
+  fill(value: number, range: Partial<ByteRange> = {}): void {
+    fill(this.#used('fill a buffer'), value, range);
+  }
+
+  /** An array for another library, as {@link DeviceBuffer.toDLPack} gives. Until that has let go of it, the buffer stays on the device. */
+  toDLPack(options: DLPackOptions): DLPackCapsule {
+    this.#used('export a buffer');
+    return exportTensorOf(this.#memory, options);
+  }
+
+  /** A handle with which other processes open the memory, as {@link DeviceBuffer.export} gives. From then on, the buffer stays on the device. */
+  export(): Uint8Array {
+    return exportToProcesses(this.#used('export a buffer'));
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /**
+   * Ends the use of the memory. The buffer may then leave, after what is queued on the stream by now. Does not block. A second call does nothing.
+   * @throws DriverError if the driver refuses; the pin then goes on, and the call can be repeated.
+   */
+  [Symbol.dispose](): void {
+    this.#memory.unpin(this.#state);
+    unreachable.unregister(this);
+  }
+
+  #held(operation: string): BufferMemory {
+    if (this.isDisposed) {
+      const reason = this.#buffer.isDisposed ? 'the buffer is already disposed' : 'its pin has ended; pin it again';
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${reason}`);
+    }
+    const memory = this.#memory[memoryOf];
+    memory.assertLive(operation);
+    return memory;
+  }
+
+  #used(operation: string): BufferMemory {
+    this.#held(operation);
+    return this.#memory.use(this.#state);
+  }
+}
+
+function spillingAdaptorOf(resource: MemoryResource): SpillingResourceAdaptor {
+  const found = layersOf(resource).find((layer) => layer instanceof SpillingResourceAdaptor);
+  if (found !== undefined) return found;
+  throw new ArgumentRangeError(
+    `resource must have a SpillingResourceAdaptor, got a ${resource.constructor.name} without one`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
+function commonAdaptor(buffers: readonly SpillableBuffer[]): SpillingResourceAdaptor | undefined {
+  if (!Array.isArray(buffers)) throw new ArgumentTypeError(`buffers must be an array, got ${formatValue(buffers)}`);
+  const [first, ...others] = buffers.map(SpillableBuffer.adaptorOf);
+  if (others.every((each) => each === first)) return first;
+  throw new ArgumentRangeError('buffers must be of one SpillingResourceAdaptor', 'ERR_INVALID_ARG_VALUE');
+}
+
+/** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
+function pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): SpillPin[] {
+  const pins = new Map<number, SpillPin>();
+  try {
+    for (const onDevice of [true, false]) {
+      for (const [i, buffer] of buffers.entries()) {
+        if (!pins.has(i) && (buffer.isOnDevice || !onDevice)) pins.set(i, SpillableBuffer.pinNow(buffer, stream));
+      }
+    }
+    return buffers.map((_, i) => pins.get(i) as SpillPin);
+  } catch (error) {
+    for (const pin of pins.values()) pin.dispose();
+    throw error;
+  }
+}
+
+function waitOf(signal: AbortSignal | undefined, timeoutMilliseconds: number | undefined): WaitOptions {
+  return { ...(signal === undefined ? {} : { signal }), ...(timeoutMilliseconds === undefined ? {} : { timeoutMilliseconds }) };
+}

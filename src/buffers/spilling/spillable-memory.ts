@@ -1,0 +1,295 @@
+/**
+ * The memory of a spillable buffer: on the device or, while that is short, on the host.
+ *
+ *     leave    outward follows the last use ─► copy out ─► device memory is freed on outward
+ *     return   memory on homeward, which follows outward ─► copy back ─► host memory is freed on homeward
+ *     pin      its stream follows the last use; from then on, that stream has the last use
+ *
+ * `device.stream` is always a stream that is ordered after every use that has ended, so a move queues behind it, and sets it
+ * to its own stream. So no move waits on the host, and a move that fails has only to leave the stream behind it.
+ *
+ * Invariants: while nothing moves, exactly one of the two has memory, unless it is empty or lost; pinned ⇒ it is the device.
+ * Outlives a buffer that is dropped: must not refer to it.
+ */
+import type { Spillable, SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
+import { CisternError, LifetimeError } from '../../basics/errors.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
+import { captureStatusOf } from '../../driver/graphs/capture.js';
+import { isAsleepAt } from '../../driver/memory/asleep.js';
+import { copy } from '../../driver/memory/transfer.js';
+import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import { type Account, currentAccount } from '../../lifetimes/account.js';
+import { lastingStream, type StreamFor } from '../../lifetimes/bulk-frees.js';
+import { innermostFrame, runInFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
+import { servedPointer } from '../../lifetimes/served-memory.js';
+import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { BufferMemory, disposed, type HasMemory, memoryOf } from '../buffer-memory.js';
+import { allocated } from '../origins/allocated.js';
+import { follow } from '../transfers/ordered-copy.js';
+
+/** A use of the memory that has not ended. */
+export interface PinState {
+  readonly stream: Stream;
+  /** The stream is captured: what uses the memory runs at launches, which the program orders. */
+  readonly isCaptured: boolean;
+}
+
+export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
+  readonly bytes: number;
+  uses = 0;
+  lastUse = 0;
+  rank = 0;
+  readonly #adaptor: SpillingResourceAdaptor;
+  /** Who made the buffer pays for its memory, whoever brings it back. */
+  readonly #scope: ScopeFrame | undefined = innermostFrame();
+  readonly #account: Account | undefined = currentAccount();
+  readonly #pins = new Set<PinState>();
+  #device: BufferMemory;
+  #host: BufferMemory | undefined;
+  #endReason: string | undefined;
+  #isMoving = false;
+  /** A graph has the address. */
+  #isCaptured = false;
+
+  constructor(device: BufferMemory, adaptor: SpillingResourceAdaptor) {
+    this.#device = device;
+    this.bytes = device.bytes;
+    this.#adaptor = adaptor;
+    if (this.bytes > 0) adaptor.join(this);
+  }
+
+  /** The memory on the device. */
+  get [memoryOf](): BufferMemory {
+    return this.#device;
+  }
+
+  get resource(): MemoryResource {
+    return this.#device.resource;
+  }
+
+  get label(): string | undefined {
+    return this.#device.label;
+  }
+
+  get createdAt(): string | undefined {
+    return this.#device.createdAt;
+  }
+
+  /** The address, wherever it is: 0 only if it is empty, or freed. */
+  get pointer(): DevicePointer {
+    return this.#device.pointer || (this.#host?.pointer ?? 0);
+  }
+
+  get devicePointer(): DevicePointer {
+    return this.#device.pointer;
+  }
+
+  get isOnDevice(): boolean {
+    return this.#host === undefined && this.endReason === undefined;
+  }
+
+  get isPinned(): boolean {
+    return this.#pins.size > 0;
+  }
+
+  get endReason(): string | undefined {
+    return this.#endReason ?? this.#device.endReason ?? this.#host?.endReason;
+  }
+
+  get canLeave(): boolean {
+    const { pointer, bytes, stream } = this.#device;
+    if (pointer === 0 || this.isPinned || this.#isMoving || this.#isCaptured || this.#endReason !== undefined) return false;
+    if (this.#device.isUsedByOthers || this.#device.isBeingFreed || isAsleepAt(pointer, bytes)) return false;
+    return stream.isDisposed || captureStatusOf(stream.handle) === 'none';
+  }
+
+  assertLive(operation: string): void {
+    const { endReason } = this;
+    if (endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${endReason}`);
+    this.#assertSettled(operation);
+  }
+
+  leave(): boolean {
+    const device = this.#device;
+    const { bytes } = this;
+    return this.#moving(() => {
+      const { outward, host: resource } = this.#adaptor;
+      const pointer = this.#adaptor.allocateHost(bytes);
+      if (pointer === 0) return false;
+      const host = newMemory(resource, outward, device);
+      host.hold(pointer, bytes);
+      host.byteLength = bytes;
+      try {
+        follow(outward, lastingStream(device.stream));
+        copy(pointer, device.pointer, bytes, outward);
+        device.stream = outward;
+        device.freeNow();
+      } catch (error) {
+        // A resource that lost the memory cannot give it back, but the contents are here.
+        if (device.pointer === 0 && device.endReason === undefined && host.pointer !== 0) this.#host = host;
+        else freeSoonerOrLater(host);
+        throw error;
+      }
+      this.#host = host;
+      this.#account?.noteSpill(bytes);
+      return true;
+    });
+  }
+
+  /** Brings it back, if it is on the host. Does not count as a use. */
+  return(): void {
+    const host = this.#host;
+    if (host === undefined) return;
+    this.#moving(() => {
+      const { homeward } = this.#adaptor;
+      const device = runInFrame(this.#scope, () => this.#newDeviceMemory(homeward));
+      try {
+        // The allocation may have run foreign code.
+        if (this.endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot bring a buffer back: ${this.endReason}`);
+        follow(homeward, lastingStream(host.stream));
+        copy(device.pointer, host.pointer, this.bytes, homeward);
+      } catch (error) {
+        freeSoonerOrLater(device);
+        throw error;
+      }
+      this.#device = device;
+      this.#host = undefined;
+      host.stream = homeward;
+      freeSoonerOrLater(host);
+      this.#adaptor.cameBack(this.bytes);
+    });
+  }
+
+  prefetch(): void {
+    this.assertLive('prefetch a buffer');
+    this.return();
+    if (this.bytes > 0) this.#adaptor.used(this);
+  }
+
+  /** Begins a use on a stream, and brings the memory back if need be. */
+  pin(stream: Stream): PinState {
+    const operation = 'pin a buffer';
+    this.assertLive(operation);
+    assertStream(stream, operation);
+    if (this.resource.memoryKind === 'device') assertStreamOf(stream, this.resource.device);
+    const state = { stream, isCaptured: captureStatusOf(stream.handle) !== 'none' };
+    if (state.isCaptured && this.#host !== undefined) {
+      throw new CisternError(
+        'ERR_CISTERN_CAPTURING',
+        `cannot ${operation}: it is on the host, and cannot come back in a capture; pin it before`,
+      );
+    }
+    this.#pins.add(state);
+    try {
+      this.return();
+      this.#isCaptured ||= state.isCaptured;
+      if (!state.isCaptured) this.#follow(state);
+    } catch (error) {
+      this.#pins.delete(state);
+      throw error;
+    }
+    if (this.bytes > 0) this.#adaptor.used(this);
+    return state;
+  }
+
+  /** Orders the stream of a pin after every use so far, and whatever uses the memory next after it. */
+  use(state: PinState): BufferMemory {
+    const device = this.#device;
+    if (state.isCaptured) {
+      throw new CisternError('ERR_CISTERN_CAPTURING', 'cannot use a pin in a capture by its methods; capture copies to and from its ptr');
+    }
+    if (device.stream.identity !== state.stream.identity || device.stream.isDisposed) {
+      follow(state.stream, lastingStream(device.stream));
+      device.stream = state.stream;
+    }
+    return device;
+  }
+
+  /** Orders a new pin after what has been queued for the others, too. */
+  #follow(state: PinState): void {
+    this.use(state);
+    for (const { stream, isCaptured } of this.#pins) {
+      if (!isCaptured && stream.identity !== state.stream.identity) follow(state.stream, lastingStream(stream));
+    }
+  }
+
+  /** Ends a use. If that is refused, it goes on. */
+  unpin(state: PinState): void {
+    if (!this.#pins.has(state)) return;
+    this.#settle(state);
+    this.#pins.delete(state);
+    if (!this.isPinned) this.#adaptor.isIdle();
+  }
+
+  hasPin(state: PinState): boolean {
+    return this.#pins.has(state);
+  }
+
+  dispose(): void {
+    if (this.#endReason !== undefined) return;
+    this.#assertSettled('dispose a buffer');
+    for (const state of this.#pins) this.#settle(state);
+    this.#endReason = this.endReason ?? disposed;
+    try {
+      this.#free((memory) => memory.freeNow());
+    } finally {
+      if (this.pointer !== 0) this.#endReason = undefined;
+      else this.#pins.clear();
+    }
+  }
+
+  /** The buffer is gone. */
+  free(streamFor?: StreamFor): void {
+    this.#assertSettled('free a buffer');
+    this.#free((memory) => memory.free(streamFor));
+  }
+
+  /** @throws CisternError (`ERR_CISTERN_INVALID_STATE`) in foreign code that runs while it moves. */
+  #assertSettled(operation: string): void {
+    if (this.#isMoving) throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: its contents are being moved`);
+  }
+
+  #free(free: (memory: BufferMemory) => void): void {
+    free(this.#device);
+    if (this.#host !== undefined) free(this.#host);
+    this.#adaptor.remove(this);
+  }
+
+  /** The last use of the memory is ordered after the use of a pin. */
+  #settle({ stream, isCaptured }: PinState): void {
+    const device = this.#device;
+    if (device.pointer === 0 || isCaptured) return;
+    if (!stream.isDisposed && captureStatusOf(stream.handle) !== 'none') {
+      this.#isCaptured = true;
+      return;
+    }
+    const isSame = device.stream.identity === stream.identity && !stream.isDisposed;
+    if (isSame && stream.identity.announcesEnd) return;
+    // The owner of a foreign stream may end it before the memory is used again.
+    const next = isSame && this.#adaptor.isLive ? this.#adaptor.homeward : lastingStream(device.stream);
+    follow(next, lastingStream(stream));
+    device.stream = next;
+  }
+
+  #moving<T>(move: () => T): T {
+    this.#isMoving = true;
+    try {
+      return move();
+    } finally {
+      this.#isMoving = false;
+    }
+  }
+
+  #newDeviceMemory(stream: Stream): BufferMemory {
+    const { resource, alignment } = this.#device;
+    const pointer = servedPointer(resource.allocate(this.bytes, stream, alignment), resource, this.bytes, stream, alignment);
+    const memory = newMemory(resource, stream, this.#device);
+    memory.adopt(pointer, this.bytes);
+    memory.byteLength = this.bytes;
+    return memory;
+  }
+}
+
+function newMemory(resource: MemoryResource, stream: Stream, { alignment, label, createdAt }: BufferMemory): BufferMemory {
+  return new BufferMemory(allocated, resource, stream, alignment, label, createdAt);
+}

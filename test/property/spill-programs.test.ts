@@ -1,0 +1,12 @@
+import { expect, test } from 'vitest';
+import { proveSpill } from './spill-programs.js';
+
+/** The long form is `npm run prove -- --spill`. */
+const programs = 60;
+
+test('random programs find the contents of every buffer, wherever it has been, and nobody waits for ever', async () => {
+  const counts = await proveSpill(programs, 28_101);
+  expect(counts.programs).toBe(programs);
+  // They did enough to be meaningful.
+  for (const [what, count] of Object.entries(counts)) expect([what, count > 0]).toEqual([what, true]);
+}, 300_000);
