@@ -62,6 +62,21 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('if the request before was freed on another stream, as planned', () => {
+    using a = newStream();
+    using b = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+4@0:0 +1@1:4 -0@1 +4@0:0 -2@0 -1@1'));
+    inOrder(() => {
+      resource.begin();
+      const first = take(resource, 4, a);
+      take(resource, 1, b);
+      follow(b, a);
+      set(first, 0, 1, 4 * page, b);
+      resource.deallocate(first, 4 * page, b);
+      expect(take(resource, 4, a)).toBe(first);
+    });
+  });
+
   test('if it is trimmed on another stream while some of it is live', () => {
     using a = newStream();
     using b = newStream();
