@@ -362,26 +362,20 @@ add('Bundlers', 'Rollup', async () => {
   await runsBundle(folder, 'out/bundle.mjs');
   return versionOf('rollup');
 });
-add(
-  'Bundlers',
-  'webpack',
-  async () => {
-    const folder = await withTools(
-      folderFor({
-        'program.mjs': moduleProgram,
-        'build.cjs': `require('webpack')({ mode: 'production', target: 'node20', entry: './program.mjs', experiments: { outputModule: true },
-        externals: [({ request }, callback) => (request.endsWith('.node') ? callback(null, 'node-commonjs ' + request) : callback())],
+add('Bundlers', 'webpack', async () => {
+  const folder = await withTools(
+    folderFor({
+      'program.mjs': moduleProgram,
+      'build.cjs': `require('webpack')({ mode: 'production', target: 'node20', entry: './program.mjs', experiments: { outputModule: true },
         output: { path: __dirname + '/out', filename: 'bundle.mjs', module: true } }, (error, stats) => {
         if (error ?? stats.hasErrors()) { console.error(error ?? stats.toString()); process.exit(1); } });`,
-      }),
-      'webpack',
-    );
-    await run(execPath, ['build.cjs'], { folder });
-    await runsBundle(folder, 'out/bundle.mjs');
-    return versionOf('webpack');
-  },
-  '`@cistern/…` must be external, as `node-commonjs`: webpack cannot read `.node` files',
-);
+    }),
+    'webpack',
+  );
+  await run(execPath, ['build.cjs'], { folder });
+  await runsBundle(folder, 'out/bundle.mjs');
+  return versionOf('webpack');
+});
 for (const [name, ssr] of [
   ['dependencies outside', {}],
   ['dependencies inside (`ssr.noExternal`)', { noExternal: true }],

@@ -92,13 +92,19 @@ function missingFields() {
   return ['author', 'repository', 'bugs', 'homepage'].filter((field) => known[field] === undefined);
 }
 
+/** The maps of a clone, as large as the code, are not in the package. */
+function withoutSourceMap(code) {
+  return code.replace(/\n\/\/# sourceMappingURL=.*\n?$/, '\n');
+}
+
 /** @returns {string} the tarball's path */
 export function packMain(out, names) {
   return inScratch((scratch) => {
     const [{ files }] = JSON.parse(npm(root, 'pack', '--dry-run', '--json', '--ignore-scripts'));
     for (const { path } of files) {
       mkdirSync(dirname(join(scratch, path)), { recursive: true });
-      copyFileSync(join(root, path), join(scratch, path));
+      if (path.endsWith('.js')) writeFileSync(join(scratch, path), withoutSourceMap(readFileSync(join(root, path), 'utf8')));
+      else copyFileSync(join(root, path), join(scratch, path));
     }
     // The headers that the addon is compiled with, and on Windows the list of Node's functions.
     const require = createRequire(import.meta.url);

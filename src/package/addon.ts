@@ -4,14 +4,13 @@
  * the user's cache because it could not write to this package.
  */
 import { existsSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setting } from '../settings.js';
 import { installedRoot } from './file.js';
 import { packageManagerAdvice } from './package-manager.js';
-import { ownFile, packageRoot, packageVersion } from './root.js';
+import { addonsBeside, ownFile, packageRoot, packageVersion } from './root.js';
 
 /** The file from which this copy of cistern has loaded the addon. */
 export function addonPath(): string | undefined {
@@ -82,8 +81,8 @@ class OtherVersion extends Error {
  * is loaded.
  * @throws OtherVersion
  */
-function load(require: NodeJS.Require, path: string, requirePath: (path: string) => unknown = require): unknown {
-  const addon = requirePath(path) as { readonly version?: unknown };
+function load(require: NodeJS.Require, path: string): unknown {
+  const addon = require(path) as { readonly version?: unknown };
   const file = require.resolve(path);
   Reflect.deleteProperty(require.cache, file);
   if (addon.version !== packageVersion()) throw new OtherVersion(file, addon.version);
@@ -104,41 +103,23 @@ function loadBuilt(folder: string): unknown {
 /** @throws the loader's error if a package for this platform is there, but none can be loaded */
 function loadFromPackage(): unknown {
   let failure: unknown;
+  const names = platformPackages[`${process.platform}-${process.arch}`] ?? [];
   const root = installedRoot();
-  // The second: a bundle of a program whose package manager shows each package only its own
-  // dependencies.
-  for (const from of root === undefined ? [ownFile] : [ownFile, root]) {
-    for (const name of platformPackages[`${process.platform}-${process.arch}`] ?? []) {
-      try {
-        return load(requireFrom(from), `${name}/cistern.node`, from === ownFile ? requirePlatformPackage : undefined);
-      } catch (error) {
-        if (!String((error as NodeJS.ErrnoException).code).endsWith('MODULE_NOT_FOUND')) failure ??= error;
-      }
+  const tries = [
+    ...names.flatMap((name) => (existsSync(addonsBeside[name] as string) ? [[ownFile, addonsBeside[name] as string] as const] : [])),
+    // The second: a bundle of a program whose package manager shows each package only its own
+    // dependencies.
+    ...[ownFile, ...(root === undefined ? [] : [root])].flatMap((from) => names.map((name) => [from, `${name}/cistern.node`] as const)),
+  ];
+  for (const [from, path] of tries) {
+    try {
+      return load(requireFrom(from), path);
+    } catch (error) {
+      if (!String((error as NodeJS.ErrnoException).code).endsWith('MODULE_NOT_FOUND')) failure ??= error;
     }
   }
   if (failure !== undefined) throw failure;
   return undefined;
-}
-
-/** `require` with each path spelt out, so that tools that trace a program's files find them. */
-function requirePlatformPackage(path: string): unknown {
-  const require = createRequire(import.meta.url ?? __filename);
-  switch (path) {
-    case '@cistern/darwin-arm64/cistern.node':
-      return require('@cistern/darwin-arm64/cistern.node');
-    case '@cistern/darwin-x64/cistern.node':
-      return require('@cistern/darwin-x64/cistern.node');
-    case '@cistern/linux-arm64-gnu/cistern.node':
-      return require('@cistern/linux-arm64-gnu/cistern.node');
-    case '@cistern/linux-arm64-musl/cistern.node':
-      return require('@cistern/linux-arm64-musl/cistern.node');
-    case '@cistern/linux-x64-gnu/cistern.node':
-      return require('@cistern/linux-x64-gnu/cistern.node');
-    case '@cistern/linux-x64-musl/cistern.node':
-      return require('@cistern/linux-x64-musl/cistern.node');
-    default:
-      return require('@cistern/win32-x64/cistern.node');
-  }
 }
 
 /** Why no addon was loaded, given the first failure if there was one, and what to do. */

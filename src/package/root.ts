@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
-import { pathToFileURL } from 'node:url';
+import { dirname, join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 
 /** The file that this code runs from. A bundle in CommonJS has no `import.meta.url`. */
 export const ownFile: string = import.meta.url ?? pathToFileURL(__filename).href;
@@ -10,6 +11,23 @@ export const ownFile: string = import.meta.url ?? pathToFileURL(__filename).href
  * where it lies. In a program's own bundle, nothing is there: see `packageFile`.
  */
 export const packageRoot: URL = new URL('../..', ownFile);
+
+const ownFolder = import.meta.url === undefined ? __dirname : dirname(fileURLToPath(import.meta.url));
+
+/**
+ * The addon in the package of each platform, if the package lies where most package managers put it. Each
+ * path is spelt out, because tools that trace a program's files (`@vercel/nft`) find it then. It is no
+ * argument of `require`: bundlers would try to read the file.
+ */
+export const addonsBeside: Readonly<Record<string, string>> = {
+  '@cistern/darwin-arm64': join(ownFolder, '../../../@cistern/darwin-arm64/cistern.node'),
+  '@cistern/darwin-x64': join(ownFolder, '../../../@cistern/darwin-x64/cistern.node'),
+  '@cistern/linux-arm64-gnu': join(ownFolder, '../../../@cistern/linux-arm64-gnu/cistern.node'),
+  '@cistern/linux-arm64-musl': join(ownFolder, '../../../@cistern/linux-arm64-musl/cistern.node'),
+  '@cistern/linux-x64-gnu': join(ownFolder, '../../../@cistern/linux-x64-gnu/cistern.node'),
+  '@cistern/linux-x64-musl': join(ownFolder, '../../../@cistern/linux-x64-musl/cistern.node'),
+  '@cistern/win32-x64': join(ownFolder, '../../../@cistern/win32-x64/cistern.node'),
+};
 
 /** The build puts the version here, so that bundles know it too. */
 declare const CISTERN_VERSION: string | undefined;

@@ -85,6 +85,12 @@ describe('the package, once installed', () => {
     ]);
   });
 
+  test('has no source maps, and no code that refers to one', () => {
+    expect(packedFiles.filter((file) => file.endsWith('.map'))).toEqual([]);
+    const code = packedFiles.filter((file) => file.endsWith('.js'));
+    expect(code.filter((file) => readFileSync(join(installed, file), 'utf8').includes('//# sourceMappingURL'))).toEqual([]);
+  });
+
   test('consists of two packages, and runs no script', () => {
     const packages = readdirSync(join(application, 'node_modules')).filter((name) => !name.startsWith('.'));
     expect(packages).toEqual(['@cistern', 'cistern']);
@@ -101,9 +107,9 @@ describe('the package, once installed', () => {
   });
 
   test('looks for the package of every platform', () => {
-    const text = readFileSync(join(installed, 'dist', 'chunks', 'driver.js'), 'utf8');
-    const required = [...text.matchAll(/require\("@cistern\/(.*?)\/cistern\.node"\)/g)].map(([, name]) => name);
-    expect(required).toEqual(Object.keys(platforms));
+    const text = readFileSync(join(installed, 'dist', 'chunks', 'package.js'), 'utf8');
+    const named = [...text.matchAll(/"(?:\.\.\/){3}@cistern\/(.*?)\/cistern\.node"/g)].map(([, name]) => name);
+    expect(named).toEqual(Object.keys(platforms));
   });
 
   test.each([
