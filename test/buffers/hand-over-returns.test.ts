@@ -5,11 +5,13 @@ import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { freeReturned } from '../../src/buffers/sharing/bring-home-from-workers.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
+import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
@@ -60,6 +62,72 @@ describe.each([
     hold.release();
     // Less if the test before was skipped halfway, and its buffers come home now.
     expect(resource.reservedBytes).toBeLessThanOrEqual(before.reservedBytes);
+  });
+});
+
+describe('memory of the host', () => {
+  test('that comes home does not wait for what came home before, and is in use', async () => {
+    using resource = new PinnedHostMemoryResource();
+    using giver = new Stream({ nonBlocking: true });
+    using busy = new Stream({ nonBlocking: true });
+    using idle = new Stream({ nonBlocking: true });
+    const before = { reservedBytes: resource.reservedBytes };
+    const attached = [busy, idle].map((stream) =>
+      DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream }),
+    );
+    giver.synchronizeSync();
+    const hold = busy.hold();
+    for (const each of attached) each.dispose();
+    idle.synchronizeSync();
+    const freedBytes = freeReturned(false);
+    hold.release();
+    expect(freedBytes).toBe(4096);
+    await home(before, resource);
+  });
+
+  test('comes home to a sweep although it is in use, and is then waited for', () => {
+    using resource = new PinnedHostMemoryResource();
+    using upstream = new CudaMemoryResource();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    using work = new DeviceBuffer(64 * MiB, { resource: upstream, stream: taker });
+    const attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    for (let i = 0; i < 4; i++) work.fill(i);
+    attached.dispose();
+    expect(freeReturned(true)).toBe(4096);
+    expect(taker.query()).toBe(true);
+  });
+
+  test('is not freed on the stream on which other memory waits for its takers', () => {
+    using plain = new CudaMemoryResource();
+    using pinned = new PinnedHostMemoryResource();
+    const freedOn: Stream[] = [];
+    const late: (() => void)[] = [];
+    const noting = (upstream: CudaMemoryResource | PinnedHostMemoryResource) =>
+      new CallbackMemoryResource(
+        (bytes, stream) => upstream.allocate(bytes, stream),
+        (pointer, bytes, stream) => {
+          freedOn.push(stream);
+          late.push(() => upstream.deallocate(pointer, bytes, stream));
+        },
+        { memoryKind: upstream.memoryKind },
+      );
+    using taker = new Stream({ nonBlocking: true });
+    using busy = new Stream({ nonBlocking: true });
+    const giver = new Stream({ nonBlocking: true });
+    const attached = [noting(plain), noting(pinned)].map((resource, i) => {
+      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: i === 0 ? busy : taker });
+    });
+    giver.dispose();
+    Device.get().synchronizeSync();
+    const hold = busy.hold();
+    for (const each of attached) each.dispose();
+    taker.synchronizeSync();
+    const freedBytes = freeReturned(false);
+    hold.release();
+    expect(freedBytes).toBe(8192);
+    expect(freedOn[0]).not.toBe(freedOn[1]);
+    for (const free of late) free();
   });
 });
 

@@ -5,6 +5,7 @@ import {
   CudaMemoryResource,
   createResourceStack,
   Device,
+  DeviceBuffer,
   FailureCallbackResourceAdaptor,
   GraphMemoryResource,
   type MemoryResource,
@@ -72,6 +73,21 @@ describe('a resource is collected if it is dropped with memory that was freed on
     await collectGarbageUntil(() => kept.size === 0);
     expect([...kept]).toEqual([]);
   });
+});
+
+test('a resource is collected once memory that it gave away has come home', async () => {
+  let isCollected = false;
+  const registry = new FinalizationRegistry(() => {
+    isCollected = true;
+  });
+  (() => {
+    const resource = new PoolMemoryResource(new CudaMemoryResource());
+    const message = new DeviceBuffer(bytes, { resource, stream: streams[1] }).detach();
+    DeviceBuffer.attach(message, { stream: streams[2] }).dispose();
+    registry.register(resource, undefined);
+  })();
+  await collectGarbageUntil(() => isCollected);
+  expect(isCollected).toBe(true);
 });
 
 test('an arena of all workers is collected once it has ended', async () => {

@@ -310,6 +310,18 @@ export const equivalent = {
     'imported: without streamFor': notTakenBack,
     'PendingClose.endIfOver: removed this.#event?.dispose();': 'the collector releases the event as well',
   },
+  'src/buffers/sharing/bring-home-from-workers.ts': {
+    'firstDelay: 1 -> 2': looksOnly,
+    'firstDelay: 1 -> 0': looksOnly,
+    'longestDelay: 64 -> 65': looksOnly,
+    'longestDelay: 64 -> 63': looksOnly,
+    'expectReturn: away.size > 0 -> true': 'other workers are only asked in vain',
+    'expectReturn: > -> >=': 'other workers are only asked in vain',
+    'freeReturned: away.size > 0 -> true': 'nothing has come home then',
+    'freeReturned: > -> >=': 'nothing has come home then',
+    'freeReturned: removed delay = firstDelay;': looksOnly,
+    'freeReturned: timer === undefined -> true': 'one look more finds nothing, or finds it earlier',
+  },
   'src/buffers/sharing/export-to-processes.ts': {
     'longestDelay: 16 -> 17': looksOnly,
     'longestDelay: 16 -> 15': looksOnly,
