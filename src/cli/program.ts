@@ -36,7 +36,7 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     load: async () => (await import('./report.js')).reportCommand,
   },
   diff: {
-    description: 'Show what grew from one log to another: by function, label, phase or size.',
+    description: 'Show what grew from one log to another: by function, label, account, phase or size.',
     load: async () => (await import('./diff.js')).diffCommand,
   },
   estimate: {

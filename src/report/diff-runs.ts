@@ -7,17 +7,17 @@ import { callSites } from './call-sites.js';
 import { shortenPaths } from './shorten-paths.js';
 
 /** What {@link diffRuns} can group allocations by. */
-export type DiffGroup = 'function' | 'line' | 'label' | 'phase' | 'size';
+export type DiffGroup = 'function' | 'line' | 'label' | 'account' | 'phase' | 'size';
 
 /** The groups, in the order in which help texts list them. */
-export const diffGroups: readonly DiffGroup[] = Object.freeze(['function', 'line', 'label', 'phase', 'size']);
+export const diffGroups: readonly DiffGroup[] = Object.freeze(['function', 'line', 'label', 'account', 'phase', 'size']);
 
 /** Options of {@link diffRuns}. */
 export interface DiffRunsOptions {
   /**
    * What allocations are grouped by. `function` and `line` are the innermost call in the program's own
-   * code; `function` leaves out line numbers, which any edit of a file shifts. `size` is a range from one
-   * power of two to the next.
+   * code; `function` leaves out line numbers, which any edit of a file shifts. `account` is the one in
+   * whose scope an allocation was made. `size` is a range from one power of two to the next.
    * @defaultValue `'function'` if both runs have stacks, else `'label'` if both have labels, else `'size'`
    */
   readonly by?: DiffGroup;
@@ -45,7 +45,7 @@ export interface DiffFigures {
 
 /** One group of allocations in both runs. */
 export interface DiffRow {
-  /** The function, line, label, phase or range of sizes. */
+  /** The function, line, label, path of an account, phase or range of sizes. */
   readonly name: string;
   readonly before: DiffFigures;
   readonly after: DiffFigures;
@@ -61,8 +61,8 @@ export interface RunDiff {
 }
 
 /**
- * Compares what two runs of a program allocated, group by group: which call sites, labels, phases or
- * sizes grew. What a run frees without having allocated it is left out.
+ * Compares what two runs of a program allocated, group by group: which call sites, labels, accounts,
+ * phases or sizes grew. What a run frees without having allocated it is left out.
  * @throws ArgumentTypeError or ArgumentRangeError if an option is not valid.
  * @throws InvalidLogError if a run has no layer of the given name.
  * @example
@@ -152,6 +152,8 @@ function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAlloc
     }
     case 'label':
       return (allocation) => (run.labels[labels[allocation] as number] as string) || 'no label';
+    case 'account':
+      return (allocation) => (run.accounts[run.accountOf[eventOf(allocation)] as number] as string) || 'no account';
     case 'phase':
       return (allocation) => (run.phases[run.phaseOf[eventOf(allocation)] as number]?.name ?? '') || 'no phase';
     case 'size':

@@ -79,6 +79,16 @@ test('labels, phases and sizes are groups too', () => {
   ]);
 });
 
+test('accounts are groups, by the path of the scope that allocated', () => {
+  const run = (bytes: number) =>
+    new RunWriter().allocate(0x1000, MiB).allocate(0x10_000_000, bytes, { account: 'tenant-a/request' }).finish();
+  const { rows } = diffRuns(run(MiB), run(3 * MiB), { by: 'account' });
+  expect(rows.map(({ name, before: was, after: is }) => [name, was.endBytes, is.endBytes])).toEqual([
+    ['no account', MiB, MiB],
+    ['tenant-a/request', MiB, 3 * MiB],
+  ]);
+});
+
 test('functions without names are told apart by their lines', () => {
   const run = (line: number) => new RunWriter().allocate(0x1000, MiB, { stack: `<anonymous> (/app/a.ts:${line}:1)` }).finish();
   expect(diffRuns(run(1), run(2)).rows.map(({ name }) => name)).toEqual(['<anonymous> (a.ts:1:1)', '<anonymous> (a.ts:2:1)']);
