@@ -1,4 +1,4 @@
-/** Requests that come faster than memory for them: without admission, with retries, and with it. */
+/** Requests that come faster than memory for them: without admission, with retries, with it, and with it and the host. */
 import { formatNumber } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';
@@ -9,7 +9,7 @@ import { formatTable } from '../support/table.mjs';
  * @typedef {object} ServingRow
  * @property {string} trace
  * @property {number} share the device over the peak of all requests that run at once
- * @property {'retries' | 'admission'} mode
+ * @property {'retries' | 'admission' | 'spill'} mode
  * @property {number} margin the share of the device that is not promised, since a pool cannot use it for every request
  * @property {number} failed requests
  * @property {number} repeated attempts that found no memory
@@ -20,6 +20,8 @@ import { formatTable } from '../support/table.mjs';
  * @property {number} waitMedian in turns, as the others
  * @property {number} wait99
  * @property {number} waitWorst
+ * @property {number} spilledBytes
+ * @property {number} bytes of the device
  * @property {number} milliseconds
  */
 
@@ -33,6 +35,8 @@ const atOnce = 64;
 const shares = [0.5, 0.75, 1];
 const steps = 0.05;
 const most = 0.3;
+/** Sizes are divided by this where buffers leave, since their contents are copied. */
+const spillScale = 16;
 
 /** @param {Context} context @returns {Promise<ServingRow[]>} */
 export async function run(context) {
@@ -40,21 +44,27 @@ export async function run(context) {
   const rows = [];
   for (const trace of context.traces.filter((each) => traces.includes(each.name))) {
     const common = { trace: trace.path, requests, atOnce };
-    const { peakBytes } = await runSubject('serving', { ...common, mode: 'unlimited', bytes: 0, margin: 0 });
+    const { peakBytes } = await runSubject('serving', { ...common, mode: 'unlimited', bytes: 0, margin: 0, scale: 1 });
     for (const share of shares) {
       const bytes = Math.ceil((peakBytes * share) / 2 ** 20) * 2 ** 20;
-      /** @param {'retries' | 'admission'} mode @param {number} margin */
-      const serve = async (mode, margin) => {
+      /** @param {'retries' | 'admission' | 'spill'} mode @param {number} margin @param {number} scale */
+      const serve = async (mode, margin, scale = 1) => {
         context.progress(`${trace.name}, ${share}, ${mode}, ${margin}`);
-        const row = { trace: trace.name, share, mode, margin, ...(await runSubject('serving', { ...common, mode, bytes, margin })) };
+        const given = { ...common, mode, bytes: Math.ceil(bytes / scale), margin, scale };
+        const row = { trace: trace.name, share, mode, margin, bytes: given.bytes, ...(await runSubject('serving', given)) };
         return /** @type {ServingRow} */ (row);
       };
       rows.push(await serve('retries', 0));
-      let row = await serve('admission', 0);
-      rows.push(row);
-      // The least margin with which every promise is kept.
-      for (let margin = steps; row.failed > 0 && margin <= most; margin += steps) row = await serve('admission', margin);
-      if (row !== rows.at(-1)) rows.push(row);
+      for (const [mode, scale] of /** @type {const} */ ([
+        ['admission', 1],
+        ['spill', spillScale],
+      ])) {
+        let row = await serve(mode, 0, scale);
+        rows.push(row);
+        // The least margin with which every promise is kept.
+        for (let margin = steps; row.failed > 0 && margin <= most; margin += steps) row = await serve(mode, margin, scale);
+        if (row !== rows.at(-1)) rows.push(row);
+      }
     }
   }
   return rows;
@@ -77,11 +87,12 @@ export function format(rows) {
       'wait\nmedian',
       '99 %',
       'worst',
+      'left, of the\ndevice',
     ],
     rows.map((row) => [
       row.trace,
       formatNumber(row.share, 2),
-      row.mode === 'retries' ? 'tries again' : 'waits',
+      { retries: 'tries again', admission: 'waits', spill: 'makes others leave' }[row.mode],
       formatNumber(row.margin, 2),
       String(row.failed),
       String(row.repeated),
@@ -92,6 +103,7 @@ export function format(rows) {
       String(row.waitMedian),
       String(row.wait99),
       String(row.waitWorst),
+      row.mode === 'spill' ? formatNumber(row.spilledBytes / row.bytes, 1) : '',
     ]),
     3,
   );

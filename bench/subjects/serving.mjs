@@ -11,8 +11,9 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {string} trace the path of the log
  * @property {number} requests
  * @property {number} atOnce
- * @property {'unlimited' | 'retries' | 'admission'} mode
+ * @property {'unlimited' | 'retries' | 'admission' | 'spill'} mode
  * @property {number} bytes of the device; ignored if it is unlimited
+ * @property {number} scale what all sizes are divided by
  * @property {number} margin the share of the device that is not promised, for fragmentation
  */
 
@@ -27,16 +28,27 @@ const retries = 8;
 
 const options = /** @type {ServingParameters} */ (parameters());
 const cistern = await loadCistern();
+const isSpilling = options.mode === 'spill';
 const requests = requestsOf(await cistern.readAllocationLog(options.trace), options.requests);
 const stream = new cistern.Stream({ nonBlocking: true });
 const bytes = options.mode === 'unlimited' ? requests.reduce((sum, { need }) => sum + need, 0) : options.bytes;
 const pool = new cistern.PoolMemoryResource(
-  new cistern.VirtualMemoryResource(),
-  options.mode === 'unlimited' ? {} : { maximumBytes: bytes },
+  // Where contents are copied, there is memory for a small device only, which pages of 2 MiB would not fit.
+  isSpilling ? new cistern.CudaMemoryResource() : new cistern.VirtualMemoryResource(),
+  options.mode === 'unlimited' ? {} : { maximumBytes: bytes, ...(isSpilling ? { initialBytes: bytes } : {}) },
 );
+/** As much again on the host: what is promised may be there. */
+const spilling = isSpilling
+  ? new cistern.SpillingResourceAdaptor(
+      pool,
+      new cistern.PoolMemoryResource(new cistern.PinnedHostMemoryResource(), { initialBytes: bytes, maximumBytes: bytes }),
+    )
+  : undefined;
 const resource =
-  options.mode === 'admission'
-    ? new cistern.AdmittingResourceAdaptor(pool, { limitBytes: Math.floor(bytes * (1 - options.margin)) })
+  options.mode === 'admission' || spilling !== undefined
+    ? new cistern.AdmittingResourceAdaptor(spilling ?? pool, {
+        limitBytes: Math.floor(bytes * (isSpilling ? 2 : 1) * (1 - options.margin)),
+      })
     : new cistern.LimitingResourceAdaptor(pool, { limitBytes: bytes });
 
 let turn = 0;
@@ -63,6 +75,7 @@ while (isServing) {
   turn++;
   if (waiting === 0) continue;
   busyTurns++;
+  if (spilling !== undefined) liveBytes = spilling.statistics().liveBytes;
   usedShares += liveBytes / bytes;
   committedShares += (resource instanceof cistern.AdmittingResourceAdaptor ? resource.statistics().committedBytes : liveBytes) / bytes;
 }
@@ -82,6 +95,8 @@ report({
   waitMedian: waits[Math.floor(waits.length / 2)] ?? 0,
   wait99: waits[Math.floor(waits.length * 0.99)] ?? 0,
   waitWorst: waits.at(-1) ?? 0,
+  spilledBytes: spilling?.statistics().spilledBytes ?? 0,
+  returnedBytes: spilling?.statistics().returnedBytes ?? 0,
   overtakes: resource instanceof cistern.AdmittingResourceAdaptor ? resource.statistics().overtakes : 0,
 });
 
@@ -94,8 +109,11 @@ async function serve() {
       waiting++;
       const grant = await resource.reserve(request.need);
       waiting--;
-      waits.push(turn - arrived);
-      if (!(await grant.run(() => attempt(request)))) failed++;
+      const admitted = turn - arrived;
+      let waited = 0;
+      const serving = spilling === undefined ? () => attempt(request) : () => attemptSpilling(request, (turns) => (waited += turns));
+      if (!(await grant.run(serving))) failed++;
+      waits.push(admitted + waited);
       grant.dispose();
     } else await serveWithRetries(request, arrived);
   }
@@ -148,6 +166,45 @@ async function attempt({ calls }) {
   }
 }
 
+/**
+ * The same with buffers that may leave between their first and their last use, for each of which they are pinned in a turn.
+ * @param {Request} request
+ * @param {(turns: number) => void} note
+ */
+async function attemptSpilling({ calls }, note) {
+  /** @type {Map<number, import('../../src/index.js').SpillableBuffer>} */
+  const live = new Map();
+  /** @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  const counted = async (promise) => {
+    const began = turn;
+    waiting++;
+    try {
+      return await promise;
+    } finally {
+      waiting--;
+      note(turn - began);
+    }
+  };
+  try {
+    for (const { slot, bytes: size, allocates } of calls) {
+      if (allocates) live.set(slot, await counted(cistern.SpillableBuffer.create(size, { stream, resource })));
+      const buffer = /** @type {import('../../src/index.js').SpillableBuffer} */ (live.get(slot));
+      const pin = await counted(buffer.pin());
+      await nextTurn();
+      pin.dispose();
+      if (allocates) continue;
+      buffer.dispose();
+      live.delete(slot);
+    }
+    return true;
+  } catch (error) {
+    if (error instanceof cistern.OutOfMemoryError) return false;
+    throw error;
+  } finally {
+    for (const buffer of live.values()) buffer.dispose();
+  }
+}
+
 /** @param {number} size */
 function aligned(size) {
   return Math.ceil(size / 256) * 256;
@@ -177,7 +234,7 @@ function requestsOf(log, count) {
       const request = /** @type {Request} */ (parts[part]);
       const operation = /** @type {number} */ (chunk.operations[row]);
       const slot = operation >= 0 ? operation : ~operation;
-      const size = operation >= 0 ? /** @type {number} */ (chunk.sizes[row]) : sizes.get(slot);
+      const size = operation >= 0 ? Math.ceil(/** @type {number} */ (chunk.sizes[row]) / options.scale) : sizes.get(slot);
       if (size === undefined || size === 0) continue;
       if (operation >= 0) sizes.set(slot, size);
       else sizes.delete(slot);

@@ -123,6 +123,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     if (this.givenLabel !== undefined) this.recordLabel(pointer);
   }
 
+  /** The same, without a garbage collection if there is no memory. */
+  allocateAtOnce(bytes: number): void {
+    const { resource, stream, alignment } = this;
+    if (bytes > 0) this.adopt(servedPointer(resource.allocate(bytes, stream, alignment), resource, bytes, stream, alignment), bytes);
+  }
+
   /**
    * Moves to new memory of `bytes` bytes, with as many of the first `byteLength` bytes as fit. If
    * it throws, the state is unchanged. Returns false if it was changed meanwhile, by a host

@@ -111,15 +111,20 @@ export function plainMemory(bytes: unknown, options: DeviceBufferOptions): Buffe
   return memory;
 }
 
-/** The memory of any buffer. */
-export function anyMemory(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, creator: Creator): BufferMemory {
+/** The memory of any buffer. @param allocate gives it its first memory */
+export function anyMemory(
+  source: number | HostData | DeviceMemory,
+  options: DeviceBufferOptions,
+  creator: Creator,
+  allocate = (memory: BufferMemory, bytes: number): void => memory.allocate(bytes),
+): BufferMemory {
   const data = typeof source === 'number' ? undefined : readable(source);
   const byteLength = data === undefined ? (source as number) : data.byteLength;
   assertBytes(byteLength, 'source');
   assertOptions(options, bufferOptions);
   const { resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
   const memory = emptyMemory(resource, stream, alignment, label, byteLength, capacityBytes, creationStack(creator));
-  memory.allocate(capacityBytes);
+  allocate(memory, capacityBytes);
   memory.byteLength = byteLength;
   if (data === undefined || byteLength === 0) return memory;
   try {

@@ -95,6 +95,9 @@ export interface Spillable extends SpillCandidate {
 
 const knownOptions = optionNames<SpillingResourceAdaptorOptions>({ deallocationEvents: true, policy: true, softBytes: true });
 
+/** How long somebody waits before garbage is collected for it. */
+const millisecondsToCollection = 1000;
+
 /** Somebody who waits for memory. */
 class Wait {
   failure: 'timeout' | 'aborted' | undefined;
@@ -167,6 +170,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #homeward: Stream | undefined;
   /** What an attempt frees on its way is no reason to try again. */
   #isTrying = false;
+  #collections: NodeJS.Timeout | undefined;
   #lastUse = 0;
   #leftRank = 0;
   #spills = 0;
@@ -346,12 +350,12 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return sum >= bytes && this.#spill(bytes, helps) >= bytes;
   }
 
-  /** @internal Does something that needs memory: if there is none, again after garbage was collected. */
+  /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */
   reclaiming<T>(attempt: () => T): T {
     try {
       return attempt();
     } catch (error) {
-      if (!(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw error;
+      if (this.#isTrying || !(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw error;
       return attempt();
     }
   }
@@ -384,11 +388,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     const stop = endingWait(options, fail);
     if (options.signal?.aborted === true) fail('aborted');
     try {
-      // Once for all who then wait. What is pinned by garbage comes back soon after.
-      if (this.#waiting.length === 1) {
-        reclaimUnreachableBuffers('major');
-        wait.wake();
-      }
+      if (this.#waiting[0] === wait) wait.wake();
       for (;;) {
         await wait.woken();
         if (wait.failure === 'aborted') throw options.signal?.reason;
@@ -396,14 +396,31 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         const isFirst = this.#waiting[0] === wait;
         const done = isFirst ? tryNow() : undefined;
         if (done !== undefined) return done.result;
-        if (wait.failure === 'timeout' || (isFirst && !this.#mayBecomeFree())) throw shortage ?? this.#noTime(began);
+        if (wait.failure === 'timeout') throw shortage ?? this.#noTime(began);
+        if (!isFirst || this.#mayBecomeFree()) this.#collectInTime();
+        else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
+        else throw shortage;
       }
     } finally {
       stop();
       this.#waiting.splice(this.#waiting.indexOf(wait), 1);
+      if (this.#waiting.length === 0) this.#endCollections();
       this.#wakeFirst();
       this.#noteWait(performance.now() - began);
     }
+  }
+
+  /** What is pinned by garbage comes back only after a collection: while somebody waits, there is one now and then. */
+  #collectInTime(): void {
+    this.#collections ??= setInterval(() => {
+      reclaimUnreachableBuffers('major');
+      this.#wakeFirst();
+    }, millisecondsToCollection);
+  }
+
+  #endCollections(): void {
+    clearInterval(this.#collections);
+    this.#collections = undefined;
   }
 
   #newStream(): Stream {

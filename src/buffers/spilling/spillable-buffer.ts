@@ -113,7 +113,8 @@ export class SpillableBuffer implements Disposable {
     const resource = options.resource ?? currentResource(stream.device);
     this.#adaptor = spillingAdaptorOf(resource);
     this.#stream = stream;
-    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target), this.#adaptor);
+    const allocate = (memory: BufferMemory, bytes: number) => this.#adaptor.reclaiming(() => memory.allocateAtOnce(bytes));
+    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target, allocate), this.#adaptor);
     this.#standIn = own(this.#memory);
     refuseCloning(this);
   }

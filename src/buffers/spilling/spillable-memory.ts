@@ -21,7 +21,6 @@ import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/
 import { type Account, currentAccount } from '../../lifetimes/account.js';
 import { lastingStream, type StreamFor } from '../../lifetimes/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
-import { servedPointer } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { BufferMemory, disposed, type HasMemory, memoryOf } from '../buffer-memory.js';
 import { allocated } from '../origins/allocated.js';
@@ -281,10 +280,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   #newDeviceMemory(stream: Stream): BufferMemory {
-    const { resource, alignment } = this.#device;
-    const pointer = servedPointer(resource.allocate(this.bytes, stream, alignment), resource, this.bytes, stream, alignment);
-    const memory = newMemory(resource, stream, this.#device);
-    memory.adopt(pointer, this.bytes);
+    const memory = newMemory(this.resource, stream, this.#device);
+    memory.allocateAtOnce(this.bytes);
     memory.byteLength = this.bytes;
     return memory;
   }
