@@ -95,7 +95,8 @@ Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, Hos
 Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Graph* graph) {
   const Status status = environment.Counted<Call::kStreamEndCapture>(stream.stream, graph);
   int left = kCaptureNone;
-  if (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone) ForgetCapture(environment, stream.stream);
+  const bool has_ended = status == kSuccess || (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone);
+  if (has_ended) ForgetCapture(environment, stream.stream);
   return status;
 }
 
@@ -201,7 +202,10 @@ Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) 
   if (own_captures == 0 || !FindOwnCapture(is_begun_here)) return kSuccess;
   Graph graph = nullptr;
   EndOwnCapture(environment, stream, &graph);
-  return graph == nullptr ? Status{kSuccess} : environment.Counted<Call::kGraphDestroy>(graph);
+  if (graph != nullptr && environment.Counted<Call::kGraphDestroy>(graph) != kSuccess) {
+    LeaveOrphans(environment, {{OrphanKind::kGraph, stream.device, AsAddress(graph)}});
+  }
+  return kSuccess;
 }
 
 std::vector<DeviceEvent> LeaveCapture(const Environment& environment, Stream stream) {

@@ -129,7 +129,10 @@ Status AddChildGraph(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   // It is a node from here on, whatever happens.
   NoteCapturedFunctions(capture, child->functions);
-  return environment.Counted<Call::kStreamUpdateCaptureDependencies>(stream, &node, std::size_t{1}, unsigned{kSetDependencies});
+  status = environment.Counted<Call::kStreamUpdateCaptureDependencies>(stream, &node, std::size_t{1}, unsigned{kSetDependencies});
+  // Nothing would come after the node, and it cannot be taken out again: a query invalidates the capture.
+  if (status != kSuccess) environment.driver->StreamQuery(stream);
+  return status;
 }
 
 Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info) {

@@ -9,6 +9,7 @@ import {
   copy,
   copyToHostSync,
   Event,
+  failCall,
   type Graph,
   GraphMemoryResource,
   Stream,
@@ -55,6 +56,16 @@ async function eventually(isSo: () => boolean): Promise<void> {
 }
 
 describe('a child graph', () => {
+  test('that nothing can be ordered after is part of no graph', () => {
+    using child = stream.capture(() => fill(1));
+    stream.beginCapture();
+    failCall('cuStreamUpdateCaptureDependencies', 1, 999);
+    expect(() => stream.addChildGraph(child)).toThrow(/add a child graph.* \(999\)/);
+    expect(stream.captureStatus).toBe('invalidated');
+    expect(() => stream.endCapture()).toThrow(/INVALIDATED/);
+    expect(stream.captureStatus).toBe('none');
+  });
+
   test('runs at each launch, after what was captured before it and before what was captured later', () => {
     const child = stream.capture(() => copy(pointer + 8, pointer, 4, stream));
     using graph = stream.capture(() => {

@@ -237,6 +237,22 @@ describe('a capture', () => {
     stream.synchronizeSync();
   });
 
+  test('that the driver refuses to end is given up, at the latest before the next one', () => {
+    failCall('cuStreamEndCapture', 1, 999);
+    expect(() => stream.capture(() => {})).toThrow(/end a capture.* \(999\)/);
+    expect(stream.captureStatus).toBe('none');
+    const failure = new Error('on purpose');
+    const fail = () => {
+      failCall('cuStreamEndCapture', 1, 999);
+      throw failure;
+    };
+    expect(() => stream.capture(fail)).toThrow(failure);
+    expect(stream.captureStatus).toBe('active');
+    stream.capture(() => {}).dispose();
+    expect(stream.captureStatus).toBe('none');
+    stream.synchronizeSync();
+  });
+
   test('that a function ends itself, or whose stream it disposes, is over', () => {
     using own = new Stream({ nonBlocking: true });
     expect(() => own.capture(() => own.endCapture().dispose())).toThrow('CUDA_ERROR_ILLEGAL_STATE');

@@ -1,5 +1,6 @@
-// Builds native code with each fault of native-faults.mjs in turn, in a copy, and runs the tests that must find it: a case of
-// native/test; or a test of test/ over the copy's addon, and over dist/, so `npm run build` comes first.
+// Builds native code with each fault of native-faults.mjs and native-graph-faults.mjs in turn, in a copy, and runs the tests
+// that must find it: a case of native/test; or a test of test/ over the copy's addon, and over dist/, so `npm run build`
+// comes first.
 //   --name TEXT    only faults that contain this (may be repeated)
 // Exits with 0 only if every fault was found.
 import { spawnSync } from 'node:child_process';
@@ -10,6 +11,7 @@ import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { addonFaults, nativeFaults } from './native-faults.mjs';
+import { softwareGraphFaults, strictGraphFaults } from './native-graph-faults.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const folder = join(root, 'build-tests', 'native-mutants');
@@ -26,22 +28,28 @@ function cmake(...args) {
   if (!isOk) throw new Error(`the native code does not compile:\n${output}`);
 }
 
-/** How faults are looked for: in the software device by native/test, in the addon by test/. */
-const ofNativeTests = {
-  faults: nativeFaults,
-  target: 'software_device_test',
-  passes: ({ test }) => run(join(folder, 'build/Release/software_device_test'), ['--only', test]).isOk,
-};
-const ofAddon = {
-  faults: addonFaults,
-  target: 'addon',
-  passes({ file, test }) {
-    const vitest = join(root, 'node_modules/vitest/vitest.mjs');
-    const args = ['run', '--project', 'unit', '--project', 'gc', '--reporter', 'json', file, '-t', test];
-    const { isOk, output } = run(process.execPath, [vitest, ...args], { CISTERN_ADDON: join(folder, 'build/Release/cistern.node') });
-    return isOk && !output.includes('"numPassedTests":0,');
+/** How faults are looked for by a program of native/test. No case takes longer than seconds. */
+const ofProgram = (target, faults) => ({
+  faults,
+  target,
+  passes: ({ test }) => run(join(folder, 'build/Release', target), ['--only', test], {}, 60_000).isOk,
+});
+const kinds = [
+  ofProgram('software_device_test', nativeFaults),
+  ofProgram('software_device_test', softwareGraphFaults),
+  ofProgram('strict_driver_test', strictGraphFaults),
+  // In the addon, by a test of test/.
+  {
+    faults: addonFaults,
+    target: 'addon',
+    passes({ file, test }) {
+      const vitest = join(root, 'node_modules/vitest/vitest.mjs');
+      const args = ['run', '--project', 'unit', '--project', 'gc', '--reporter', 'json', file, '-t', test];
+      const { isOk, output } = run(process.execPath, [vitest, ...args], { CISTERN_ADDON: join(folder, 'build/Release/cistern.node') });
+      return isOk && !output.includes('"numPassedTests":0,');
+    },
   },
-};
+];
 
 mkdirSync(folder, { recursive: true });
 for (const part of ['CMakeLists.txt', 'package.json', 'include', 'native', 'bench/native', 'examples/addons'])
@@ -50,13 +58,13 @@ if (!existsSync(join(folder, 'node_modules'))) symlinkSync(join(root, 'node_modu
 // A fault is in one file, which is compiled by itself; better code takes the compiler longer than it saves the tests.
 cmake('-S', folder, '-B', join(folder, 'build'), '-DCMAKE_UNITY_BUILD=OFF', '-DCMAKE_CXX_FLAGS_RELEASE=-O1');
 const isChosen = ({ fault }) => values.name === undefined || values.name.some((name) => fault.includes(name));
-for (const [file, all] of [ofNativeTests, ofAddon].flatMap(({ faults }) => Object.entries(faults))) {
+for (const [file, all] of kinds.flatMap(({ faults }) => Object.entries(faults))) {
   const source = readFileSync(join(root, file), 'utf8');
   for (const { from } of all)
     if (source.split(from).length !== 2) throw new Error(`${file} does not have exactly one ${JSON.stringify(from)}`);
 }
 let survivors = 0;
-for (const { faults, target, passes } of [ofNativeTests, ofAddon]) {
+for (const { faults, target, passes } of kinds) {
   if (!Object.values(faults).flat().some(isChosen)) continue;
   const build = () => cmake('--build', join(folder, 'build'), '--target', target, '--parallel', String(availableParallelism()));
   build();

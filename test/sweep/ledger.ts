@@ -28,6 +28,7 @@ export function takeLedger(): Ledger {
   const { byFunction } = driverCallCounts();
   const calls = (name: string) => byFunction[name] as number;
   ledger['driver pools'] = calls('cuMemPoolCreate') - calls('cuMemPoolDestroy');
+  ledger['executable graphs'] = calls('cuGraphInstantiateWithFlags') - calls('cuGraphExecDestroy');
   ledger['streams'] = calls('cuStreamCreateWithPriority') - calls('cuStreamDestroy');
   return ledger;
 }
@@ -40,6 +41,7 @@ export function leaksBetween(before: Ledger, after: Ledger, failed: readonly str
   const failures = (name: string) => failed.filter((each) => each === name).length;
   const corrections: Ledger = {
     'driver pools': failures('cuMemPoolDestroy') - failures('cuMemPoolCreate'),
+    'executable graphs': failures('cuGraphExecDestroy') - failures('cuGraphInstantiateWithFlags'),
     streams: failures('cuStreamDestroy') - failures('cuStreamCreateWithPriority'),
   };
   const leaks: string[] = [];

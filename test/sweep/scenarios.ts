@@ -1,3 +1,4 @@
+import { graphScenarios } from './graph-scenarios.js';
 import { hostScenarios } from './host-scenarios.js';
 import { operationScenarios } from './operation-scenarios.js';
 import type { Scenario } from './scenario-run.js';
@@ -5,5 +6,5 @@ import { exhaustionScenarios, stackScenarios } from './stack-scenarios.js';
 
 /** Every scenario of the sweep. */
 export function allScenarios(): Scenario[] {
-  return [...stackScenarios(), ...exhaustionScenarios(), ...operationScenarios(), ...hostScenarios()];
+  return [...stackScenarios(), ...exhaustionScenarios(), ...operationScenarios(), ...graphScenarios(), ...hostScenarios()];
 }

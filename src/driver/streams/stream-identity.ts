@@ -98,6 +98,8 @@ export class StreamIdentity {
   #isEnding = false;
   /** The stream on which this environment has begun the capture that this one is in. */
   #captureOrigin: StreamIdentity | undefined = undefined;
+  /** Whether a capture that began on this stream was given up, and the driver refused to end it. */
+  #hasGivenUp = false;
   /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
   readonly #observers = new Set<StreamObserver>();
@@ -250,15 +252,36 @@ export class StreamIdentity {
     this.#enterCapture(this);
   }
 
-  /** Whoever tried to end the capture that began on this stream calls this. */
+  /** The capture that began on this stream has ended. */
+  captureEnded(): void {
+    this.#hasGivenUp = false;
+    if (this.#captureOrigin === this) this.#endCapture();
+  }
+
+  /** The capture that began on this stream could not be ended, or has ended without a graph. Does not throw. */
   captureMayHaveEnded(): void {
-    if (this.#captureOrigin === this && captureStatusOf(this.handle) === 'none') this.#endCapture();
+    try {
+      if (captureStatusOf(this.handle) === 'none') this.captureEnded();
+    } catch {}
   }
 
   /** Gives up the capture that cistern has begun on this stream, if there is one. */
   abandonCapture(): void {
     abandonCapture(this.handle);
-    if (this.#captureOrigin === this) this.#endCapture();
+    this.captureEnded();
+  }
+
+  /** The same, after an error: if the driver refuses, it is tried again before the next capture. Does not throw. */
+  giveUpCapture(): void {
+    this.#hasGivenUp = true;
+    try {
+      this.abandonCapture();
+    } catch {}
+  }
+
+  /** Before a capture: ends the one that was given up, if there is one. */
+  endGivenUpCapture(): void {
+    if (this.#hasGivenUp) this.abandonCapture();
   }
 
   /** The stream has waited for an event. If that was recorded in a capture, this stream is now part of it. */

@@ -381,6 +381,7 @@ export class Stream implements Disposable {
    */
   beginCapture(mode: CaptureMode = 'thread-local'): void {
     this.#assertLive('begin a capture');
+    this.identity.endGivenUpCapture();
     beginCapture(this.handle, mode);
     this.identity.captureBegan();
   }
@@ -398,10 +399,13 @@ export class Stream implements Disposable {
     native().endCapture(this.handle);
     try {
       check('end a capture');
-      return new Graph(this.device);
-    } finally {
+    } catch (error) {
       this.identity.captureMayHaveEnded();
+      throw error;
     }
+    const graph = new Graph(this.device);
+    this.identity.captureEnded();
+    return graph;
   }
 
   /**
@@ -434,11 +438,11 @@ export class Stream implements Disposable {
     try {
       const result: unknown = record();
       assertNoPromise(result, 'record', 'the capture');
+      return this.endCapture();
     } catch (error) {
-      if (!this.isDisposed) this.identity.abandonCapture();
+      if (!this.isDisposed) this.identity.giveUpCapture();
       throw error;
     }
-    return this.endCapture();
   }
 
   /**
