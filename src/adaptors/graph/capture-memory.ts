@@ -32,6 +32,7 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
 import { FreeSpaceIndex } from '../../suballocation/free-space-index.js';
 import { CaptureOrder } from './capture-order.js';
+import { CapturedRequests } from './captured-requests.js';
 import type { GraphRegion } from './graph-region.js';
 
 /** More earlier lanes of one stream are merged. */
@@ -45,6 +46,16 @@ interface EarlierLane {
   readonly lane: number;
   readonly stream: number;
   readonly epoch: number;
+}
+
+/** An event that was recorded or waited for. */
+interface CapturedEvent {
+  /** How many operations come before it. */
+  readonly at: number;
+  /** -1: none of the capture. */
+  readonly stream: number;
+  readonly version: number;
+  readonly isWait: boolean;
 }
 
 /** What a live allocation of a capture is. */
@@ -66,20 +77,11 @@ export class CaptureMemory implements EventObserver {
   readonly #current: number[] = [];
   readonly #vacant: number[] = [];
   #earlier: EarlierLane[] = [];
-  // By request.
-  readonly #addresses: number[] = [];
-  readonly #bytes: number[] = [];
-  readonly #streams: number[] = [];
-  readonly #epochs: number[] = [];
-  readonly #blocks: number[] = [];
-  /** Where it was freed, or -1; and in which epoch. A free that is in limbo has no stream. */
-  readonly #freeStreams: number[] = [];
-  readonly #freeEpochs: number[] = [];
+  readonly #requests: CapturedRequests;
   readonly #live = new AddressMap();
   readonly #doubtful = new Set<DevicePointer>();
-  /** What a plan is made from, unless nobody plans. */
-  readonly #sequence: SequenceBuilder | undefined;
-  readonly #records = new Map<number, EventRecord>();
+  /** What was recorded and waited for, in order. */
+  readonly #events: CapturedEvent[] = [];
   /** How often each deviation came. */
   readonly deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
   /** The greatest alignment that was requested. */
@@ -87,16 +89,13 @@ export class CaptureMemory implements EventObserver {
   /** Bytes that wait for the end of the capture, because nobody is known to come after all their uses. */
   limboBytes = 0;
 
-  /**
-   * @param isForPlan whether `sequence` will be called
-   * @throws what the upstream throws, if it does not have the bytes of the plan.
-   */
-  constructor(origin: StreamIdentity, region: GraphRegion, plan: PlanWithPredecessors | undefined, isForPlan: boolean) {
+  /** @throws what the upstream throws, if it does not have the bytes of the plan. */
+  constructor(origin: StreamIdentity, region: GraphRegion, plan: PlanWithPredecessors | undefined) {
     this.origin = origin;
-    this.#sequence = isForPlan ? new SequenceBuilder() : undefined;
     this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
     this.#region = region;
     this.#plan = plan;
+    this.#requests = new CapturedRequests(plan?.plan.sizes.length ?? 0);
     const { totalBytes = 0, alignmentBytes = ALLOCATION_ALIGNMENT } = plan?.plan ?? {};
     this.#base = totalBytes === 0 ? 0 : region.reserve(totalBytes, alignmentBytes);
     for (const { address, bytes } of region.extents) {
@@ -113,14 +112,14 @@ export class CaptureMemory implements EventObserver {
 
   /** The number of requests. */
   get requests(): number {
-    return this.#bytes.length;
+    return this.#requests.count;
   }
 
   /** The place of the next request, or why it has none. Without a plan it has none. */
   deviationOf(bytes: number, stream: number, alignment: number): GraphDeviation | undefined {
     if (this.#plan === undefined) return undefined;
     const { sizes, alignmentBytes } = this.#plan.plan;
-    const request = this.#bytes.length;
+    const request = this.#requests.count;
     if (request >= sizes.length) return 'extra';
     if (bytes > (sizes[request] as number)) return 'larger';
     if (alignment > alignmentBytes) return 'alignment';
@@ -128,18 +127,14 @@ export class CaptureMemory implements EventObserver {
   }
 
   /** Serves the next request: from its place, if there is a plan and `deviation` is undefined. */
-  allocate(
-    bytes: number,
-    stream: number,
-    identity: StreamIdentity,
-    alignment: number,
-    deviation: GraphDeviation | undefined,
-  ): DevicePointer {
+  allocate(bytes: number, stream: number, alignment: number, deviation: GraphDeviation | undefined): DevicePointer {
     const isPlanned = this.#plan !== undefined && deviation === undefined;
-    const address = isPlanned ? this.#base + (this.#plan.plan.offsets[this.#bytes.length] as number) : this.#cut(bytes, stream, alignment);
+    const address = isPlanned
+      ? this.#base + (this.#plan.plan.offsets[this.#requests.count] as number)
+      : this.#cut(bytes, stream, alignment);
     if (deviation !== undefined) this.deviations[deviation]++;
-    this.#note(address, isPlanned ? none : this.#index.usedBlock(address), bytes, stream);
-    this.#sequence?.allocate(bytes, identity);
+    const block = isPlanned ? none : this.#index.usedBlock(address);
+    this.#live.insert(address, this.#requests.add(address, bytes, stream, this.order.epochOf(stream), block));
     if (alignment > this.alignmentBytes) this.alignmentBytes = alignment;
     return address;
   }
@@ -147,7 +142,7 @@ export class CaptureMemory implements EventObserver {
   /** The size of a live allocation of this capture, or -1. */
   bytesAt(pointer: DevicePointer): number {
     const request = this.#live.get(pointer);
-    return request === none ? none : (this.#bytes[request] as number);
+    return request === none ? none : (this.#requests.bytes[request] as number);
   }
 
   /**
@@ -159,44 +154,53 @@ export class CaptureMemory implements EventObserver {
   }
 
   /** Frees a live allocation on a stream of the capture. */
-  free(pointer: DevicePointer, stream: number, identity: StreamIdentity): void {
+  free(pointer: DevicePointer, stream: number): void {
     const request = this.#live.take(pointer);
-    const block = this.#blocks[request] as number;
-    const isOrdered =
-      !this.#doubtful.delete(pointer) && this.order.isAfter(stream, this.#streams[request] as number, this.#epochs[request] as number);
-    if (isOrdered) {
-      this.#freeStreams[request] = stream;
-      this.#freeEpochs[request] = this.order.epochOf(stream);
-    } else {
-      this.limboBytes += alignUp(this.#bytes[request] as number, ALLOCATION_ALIGNMENT);
-    }
+    const { bytes, streams, epochs, blocks } = this.#requests;
+    const block = blocks[request] as number;
+    const isOrdered = !this.#doubtful.delete(pointer) && this.order.isAfter(stream, streams[request] as number, epochs[request] as number);
+    if (!isOrdered) this.limboBytes += alignUp(bytes[request] as number, ALLOCATION_ALIGNMENT);
     if (block !== none) this.#index.free(block, isOrdered ? this.#currentLane(stream) : this.#limbo);
-    this.#sequence?.free(request, identity);
+    this.#requests.free(request, stream, isOrdered ? this.order.epochOf(stream) : none);
   }
 
   eventRecorded(identity: StreamIdentity, version: number): void {
     this.order.eventRecorded(identity, version);
-    const record = this.#sequence?.record(identity);
-    if (record !== undefined) this.#records.set(version, record);
+    this.#events.push({ at: this.#requests.operationCount, stream: this.order.numberOf(identity), version, isWait: false });
   }
 
   eventAwaited(identity: StreamIdentity, version: number): void {
     this.order.eventAwaited(identity, version);
-    const record = this.#records.get(version);
-    if (record !== undefined) this.#sequence?.wait(identity, record);
+    this.#events.push({ at: this.#requests.operationCount, stream: this.order.numberOf(identity), version, isWait: true });
   }
 
-  /** What was requested and freed, for a plan; `undefined` if nobody plans. */
-  sequence(): OrderedSequence | undefined {
-    return this.#sequence?.finish();
+  /** What was requested and freed, for a plan. */
+  sequence(): OrderedSequence {
+    const builder = new SequenceBuilder();
+    const records = new Map<number, EventRecord>();
+    const add = ({ stream, version, isWait }: CapturedEvent) => {
+      const record = isWait ? records.get(version) : builder.record(stream);
+      if (record === undefined) return;
+      if (isWait) builder.wait(stream, record);
+      else records.set(version, record);
+    };
+    const { operations, operationCount, bytes, streams, freeStreams } = this.#requests;
+    let next = 0;
+    for (let i = 0; i < operationCount; i++) {
+      for (; this.#events[next]?.at === i; next++) add(this.#events[next] as CapturedEvent);
+      const operation = operations[i] as number;
+      if (operation >= 0) builder.allocate(bytes[operation] as number, streams[operation] as number);
+      else builder.free(~operation, freeStreams[~operation] as number);
+    }
+    return builder.finish();
   }
 
   /** What is still allocated, in the order of the requests. */
   live(): CapturedAllocation[] {
     const live: CapturedAllocation[] = [];
-    for (let request = 0; request < this.#addresses.length; request++) {
-      const pointer = this.#addresses[request] as number;
-      if (this.#live.get(pointer) === request) live.push({ pointer, bytes: this.#bytes[request] as number });
+    const { count, addresses, bytes, freeStreams } = this.#requests;
+    for (let request = 0; request < count; request++) {
+      if (freeStreams[request] === none) live.push({ pointer: addresses[request] as number, bytes: bytes[request] as number });
     }
     return live;
   }
@@ -204,11 +208,12 @@ export class CaptureMemory implements EventObserver {
   /** By extent of the region: the bytes from its beginning on that the graph uses. */
   usedBytes(): Map<DevicePointer, number> {
     const used = new Map<DevicePointer, number>();
+    const { count, addresses, bytes: requested } = this.#requests;
     for (const { address, bytes } of this.#region.extents) {
       let most = 0;
-      for (let request = 0; request < this.#addresses.length; request++) {
-        const offset = (this.#addresses[request] as number) - address;
-        if (offset >= 0 && offset < bytes) most = Math.max(most, offset + alignUp(this.#bytes[request] as number, ALLOCATION_ALIGNMENT));
+      for (let request = 0; request < count; request++) {
+        const offset = (addresses[request] as number) - address;
+        if (offset >= 0 && offset < bytes) most = Math.max(most, offset + alignUp(requested[request] as number, ALLOCATION_ALIGNMENT));
       }
       if (most > 0) used.set(address, most);
     }
@@ -227,7 +232,7 @@ export class CaptureMemory implements EventObserver {
     for (let i = starts[request] as number; i < end; i++) {
       const before = predecessors[i] as number;
       // One that was served elsewhere has left the place to those before it.
-      const isElsewhere = this.#blocks[before] !== none;
+      const isElsewhere = this.#requests.blocks[before] !== none;
       if (isElsewhere ? !this.#isFree(before, stream, plan) : !this.#isFreed(before, stream)) return false;
     }
     return true;
@@ -235,19 +240,10 @@ export class CaptureMemory implements EventObserver {
 
   /** Whether a stream comes after the free of an allocation. */
   #isFreed(request: number, stream: number): boolean {
-    const freedOn = this.#freeStreams[request] as number;
-    return freedOn !== none && this.order.isAfter(stream, freedOn, this.#freeEpochs[request] as number);
-  }
-
-  #note(address: DevicePointer, block: number, bytes: number, stream: number): void {
-    const request = this.#addresses.push(address) - 1;
-    this.#bytes.push(bytes);
-    this.#streams.push(stream);
-    this.#epochs.push(this.order.epochOf(stream));
-    this.#blocks.push(block);
-    this.#freeStreams.push(none);
-    this.#freeEpochs.push(0);
-    this.#live.insert(address, request);
+    const { freeStreams, freeEpochs } = this.#requests;
+    const freedOn = freeStreams[request] as number;
+    const epoch = freeEpochs[request] as number;
+    return freedOn !== none && epoch !== none && this.order.isAfter(stream, freedOn, epoch);
   }
 
   #cut(bytes: number, stream: number, alignment: number): DevicePointer {

@@ -288,7 +288,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     for (const { address, bytes } of this.#region.extents) assertAwake(address, bytes, 'capture a graph');
     const plan = this.#planOf(name);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
-    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan, this.#planner !== undefined));
+    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
     memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
     this.#captured = memory;
@@ -359,7 +359,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const deviation = capture.deviationOf(bytes, number, multiple);
     if (deviation !== undefined && this.#refuses) throw deviationError(deviation, capture.requests, bytes);
     try {
-      return capture.allocate(bytes, number, stream.identity, multiple, deviation);
+      return capture.allocate(bytes, number, multiple, deviation);
     } catch (error) {
       throw this.passOn(error, bytes);
     }
@@ -511,7 +511,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
         `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`,
       );
     }
-    capture.free(pointer, number, stream.identity);
+    capture.free(pointer, number);
   }
 
   /** Memory of a graph is not used any more by whoever had its address. The graph goes on using it. */
@@ -576,9 +576,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (capture.isPlanned) this.#plannedCaptures++;
     this.#unorderedBytes += capture.limboBytes;
     for (const [name, count] of Object.entries(capture.deviations)) this.#deviations[name as GraphDeviation] += count;
-    if (capture.isPlanned || capture.requests === 0) return;
-    const sequence = capture.sequence();
-    if (sequence !== undefined) this.#learnt.set(memory.name, { sequence, alignmentBytes: capture.alignmentBytes, plan: undefined });
+    if (this.#planner === undefined || capture.isPlanned || capture.requests === 0) return;
+    this.#learnt.set(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
   }
 
   /** The memory of a graph goes. */
