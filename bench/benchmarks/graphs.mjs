@@ -17,21 +17,28 @@ export const traces = Object.keys(shares);
 /** Those that vLLM captures up to 512. */
 const batches = [...[1, 2, 4], ...Array.from({ length: 31 }, (_, i) => 8 * (i + 1)), ...Array.from({ length: 17 }, (_, i) => 256 + 16 * i)];
 
+/** A log of a small model: also as it is, for one graph; and enlarged, so that whole pages matter no more. */
+const smallTrace = [
+  { sizes: batches, factor: 1 },
+  { sizes: [512], factor: 1 },
+  { sizes: batches, factor: 16 },
+];
+
 /** @param {Context} context @returns {Promise<any[]>} */
 export async function run(context) {
   const rows = [];
   for (const trace of context.traces.filter((each) => traces.includes(each.name))) {
     const share = shares[/** @type {keyof typeof shares} */ (trace.name)];
-    for (const sizes of trace.name === 'torch-sglang-capture' ? [batches, [512]] : [batches]) {
+    for (const { sizes, factor } of trace.name === 'torch-sglang-capture' ? smallTrace : [{ sizes: batches, factor: 1 }]) {
       context.progress(`${trace.name}, ${sizes.length} graphs`);
       rows.push({
-        trace: trace.name,
-        ...(await runSubject('graphs', { trace: trace.path, share, batches: sizes, repeat: context.repeat })),
+        trace: factor === 1 ? trace.name : `${trace.name} x ${factor}`,
+        ...(await runSubject('graphs', { trace: trace.path, share, batches: sizes, factor, repeat: context.repeat })),
       });
     }
   }
   context.progress('captures and launches');
-  rows.push({ trace: undefined, ...(await runSubject('graphs', { share: 1, batches: [1], repeat: context.repeat })) });
+  rows.push({ trace: undefined, ...(await runSubject('graphs', { share: 1, batches: [1], factor: 1, repeat: context.repeat })) });
   return rows;
 }
 

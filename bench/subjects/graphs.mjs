@@ -8,10 +8,11 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {string} [trace] the path of a log, for bytes; without it, times are measured
  * @property {number} share the share of the log, in its middle, that is one step
  * @property {readonly number[]} batches the sizes of batches, of which the greatest has the sizes of the log
+ * @property {number} factor by which the sizes of the log are enlarged
  * @property {number} repeat
  */
 
-const { trace, share, batches, repeat } = /** @type {GraphsParameters} */ (parameters());
+const { trace, share, batches, factor, repeat } = /** @type {GraphsParameters} */ (parameters());
 const cistern = await loadCistern();
 report(trace === undefined ? times() : bytesOf(await stepOf(trace)));
 
@@ -58,7 +59,7 @@ function scaled({ operations, sizes, isScaled }, scale) {
 /** @param {Step} step */
 function bytesOf(step) {
   const most = Math.max(...batches);
-  const graphs = batches.toSorted((a, b) => b - a).map((batch) => scaled(step, batch / most));
+  const graphs = batches.toSorted((a, b) => b - a).map((batch) => scaled(step, (factor * batch) / most));
   const descending = cistern.planGraphs(graphs, { timeLimitMilliseconds: 1000 });
   const ascending = cistern.planGraphs(graphs.toReversed(), { timeLimitMilliseconds: 0 });
   const ascendingGraphs = graphs.toReversed();

@@ -424,6 +424,41 @@ describe('graphs share one region', () => {
     expect(family.reservedBytes).toBe(0);
   });
 
+  test('over memory that does not grow in place, in few parts: four times what the largest needs at most', () => {
+    using family = new GraphMemoryResource(counted, { planner: planAllocations });
+    const sizes = Array.from({ length: 40 }, (_, i) => (i + 1) * 64 * KiB);
+    const captured = sizes.map((bytes) => {
+      const step = () => family.deallocate(family.allocate(bytes, stream), bytes, stream);
+      family.warmUp(`${bytes}`, step);
+      return family.capture(stream, step, { name: `${bytes}` });
+    });
+    const largest = 40 * 64 * KiB;
+    expect(family.statistics().plannedCaptures).toBe(40);
+    expect(family.reservedBytes).toBeLessThanOrEqual(4 * largest);
+    // As much as a graph needs is enough if there is no more.
+    using limited = new GraphMemoryResource(counted, { planner: planAllocations, maximumBytes: 5 * 64 * KiB });
+    for (const parts of [2, 3]) {
+      const bytes = parts * 64 * KiB;
+      const step = () => limited.deallocate(limited.allocate(bytes, stream), bytes, stream);
+      limited.warmUp(`${parts}`, step);
+      limited.capture(stream, step, { name: `${parts}` }).dispose();
+    }
+    expect(limited.reservedBytes).toBe(5 * 64 * KiB);
+    // Without the older ones, the smaller parts go back, and what is captured again is in the largest part.
+    const older = captured.slice(0, -1);
+    for (const graph of older) graph.dispose();
+    expect(family.trim(stream)).toBeGreaterThan(0);
+    for (const i of older.keys()) {
+      const bytes = sizes[i] as number;
+      const step = () => family.deallocate(family.allocate(bytes, stream), bytes, stream);
+      captured[i] = family.capture(stream, step, { name: `${bytes}` });
+    }
+    expect(family.reservedBytes).toBeLessThanOrEqual(2 * largest);
+    for (const graph of captured) graph.dispose();
+    family.trim(stream);
+    expect(family.reservedBytes).toBe(0);
+  });
+
   for (const deallocationEvents of policies) {
     test(`and never run at the same time, under ${deallocationEvents}`, () => {
       using family = new GraphMemoryResource(counted, { deallocationEvents });

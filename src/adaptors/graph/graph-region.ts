@@ -53,7 +53,10 @@ export class GraphRegion {
     return this.#granularityBytes !== undefined;
   }
 
-  /** The address of so many adjacent bytes: in the smallest extent that has them, after it grew if necessary. */
+  /**
+   * The address of so many adjacent bytes, after growth if necessary: in the smallest extent that has them, so that a graph
+   * which is captured again keeps its addresses.
+   */
   reserve(bytes: number, alignment: number): DevicePointer {
     const known = this.#smallestWith(bytes, alignment);
     if (known !== undefined) return known;
@@ -63,7 +66,7 @@ export class GraphRegion {
       const grown = this.#smallestWith(bytes, alignment);
       if (grown !== undefined) return grown;
     }
-    this.#add(this.take(alignUp(leastBlockBytes(bytes, alignment), this.granularityBytes)));
+    this.#add(this.#takeMore(leastBlockBytes(bytes, alignment)));
     return this.#smallestWith(bytes, alignment) as DevicePointer;
   }
 
@@ -72,9 +75,7 @@ export class GraphRegion {
    * grow in place, so that there are few. Returns what came.
    */
   grow(bytes: number): Segment {
-    const least = alignUp(bytes, this.granularityBytes);
-    const held = this.#extents.reduce((sum, extent) => sum + extent.bytes, 0);
-    const segment = this.#takeAtLeast(least, this.growsInPlace ? least : Math.max(least, held));
+    const segment = this.#takeMore(bytes);
     this.#add(segment);
     return segment;
   }
@@ -152,7 +153,10 @@ export class GraphRegion {
     return smallest === undefined ? undefined : alignUp(smallest.address, alignment);
   }
 
-  #takeAtLeast(least: number, wanted: number): Segment {
+  #takeMore(bytes: number): Segment {
+    const least = alignUp(bytes, this.granularityBytes);
+    const held = this.#extents.reduce((sum, extent) => sum + extent.bytes, 0);
+    const wanted = this.growsInPlace ? least : Math.max(least, held);
     try {
       return this.take(wanted);
     } catch (error) {
