@@ -13,8 +13,10 @@ import {
 } from '../../src/driver/memory/process-memory.js';
 import { interpose, mailbox, type NativeBinding, NativeStatus } from '../../src/driver/native.js';
 import { Device, DriverError, Stream, UnsupportedError } from '../../src/index.js';
+import { needSecondDevice } from '../support/device-memory.js';
+import { caught, code } from '../support/errors.js';
 
-const [notReady, notSupported, illegalAddress] = [600, 801, 700];
+const [notReady, notSupported, illegalAddress, invalidDevice] = [600, 801, 700, 101];
 
 afterEach(() => interpose());
 
@@ -113,4 +115,20 @@ test.each<[keyof typeof NativeStatus, number, string, string]>([
   expect(() => openImport(handle, stream)).toThrow(
     expect.objectContaining({ code, message: `cannot open a buffer: ${message.replace('DEVICE', stream.device.name)}` }),
   );
+});
+
+test('a stream of another device than the memory is refused by both names, and if the device is not known by the status', () => {
+  needSecondDevice();
+  using stream = new Stream({ device: Device.get(1) });
+  const opened = (device: number) => {
+    interpose(() => ({
+      openImport: () => {
+        mailbox[0] = invalidDevice;
+        mailbox[5] = device;
+      },
+    }));
+    return caught(() => openImport(new Uint8Array(handleBytes), stream));
+  };
+  expect(opened(0)).toEqual(code('ERR_INVALID_ARG_VALUE'));
+  for (const device of [1, -1]) expect(opened(device)).toBeInstanceOf(DriverError);
 });

@@ -310,6 +310,9 @@ export const equivalent = {
     'imported: without streamFor': notTakenBack,
     'PendingClose.endIfOver: removed this.#event?.dispose();': 'the collector releases the event as well',
   },
+  'src/driver/memory/process-memory.ts': {
+    'openError: without catch { return error as Error; }': 'whoever asks for the error throws it',
+  },
   'src/buffers/sharing/bring-home-from-workers.ts': {
     'firstDelay: 1 -> 2': looksOnly,
     'firstDelay: 1 -> 0': looksOnly,
