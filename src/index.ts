@@ -1,4 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
+
+export { memorySummary } from './adaptors/out-of-memory/memory-summary.js';
+export { type BudgetEvent, type BudgetObserver, type BudgetOptions, observeBudget } from './adaptors/out-of-memory/observe-budget.js';
 export {
   type FailureCallback,
   FailureCallbackResourceAdaptor,
@@ -127,4 +130,5 @@ export {
 } from './specification/resource-stack.js';
 export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
 
+import './adaptors/out-of-memory/dump.js';
 import './watch/start-if-asked.js';

@@ -96,6 +96,11 @@ export const settings = {
     default: 'no stacks',
     page: 'recording.md',
   },
+  CISTERN_DUMP_ON_OUT_OF_MEMORY: {
+    values: 'a folder: each of the first ten times that memory runs out, a file is written there, for `cistern report`',
+    default: 'no file',
+    page: 'guides/out-of-memory.md',
+  },
   CISTERN_WATCH: {
     values: '1, or the port of a live page; if that is in use, another one is taken',
     default: 'no page',

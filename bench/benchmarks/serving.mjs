@@ -9,7 +9,7 @@ import { formatTable } from '../support/table.mjs';
  * @typedef {object} ServingRow
  * @property {string} trace
  * @property {number} share the device over the peak of all requests that run at once
- * @property {'retries' | 'admission' | 'spill'} mode
+ * @property {'retries' | 'admission' | 'returns' | 'spill'} mode
  * @property {number} margin the share of the device that is not promised, since a pool cannot use it for every request
  * @property {number} failed requests
  * @property {number} repeated attempts that found no memory
@@ -47,7 +47,7 @@ export async function run(context) {
     const { peakBytes } = await runSubject('serving', { ...common, mode: 'unlimited', bytes: 0, margin: 0, scale: 1 });
     for (const share of shares) {
       const bytes = Math.ceil((peakBytes * share) / 2 ** 20) * 2 ** 20;
-      /** @param {'retries' | 'admission' | 'spill'} mode @param {number} margin @param {number} scale */
+      /** @param {ServingRow['mode']} mode @param {number} margin @param {number} scale */
       const serve = async (mode, margin, scale = 1) => {
         context.progress(`${trace.name}, ${share}, ${mode}, ${margin}`);
         const given = { ...common, mode, bytes: Math.ceil(bytes / scale), margin, scale };
@@ -57,6 +57,7 @@ export async function run(context) {
       rows.push(await serve('retries', 0));
       for (const [mode, scale] of /** @type {const} */ ([
         ['admission', 1],
+        ['returns', 1],
         ['spill', spillScale],
       ])) {
         let row = await serve(mode, 0, scale);
@@ -92,7 +93,9 @@ export function format(rows) {
     rows.map((row) => [
       row.trace,
       formatNumber(row.share, 2),
-      { retries: 'tries again', admission: 'waits', spill: 'makes others leave' }[row.mode],
+      { retries: 'tries again', admission: 'waits', returns: 'waits, and returns\nwhat it will not need', spill: 'makes others leave' }[
+        row.mode
+      ],
       formatNumber(row.margin, 2),
       String(row.failed),
       String(row.repeated),

@@ -11,7 +11,7 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {string} trace the path of the log
  * @property {number} requests
  * @property {number} atOnce
- * @property {'unlimited' | 'retries' | 'admission' | 'spill'} mode
+ * @property {'unlimited' | 'retries' | 'admission' | 'returns' | 'spill'} mode `returns`: admission, and what a request will not need any more goes back
  * @property {number} bytes of the device; ignored if it is unlimited
  * @property {number} scale what all sizes are divided by
  * @property {number} margin the share of the device that is not promised, for fragmentation
@@ -20,6 +20,7 @@ import { parameters, report } from '../support/processes.mjs';
 /**
  * @typedef {object} Request
  * @property {{ slot: number, bytes: number, allocates: boolean }[]} calls
+ * @property {number[]} needs for each call, the most bytes that are live at once from its end on
  * @property {number} need the most bytes that are live at once
  */
 
@@ -45,7 +46,7 @@ const spilling = isSpilling
     )
   : undefined;
 const resource =
-  options.mode === 'admission' || spilling !== undefined
+  options.mode === 'admission' || options.mode === 'returns' || spilling !== undefined
     ? new cistern.AdmittingResourceAdaptor(spilling ?? pool, {
         limitBytes: Math.floor(bytes * (isSpilling ? 2 : 1) * (1 - options.margin)),
       })
@@ -111,7 +112,9 @@ async function serve() {
       waiting--;
       const admitted = turn - arrived;
       let waited = 0;
-      const serving = spilling === undefined ? () => attempt(request) : () => attemptSpilling(request, (turns) => (waited += turns));
+      const returned = options.mode === 'returns' ? grant : undefined;
+      const serving =
+        spilling === undefined ? () => attempt(request, returned) : () => attemptSpilling(request, (turns) => (waited += turns));
       if (!(await grant.run(serving))) failed++;
       waits.push(admitted + waited);
       grant.dispose();
@@ -138,8 +141,12 @@ async function serveWithRetries(request, arrived) {
   }
 }
 
-/** Makes the calls of a request, one in a turn. Returns whether there was memory; frees all in any case. @param {Request} request */
-async function attempt({ calls }) {
+/**
+ * Makes the calls of a request, one in a turn. Returns whether there was memory; frees all in any case.
+ * @param {Request} request
+ * @param {import('../../src/index.js').Grant} [grant] gives back what later calls will not need
+ */
+async function attempt({ calls, needs }, grant) {
   /** @type {Map<number, { pointer: number, bytes: number }>} */
   const live = new Map();
   const free = (/** @type {number} */ slot) => {
@@ -149,12 +156,13 @@ async function attempt({ calls }) {
     live.delete(slot);
   };
   try {
-    for (const { slot, bytes: size, allocates } of calls) {
+    for (const [at, { slot, bytes: size, allocates }] of calls.entries()) {
       if (allocates) {
         live.set(slot, { pointer: resource.allocate(size, stream), bytes: size });
         liveBytes += aligned(size);
         peakBytes = Math.max(peakBytes, liveBytes);
       } else free(slot);
+      if (grant !== undefined) grant.giveBack(grant.bytes - /** @type {number} */ (needs[at]));
       await nextTurn();
     }
     return true;
@@ -218,7 +226,7 @@ function aligned(size) {
  * @returns {Request[]}
  */
 function requestsOf(log, count) {
-  const parts = Array.from({ length: count }, () => /** @type {Request} */ ({ calls: [], need: 0 }));
+  const parts = Array.from({ length: count }, () => /** @type {Request} */ ({ calls: [], needs: [], need: 0 }));
   const each = Math.ceil(log.eventCount / count);
   const sizes = new Map();
   let index = 0;
@@ -241,7 +249,12 @@ function requestsOf(log, count) {
       request.calls.push({ slot, bytes: size, allocates: operation >= 0 });
       live += operation >= 0 ? aligned(size) : -aligned(size);
       request.need = Math.max(request.need, live);
+      request.needs.push(live);
     }
+  }
+  for (const { needs } of parts) {
+    for (let at = needs.length - 2; at >= 0; at--)
+      needs[at] = Math.max(/** @type {number} */ (needs[at]), /** @type {number} */ (needs[at + 1]));
   }
   return parts.filter(({ calls }) => calls.length > 0);
 }

@@ -7,6 +7,7 @@ import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } from '../lifetimes/bulk-frees.js';
+import { areFailuresObserved, attempt } from '../lifetimes/failed-allocations.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../lifetimes/resource-scope.js';
 import { noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -316,6 +317,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   /** Allocates memory that is not yet this object's. */
   private take(bytes: number): DevicePointer {
+    return areFailuresObserved() ? attempt(this.resource, () => this.takeUnobserved(bytes)) : this.takeUnobserved(bytes);
+  }
+
+  private takeUnobserved(bytes: number): DevicePointer {
     const { held, resource, stream, alignment } = this;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     let pointer: DevicePointer;

@@ -75,6 +75,8 @@ export interface RunDescription {
   readonly labels: readonly string[];
   /** The paths of accounts, such as `tenant-a/request`. Entry 0 stands for no account. */
   readonly accounts: readonly string[];
+  /** What the program says about itself, for people. */
+  readonly notes: readonly string[];
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
   /**
@@ -102,6 +104,7 @@ export class RecordedNames {
   readonly stacks: string[] = [''];
   readonly labels: string[] = [''];
   readonly accounts: string[] = [''];
+  readonly notes: string[] = [];
 }
 
 /** The properties of a {@link RecordedRun} that apply to the log as a whole. */

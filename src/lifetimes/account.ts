@@ -355,6 +355,11 @@ export function accountRefusals(): number {
 /** The accounts that live allocations are charged to, by the number that is kept with each allocation. */
 const payers = new PayerNumbers<Account>();
 
+/** @internal The account of a number. */
+export function payerOf(number: number): Account {
+  return payers.get(number);
+}
+
 /** @internal Pays back what was charged to the account of a number. */
 export function endCharge(number: number, bytes: number): void {
   payers.remove(number).end(bytes);

@@ -57,8 +57,8 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
     copy(i, kind, addressOf(live.get(first) as number), bytes);
     if (kind === EventKind.free) live.delete(first);
   }
-  const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts } = run;
-  const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts };
+  const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts, notes } = run;
+  const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels, accounts, notes };
   const layers = [{ name: 'plan', upstream: undefined }];
   return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, skippedRecordCount: 0, csv: undefined };
 }

@@ -168,6 +168,7 @@ export class RunEstimator {
       stacks: [...run.stacks],
       labels: [...run.labels],
       accounts: [...run.accounts],
+      notes: [...run.notes],
     });
     const builder = new EventColumnsBuilder();
     let next = 0;

@@ -168,7 +168,7 @@ export class ReportRunPacker implements EventSink {
    * @param places for each layer of the events, its index in `layers`, if these differ
    */
   finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
-    const { startedAt, utcOffsetMinutes, streams, threads, phases, labels, accounts, damage, skippedRecordCount } = texts;
+    const { startedAt, utcOffsetMinutes, streams, threads, phases, labels, accounts, notes, damage, skippedRecordCount } = texts;
     const source = shownName(texts.source);
     const layers = texts.layers.length > 0 ? texts.layers : [{ name: 'log', upstream: undefined }];
     this.#live.length = 0;
@@ -184,7 +184,7 @@ export class ReportRunPacker implements EventSink {
       failureLayerOf: renumbered(packed.failureLayerOf),
     };
     const report: ReportTexts = {
-      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, damage, skippedRecordCount },
+      ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, notes, damage, skippedRecordCount },
       stacks: shortenPaths(texts.stacks),
       startedAt: startedAt === undefined ? undefined : startedAt + this.#firstTime / 1e6,
       eventCount: this.#events,

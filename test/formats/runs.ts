@@ -29,6 +29,7 @@ export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = 
     stacks: [''],
     labels: [''],
     accounts: [''],
+    notes: [],
     eventCount: events.length,
     kinds: Uint8Array.from(column('kind')),
     layerOf: Uint8Array.from(column('layer')),
@@ -76,10 +77,11 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
     stacks: fc.array(text, { maxLength: 3 }),
     labels: fc.array(text, { maxLength: 3 }),
     accounts: fc.array(text, { maxLength: 3 }),
+    notes: fc.array(text, { maxLength: 2 }),
     startedAt: fc.option(fc.integer({ min: 0, max: 2e12 }), { nil: undefined }),
     utcOffsetMinutes: fc.integer({ min: -720, max: 840 }),
   })
-  .chain(({ layers, streams, threads, phases, stacks, labels, accounts, startedAt, utcOffsetMinutes }) => {
+  .chain(({ layers, streams, threads, phases, stacks, labels, accounts, notes, startedAt, utcOffsetMinutes }) => {
     const common = {
       layer: fc.nat({ max: layers.length - 1 }),
       stream: fc.nat({ max: streams.length - 1 }),
@@ -105,6 +107,7 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
         stacks: ['', ...stacks],
         labels: ['', ...labels],
         accounts: ['', ...accounts],
+        notes,
         startedAt,
         utcOffsetMinutes,
       }),

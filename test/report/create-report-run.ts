@@ -143,9 +143,9 @@ export function createReportRun(run: RecordedRun): ReportRun {
   const addresses = distinct(pointers.slice(0, spans).sort());
   const addressOf = new Uint32Array(spans);
   for (let span = 0; span < spans; span++) addressOf[span] = indexIn(addresses, pointers[span] as number);
-  const { source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, damage, skippedRecordCount } = run;
+  const { source, utcOffsetMinutes, layers, streams, threads, phases, labels, accounts, notes, damage, skippedRecordCount } = run;
   return {
-    ...{ source, utcOffsetMinutes, streams, threads, phases, labels, accounts, damage, skippedRecordCount, eventCount },
+    ...{ source, utcOffsetMinutes, streams, threads, phases, labels, accounts, notes, damage, skippedRecordCount, eventCount },
     stacks: shortenPaths(run.stacks),
     layers: layers.length > 0 ? layers : [{ name: 'log', upstream: undefined }],
     startedAt: run.startedAt === undefined ? undefined : run.startedAt + first / 1e6,

@@ -1,12 +1,13 @@
 import { OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
-import { assertBytes } from '../../basics/validation.js';
+import { assertBytes, assertPointer } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import { type Account, currentAccount, endCharge, formatHolders, holdersWithin } from '../../lifetimes/account.js';
+import { type Account, currentAccount, endCharge, formatHolders, holdersWithin, payerOf } from '../../lifetimes/account.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
+import { layersOf } from '../layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
@@ -76,6 +77,26 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
       throw error;
     }
     if (number !== none) endCharge(number, alignUp(bytes, ALLOCATION_ALIGNMENT));
+  }
+
+  /**
+   * The account that a live allocation of this adaptor is charged to: whose memory an address is. What the program
+   * knows of it are the account's `labels`.
+   * @returns `undefined` if it is charged to none, or is not live
+   */
+  accountOf(pointer: DevicePointer): Account | undefined {
+    assertPointer(pointer);
+    const number = this.#charged.get(pointer);
+    return number === none ? undefined : payerOf(number);
+  }
+
+  /** @internal The account that an allocation through a resource is charged to, by whichever layer. */
+  static accountThrough(resource: MemoryResource, pointer: DevicePointer): Account | undefined {
+    for (const layer of layersOf(resource)) {
+      const account = layer instanceof AccountingResourceAdaptor ? layer.accountOf(pointer) : undefined;
+      if (account !== undefined) return account;
+    }
+    return undefined;
   }
 
   protected override passOn(error: unknown): unknown {

@@ -221,6 +221,11 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     RecordingResourceAdaptor.#unseen.set(resource, adaptor);
   }
 
+  /** @internal The index of its layer in the recording. */
+  get layerIndex(): number {
+    return this.#layer.index;
+  }
+
   #recordFailure(head: number, bytes: number): void {
     const asked = typeof bytes === 'number' ? bytes : 0;
     if (this.#bytesToStack === undefined) this.recording.append(head | RecordKind.failure, 0, asked);

@@ -52,13 +52,14 @@ class RunEncoder {
   readonly #stacks: Definitions;
   readonly #labels: Definitions;
   readonly #accounts: Definitions;
+  readonly #notes: Definitions;
   #thread = 0;
   #phase = 0;
   #account = 0;
 
   constructor(run: RecordedRun) {
     this.#run = run;
-    const { layers, streams, threads, phases, stacks, labels, accounts } = run;
+    const { layers, streams, threads, phases, stacks, labels, accounts, notes } = run;
     const define = (heads: readonly number[], names: readonly string[], first = 0): Definitions => ({ heads, names, count: first });
     const all = (kind: RecordKind, names: readonly string[]) => names.map(() => kind);
     this.#layers = define(
@@ -78,6 +79,7 @@ class RunEncoder {
     );
     this.#stacks = define(all(RecordKind.defineStack, stacks), stacks, 1);
     this.#labels = define(all(RecordKind.defineLabel, labels), labels, 1);
+    this.#notes = define(all(RecordKind.defineNote, notes), notes);
     this.#accounts = define(all(RecordKind.defineAccount, accounts), accounts, 1);
   }
 
@@ -105,7 +107,16 @@ class RunEncoder {
   finish(): void {
     const { eventCount, times } = this.#run;
     const time = eventCount === 0 ? 0 : (times[eventCount - 1] as number);
-    for (const each of [this.#layers, this.#streams, this.#threads, this.#phases, this.#stacks, this.#labels, this.#accounts]) {
+    for (const each of [
+      this.#layers,
+      this.#streams,
+      this.#threads,
+      this.#phases,
+      this.#stacks,
+      this.#labels,
+      this.#accounts,
+      this.#notes,
+    ]) {
       this.#define(each, each.names.length - 1, time);
     }
     this.#encoder.close();

@@ -91,6 +91,8 @@ export const RecordKind = {
   defineLabel: 37,
   /** Index from 1, bytes of text: the path of an account, such as `tenant-a/request`. */
   defineAccount: 38,
+  /** Index from 0, bytes of text: what the program says about itself, for people. */
+  defineNote: 39,
 } as const;
 
 export type RecordKind = (typeof RecordKind)[keyof typeof RecordKind];

@@ -262,7 +262,7 @@ export class RecordingParser {
         } else {
           length += paddedToRecord(second);
           if (at + length > end) break;
-          if (kind > RecordKind.defineAccount) this.#skippedRecords++;
+          if (kind > RecordKind.defineNote) this.#skippedRecords++;
           else fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
         }
       }
@@ -318,7 +318,7 @@ export class RecordingParser {
     } catch {
       return 'a text is not UTF-8';
     }
-    const { layers, streams, threads, phases, stacks, labels, accounts } = this.#names;
+    const { layers, streams, threads, phases, stacks, labels, accounts, notes } = this.#names;
     let phase: RecordedPhase;
     switch (kind) {
       case RecordKind.defineLayer:
@@ -342,6 +342,8 @@ export class RecordingParser {
         return index === 0 ? 'a phase has the index 0' : put(phases, index, phase, maximumNames);
       case RecordKind.defineStack:
         return index === 0 ? 'a stack has the index 0' : put(stacks, index, text, maximumStacks);
+      case RecordKind.defineNote:
+        return put(notes, index, text, maximumNames);
       case RecordKind.defineAccount:
         return index === 0 ? 'an account has the index 0' : put(accounts, index, text, maximumNames);
       default:

@@ -124,6 +124,7 @@ export class Recording implements Disposable {
   #frame: ScopeFrame | undefined;
   #phase: Phase | undefined;
   #account: Account | undefined;
+  #notes = 0;
   readonly #phases = new Map<Phase, number>();
   readonly #layers = new LayerTable((index, name, upstream, isPlace) => {
     const head = RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8) | (isPlace ? 1 << 16 : 0);
@@ -292,6 +293,19 @@ export class Recording implements Disposable {
     this.flushIfAuto();
   }
 
+  /** @internal What the program says about itself, for people. */
+  note(text: string): void {
+    this.#define(RecordKind.defineNote, this.#notes++, text);
+  }
+
+  /** @internal Adds the record of an allocation that was made earlier, in the scope of an account. */
+  appendHeld(head: number, first: number, second: number, account: Account | undefined, stack: string | undefined): void {
+    this.#setAccount(account);
+    if (stack !== undefined) this.#put(RecordKind.stack, this.#stacks.indexOf(stack), 0);
+    this.#put(head, first, second);
+    this.#setAccount(currentAccount());
+  }
+
   /** @internal A phase begins. */
   beginPhase(phase: Phase): void {
     this.#recordPhase(RecordKind.phaseBegin, phase, 0);
@@ -338,7 +352,10 @@ export class Recording implements Disposable {
     this.#frame = frame;
     const phase = innermostPhase(frame);
     this.#setPhase(phase);
-    const account = currentAccount();
+    this.#setAccount(currentAccount());
+  }
+
+  #setAccount(account: Account | undefined): void {
     if (account === this.#account) return;
     this.#account = account;
     this.#blocks?.record(RecordKind.account, this.#last, account === undefined ? 0 : this.#accounts.indexOf(account.path), 0);

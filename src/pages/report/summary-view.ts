@@ -3,6 +3,7 @@ import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
+import { scrollable } from './tables.js';
 
 /** What the log is, and what is wrong with it. */
 export class FactsView implements View {
@@ -10,10 +11,11 @@ export class FactsView implements View {
   readonly #state: ReportState;
   readonly #damage = element('p', { class: 'damage', role: 'note' });
   readonly #facts = element('p', { class: 'muted' });
+  readonly #notes = element('div');
 
   constructor(state: ReportState) {
     this.#state = state;
-    this.root.append(this.#facts, this.#damage);
+    this.root.append(this.#facts, this.#notes, this.#damage);
   }
 
   update(): void {
@@ -24,6 +26,7 @@ export class FactsView implements View {
         : `It began on ${new Date(run.startedAt + run.utcOffsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' at ')} local time.`;
     const duration = formatTime(run.durationNanoseconds, run.durationNanoseconds);
     this.#facts.textContent = `${run.source}: ${formatCount(run.eventCount)} events in ${duration}. ${began}`;
+    this.#notes.replaceChildren(...run.notes.map((note) => scrollable(element('pre', { class: 'note' }, note), 'What the program says')));
     const notes = [];
     if (run.damage !== undefined) {
       const { offset, fault, isTruncation } = run.damage;

@@ -271,7 +271,7 @@ describe('a recording of a newer cistern', () => {
     const added = (record: Buffer) => [
       future(20),
       future(31),
-      future(39, 0),
+      future(40, 0),
       future(255, 30),
       ...(isStack(record) ? [] : [future(11), future(15)]),
     ];

@@ -1,0 +1,60 @@
+/**
+ * Writes a file when memory runs out, if `CISTERN_DUMP_ON_OUT_OF_MEMORY` names a folder: a small recording of
+ * one moment, which `cistern report` opens. It has the blocks of the pools, the live buffers with their accounts and labels, the
+ * failed allocation with its stack, and the summary as a note.
+ */
+import { join } from 'node:path';
+import { callStack } from '../../basics/call-stack.js';
+import type { OutOfMemoryError } from '../../basics/errors.js';
+import { watchedMemory } from '../../collector/free-unreachable-buffers.js';
+import { operatingSystemThreadId } from '../../driver/workers/thread.js';
+import { Recording } from '../../formats/recording/recording.js';
+import { RecordKind } from '../../formats/recording/recording-format.js';
+import { observeFailures } from '../../lifetimes/failed-allocations.js';
+import { constructUnseen } from '../../lifetimes/interceptor.js';
+import type { MemoryResource } from '../../memory-resource.js';
+import { setting } from '../../settings.js';
+import { layersOf } from '../layers.js';
+import { AccountingResourceAdaptor } from '../pass-through/accounting-resource-adaptor.js';
+import { RecordingResourceAdaptor } from '../pass-through/recording-resource-adaptor.js';
+import { memorySummary } from './memory-summary.js';
+
+/** A program that runs out of memory again and again must not fill the disk. */
+const mostDumps = 10;
+let dumps = 0;
+
+function dump(folder: string, error: OutOfMemoryError, resource: MemoryResource): void {
+  if (dumps >= mostDumps) return;
+  const file = join(folder, `out-of-memory-${process.pid}-${operatingSystemThreadId()}-${++dumps}.cistern`);
+  try {
+    writeDump(file, error, resource);
+    process.emitWarning(`memory ran out; ${file} says what it was used for: cistern report ${file}`, { code: 'CISTERN_OUT_OF_MEMORY' });
+  } catch (failure) {
+    const reason = failure instanceof Error ? failure.message : String(failure);
+    process.emitWarning(`memory ran out, and ${file} could not be written: ${reason}`, { code: 'CISTERN_OUT_OF_MEMORY' });
+  }
+}
+
+function writeDump(file: string, error: OutOfMemoryError, resource: MemoryResource): void {
+  const recording = new Recording({ file });
+  try {
+    const { layerIndex: layer } = constructUnseen(
+      () => new RecordingResourceAdaptor(resource, { recording }),
+      () => undefined,
+    );
+    recording.note(`${error.message}\n\n${memorySummary(resource)}`);
+    const layers = new Set(layersOf(resource));
+    for (const { pointer, bytes, label, createdAt, resource: owner } of watchedMemory()) {
+      if (bytes === 0 || !layersOf(owner as MemoryResource).some((each) => layers.has(each))) continue;
+      const account = AccountingResourceAdaptor.accountThrough(owner as MemoryResource, pointer);
+      recording.appendHeld(recording.headOf(layer, undefined) | RecordKind.allocate, pointer, bytes, account, createdAt);
+      if (label !== undefined) recording.label(layer, pointer, label);
+    }
+    recording.appendWithStack(recording.headOf(layer, undefined) | RecordKind.failure, 0, error.requestedBytes, callStack(dump));
+  } finally {
+    recording.dispose();
+  }
+}
+
+const folder = setting('CISTERN_DUMP_ON_OUT_OF_MEMORY');
+if (folder !== undefined) observeFailures((error, resource) => dump(folder, error, resource));

@@ -1,0 +1,141 @@
+import { formatBytes, formatCount } from '../../basics/units.js';
+import { watchedMemory } from '../../collector/free-unreachable-buffers.js';
+import { type Account, liveAccounts } from '../../lifetimes/account.js';
+import { assertMemoryResource, type MemoryResource, type ReservingMemoryResource } from '../../memory-resource.js';
+import { kindOf, stackName } from '../../resource-kind.js';
+import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
+import { layersOf } from '../layers.js';
+import type { StreamOrderedStatistics } from '../pooling/keeper.js';
+
+/** How many accounts, and groups of buffers, are listed. */
+const listed = 10;
+
+/**
+ * What a stack of resources holds, as text for people: each layer with what it has reserved, allocated and free, and in how
+ * large pieces; what is promised, and who waits; the accounts and the buffers that hold most. The file that
+ * `CISTERN_DUMP_ON_OUT_OF_MEMORY` asks for begins with it.
+ *
+ * Its form may change from version to version: programs read `statistics()`, or `sampleStatistics` of
+ * `cistern/watch`.
+ *
+ * Counterpart of PyTorch's `torch.cuda.memory_summary`.
+ * @param resource any resource: the outermost one shows the most
+ * @throws ArgumentTypeError if it is none. Layers that fail to answer are left out.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream, { initialBytes: 64 * MiB });
+ * console.log(memorySummary(pool));
+ * ```
+ */
+export function memorySummary(resource: MemoryResource): string {
+  assertMemoryResource(resource, 'resource');
+  const layers = layersOf(resource);
+  return [
+    headOf(resource),
+    section('Layers', layers.flatMap(layerRow)),
+    section('Promised', layers.flatMap(promiseRow)),
+    section('Accounts', accountRows()),
+    section('Buffers', bufferRows(new Set(layers))),
+  ]
+    .filter((part) => part !== '')
+    .join('\n\n');
+}
+
+function headOf(resource: MemoryResource): string {
+  const { index, name } = resource.device;
+  const memory = attempt(() => resource.device.memoryInfo());
+  const free = memory === undefined ? '' : `: ${formatBytes(memory.freeBytes)} of ${formatBytes(memory.totalBytes)} are free`;
+  return `${stackName(resource)} on device ${index}, ${name}${free}`;
+}
+
+/** Lines in columns under a title; nothing if there are none. */
+function section(title: string, rows: readonly (readonly string[])[]): string {
+  if (rows.length === 0) return '';
+  const widths: number[] = [];
+  for (const row of rows) for (const [i, cell] of row.entries()) widths[i] = Math.max(widths[i] ?? 0, cell.length);
+  const lines = rows.map((row) => `  ${row.map((cell, i) => cell.padEnd(widths[i] as number)).join('  ')}`.trimEnd());
+  return [title, ...lines].join('\n');
+}
+
+function layerRow(layer: MemoryResource): string[][] {
+  const row = attempt(() => {
+    const { reservedBytes, peakReservedBytes } = layer as ReservingMemoryResource;
+    if (typeof reservedBytes !== 'number') return undefined;
+    const reserved = `reserved ${formatBytes(reservedBytes)}, at most ${formatBytes(peakReservedBytes)}`;
+    const statistics = (layer as { statistics?: () => Partial<StreamOrderedStatistics> }).statistics?.();
+    if (typeof statistics?.largestFreeBytes !== 'number') return [kindOf(layer), reserved];
+    const { allocatedBytes, largestFreeBytes, upstreamBlocks } = statistics as StreamOrderedStatistics;
+    const freeBytes = reservedBytes - allocatedBytes;
+    return [
+      kindOf(layer),
+      reserved,
+      `allocated ${formatBytes(allocatedBytes)}`,
+      `free ${formatBytes(freeBytes)}${freeBytes === 0 ? '' : `, at most ${formatBytes(largestFreeBytes)} in one piece`}`,
+      `${formatCount(upstreamBlocks)} ${upstreamBlocks === 1 ? 'block' : 'blocks'}`,
+    ];
+  });
+  return row === undefined ? [] : [row];
+}
+
+function promiseRow(layer: MemoryResource): string[][] {
+  if (!(layer instanceof AdmittingResourceAdaptor)) return [];
+  const { committedBytes, limitBytes, outsideBytes, grants, waiting, waitingBytes, longestWaitMilliseconds } = layer.statistics();
+  return [
+    [
+      `${formatBytes(committedBytes)} of ${formatBytes(limitBytes)}`,
+      `${formatCount(grants)} ${grants === 1 ? 'grant' : 'grants'}, ${formatBytes(outsideBytes)} outside of grants`,
+      `${formatCount(waiting)} ${waiting === 1 ? 'request waits' : 'requests wait'} for ${formatBytes(waitingBytes)}`,
+      `longest wait ${Math.round(longestWaitMilliseconds)} ms`,
+    ],
+  ];
+}
+
+function accountRows(): string[][] {
+  const accounts = liveAccounts().sort((a, b) => b.liveBytes - a.liveBytes);
+  return withRest(
+    accounts.filter(({ liveBytes }) => liveBytes > 0),
+    (account) => [
+      account.path,
+      `${formatBytes(account.liveBytes)}${limitOf(account)}`,
+      `at most ${formatBytes(account.peakBytes)}`,
+      Object.entries(account.labels)
+        .map(([name, label]) => `${name}=${label}`)
+        .join(' '),
+    ],
+  );
+}
+
+function limitOf({ limitBytes }: Account): string {
+  return limitBytes === undefined ? '' : ` of ${formatBytes(limitBytes)}`;
+}
+
+/** Buffers of the layers, by label, or else by where they were created. */
+function bufferRows(layers: ReadonlySet<MemoryResource>): string[][] {
+  const groups = new Map<string, { bytes: number; count: number }>();
+  for (const { resource, bytes, label, createdAt } of watchedMemory()) {
+    if (bytes === 0 || !layersOf(resource as MemoryResource).some((layer) => layers.has(layer))) continue;
+    const name = label ?? createdAt?.split('\n', 1)[0]?.trim() ?? '(no label)';
+    const group = groups.get(name) ?? { bytes: 0, count: 0 };
+    groups.set(name, { bytes: group.bytes + bytes, count: group.count + 1 });
+  }
+  return withRest(
+    [...groups].sort(([, one], [, other]) => other.bytes - one.bytes),
+    ([name, { bytes, count }]) => [name, formatBytes(bytes), `${formatCount(count)} ${count === 1 ? 'buffer' : 'buffers'}`],
+  );
+}
+
+function withRest<T>(all: readonly T[], row: (each: T) => string[]): string[][] {
+  const rows = all.slice(0, listed).map(row);
+  if (all.length > listed) rows.push([`and ${formatCount(all.length - listed)} more`]);
+  return rows;
+}
+
+/** A resource may be foreign code, and the driver may fail. */
+function attempt<T>(ask: () => T): T | undefined {
+  try {
+    return ask();
+  } catch {
+    return undefined;
+  }
+}
