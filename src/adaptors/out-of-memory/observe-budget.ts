@@ -58,9 +58,10 @@ const longestInterval = 2 ** 31 - 1;
  * ```ts
  * using upstream = new CudaMemoryResource();
  * using pool = new PoolMemoryResource(upstream);
+ * using stream = new Stream();
  * using budget = observeBudget(({ usedBytes, totalBytes }) => {
  *   console.warn(`${formatBytes(usedBytes)} of ${formatBytes(totalBytes)} are used`);
- *   pool.trim();
+ *   pool.trim(stream);
  * });
  * ```
  */
