@@ -64,6 +64,7 @@ const tools = {
   ...Object.fromEntries(['22', '24', '26'].map((version) => [`node ${version}`, [`node-${binaries}@${version}`]])),
   pnpm: ['pnpm@9'],
   yarn: ['@yarnpkg/cli-dist@4'],
+  'yarn 1': ['yarn@1'],
   bun: [`@oven/bun-${binaries}@1`],
   deno: [`@deno/${binaries === 'linux-x64' ? 'linux-x64-glibc' : binaries}@2`],
   'typescript 5.4': ['typescript@5.4', '@types/node@20'],
@@ -79,6 +80,7 @@ const tools = {
   vitest: ['vitest@4'],
   postject: ['postject', 'esbuild'],
   nft: ['@vercel/nft'],
+  next: ['next@16', 'react@19', 'react-dom@19'],
 };
 
 const folders = new Map();
@@ -253,9 +255,6 @@ add('Package managers', 'npm', () => installs({ steps: [['npm', 'install', 'cist
 add('Package managers', 'npm, --ignore-scripts', () =>
   installs({ steps: [['npm', 'install', 'cistern', '--ignore-scripts', registryArguments()]] }),
 );
-add('Package managers', 'npm, from the two tarballs', () =>
-  installs({ steps: [['npm', 'install', tarballs.main, tarballs.platform, registryArguments()]] }),
-);
 add('Package managers', 'pnpm', async () => {
   const pnpm = [execPath, join(await tool('pnpm'), 'pnpm', 'bin', 'pnpm.cjs')];
   return `${await versionOf('pnpm')}, ${await installs({ steps: [[...pnpm, 'add', 'cistern', registryArguments(), '--store-dir=store']] })}`;
@@ -273,6 +272,23 @@ add('Package managers', "Yarn, Plug'n'Play", async () => {
   return installs({ files: yarnFiles('pnp'), steps: [[...command, 'add', 'cistern']] }, [...command, 'node'], [...command, 'cistern']);
 });
 add('Package managers', 'Bun', async () => installs({ steps: [[await bun(), 'add', 'cistern', registryArguments()]] }));
+
+/** The two tarballs of `npm run package`, which need no registry. */
+const both = () => [`cistern@${tarballs.alone}`, `@cistern/${ownPlatform()}@${tarballs.platform}`];
+add('Package managers', 'npm, from the two tarballs', () => installs({ steps: [['npm', 'install', ...both()]] }));
+add('Package managers', 'pnpm, from the two tarballs', async () =>
+  installs({ steps: [[execPath, join(await tool('pnpm'), 'pnpm', 'bin', 'pnpm.cjs'), 'add', ...both(), '--store-dir=store']] }),
+);
+add('Package managers', 'Yarn, from the two tarballs', async () =>
+  installs({ files: yarnFiles('node-modules'), steps: [[...(await yarn()), 'add', ...both()]] }),
+);
+add('Package managers', 'Yarn 1, from the two tarballs', async () => {
+  const command = [execPath, join(await tool('yarn 1'), 'yarn', 'bin', 'yarn.js'), 'add', tarballs.alone, tarballs.platform];
+  return `${await versionOf('yarn 1')}, ${await installs({ steps: [command] })}`;
+});
+add('Package managers', 'Bun, from the two tarballs', async () =>
+  installs({ steps: [[await bun(), 'add', tarballs.alone, tarballs.platform]] }),
+);
 
 for (const version of ['5.4', '5.7', '5.9', '6.0', '7.0']) {
   const isTooOld = version === '5.4' ? 'typed arrays have a type parameter, `Uint8Array<ArrayBuffer>`, since 5.7' : '';
@@ -376,6 +392,41 @@ add('Bundlers', 'webpack', async () => {
   await runsBundle(folder, 'out/bundle.mjs');
   return versionOf('webpack');
 });
+add(
+  'Bundlers',
+  'Next.js, a route handler',
+  async () => {
+    const folder = await withTools(
+      folderFor(
+        {
+          'app/layout.js': 'export default ({ children }) => <html><body>{children}</body></html>;',
+          'app/page.js': 'export default () => <p>cistern</p>;',
+          'app/memory/route.js': `import { ${names} } from 'cistern';
+export const dynamic = 'force-dynamic';
+export async function GET() {${body}
+  return new Response(result);
+}`,
+          // Asks once, and ends.
+          'serve.cjs': `const app = require('next')({ dev: false, dir: __dirname });
+app.prepare().then(() => {
+  const server = require('node:http').createServer(app.getRequestHandler()).listen(0, '127.0.0.1', async () => {
+    console.log(await (await fetch('http://127.0.0.1:' + server.address().port + '/memory')).text());
+    process.exit();
+  });
+});`,
+          'next.config.mjs': "export default { serverExternalPackages: ['cistern'], experimental: { cpus: 1 } };",
+        },
+        { type: 'module' },
+      ),
+      'next',
+    );
+    const environment = { NEXT_TELEMETRY_DISABLED: '1' };
+    await run(execPath, ['node_modules/next/dist/bin/next', 'build'], { folder, environment });
+    expectIn(await run(execPath, ['serve.cjs'], { folder, environment }));
+    return versionOf('next');
+  },
+  "`serverExternalPackages: ['cistern']`, as Next.js needs for every package with an addon",
+);
 for (const [name, ssr] of [
   ['dependencies outside', {}],
   ['dependencies inside (`ssr.noExternal`)', { noExternal: true }],
@@ -525,7 +576,7 @@ ${tables.join('\n')}`;
 
 const words = argv.slice(2);
 const packed = join(scratch, 'packed');
-const tarballs = { main: packMain(packed), platform: await packPlatform(packed) };
+const tarballs = { main: packMain(packed), platform: await packPlatform(packed), alone: packMain(join(scratch, 'alone'), []) };
 registry = await servePackages(tarballs);
 try {
   installed = folderFor({}, { isEmpty: true });

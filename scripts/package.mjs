@@ -183,8 +183,10 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
     process.exit();
   }
   const wanted = positionals.length === 0 ? ['main', 'platform'] : positionals;
+  // Two tarballs that are installed together: no registry has what the main one would depend on, and Yarn insists.
+  const platformNames = positionals.length === 0 ? [] : values.platforms?.split(',');
   for (const each of wanted) {
     if (each !== 'main' && each !== 'platform') throw new Error(`main or platform, got ${each}`);
-    console.log(relative('.', each === 'main' ? packMain(out, values.platforms?.split(',')) : await packPlatform(out, values.for)));
+    console.log(relative('.', each === 'main' ? packMain(out, platformNames) : await packPlatform(out, values.for)));
   }
 }
