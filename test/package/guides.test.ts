@@ -6,7 +6,7 @@ const root = new URL('../../', import.meta.url);
 const text = (path: string) => readFileSync(new URL(path, root), 'utf8');
 
 /** Names that guides use and that others have defined. */
-const foreignNames = new Set(['cudaMemFree', 'numBytes']);
+const foreignNames = new Set(['cudaMemFree', 'numBytes', 'serverExternalPackages']);
 
 /** Names in camel case that a page puts in code within its sentences. */
 function namesIn(page: string): string[] {
