@@ -143,6 +143,7 @@ Status AllocateAsync(Environment& environment);
 Status DeallocateAsync(Environment& environment);
 Status CreatePool(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenPool(Environment& environment, const Napi::CallbackInfo& info);
+Status MakePoolCurrent(Environment& environment, const Napi::CallbackInfo& info);
 Status PoolAddress(Environment& environment, const Napi::CallbackInfo& info);
 Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info);
 Status PoolAllocations(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);

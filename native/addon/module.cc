@@ -137,6 +137,7 @@ constexpr Function kFunctions[] = {
     {"takeTensor", Cold<TakeTensor>},
     {"releaseTensor", Cold<ReleaseTensor>},
     {"openPool", Cold<OpenPool>},
+    {"makePoolCurrent", Cold<MakePoolCurrent>},
     {"poolAddress", Cold<PoolAddress>},
     {"destroyPool", Cold<DestroyPool>},
     {"poolAllocations", Cold<PoolAllocations>},

@@ -123,14 +123,19 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
 Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   std::uint64_t address;
-  if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address)) return kInvalidArgument;
+  bool is_current;
+  if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address) || !ReadBoolean(info[2], &is_current)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   Pool pool = reinterpret_cast<Pool>(static_cast<std::uintptr_t>(address));
   Status status = kSuccess;
-  if (pool == nullptr) status = environment.Counted<Call::kDeviceGetDefaultMemPool>(&pool, environment.DriverDevice(device));
+  if (is_current) {
+    status = environment.Counted<Call::kDeviceGetMemPool>(&pool, environment.DriverDevice(device));
+  } else if (pool == nullptr) {
+    status = environment.Counted<Call::kDeviceGetDefaultMemPool>(&pool, environment.DriverDevice(device));
+  }
   // The software device recognises a handle that is not one of its pools. CUDA may do so, and only CUDA could.
   std::uint64_t threshold = 0;
   if (status == kSuccess) {
@@ -141,6 +146,16 @@ Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
   if (handle == 0) return kHostOutOfMemory;
   environment.Out(1, static_cast<double>(handle));
   return kSuccess;
+}
+
+Status MakePoolCurrent(Environment& environment, const Napi::CallbackInfo& info) {
+  PoolEntry* pool;
+  std::uint64_t handle;
+  const Status status = FindPool(environment, info, &pool, &handle);
+  if (status != kSuccess) return status;
+  const RelaxedContextScope context(environment, pool->device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.Counted<Call::kDeviceSetMemPool>(environment.DriverDevice(pool->device), pool->pool);
 }
 
 Status PoolAddress(Environment& environment, const Napi::CallbackInfo& info) {

@@ -298,6 +298,8 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                             \
   X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                                        \
   X(DeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, (Pool * pool, DeviceOrdinal device))                                \
+  X(DeviceGetMemPool, "cuDeviceGetMemPool", 11020, (Pool * pool, DeviceOrdinal device))                                              \
+  X(DeviceSetMemPool, "cuDeviceSetMemPool", 11020, (DeviceOrdinal device, Pool pool))                                                \
   X(MemPoolDestroy, "cuMemPoolDestroy", 11020, (Pool pool))                                                                          \
   X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                                 \
   X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \

@@ -59,6 +59,7 @@ const Feature kFeatures[] = {
      {"cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemAllocFromPoolAsync",
       "cuMemFreeAsync"}},
     {"no default pool of a device: CudaAsyncMemoryResource({ pool: 'default' })", {"cuDeviceGetDefaultMemPool"}},
+    {"no current pool of a device: CudaAsyncMemoryResource({ pool: 'current' }) and its makeCurrent()", {"cuDeviceGetMemPool", "cuDeviceSetMemPool"}},
     {"no VirtualMemoryResource",
      {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
       "cuMemSetAccess"}},

@@ -64,6 +64,7 @@ class Device {
   // Made when it is first asked for.
   std::mutex default_pool_mutex;
   MemoryPool* default_pool = nullptr;
+  MemoryPool* current_pool = nullptr;  // null for the default pool
 
  private:
   std::mutex context_mutex_;

@@ -194,6 +194,27 @@ Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) {
   return status;
 }
 
+Status DeviceGetMemPool(Pool* pool, DeviceOrdinal ordinal) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  Device* device = FindDevice(ordinal);
+  if (device == nullptr) return kErrorInvalidDevice;
+  if (pool == nullptr) return kErrorInvalidValue;
+  Status status = device->Prepare();
+  MemoryPool* state;
+  if (status == kSuccess) status = CurrentPool(*device, &state);
+  if (status == kSuccess) *pool = HandleOf<Pool>(*state);
+  return status;
+}
+
+Status DeviceSetMemPool(DeviceOrdinal ordinal, Pool pool) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  Device* device = FindDevice(ordinal);
+  if (device == nullptr) return kErrorInvalidDevice;
+  MemoryPool* state;
+  const Status status = ResolvePool(pool, &state);
+  return status == kSuccess ? SetCurrentPool(*device, *state) : status;
+}
+
 Status MemPoolDestroy(Pool pool) {
   if (EndImportedPool(HandleBits(pool))) return kSuccess;
   MemoryPool* state;

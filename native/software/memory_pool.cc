@@ -354,11 +354,27 @@ Status DefaultPool(Device& device, MemoryPool** pool) {
   return status;
 }
 
+Status CurrentPool(Device& device, MemoryPool** pool) {
+  {
+    std::lock_guard<std::mutex> guard(device.default_pool_mutex);
+    *pool = device.current_pool;
+  }
+  return *pool != nullptr ? kSuccess : DefaultPool(device, pool);
+}
+
+Status SetCurrentPool(Device& device, MemoryPool& pool) {
+  if (pool.device != &device || pool.is_managed) return kErrorInvalidValue;
+  std::lock_guard<std::mutex> guard(device.default_pool_mutex);
+  device.current_pool = &pool;
+  return kSuccess;
+}
+
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle) {
   {
     Device& device = *pool.device;
     std::lock_guard<std::mutex> guard(device.default_pool_mutex);
     if (device.default_pool == &pool) return kErrorInvalidValue;
+    if (device.current_pool == &pool) device.current_pool = nullptr;
   }
   if (!PoolTable::Close(pool, handle)) return kErrorInvalidValue;
   Device& device = *pool.device;

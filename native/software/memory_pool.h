@@ -90,6 +90,9 @@ inline PoolTable pool_table;
 Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool is_exportable, MemoryPool** pool);
 // The pool that the device has by itself, and that cannot be destroyed.
 Status DefaultPool(Device& device, MemoryPool** pool);
+// The pool that cuMemAllocAsync takes memory from: the default pool, unless another one was set.
+Status CurrentPool(Device& device, MemoryPool** pool);
+Status SetCurrentPool(Device& device, MemoryPool& pool);
 // Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle);
 Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep);

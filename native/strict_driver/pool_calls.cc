@@ -46,6 +46,22 @@ bool IsAllZero(const PoolProperties& properties) {
   return properties.security_attributes == nullptr && properties.usage == 0;
 }
 
+Status CheckDeviceWithPools(DeviceOrdinal device) {
+  if (device < 0 || device >= settings().devices) return kErrorInvalidDevice;
+  return settings().has_pools ? kSuccess : kErrorNotSupported;
+}
+
+Pool DefaultPoolOf(DeviceOrdinal device) {
+  Pool& own = driver.default_pools[device];
+  if (own == nullptr) {
+    auto state = std::make_shared<PoolState>();
+    state->device = device;
+    driver.all_pools.insert(state);
+    own = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  }
+  return own;
+}
+
 }  // namespace
 
 Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
@@ -72,17 +88,32 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
 
 Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal device) {
   STRICT_DRIVER_ENTER("cuDeviceGetDefaultMemPool", kInit);
-  if (pool == nullptr) return kErrorInvalidValue;
-  if (device < 0 || device >= settings().devices) return kErrorInvalidDevice;
-  if (!settings().has_pools) return kErrorNotSupported;
-  Pool& own = driver.default_pools[device];
-  if (own == nullptr) {
-    auto state = std::make_shared<PoolState>();
-    state->device = device;
-    driver.all_pools.insert(state);
-    own = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  const Status status = CheckDeviceWithPools(device);
+  if (status != kSuccess || pool == nullptr) return pool == nullptr ? kErrorInvalidValue : status;
+  *pool = DefaultPoolOf(device);
+  return kSuccess;
+}
+
+Status DeviceGetMemPool(Pool* pool, DeviceOrdinal device) {
+  STRICT_DRIVER_ENTER("cuDeviceGetMemPool", kInit);
+  const Status status = CheckDeviceWithPools(device);
+  if (status != kSuccess || pool == nullptr) return pool == nullptr ? kErrorInvalidValue : status;
+  const auto set = driver.current_pools.find(device);
+  *pool = set != driver.current_pools.end() ? set->second : DefaultPoolOf(device);
+  return kSuccess;
+}
+
+Status DeviceSetMemPool(DeviceOrdinal device, Pool pool) {
+  STRICT_DRIVER_ENTER("cuDeviceSetMemPool", kInit);
+  Status status = CheckDeviceWithPools(device);
+  PoolRef state;
+  if (status == kSuccess) status = FindPool(pool, &state);
+  if (status != kSuccess) return status;
+  if (state->device != device) {
+    Report("MISUSE", "cuDeviceSetMemPool: %p is no pool of device %d", static_cast<void*>(pool), device);
+    return kErrorInvalidValue;
   }
-  *pool = own;
+  driver.current_pools[device] = pool;
   return kSuccess;
 }
 
@@ -96,6 +127,8 @@ Status MemPoolDestroy(Pool pool) {
     Report("MISUSE", "cuMemPoolDestroy: %p is the default pool of device %d", static_cast<void*>(pool), state->device);
     return kErrorInvalidValue;
   }
+  const auto set = driver.current_pools.find(state->device);
+  if (set != driver.current_pools.end() && set->second == pool) driver.current_pools.erase(set);
   driver.pools.Remove(pool);
   DestroyPool(state);
   return kSuccess;

@@ -181,6 +181,8 @@ struct Driver {
   HandleTable<ExecState> execs;
   HandleTable<UserObjectState> user_objects;
   std::map<DeviceOrdinal, Pool> default_pools;
+  // Those that were set; a device without one has its default pool as the current one.
+  std::map<DeviceOrdinal, Pool> current_pools;
   std::set<PoolRef> all_pools;  // including destroyed ones that still have memory
   std::map<std::uintptr_t, AllocationRef> allocations;
   std::map<std::string, std::uint64_t> calls;

@@ -392,8 +392,11 @@ export interface NativeBinding {
   releaseTensor(tensor: number): void;
   /**
    * `[1]`: a handle for a pool that was made elsewhere; address 0 is the device's default pool.
+   * @param isCurrent the device's current pool, and no address
    */
-  openPool(device: number, address: number): void;
+  openPool(device: number, address: number, isCurrent: boolean): void;
+  /** Makes the pool the current one of its device. */
+  makePoolCurrent(pool: number): void;
   /** `[1]`: the driver's own handle (`CUmemoryPool`). */
   poolAddress(pool: number): void;
   /**

@@ -8,7 +8,8 @@ import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from
 export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResourceOptions {
   /**
    * A pool that was made elsewhere: `'default'` for the device's own, which other libraries of the
-   * process may use too, or the driver's handle of a pool of the device (a `CUmemoryPool` or
+   * process may use too; `'current'` for the one that `cuMemAllocAsync` takes memory from when this is constructed, which is the default pool unless
+   * somebody has set another; or the driver's handle of a pool of the device (a `CUmemoryPool` or
    * `cudaMemPool_t` as an address). It is used and not destroyed, and its settings are its owner's:
    * `initialBytes`, `maximumBytes` and `releaseThresholdBytes` cannot be given with it. The figures of `usage()`,
    * `reservedBytes` and its peak are those of the whole pool, whoever uses it, and resetting the
@@ -20,7 +21,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * Counterpart of `rmm::mr::cuda_async_view_memory_resource`.
    * @defaultValue a new pool, destroyed with the resource
    */
-  readonly pool?: 'default' | number | bigint;
+  readonly pool?: 'default' | 'current' | number | bigint;
   /**
    * Whether buffers in the pool's memory can be exported to other processes
    * ({@link DeviceBuffer.export}). CUDA then creates the pool with a handle type, POSIX file
@@ -94,18 +95,30 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
       throw new UnsupportedError('the driver has no pools that can be exported to other processes: use a pool over CudaMemoryResource');
     }
   }
+
+  /**
+   * Makes the pool the current one of its device: what other libraries of the process allocate with `cuMemAllocAsync` or
+   * `cudaMallocAsync`, which name no pool, comes from it from now on, and counts in its figures. If it is destroyed, the device's default
+   * pool is the current one again; memory that others have of it stays valid.
+   *
+   * Counterpart of `cudaDeviceSetMemPool`.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed; DriverError if the driver refuses.
+   */
+  makeCurrent(): void {
+    this.makePoolCurrent();
+  }
 }
 
-/** The driver's handle of a pool that was made elsewhere, 0 for the device's default pool. */
-function poolAddress(options: CudaAsyncMemoryResourceOptions): number | undefined {
+/** The pool that was made elsewhere: by the driver's handle, or as a pool of the device. */
+function poolAddress(options: CudaAsyncMemoryResourceOptions): number | 'default' | 'current' | undefined {
   const { pool } = options;
   if (pool === undefined) return undefined;
   if (typeof pool !== 'string' && typeof pool !== 'number' && typeof pool !== 'bigint') {
-    throw new ArgumentTypeError(`pool must be 'default', a number or a bigint, got ${formatValue(pool)}`);
+    throw new ArgumentTypeError(`pool must be 'default', 'current', a number or a bigint, got ${formatValue(pool)}`);
   }
-  const address = pool === 'default' ? 0 : Number(pool);
-  if (typeof pool === 'string' ? pool !== 'default' : !Number.isSafeInteger(address) || address <= 0) {
-    throw new ArgumentRangeError(`pool must be 'default' or a handle from 1 to 2^53 - 1, got ${formatValue(pool)}`);
+  const address = pool === 'default' || pool === 'current' ? pool : Number(pool);
+  if (typeof address === 'number' && (typeof pool === 'string' || !Number.isSafeInteger(address) || address <= 0)) {
+    throw new ArgumentRangeError(`pool must be 'default', 'current' or a handle from 1 to 2^53 - 1, got ${formatValue(pool)}`);
   }
   for (const name of ['exportable', 'initialBytes', 'maximumBytes', 'releaseThresholdBytes'] as const) {
     if (options[name] === undefined) continue;
@@ -122,7 +135,7 @@ export const cudaAsyncKind = defineUpstream({
   name: 'cuda-async',
   summary: 'device memory from a stream-ordered pool of the driver',
   options: {
-    pool: { type: 'word', words: ['default'], summary: "takes memory from the device's default pool", default: 'a new pool' },
+    pool: { type: 'word', words: ['default', 'current'], summary: 'takes memory from a pool of the device', default: 'a new pool' },
     initialBytes: { type: 'size', summary: 'reserved at once', default: '0' },
     maximumBytes: { type: 'size', summary: 'the most it holds', default: "the driver's own limit" },
     releaseThresholdBytes: { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },

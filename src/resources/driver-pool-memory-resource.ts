@@ -66,14 +66,14 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
   #isDisposed = false;
 
   /**
-   * @param address the driver's handle of a pool that was made elsewhere, 0 for the device's
-   * default pool; `undefined` makes a pool
+   * @param address the driver's handle of a pool that was made elsewhere, or a pool of the device;
+   * `undefined` makes a pool
    * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
    */
   protected constructor(
     memoryKind: 'device' | 'managed',
     options: ManagedAsyncMemoryResourceOptions,
-    address: number | undefined,
+    address: number | 'default' | 'current' | undefined,
     isExportable: boolean,
     maximumBytes: number = Number.POSITIVE_INFINITY,
   ) {
@@ -89,7 +89,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
       this.device,
       address === undefined ? { releaseThresholdBytes, isManaged, isExportable, maximumBytes } : { address },
     );
-    if (address !== undefined && address > 0) this.#assertPoolOfDevice(address);
+    if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
   }
 
@@ -135,6 +135,12 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
   get nativeHandle(): number {
     this.#assertLive('read the handle of the pool');
     return this.#pool.address;
+  }
+
+  /** @internal What `makeCurrent` of the derived class does. */
+  protected makePoolCurrent(): void {
+    this.#assertLive('make the pool the current one');
+    this.#pool.makeCurrent();
   }
 
   /** Bytes that the pool may keep at a synchronization; Infinity for all. */

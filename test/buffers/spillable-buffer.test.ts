@@ -25,6 +25,7 @@ import {
   withQuota,
 } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
+import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 import { valuesOf } from '../support/stream-order.js';
 
 const disposedError = code('ERR_CISTERN_DISPOSED');
@@ -52,6 +53,8 @@ afterEach(() => {
   for (const each of [resource, pool, host, leaf, pinned, stream]) each[Symbol.dispose]();
   expect([leaf.reservedBytes, pinned.reservedBytes, watchedBuffers().count]).toEqual([0, 0, 0]);
 });
+
+checkOrderInEachTest();
 
 const driverCalls = ['cuMemcpyAsync', 'cuMemHostAlloc', 'cuEventCreate', 'cuEventRecord', 'cuStreamWaitEvent', 'cuMemFreeHost'];
 
@@ -213,6 +216,17 @@ describe('a pin', () => {
     expect(resource.spill()).toBe(MiB);
     hold.release();
     expect(await contents(buffer)).toEqual([7]);
+  });
+
+  test('comes after what others have queued within theirs', async () => {
+    using other = new Stream({ nonBlocking: true });
+    using third = new Stream({ nonBlocking: true });
+    using buffer = made(MiB, 1);
+    using one = await buffer.pin(stream);
+    (await buffer.pin(other)).dispose();
+    set(one.ptr, 7, 1, MiB, stream);
+    using two = await buffer.pin(third);
+    expect([...new Set(await two.toHost())]).toEqual([7]);
   });
 
   test('waits for memory that others give back, in the order of the calls', async () => {

@@ -49,6 +49,7 @@ const program = `
       resource.dispose();
     });
   }
+  attempt('current pool', () => new c.CudaAsyncMemoryResource({ pool: 'current' }).dispose());
   attempt('default pool', () => new c.CudaAsyncMemoryResource({ pool: 'default' }).dispose());
   attempt('exportable pool', () => new c.CudaAsyncMemoryResource({ exportable: true }).dispose());
   const plain = new c.CudaMemoryResource();
@@ -104,8 +105,12 @@ const program = `
 
 /** What fails without a function. Of those not named here, nothing does, or the driver is refused. */
 const costs: readonly (readonly [RegExp, string])[] = [
-  [/^cuMemPool(Create|Destroy|TrimTo|.etAttribute)$|^cuMem(AllocFromPool|Free)Async$/, 'async,managedAsync,default pool,exportable pool'],
+  [
+    /^cuMemPool(Create|Destroy|TrimTo|.etAttribute)$|^cuMem(AllocFromPool|Free)Async$/,
+    'async,managedAsync,current pool,default pool,exportable pool',
+  ],
   [/^cuDeviceGetDefaultMemPool$/, 'default pool'],
+  [/^cuDeviceGetMemPool$/, 'current pool'],
   [/^cuMem(GetAllocationGranularity|Address(Reserve|Free)|Create|Release|Map|Unmap|SetAccess)$/, 'virtual'],
   [/^cuMemAllocManaged$/, 'managed'],
   [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess|MemPoolSetAccess)$/, 'peers'],

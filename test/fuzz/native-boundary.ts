@@ -171,7 +171,8 @@ const callArguments: {
   endManagedMoves: () => [],
   viewFromHost: (run) => [run.address(), run.size()],
   endView: () => [new ArrayBuffer(8)],
-  openPool: (run) => [run.device(), run.poolAddress()],
+  openPool: (run) => [run.device(), run.poolAddress(), run.oneOf([true, false])],
+  makePoolCurrent: (run) => [run.handle('pool')],
   poolAddress: (run) => [run.handle('pool')],
   onReturned: (run) => [run.callback()],
   handOver: (run) => [run.address(), run.size(), run.size(), 256, run.reader.byte() % 5, run.device(), run.handle('stream'), run.boolean()],
@@ -599,7 +600,7 @@ class Run {
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
     // The default pools outlive the run, and must not keep memory.
     for (let device = 0; device < deviceCount; device++) {
-      this.#succeed('openPool', device, 0);
+      this.#succeed('openPool', device, 0, false);
       this.#succeed('setPoolAttribute', this.#live.pool.at(-1), releaseThreshold, 0);
     }
     for (const [address, { bytes, reservation }] of [...this.#virtual]) {

@@ -10,6 +10,7 @@ import {
   CudaMemoryResource,
   Device,
   DeviceBuffer,
+  type DriverPoolMemoryResource,
   driverCallCounts,
   Event,
   failCall,
@@ -234,7 +235,7 @@ describe('CudaAsyncMemoryResource', () => {
 describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
   const calls = (name: string) => driverCallCounts().byFunction[name] as number;
   // A pool is made with memory for a moment, to see of what kind it is; the driver counts a free once a synchronization has seen it.
-  const settledUsedBytes = (resource: CudaAsyncMemoryResource) => {
+  const settledUsedBytes = (resource: DriverPoolMemoryResource) => {
     Device.get().synchronizeSync();
     return resource.usage().usedBytes;
   };
@@ -256,6 +257,32 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
     using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: second, stream });
     expect(buffer.toHostSync()).toEqual(Uint8Array.of(1, 2, 3));
     expect(calls('cuMemPoolDestroy')).toBe(destroyed);
+  });
+
+  test('uses the current pool of the device, which is the default one unless another was set', () => {
+    needMemoryPools();
+    using stream = new Stream();
+    using standard = new CudaAsyncMemoryResource({ pool: 'default' });
+    const current = () => {
+      using resource = new CudaAsyncMemoryResource({ pool: 'current' });
+      return resource.nativeHandle;
+    };
+    expect(current()).toBe(standard.nativeHandle);
+    const own = new CudaAsyncMemoryResource();
+    own.makeCurrent();
+    expect(current()).toBe(own.nativeHandle);
+    using user = new CudaAsyncMemoryResource({ pool: 'current' });
+    const pointer = user.allocate(4096, stream);
+    expect(settledUsedBytes(own)).toBe(4096);
+    user.deallocate(pointer, 4096, stream);
+    using other = new CudaAsyncMemoryResource();
+    other.makeCurrent();
+    // The end of a pool that is not the current one changes nothing.
+    own.dispose();
+    expect(() => own.makeCurrent()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(current()).toBe(other.nativeHandle);
+    other.dispose();
+    expect(current()).toBe(standard.nativeHandle);
   });
 
   test('frees at its end what was allocated through it, and nothing else', () => {

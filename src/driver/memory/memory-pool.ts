@@ -33,8 +33,8 @@ export type PoolSource =
       readonly maximumBytes: number;
     }
   | {
-      /** The driver's own handle (`CUmemoryPool`); 0 for the device's default pool. */
-      readonly address: number;
+      /** The driver's own handle (`CUmemoryPool`), or a pool of the device. */
+      readonly address: number | 'default' | 'current';
     };
 
 /**
@@ -51,9 +51,10 @@ export class DriverMemoryPool implements Disposable {
     this.device = device;
     if ('address' in source) {
       const { address } = source;
-      this.#name = `${address === 0 ? 'the default pool' : 'a stream-ordered pool'} of device ${device.index}`;
-      native().openPool(device.index, address);
-      check(address === 0 ? `open the default pool of device ${device.index}` : `use the memory pool with handle ${address}`);
+      const ofDevice = typeof address === 'string' ? `the ${address} pool` : undefined;
+      this.#name = `${ofDevice ?? 'a stream-ordered pool'} of device ${device.index}`;
+      native().openPool(device.index, typeof address === 'string' ? 0 : address, address === 'current');
+      check(ofDevice === undefined ? `use the memory pool with handle ${address}` : `open ${this.#name}`);
     } else {
       const { releaseThresholdBytes, isManaged, isExportable, maximumBytes } = source;
       this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
@@ -69,6 +70,12 @@ export class DriverMemoryPool implements Disposable {
     native().poolAddress(this.#handle);
     check('read the handle of a memory pool');
     return mailbox[1] as number;
+  }
+
+  /** Makes this the pool of the device that `cuMemAllocAsync` uses. */
+  makeCurrent(): void {
+    native().makePoolCurrent(this.#handle);
+    check(`make ${this.#name} the current one`);
   }
 
   /** At a synchronization the pool returns memory above this many bytes. */
