@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { currentBackend } from '../../src/index.js';
 import { proveSpill } from './spill-programs.js';
 
 /** The long form is `npm run prove -- --spill`. */
@@ -8,5 +9,10 @@ test('random programs find the contents of every buffer, wherever it has been, a
   const counts = await proveSpill(programs, 28_101);
   expect(counts.programs).toBe(programs);
   // They did enough to be meaningful.
-  for (const [what, count] of Object.entries(counts)) expect([what, count > 0]).toEqual([what, true]);
+  const isReal = currentBackend() !== 'software';
+  for (const [what, count] of Object.entries(counts)) {
+    // Only the software device fails at calls of choice.
+    if (what === 'failures' && isReal) continue;
+    expect([what, count > 0]).toEqual([what, true]);
+  }
 }, 300_000);
