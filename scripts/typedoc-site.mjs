@@ -149,6 +149,11 @@ export function load(app) {
       categorize(reflection, groups.find(([place]) => file.includes(place))?.[1] ?? 'Other');
     }
   });
+  app.converter.on(Converter.EVENT_RESOLVE_END, ({ project }) => {
+    // The front page has its name above it already.
+    const [first] = project.readme ?? [];
+    if (first?.kind === 'text') first.text = first.text.replace(/^# .*\n+/, '');
+  });
   app.renderer.on(IndexEvent.PREPARE_INDEX, (event) => prepareIndex(event, wordsOf));
 }
 
