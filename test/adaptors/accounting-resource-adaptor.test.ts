@@ -16,8 +16,10 @@ import {
   withResource,
 } from '../../src/index.js';
 import { caught } from '../support/errors.js';
+import { printed } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { stream } from '../support/stream.js';
+import { runWithWorkers } from '../support/workers.js';
 
 function accounting(): AccountingResourceAdaptor {
   return new AccountingResourceAdaptor(new SpyResource());
@@ -401,5 +403,44 @@ describe('arguments', () => {
     labels.user = 'bob';
     expect(account.labels).toEqual({ user: 'ada' });
     expect(Object.isFrozen(account.labels)).toBe(true);
+  });
+});
+
+describe('memory that goes to other workers', () => {
+  const worker = (end: string) => `
+    const [worker] = start(\`
+      const stream = new Stream();
+      const buffers = [DeviceBuffer.attach(await received(), { stream })];
+      post('attached');
+      await received();
+      ${end}
+      post('done');
+    \`);
+    const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    const resource = new cistern.AccountingResourceAdaptor(pool);
+    const stream = new Stream();
+    const account = new cistern.Account({ name: 'a' });
+    const buffer = account.run(() => new DeviceBuffer(64 * KiB, { stream, resource }));
+    const came = received(worker);
+    worker.postMessage(buffer.detach());
+    await came;
+    show(account.liveBytes);`;
+  const home = `
+    for (let i = 0; i < 2000 && account.liveBytes > 0; i++) await setTimeout(1);
+    show(account.liveBytes, account.peakBytes, account.totalBytes);
+    process.exit();`;
+
+  test('is paid back once it came home', () => {
+    const end = runWithWorkers(`${worker('buffers.pop().dispose();')}
+      worker.postMessage('go on');
+      ${home}`);
+    expect(end).toEqual(printed('65536', '0 65536 65536'));
+  });
+
+  test('is paid back if the worker ends without disposing it', () => {
+    const end = runWithWorkers(`${worker('process.exit();')}
+      worker.postMessage('go on');
+      ${home}`);
+    expect(end).toEqual(printed('65536', '0 65536 65536'));
   });
 });

@@ -1,0 +1,57 @@
+import { expect, test } from 'vitest';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  currentAccount,
+  DeviceBuffer,
+  KiB,
+  PoolMemoryResource,
+  reclaimUnreachableBuffers,
+  withQuota,
+} from '../../src/index.js';
+import { liveAccounts } from '../../src/lifetimes/account.js';
+import { stream } from '../support/stream.js';
+import { collectGarbage, collectGarbageUntil } from './collection.js';
+
+const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1024 * KiB });
+
+test('memory of a buffer that the collector takes is paid back, in whatever scope that is', async () => {
+  const resource = new AccountingResourceAdaptor(pool);
+  const [tenant, other] = [new Account({ name: 'tenant' }), new Account({ name: 'other' })];
+  (() => {
+    tenant.run(() => withQuota({ name: 'request' }, () => new DeviceBuffer(64 * KiB, { stream, resource })));
+  })();
+  expect(tenant.liveBytes).toBe(64 * KiB);
+  await collectGarbage();
+  other.run(() => reclaimUnreachableBuffers('major'));
+  expect([tenant.liveBytes, other.liveBytes, other.totalBytes]).toEqual([0, 0, 0]);
+});
+
+test('an account that is dropped stays as long as memory is charged to it, and no longer', async () => {
+  const resource = new AccountingResourceAdaptor(pool);
+  const paths = () => liveAccounts().map(({ path }) => path);
+  const pointer = (() => withQuota({ name: 'dropped' }, () => resource.allocate(256, stream)))();
+  await collectGarbage();
+  expect(paths()).toContain('dropped');
+  expect(resource.accountOf(pointer)?.liveBytes).toBe(256);
+  resource.deallocate(pointer, 256, stream);
+  // The scope that was asked for last is remembered until the next question.
+  expect(currentAccount()).toBeUndefined();
+  // Whoever looks at a weak reference keeps its object until the turn ends, so nobody looks before.
+  for (let round = 0; round < 3; round++) await collectGarbage();
+  expect(paths()).not.toContain('dropped');
+});
+
+test('memory of a grant that is dropped goes back, and what is still allocated as it is freed', async () => {
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 256 * KiB });
+  const pointer = await (async () => (await resource.reserve(192 * KiB)).run(() => resource.allocate(64 * KiB, stream)))();
+  const waiting = resource.reserve(192 * KiB);
+  await collectGarbageUntil(() => resource.statistics().waiting === 0);
+  const grant = await waiting;
+  expect(resource.statistics()).toMatchObject({ committedBytes: 256 * KiB, grants: 1 });
+  resource.deallocate(pointer, 64 * KiB, stream);
+  grant.dispose();
+  expect(resource.statistics().committedBytes).toBe(0);
+});
