@@ -3,6 +3,7 @@ import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js'
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
+  createResourceStack,
   Device,
   DeviceBuffer,
   FailureCallbackResourceAdaptor,
@@ -10,6 +11,7 @@ import {
   MiB,
   type ResourceKind,
   resourceKinds,
+  type Specification,
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
@@ -24,7 +26,7 @@ interface Subject {
 function subjectOf(kind: ResourceKind): Subject {
   const { options = {} } = exampleOf(kind);
   const values = Object.entries(options).map(([name, value]) => {
-    return [name, kind.options[name]?.type === 'resource' ? new CudaMemoryResource() : value];
+    return [name, kind.options[name]?.type === 'resource' ? createResourceStack(value as Specification).resource : value];
   });
   const make = (upstream: MemoryResource) => {
     const upstreamOf = (device: Device) => new CudaMemoryResource({ device });
