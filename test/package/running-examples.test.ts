@@ -23,7 +23,8 @@ beforeAll(async () => {
   });
   const log = await readAllocationLog(join(folder, 'trace.csv.gz'));
   await recordReplay(log, 'pool(cuda)', join(folder, 'run.cistern'));
-  for (const name of ['pool.cistern', 'arena.cistern']) copyFileSync(join(folder, 'run.cistern'), join(folder, name));
+  for (const name of ['pool', 'arena', 'batch-8', 'batch-16', 'monday', 'tuesday'])
+    copyFileSync(join(folder, 'run.cistern'), join(folder, `${name}.cistern`));
   writeFileSync(join(folder, 'A.1048576.csv'), problem);
 });
 
