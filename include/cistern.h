@@ -1,10 +1,11 @@
 /*
- * The interface of cistern to addons, in C. It needs Node's headers (Node-API 6 or newer) and
- * nothing else: every function is here. A build finds this folder with
+ * The interface of cistern to addons, in C. It needs Node's headers (Node-API 6 or newer),
+ * cistern_resource.h beside it, and nothing else: every function is here. A build finds this folder with
  *
  *     node -p "require('cistern/include')"
  *
- * The functions are for the JavaScript thread, inside a call from JavaScript. They return a
+ * The functions are for the JavaScript thread, inside a call from JavaScript; those of the table that
+ * cistern_get_thread_safe_resource gives, for any thread. They return a
  * napi_status. For anything but napi_ok a JavaScript exception is pending, with one of cistern's
  * codes (docs/errors.md): return to JavaScript. Addresses, sizes and handles are integers below 2^53.
  *
@@ -19,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+#include "cistern_resource.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,12 +39,6 @@ extern "C" {
  */
 static const napi_type_tag cistern_dlpack_versioned_tag = {0x7f1c9bd9b2d64f2bULL, 0x9a3e5f0c61d84ea7ULL};
 static const napi_type_tag cistern_dlpack_unversioned_tag = {0x2b8d0c7e94f14a65ULL, 0x8c5790ab3de2f146ULL};
-
-/* Where memory is, and who can access it. */
-enum cistern_memory_kind { CISTERN_DEVICE = 0, CISTERN_MANAGED = 1, CISTERN_PINNED_HOST = 2, CISTERN_HOST = 3 };
-
-/* The handles of the default streams, as CUDA has them (CU_STREAM_LEGACY, CU_STREAM_PER_THREAD). */
-enum { CISTERN_LEGACY_STREAM = 1, CISTERN_PER_THREAD_STREAM = 2 };
 
 /* What an addon keeps for each environment; see cistern_open. */
 typedef struct cistern_interface {
@@ -224,8 +221,25 @@ static inline napi_status cistern_get_resource(napi_env env, const cistern_inter
 }
 
 /*
+ * The table of a ThreadSafeArenaMemoryResource, whose functions any thread may call until release. Any other
+ * resource is refused. An older version of cistern has none: the call fails then.
+ */
+static inline napi_status cistern_get_thread_safe_resource(napi_env env, const cistern_interface* opened, napi_value value,
+                                                           const cistern_thread_safe_resource** resource) {
+  double address = 0;
+  napi_value functions;
+  napi_status status = cistern_functions_(env, opened, &functions);
+  *resource = NULL;
+  if (status == napi_ok) status = cistern_read_(env, functions, "threadSafeResource", value, &address, 1);
+  if (status != napi_ok) return status;
+  *resource = (const cistern_thread_safe_resource*)(uintptr_t)address;
+  return napi_ok;
+}
+
+/*
  * A DeviceBuffer with memory that was allocated from the resource with `bytes` bytes. The buffer
- * frees it there. If this fails, the memory is still the caller's.
+ * frees it there. If this fails, the memory is still the caller's. Memory of a thread-safe resource may
+ * come from any thread: the resource is that of cistern_get_resource for the same object.
  */
 static inline napi_status cistern_adopt(const cistern_resource* resource, uint64_t pointer, uint64_t bytes, uint64_t stream,
                                         napi_value* buffer) {

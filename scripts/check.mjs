@@ -128,6 +128,7 @@ const steps = {
     }
   },
   'clang-format': clangFormat,
+  'native-index': () => run('node', ['scripts/build-native-index.mjs', '--check']),
   // All that is native, with every warning an error.
   warnings: () => buildPreset('warnings'),
   build: () => run('npm', ['run', 'build']),
@@ -151,7 +152,19 @@ const steps = {
 
 const groups = {
   // What a change breaks most easily where no test looks.
-  quick: ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'],
+  quick: [
+    'lint',
+    'types',
+    'clang-format',
+    'native-index',
+    'warnings',
+    'unused',
+    'package',
+    'api',
+    'docs',
+    'cuda-header',
+    'strict-driver-suite',
+  ],
   'sanitized-addon': Object.keys(nativeSuites).map((name) => `sanitized-addon-${name}`),
 };
 

@@ -29,6 +29,7 @@ import { hostKind } from './resources/host-memory-resource.js';
 import { managedAsyncKind } from './resources/managed-async-memory-resource.js';
 import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
+import { threadSafeArenaKind } from './resources/thread-safe-arena-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
 
 export type { AdmissionStatistics } from './adaptors/admission/admission-statistics.js';
@@ -125,6 +126,11 @@ export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
 export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
+export {
+  ThreadSafeArenaMemoryResource,
+  type ThreadSafeArenaMemoryResourceOptions,
+  type ThreadSafeArenaStatistics,
+} from './resources/thread-safe-arena-memory-resource.js';
 export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
 
 /** Every kind of resource that a specification can name, in the order of listings. */
@@ -135,6 +141,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   managedAsyncKind,
   virtualKind,
   globalArenaKind,
+  threadSafeArenaKind,
   pinnedHostKind,
   hostKind,
   poolKind,

@@ -4,6 +4,8 @@
 //   bench_native malloc TRACE.bin [--library PATH] [--repetitions N]
 //                                                     a trace through malloc and free of glibc, or mi_malloc and mi_free of PATH
 //   bench_native null TRACE.bin [--repetitions N]     the same loop over the same trace around calls that do nothing
+//   bench_native index TRACE.bin [--repetitions N]    the same loop over the same trace through the free-space index in C++, with
+//                                                     a hash (FNV-1a) of the addresses
 //   bench_native holes N [--library PATH] [--repetitions N]
 //                                                     allocations and frees of 4 KiB among N free holes, as subjects/holes.mjs makes them
 //
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "software/software_device.h"
+#include "suballocation/index_functions.h"
 
 namespace {
 
@@ -282,6 +285,51 @@ int Replay(const char* subject, const char* path, Allocator allocator, int repet
   return 0;
 }
 
+// Bytes from `kIndexBase` on, in one lane.
+constexpr double kIndexBase = 1099511627776.0;
+constexpr std::uint32_t kIndexUnits = 0x7fffffff;
+constexpr double kUnitBytes = 256;
+
+int ReplayIndex(const char* path, int repetitions) {
+  namespace index_of = cistern::suballocation;
+  const Trace trace = ReadTrace(path);
+  std::vector<double> slots(trace.slot_count, -1);
+  std::vector<double> sizes(trace.slot_count, 0);
+  Figures figures;
+  std::uint64_t hash = 0;
+  for (int i = 0; i <= repetitions; ++i) {
+    index_of::IndexModule module;
+    const std::uint32_t index = index_of::createIndex(&module);
+    const std::uint32_t lane = index_of::addLane(&module, index);
+    if (index == 0 || lane == 0 || !index_of::addSegment(&module, index, kIndexBase, kIndexUnits, lane)) Die("no memory for an index");
+    if (i == 0) {  // warms up
+      hash = 14695981039346656037u;
+    }
+    std::uint64_t failures = 0;
+    const std::int64_t start = Now();
+    for (const TraceEvent& event : trace.events) {
+      if (event.is_free != 0) {
+        failures += index_of::freeAt(&module, index, slots[event.slot], static_cast<std::uint32_t>(sizes[event.slot]), lane) == 0;
+      } else {
+        const auto units = static_cast<std::uint32_t>(std::ceil(event.bytes / kUnitBytes));
+        const auto slack = static_cast<std::uint32_t>(units * kUnitBytes - event.bytes);
+        const double address = index_of::allocate(&module, index, units, slack, lane, ~0u);
+        failures += address < 0;
+        slots[event.slot] = address;
+        sizes[event.slot] = event.bytes;
+        if (i == 0) hash = (hash ^ static_cast<std::uint64_t>(address)) * 1099511628211u;
+      }
+    }
+    if (i > 0) figures.Add(Now() - start, trace.events.empty() ? 1 : trace.events.size());
+    if (failures != 0) Die(std::to_string(failures) + " operations failed");
+  }
+  std::printf("{\n  \"mode\": \"index\", \"trace\": \"%s\", \"events\": %zu, \"repetitions\": %d, \"hash\": \"%016llx\",\n", path,
+              trace.events.size(), repetitions, static_cast<unsigned long long>(hash));
+  figures.Print("nanosecondsPerOperation", "");
+  std::printf("}\n");
+  return 0;
+}
+
 // xorshift32, as in support/numbers.mjs.
 class SeededNumbers {
  public:
@@ -381,10 +429,12 @@ int main(int argc, char** argv) {
   }
   if (std::strcmp(mode, "software-async") == 0) return RunSoftwareAsync(repetitions);
   if (trace == nullptr) {
-    Die("usage: bench_native software-async | malloc TRACE.bin [--library PATH] | null TRACE.bin | holes N [--library PATH]"
+    Die("usage: bench_native software-async | malloc TRACE.bin [--library PATH] | null TRACE.bin | index TRACE.bin | holes N [--library "
+        "PATH]"
         "  [--repetitions N]");
   }
   if (std::strcmp(mode, "malloc") == 0) return Replay(library == nullptr ? "glibc" : library, trace, LoadAllocator(library), repetitions);
+  if (std::strcmp(mode, "index") == 0) return ReplayIndex(trace, repetitions);
   if (std::strcmp(mode, "null") == 0) return Replay("null", trace, {AllocateNothing, FreeNothing}, repetitions);
   if (std::strcmp(mode, "holes") == 0) {
     int holes = std::atoi(trace);

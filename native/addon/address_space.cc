@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "addon/native_status.h"
+#include "cuda/native_status.h"
 
 namespace cistern {
 

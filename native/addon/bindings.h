@@ -226,6 +226,16 @@ Status IsAskedForSuperblocks(Environment& environment);
 Status TakeArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
 Status AnswerArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
 
+// thread_safe_arenas.cc
+Status OpenThreadSafeArena(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseThreadSafeArena(Environment& environment, const Napi::CallbackInfo& info);
+Status AllocateThreadSafe(Environment& environment);
+Status DeallocateThreadSafe(Environment& environment);
+Status ClaimThreadSafe(Environment& environment, const Napi::CallbackInfo& info);
+Status ThreadSafeStatistics(Environment& environment, const Napi::CallbackInfo& info);
+Status ResetThreadSafePeak(Environment& environment, const Napi::CallbackInfo& info);
+Status ThreadSafeTable(Environment& environment, const Napi::CallbackInfo& info);
+
 // shared_counts.cc
 Status OpenShare(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseShare(Environment& environment, const Napi::CallbackInfo& info);

@@ -15,6 +15,7 @@
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
+#include "addon/thread_safe_arenas.h"
 #include "addon/user_objects.h"
 #include "software/software_device.h"
 
@@ -33,12 +34,12 @@ PrimaryContexts& Contexts() {
   return contexts;
 }
 
-std::uint64_t NextId() {
+}  // namespace
+
+std::uint64_t NextEnvironmentId() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
-
-}  // namespace
 
 void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   if (env == nullptr) return;  // the environment is ending
@@ -56,7 +57,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   DeliverEndedParts(*environment);
 }
 
-Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
+Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextEnvironmentId()) {}
 
 void Environment::Start() {
   array_buffer_constructor = Napi::Persistent(env.Global().Get("ArrayBuffer").As<Napi::Function>());
@@ -142,6 +143,7 @@ void Environment::LeaveToOrphans() {
   AppendImportsOf(*this, &orphans);
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
+  EndThreadSafeArenasOf(*this, &orphans);
   EndGlobalArenasOf(*this, &orphans);
   LeaveOrphans(*this, std::move(orphans));
 }

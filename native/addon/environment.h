@@ -18,12 +18,13 @@
 #include "addon/event_loop.h"
 #include "addon/handle_table.h"
 #include "addon/internal_events.h"
-#include "addon/native_status.h"
 #include "addon/peers.h"
 #include "addon/shared_counts.h"
 #include "addon/staging.h"
 #include "addon/weak_references.h"
+#include "cuda/driver_in_use.h"
 #include "cuda/driver_table.h"
+#include "cuda/native_status.h"
 
 namespace cistern {
 
@@ -33,6 +34,12 @@ struct ExportedTensor;
 struct Gate;
 struct HostNode;
 struct WatchedEvent;
+namespace arenas {
+class ThreadSafeArena;
+}
+
+// Different for every environment, and everything else that has memory of a global arena; never 0.
+std::uint64_t NextEnvironmentId();
 
 // The attachment of a stream or an event that environments share; see hand_overs.h. Zeros: of none.
 struct SharedObject {
@@ -79,6 +86,11 @@ struct PoolEntry {
   bool is_managed = false;
 };
 
+struct ThreadArenaEntry {
+  std::shared_ptr<arenas::ThreadSafeArena> arena;
+  bool is_closed = false;  // by JavaScript, which may still have memory of it
+};
+
 // A blocking call that has stopped for a host function; see stopped_calls.h.
 struct StoppedCall {
   Event event = nullptr;  // what the call waits for; null: no call
@@ -97,21 +109,6 @@ struct StoppedAllocation {
   std::uint64_t last_function = 0;
   int generations = 0;
   std::uint64_t next_call = 0;  // as above
-};
-
-// The table that calls go through: the backend's own, or one in front of it while stream order is
-// checked. Another thread may exchange it at any time; either table is valid to call.
-class DriverInUse {
- public:
-  DriverInUse& operator=(const DriverTable* table) {
-    table_.store(table, std::memory_order_release);
-    return *this;
-  }
-  operator const DriverTable*() const { return table_.load(std::memory_order_acquire); }
-  const DriverTable* operator->() const { return *this; }
-
- private:
-  std::atomic<const DriverTable*> table_{nullptr};
 };
 
 // The member of the driver table for each function, so that one template makes and counts every
@@ -224,6 +221,7 @@ class Environment {
   HandleTable<GraphEntry> graphs;
   HandleTable<GraphExecEntry> graph_execs;
   HandleTable<std::shared_ptr<AddressSpace>> address_spaces;
+  HandleTable<ThreadArenaEntry> thread_safe_arenas;
   HandleTable<std::shared_ptr<Gate>> holds;
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
   std::set<ExportedTensor*> exported_tensors;

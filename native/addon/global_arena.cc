@@ -1,11 +1,7 @@
 #include "addon/global_arena.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,177 +12,29 @@
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
+#include "arenas/global_arena.h"
 
 namespace cistern {
 namespace {
 
-constexpr std::uint64_t kNobody = 0;
+using namespace arenas;
+
 constexpr std::uint64_t kLeastAlignment = 256;
 
-using Clock = std::chrono::steady_clock;
 // How long one call waits for other environments: a worker that is terminated ends after it.
 constexpr std::chrono::milliseconds kLongestWait{50};
 
-// An event that stands for frees.
-struct FreeEvent {
-  DeviceEvent event;
-  int users;  // free ranges, and calls that wait for it
-};
-
-struct Superblocks {
-  std::uint64_t end = 0;          // a multiple of superblocks from the beginning of the block
-  std::uint64_t asked_end = 0;    // where the allocation ends that they belong to
-  std::uint64_t owner = kNobody;  // the id of an environment, which may have ended
-  FreeEvent* freed = nullptr;     // of free ones; null: nothing to wait for
-};
-
-// An environment that has an arena open, or superblocks of it.
-struct Tenant {
-  std::shared_ptr<EventLoop> loop;
-  double thread = 0;  // as Node numbers threads
-  std::uint64_t opens = 0;
-  std::uint64_t bytes = 0;
-  // Numbers of requests: the last for which it was asked, which it has taken, and which it has
-  // answered.
-  std::uint64_t asked = 0;
-  std::uint64_t taken = 0;
-  std::uint64_t answered = 0;
-  Clock::time_point unanswered_since;  // when it was first asked without having answered since
-};
-
-struct GlobalArena {
-  std::string name;
-  const DriverTable* backend = nullptr;
-  int device = 0;
-  MemoryKind kind = MemoryKind::kDevice;
-  std::uint64_t bytes = 0;
-  std::uint64_t superblock_bytes = 0;
-  std::uint64_t opener = kNobody;  // the environment that is allocating the block
-  std::uint64_t allocation = 0;    // what the driver gave
-  std::uint64_t allocated_bytes = 0;
-  std::uint64_t base = 0;
-  std::map<std::uint64_t, Superblocks> ranges;  // by beginning
-  std::map<std::uint64_t, Tenant> tenants;      // by the id of the environment
-  std::list<FreeEvent> events;
-  std::uint64_t used_bytes = 0;  // of living and ended environments
-  std::uint64_t peak_used_bytes = 0;
-  std::uint64_t requests = 0;
-  std::uint64_t freed_bytes = 0;  // since the start
-
-  bool IsReady() const { return allocation != 0; }
-  std::uint64_t RoundUp(std::uint64_t size) const { return (size + superblock_bytes - 1) / superblock_bytes * superblock_bytes; }
-  bool IsBoundary(std::uint64_t address) const { return (address - base) % superblock_bytes == 0; }
-};
-
-using Ranges = std::map<std::uint64_t, Superblocks>;
-
-struct GlobalArenas {
-  std::mutex mutex;
-  std::condition_variable changed;  // superblocks were freed, or an environment has answered or ended
-  std::map<std::uint64_t, std::unique_ptr<GlobalArena>> by_number;
-  std::uint64_t last_number = 0;
-  std::atomic<bool> any_ended{false};  // whether ended environments may have superblocks
-};
-
-GlobalArenas& AllArenas() {
-  static GlobalArenas& arenas = *new GlobalArenas;
-  return arenas;
-}
-
 // The functions below need the mutex, unless they take an Environment&.
-
-// The range that an address lies in, or the end.
-Ranges::iterator RangeAt(GlobalArena& arena, std::uint64_t address) {
-  const auto after = arena.ranges.upper_bound(address);
-  if (after == arena.ranges.begin()) return arena.ranges.end();
-  const auto range = std::prev(after);
-  return address < range->second.end ? range : arena.ranges.end();
-}
-
-void ReleaseEvent(FreeEvent* freed) {
-  if (freed != nullptr) freed->users -= 1;
-}
-
-// Makes a range begin at an address.
-void CutRange(GlobalArena& arena, std::uint64_t at) {
-  const auto found = RangeAt(arena, at);
-  if (found == arena.ranges.end() || found->first == at) return;
-  Superblocks rest = found->second;
-  found->second.end = at;
-  found->second.asked_end = at;
-  if (rest.freed != nullptr) rest.freed->users += 1;
-  arena.ranges.emplace(at, rest);
-}
-
-// The smallest run of free superblocks that has room, the lowest of them; zero if there is none. Also
-// the largest run.
-std::uint64_t FindRoom(const GlobalArena& arena, std::uint64_t size, std::uint64_t* largest) {
-  std::uint64_t best = 0, best_bytes = 0;
-  *largest = 0;
-  for (auto range = arena.ranges.begin(); range != arena.ranges.end();) {
-    const std::uint64_t begin = range->first;
-    std::uint64_t end = begin;
-    for (; range != arena.ranges.end() && range->second.owner == kNobody; ++range) end = range->second.end;
-    const std::uint64_t run = end - begin;
-    *largest = std::max(*largest, run);
-    if (run >= size && (best == 0 || run < best_bytes)) {
-      best = begin;
-      best_bytes = run;
-    }
-    if (run == 0) ++range;
-  }
-  return best;
-}
 
 bool HasRoom(const GlobalArena& arena, std::uint64_t size) {
   std::uint64_t largest;
   return FindRoom(arena, size, &largest) != 0;
 }
 
-// Makes [begin, end) free after an event, of which the range becomes a user.
-void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeEvent* freed) {
-  CutRange(arena, begin);
-  CutRange(arena, end);
-  arena.ranges.erase(arena.ranges.lower_bound(begin), arena.ranges.lower_bound(end));
-  if (freed != nullptr) freed->users += 1;
-  const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;
-  const auto join = [&](Ranges::iterator first, Ranges::iterator second) {
-    for (const Superblocks& each : {first->second, second->second}) {
-      if (each.owner != kNobody || each.freed != nullptr) return;
-    }
-    first->second.end = first->second.asked_end = second->second.end;
-    arena.ranges.erase(second);
-  };
-  if (std::next(range) != arena.ranges.end()) join(range, std::next(range));
-  if (range != arena.ranges.begin()) join(std::prev(range), range);
-  arena.used_bytes -= end - begin;
-  arena.freed_bytes += end - begin;
-}
-
-// What has to be freed at the end of an arena goes to `orphans`.
-void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<Orphan>* orphans) {
-  const GlobalArena& arena = *arenas.by_number.at(number);
-  if (arena.IsReady()) orphans->push_back(OrphanOfPlain(arena.kind, arena.device, arena.allocation, arena.allocated_bytes));
-  for (const FreeEvent& each : arena.events) {
-    orphans->push_back({OrphanKind::kEvent, each.event.device, reinterpret_cast<std::uintptr_t>(each.event.event)});
-  }
-  arenas.by_number.erase(number);
-}
-
-// Forgets an environment that needs an arena no more, and the arena after its last.
-void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t environment, std::vector<Orphan>* orphans) {
-  GlobalArena& arena = *arenas.by_number.at(number);
-  const auto tenant = arena.tenants.find(environment);
-  if (tenant == arena.tenants.end() || tenant->second.opens > 0 || tenant->second.bytes > 0) return;
-  arena.tenants.erase(tenant);
-  arenas.changed.notify_all();
-  if (arena.tenants.empty()) EndArena(arenas, number, orphans);
-}
-
 // Frees what an arena had, now if possible.
-void FreeArenaMemory(Environment& environment, std::vector<Orphan> orphans) {
-  if (orphans.empty()) return;
-  LeaveOrphans(environment, std::move(orphans));
+void FreeArenaMemory(Environment& environment, const std::vector<EndedArena>& ended) {
+  if (ended.empty()) return;
+  for (const EndedArena& each : ended) LeaveOrphans(environment, OrphansOf(each));
   environment.ReapOrphans();
 }
 
@@ -220,53 +68,17 @@ Status AllocateBlock(Environment& environment, const ArenaSettings& settings, st
 
 void JoinArena(Environment& environment, std::uint64_t number, GlobalArena& arena, double thread) {
   Tenant& tenant = arena.tenants[environment.id()];
-  tenant.loop = environment.loop;
+  tenant.ask = [loop = environment.loop] {
+    loop->is_asked = true;
+    const std::lock_guard<std::mutex> lock(loop->mutex);
+    loop->PostWake();
+  };
   tenant.thread = thread;
   tenant.opens += 1;
   environment.Out(1, static_cast<double>(number));
   environment.Out(2, static_cast<double>(arena.bytes));
   environment.Out(3, static_cast<double>(arena.superblock_bytes));
   environment.Out(4, static_cast<double>(arena.kind));
-}
-
-// Free superblocks that were taken, each with a use of its event, which passes to the caller.
-using TakenRanges = std::vector<std::pair<std::uint64_t, Superblocks>>;
-
-// Takes free superblocks for an environment, which are used once its stream waits for their events.
-// Returns their address, or zero.
-std::uint64_t TakeSuperblocks(const Environment& environment, GlobalArena& arena, std::uint64_t size, TakenRanges* taken) {
-  const std::uint64_t rounded = arena.RoundUp(size);
-  std::uint64_t largest;
-  const std::uint64_t begin = FindRoom(arena, rounded, &largest);
-  if (begin == 0) return 0;
-  const std::uint64_t end = begin + rounded;
-  CutRange(arena, end);
-  taken->assign(arena.ranges.find(begin), arena.ranges.lower_bound(end));
-  arena.ranges.erase(arena.ranges.find(begin), arena.ranges.lower_bound(end));
-  arena.ranges.emplace(begin, Superblocks{end, begin + size, environment.id(), nullptr});
-  arena.tenants.at(environment.id()).bytes += rounded;
-  return begin;
-}
-
-// Undoes TakeSuperblocks.
-void PutBack(const Environment& environment, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken) {
-  const std::uint64_t bytes = arena.ranges.at(address).end - address;
-  arena.ranges.erase(address);
-  arena.ranges.insert(taken.begin(), taken.end());
-  arena.tenants.at(environment.id()).bytes -= bytes;
-}
-
-// Makes a stream wait for the events of free superblocks. The context of its device must be current.
-Status WaitForFrees(Environment& environment, const StreamEntry& stream, const TakenRanges& taken) {
-  std::vector<const FreeEvent*> seen;
-  for (const auto& [begin, range] : taken) {
-    const FreeEvent* const freed = range.freed;
-    if (freed == nullptr || std::find(seen.begin(), seen.end(), freed) != seen.end()) continue;
-    seen.push_back(freed);
-    const Status status = environment.Counted<Call::kStreamWaitEvent>(stream.stream, freed->event.event, 0u);
-    if (status != kSuccess) return status;
-  }
-  return kSuccess;
 }
 
 Status CheckArenaFree(const Environment& environment, GlobalArena& arena, std::uint64_t address, std::uint64_t size,
@@ -289,29 +101,16 @@ Status CheckArenaFree(const Environment& environment, GlobalArena& arena, std::u
   return end == last->second.asked_end || arena.IsBoundary(end) ? kSuccess : kWrongSize;
 }
 
-// An idle event of a device, or a new one, with the caller as its user.
-Status AcquireFreeEvent(Environment& environment, std::uint64_t number, int device, FreeEvent** freed) {
-  GlobalArenas& arenas = AllArenas();
-  {
-    const std::lock_guard<std::mutex> lock(arenas.mutex);
-    for (FreeEvent& each : arenas.by_number.at(number)->events) {
-      if (each.users > 0 || each.event.device != device) continue;
-      each.users = 1;
-      *freed = &each;
-      return kSuccess;
-    }
-  }
-  Event event = nullptr;
-  const Status status = environment.Counted<Call::kEventCreate>(&event, unsigned{kEventDisableTiming});
-  if (status != kSuccess) return status;
-  const std::lock_guard<std::mutex> lock(arenas.mutex);
-  std::list<FreeEvent>& events = arenas.by_number.at(number)->events;
-  events.push_back({{event, device}, 1});
-  *freed = &events.back();
-  return kSuccess;
-}
-
 }  // namespace
+
+std::vector<Orphan> OrphansOf(const EndedArena& ended) {
+  std::vector<Orphan> orphans;
+  if (ended.allocation != 0) {
+    orphans.push_back(OrphanOfPlain(static_cast<MemoryKind>(ended.kind), ended.device, ended.allocation, ended.allocated_bytes));
+  }
+  for (const Event event : ended.events) orphans.push_back({OrphanKind::kEvent, ended.device, reinterpret_cast<std::uintptr_t>(event)});
+  return orphans;
+}
 
 void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans) {
   GlobalArenas& arenas = AllArenas();
@@ -325,7 +124,11 @@ void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orph
     }
     if (arena->tenants.empty() && (arena->IsReady() || arena->opener == environment.id())) empty.push_back(number);
   }
-  for (const std::uint64_t number : empty) EndArena(arenas, number, orphans);
+  std::vector<EndedArena> ended;
+  for (const std::uint64_t number : empty) EndArena(arenas, number, &ended);
+  for (const EndedArena& each : ended) {
+    for (const Orphan& orphan : OrphansOf(each)) orphans->push_back(orphan);
+  }
   arenas.changed.notify_all();
 }
 
@@ -438,36 +241,33 @@ Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t allocation = 0, allocated_bytes = 0;
   Status status = AllocateBlock(environment, settings, &allocation, &allocated_bytes);
   if (status == kHostFunctionReady) return status;
-  std::vector<Orphan> orphans;
+  std::vector<EndedArena> refused;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     GlobalArena& arena = *arenas.by_number.at(number);
     if (status == kSuccess && allocation + allocated_bytes > kMaxSafeInteger) {
-      orphans.push_back(OrphanOfPlain(settings.kind, settings.device, allocation, allocated_bytes));
+      refused.push_back({environment.backend, settings.device, static_cast<std::uint64_t>(settings.kind), allocation, allocated_bytes, {}});
       status = kAddressTooLarge;
     }
     if (status == kSuccess) {
       // Those of this call: the one that began may have been given up, for the sake of a host function.
-      arena.kind = settings.kind;
+      arena.kind = static_cast<std::uint64_t>(settings.kind);
       arena.bytes = settings.bytes;
       arena.superblock_bytes = superblock;
-      arena.allocation = allocation;
-      arena.allocated_bytes = allocated_bytes;
-      arena.base = (allocation + superblock - 1) / superblock * superblock;
-      arena.ranges.emplace(arena.base, Superblocks{arena.base + arena.bytes, arena.base + arena.bytes, kNobody, nullptr});
+      arena.Fill(allocation, allocated_bytes);
       JoinArena(environment, number, arena, settings.thread);
     } else {
       arenas.by_number.erase(number);
     }
     arenas.changed.notify_all();
   }
-  FreeArenaMemory(environment, std::move(orphans));
+  FreeArenaMemory(environment, refused);
   return status;
 }
 
 Status CloseArena(Environment& environment, const Napi::CallbackInfo& info) {
   GlobalArenas& arenas = AllArenas();
-  std::vector<Orphan> orphans;
+  std::vector<EndedArena> ended;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     GlobalArena* arena;
@@ -477,9 +277,9 @@ Status CloseArena(Environment& environment, const Napi::CallbackInfo& info) {
     Tenant& tenant = arena->tenants.at(environment.id());
     if (tenant.opens == 0) return kStaleHandle;
     tenant.opens -= 1;
-    LeaveIfUnneeded(arenas, number, environment.id(), &orphans);
+    LeaveIfUnneeded(arenas, number, environment.id(), &ended);
   }
-  FreeArenaMemory(environment, std::move(orphans));
+  FreeArenaMemory(environment, ended);
   return kSuccess;
 }
 
@@ -502,22 +302,19 @@ Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& i
       status = FindArena(environment, info[0], &arena, &number);
       if (status != kSuccess) return status;
       if (bytes > arena->bytes) return kErrorOutOfMemory;
-      address = TakeSuperblocks(environment, *arena, bytes, &taken);
+      address = TakeSuperblocks(environment.id(), *arena, bytes, &taken);
     }
     if (address != 0) break;
     if (is_last || !environment.ReapOrphans()) return kErrorOutOfMemory;
   }
-  // Nobody records these events again while this call uses them.
-  status = WaitForFrees(environment, *stream, taken);
+  status = WaitForFrees(taken, [&](Event event) { return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event, 0u); });
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   if (status != kSuccess) {
-    PutBack(environment, *arena, address, taken);
+    PutBack(environment.id(), *arena, address, taken);
     arenas.changed.notify_all();
     return status;
   }
-  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);
-  arena->used_bytes += arena->RoundUp(bytes);
-  arena->peak_used_bytes = std::max(arena->peak_used_bytes, arena->used_bytes);
+  NoteTaken(environment.id(), *arena, bytes, taken);
   environment.Out(1, static_cast<double>(address));
   return status;
 }
@@ -547,10 +344,11 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
   }
   // This environment has superblocks there, so the arena lasts.
   FreeEvent* freed;
-  status = AcquireFreeEvent(environment, number, stream->device, &freed);
+  status = AcquireFreeEvent(number, stream->device, &freed,
+                            [&](Event* event) { return environment.Counted<Call::kEventCreate>(event, unsigned{kEventDisableTiming}); });
   if (status != kSuccess) return status;
-  status = environment.Counted<Call::kEventRecord>(freed->event.event, stream->stream);
-  std::vector<Orphan> orphans;
+  status = environment.Counted<Call::kEventRecord>(freed->event, stream->stream);
+  std::vector<EndedArena> ended;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     if (status == kSuccess) {
@@ -560,9 +358,9 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
       arenas.changed.notify_all();
     }
     ReleaseEvent(freed);
-    LeaveIfUnneeded(arenas, number, environment.id(), &orphans);
+    LeaveIfUnneeded(arenas, number, environment.id(), &ended);
   }
-  FreeArenaMemory(environment, std::move(orphans));
+  FreeArenaMemory(environment, ended);
   return status;
 }
 
@@ -577,7 +375,8 @@ Status ArenaInfo(Environment& environment, const Napi::CallbackInfo& info) {
   environment.Out(1, static_cast<double>(arena->used_bytes));
   environment.Out(2, static_cast<double>(arena->peak_used_bytes));
   environment.Out(3, static_cast<double>(largest));
-  environment.Out(4, static_cast<double>(arena->tenants.size()));
+  environment.Out(4, static_cast<double>(std::count_if(arena->tenants.begin(), arena->tenants.end(),
+                                                       [](const auto& tenant) { return static_cast<bool>(tenant.second.ask); })));
   environment.Out(5, static_cast<double>(arena->tenants.at(environment.id()).bytes));
   return kSuccess;
 }
@@ -588,9 +387,10 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
   if (!ReadInteger(info[1], &bytes) || bytes == 0 || !ReadInteger(info[4], &request)) return kInvalidArgument;
   if (!ReadNumber(info[2], &patience) || !(patience >= 0) || !ReadNumber(info[3], &left) || !(left >= 0)) return kInvalidArgument;
   GlobalArenas& arenas = AllArenas();
+  std::uint64_t number;
+  if (request == 0 && ReadInteger(info[0], &number)) LetNativeTenantsGiveBack(number, environment.id());
   std::unique_lock<std::mutex> lock(arenas.mutex);
   GlobalArena* arena;
-  std::uint64_t number;
   const Status status = FindArena(environment, info[0], &arena, &number);
   if (status != kSuccess) return status;
   const std::uint64_t id = environment.id();
@@ -600,14 +400,11 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
   if (request == 0) {
     request = ++arena->requests;
     for (auto& [tenant_id, tenant] : arena->tenants) {
-      if (tenant_id == id || tenant.bytes == 0) continue;
+      if (tenant_id == id || tenant.bytes == 0 || !tenant.ask) continue;
       asked += 1;
       if (tenant.answered >= tenant.asked) tenant.unanswered_since = start;
       tenant.asked = request;
-      EventLoop& loop = *tenant.loop;
-      loop.is_asked = true;
-      const std::lock_guard<std::mutex> loop_lock(loop.mutex);
-      loop.PostWake();
+      tenant.ask();
     }
   }
   const auto is_awaited = [&](const Tenant& tenant) { return tenant.asked >= request && tenant.answered < request; };

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "addon/integers.h"
-#include "addon/native_status.h"
+#include "cuda/native_status.h"
 
 namespace cistern {
 

@@ -15,7 +15,8 @@ namespace {
 struct OrderCheck {
   std::mutex mutex;
   std::vector<Environment*> environments;  // those with a backend
-  int askers = 0;                          // environments whose JavaScript has turned the check on
+  std::vector<std::pair<DriverInUse*, const DriverTable*>> others;
+  int askers = 0;  // environments whose JavaScript has turned the check on
   std::uint64_t last_thread = 0;
 };
 
@@ -24,15 +25,16 @@ OrderCheck& TheCheck() {
   return check;
 }
 
-// From here on the environment's calls are checked.
-void CheckCallsOf(Environment& environment) {
-  const DriverTable* table = order::CheckedTable(environment.backend);
+// From here on the calls are checked.
+void CheckCalls(DriverInUse& driver, const DriverTable* backend) {
+  const DriverTable* table = order::CheckedTable(backend);
   order::CheckerOf(table)->Start();
-  environment.driver = table;
+  driver = table;
 }
 
 void EndCheck(const OrderCheck& check) {
   for (Environment* environment : check.environments) environment->driver = environment->backend;
+  for (const auto& [driver, backend] : check.others) *driver = backend;
   for (const Environment* environment : check.environments) order::CheckerOf(order::CheckedTable(environment->backend))->Stop();
 }
 
@@ -105,11 +107,25 @@ Status WithChecker(Environment& environment, const StreamEntry& stream, Note&& n
 
 }  // namespace
 
+void JoinOrderCheck(DriverInUse& driver, const DriverTable* backend) {
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  check.others.emplace_back(&driver, backend);
+  if (check.askers > 0) CheckCalls(driver, backend);
+}
+
+void LeaveOrderCheck(const DriverInUse& driver) {
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  check.others.erase(std::remove_if(check.others.begin(), check.others.end(), [&](const auto& each) { return each.first == &driver; }),
+                     check.others.end());
+}
+
 void JoinOrderCheck(Environment& environment) {
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
   check.environments.push_back(&environment);
-  if (check.askers > 0) CheckCallsOf(environment);
+  if (check.askers > 0) CheckCalls(environment.driver, environment.backend);
 }
 
 void LeaveOrderCheck(Environment& environment) {
@@ -130,7 +146,8 @@ Status BeginOrderCheck(Environment& environment, const Napi::CallbackInfo& info)
   order::submitter = {check.last_thread, cells.Data()};
   check.askers += 1;
   if (check.askers == 1) {
-    for (Environment* each : check.environments) CheckCallsOf(*each);
+    for (Environment* each : check.environments) CheckCalls(each->driver, each->backend);
+    for (const auto& [driver, backend] : check.others) CheckCalls(*driver, backend);
   }
   AdoptAllocations(environment);
   return kSuccess;

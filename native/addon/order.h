@@ -15,6 +15,10 @@
 
 namespace cistern {
 
+// For the calls of whoever is no environment, through a table of its own.
+void JoinOrderCheck(DriverInUse& driver, const DriverTable* backend);
+void LeaveOrderCheck(const DriverInUse& driver);
+
 // Called when an environment has opened its backend.
 void JoinOrderCheck(Environment& environment);
 // Called when an environment ends. Calls no driver.

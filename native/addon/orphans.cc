@@ -13,6 +13,7 @@
 #include "addon/host_memory.h"
 #include "addon/ipc.h"
 #include "addon/virtual_memory.h"
+#include "arenas/thread_safe_arena.h"
 
 namespace cistern {
 namespace {
@@ -49,6 +50,11 @@ bool Free(Environment& environment, const Orphan& orphan) {
   switch (orphan.kind) {
     case OrphanKind::kEvent:
       return environment.CountedIf<Call::kEventDestroy>(is_own, AsHandle<Event>(orphan)) == kSuccess;
+    case OrphanKind::kArenaMemory:
+      orphan.arena->DeallocateClaimed(orphan.address, orphan.bytes, orphan.environment);
+      return true;
+    case OrphanKind::kThreadArena:
+      return true;  // it ends with its last user
     case OrphanKind::kPoolMemory:
       return environment.CountedIf<Call::kMemFreeAsync>(is_own, DevicePointer{orphan.address}, LegacyStream()) == kSuccess;
     case OrphanKind::kPool:
@@ -164,6 +170,8 @@ std::uint64_t BytesLeftBy(std::uint64_t environment) {
 bool FreeOrphans(Environment& environment) {
   OrphanList& list = AllOrphans();
   if (!list.any) return false;
+  // They end after the lock, since their end may wait for the device.
+  std::vector<std::shared_ptr<arenas::ThreadSafeArena>> ending;
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (!no_stalls.owns_lock()) return false;
   std::vector<Orphan> orphans;
@@ -171,6 +179,9 @@ bool FreeOrphans(Environment& environment) {
     const std::lock_guard<std::mutex> lock(list.mutex);
     orphans.swap(list.by_driver[environment.backend]);
     list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
+  }
+  for (const Orphan& orphan : orphans) {
+    if (orphan.arena != nullptr) ending.push_back(orphan.arena);
   }
   ReleaseUnusedExports(environment);
   // Before the wait, which then covers whatever used memory that has just come home.

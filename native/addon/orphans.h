@@ -16,12 +16,18 @@
 
 namespace cistern {
 
+namespace arenas {
+class ThreadSafeArena;
+}
+
 class Environment;
 class ImportedTensor;
 
 // In the order in which they are freed.
 enum class OrphanKind {
   kEvent,
+  kArenaMemory,
+  kThreadArena,
   kPoolMemory,
   kPool,
   kMemory,
@@ -45,6 +51,7 @@ struct Orphan {
   std::shared_ptr<AddressSpace> space = nullptr;  // of virtual memory
   std::uint64_t environment = 0;                  // the id of the one that left it
   std::shared_ptr<ImportedTensor> tensor = nullptr;
+  std::shared_ptr<arenas::ThreadSafeArena> arena = nullptr;
 };
 
 // A driver's handle, for an orphan.

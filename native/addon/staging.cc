@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "addon/native_status.h"
+#include "cuda/native_status.h"
 
 namespace cistern {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "addon/native_status.h"
+#include "cuda/native_status.h"
 
 namespace cistern {
 

@@ -17,6 +17,7 @@ import {
 import { flushLast } from '../files/flush-at-exit.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
+import { ThreadSafeArenaMemoryResource } from '../resources/thread-safe-arena-memory-resource.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { BufferMemory, disposed, memoryOf } from './buffer-memory.js';
 import {
@@ -155,6 +156,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   static adopt(allocation: BufferAllocation): DeviceBuffer {
     const { memory, ptr, capacityBytes } = checkedAllocation(allocation, DeviceBuffer.adopt);
     const buffer = new DeviceBuffer(0, allocation, memory);
+    // A native thread may have allocated it.
+    if (allocation.resource instanceof ThreadSafeArenaMemoryResource && capacityBytes > 0) allocation.resource.claim(ptr, capacityBytes);
     memory.adopt(ptr, capacityBytes);
     return buffer;
   }

@@ -84,6 +84,8 @@ export const NativeStatus = {
   capturing: -25,
   /** The event was last recorded in a capture that is still open. */
   capturedEvent: -26,
+  /** A free-space index of native threads has failed a check of its own. */
+  brokenIndex: -27,
 } as const;
 
 /** What messages stand for, as the addon numbers it. */
@@ -91,6 +93,9 @@ export const HandOverContent = { buffer: 0, stream: 1, event: 2 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
 export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host: 3 } as const;
+
+/** When an arena for native threads records events for frees, as the addon numbers it. */
+export const NativeDeallocationEvents = { eager: 0, deferred: 1, off: 2 } as const;
 
 /**
  * The addon's functions. Handles are integers, and are not reused while an object of this
@@ -665,6 +670,25 @@ export interface NativeBinding {
   /** `[1]`: an arena of which superblocks are needed, or 0; `[2]`: the request to answer. */
   takeArenaRequest(): void;
   answerArenaRequest(arena: number, request: number): void;
+
+  /**
+   * Opens an arena for native threads over a global arena that this environment has open, with a number of
+   * `NativeDeallocationEvents`. `[1]`: its handle.
+   */
+  openThreadSafeArena(arena: number, device: number, events: number): void;
+  /** The handle ends when this environment has no memory of the arena; the arena, with its last user. */
+  closeThreadSafeArena(handle: number): void;
+  /** Hot. In: bytes (at least 1), alignment, handle, stream. `[1]`: the address. */
+  allocateThreadSafe(): void;
+  /** Hot. In: address, bytes, handle, stream. */
+  deallocateThreadSafe(): void;
+  /** The environment has this memory, which another thread has allocated; it is freed after the environment's end. */
+  claimThreadSafe(handle: number, address: number, bytes: number): void;
+  /** `[1]` live bytes, `[2]` live allocations, `[3]` reserved bytes, `[4]` their peak, `[5]` threads. */
+  threadSafeStatistics(handle: number): void;
+  resetThreadSafePeak(handle: number): void;
+  /** `[1]`: the address of a new `cistern_thread_safe_resource`, for which somebody has to call `release`. */
+  threadSafeTable(handle: number, kind: number): void;
 
   /**
    * Opens counts that all environments of the process share by name; those with a limit and those

@@ -139,21 +139,15 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
    */
   constructor(options: GlobalArenaMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    const { name = 'default', arenaBytes, superblockBytes, memoryKind, waitMilliseconds = defaultWaitMilliseconds } = options;
-    assertName(name, 'name');
-    if (arenaBytes !== undefined) assertBytes(arenaBytes, 'arenaBytes');
-    if (arenaBytes === 0) throw new ArgumentRangeError('arenaBytes must be at least 1, got 0');
-    if (superblockBytes !== undefined) assertSuperblock(superblockBytes);
-    if (memoryKind !== undefined) assertOneOf(memoryKind, globalArenaMemoryKinds, 'memoryKind');
+    const { waitMilliseconds = defaultWaitMilliseconds } = options;
     if (!(Number.isFinite(waitMilliseconds) && waitMilliseconds >= 0 && waitMilliseconds <= longestWaitMilliseconds)) {
       throw new ArgumentRangeError(`waitMilliseconds must be a number from 0 to ${longestWaitMilliseconds}, got ${waitMilliseconds}`);
     }
-    const device = deviceOption(options.device);
-    const arena = GlobalArena.open({ name, device, kind: memoryKind, arenaBytes, superblockBytes });
+    const arena = openGlobalArena(options);
     this.#arena = arena;
     this.memoryKind = arena.kind;
-    this.device = device;
-    this.name = name;
+    this.device = arena.device;
+    this.name = arena.name;
     this.arenaBytes = arena.arenaBytes;
     this.granularityBytes = arena.superblockBytes;
     this.waitMilliseconds = waitMilliseconds;
@@ -259,6 +253,20 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
     assertStream(stream, operation);
     if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
   }
+}
+
+/**
+ * Opens the global arena that options describe.
+ * @throws ArgumentTypeError, ArgumentRangeError, OutOfMemoryError
+ */
+export function openGlobalArena(options: Omit<GlobalArenaMemoryResourceOptions, 'waitMilliseconds'>): GlobalArena {
+  const { name = 'default', arenaBytes, superblockBytes, memoryKind } = options;
+  assertName(name, 'name');
+  if (arenaBytes !== undefined) assertBytes(arenaBytes, 'arenaBytes');
+  if (arenaBytes === 0) throw new ArgumentRangeError('arenaBytes must be at least 1, got 0');
+  if (superblockBytes !== undefined) assertSuperblock(superblockBytes);
+  if (memoryKind !== undefined) assertOneOf(memoryKind, globalArenaMemoryKinds, 'memoryKind');
+  return GlobalArena.open({ name, device: deviceOption(options.device), kind: memoryKind, arenaBytes, superblockBytes });
 }
 
 /** The resources above an arena that can give superblocks back. Does not keep them alive. */

@@ -115,6 +115,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['FromDLPackOptions', (bogus) => cistern.fromDLPack(buffer.toDLPack({ shape: [4], dtype: 'float32' }), { stream, ...bogus })],
   ['GenerateLogOptions', (bogus) => cistern.generateLog('small-hot', bogus)],
   ['GlobalArenaMemoryResourceOptions', (bogus) => new cistern.GlobalArenaMemoryResource(bogus)],
+  ['ThreadSafeArenaMemoryResourceOptions', (bogus) => new cistern.ThreadSafeArenaMemoryResource(bogus)],
   ['HostViewOptions', (bogus) => buffer.hostView(Uint8Array, bogus)],
   ['LoggingResourceAdaptorOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
   ['PlainMemoryResourceOptions', (bogus) => new CudaMemoryResource(bogus)],

@@ -87,6 +87,7 @@ const textOptions: Readonly<Record<string, 'read' | 'appended' | 'overwritten' |
   'arena dumpFile': 'appended',
   'caching name': 'no file',
   'global-arena name': 'no file',
+  'thread-safe-arena name': 'no file',
   'limiting shared': 'no file',
   'logging file': 'overwritten',
   'planned plan': 'read',

@@ -35,6 +35,7 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
   'managed-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
   'global-arena': ({ arenaBytes }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: arenaBytes }),
+  'thread-safe-arena': ({ arenaBytes }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: arenaBytes }),
   virtual: () => ({ maximumAlignment: 2 * MiB }),
   // Blocks taken one by one are not in one piece.
   pool: ({ initialBytes, maximumBytes }) => ({

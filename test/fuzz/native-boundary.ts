@@ -39,7 +39,7 @@ interface VirtualAllocation {
   readonly bytes: number;
   readonly reservation: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share' | 'graph' | 'exec';
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share' | 'graph' | 'exec' | 'threadArena';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -74,7 +74,15 @@ const blockingCalls: readonly string[] = [
 /** Calls whose inputs are written to the mailbox. */
 const hotCalls: readonly string[] = [
   ...['queryStream', 'outstandingHostFunctions', 'recordEvent', 'waitEvent', 'queryEvent', 'allocate', 'deallocate'],
-  ...['allocateAsync', 'deallocateAsync', 'countAllocation', 'countFree', 'isAskedForSuperblocks'],
+  ...[
+    'allocateAsync',
+    'deallocateAsync',
+    'countAllocation',
+    'countFree',
+    'isAskedForSuperblocks',
+    'allocateThreadSafe',
+    'deallocateThreadSafe',
+  ],
 ];
 
 /**
@@ -253,6 +261,19 @@ const callArguments: {
   awaitBeforeSleep: (run) => [run.handle('reservation')],
   unmapVirtual: (run) => [run.handle('reservation')],
   mapVirtual: (run) => [run.handle('reservation')],
+  openThreadSafeArena: (run) => [run.arena(), run.device(), run.reader.byte() % 4],
+  // No live one: it is closed at the end.
+  closeThreadSafeArena: (run) => [run.reader.byte()],
+  allocateThreadSafe: (run) => [run.size(), 1 << (run.reader.byte() % 12), run.handle('threadArena'), run.handle('stream')],
+  deallocateThreadSafe: (run) => [...run.threadAllocation(), run.handle('stream')],
+  claimThreadSafe: (run) => {
+    const [address, bytes, handle] = run.threadAllocation();
+    return [handle, address, bytes];
+  },
+  threadSafeStatistics: (run) => [run.handle('threadArena')],
+  resetThreadSafePeak: (run) => [run.handle('threadArena')],
+  // Nobody would release it.
+  threadSafeTable: (run) => [run.reader.byte(), run.reader.byte() % 4],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -263,12 +284,13 @@ class Run {
   readonly #binding = native();
   readonly #live: Record<HandleKind, number[]> = {
     ...{ stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] },
-    ...{ graph: [], exec: [] },
+    ...{ graph: [], exec: [], threadArena: [] },
   };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
   readonly #virtual = new Map<number, VirtualAllocation>();
+  readonly #threads = new Map<number, { readonly bytes: number; readonly arena: number }>();
   /** An arena for each time that it was opened. Memory of arena n is in `#virtual`, with reservation -n. */
   readonly #arenas: number[] = [];
   readonly #streamAddresses: number[] = [3];
@@ -340,7 +362,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.capturedEvent && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.brokenIndex && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations' || name === 'liveExtents' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
@@ -453,6 +475,19 @@ class Run {
       case 'closeArena':
         this.#arenas.splice(this.#arenas.indexOf(number), 1);
         return;
+      case 'openThreadSafeArena':
+        this.#add('threadArena', output);
+        return;
+      case 'allocateThreadSafe':
+        this.#checkFresh(output, number);
+        this.#threads.set(output, { bytes: number, arena: inputs[2] as number });
+        return;
+      case 'deallocateThreadSafe': {
+        const { bytes, arena } = this.#threads.get(number) ?? {};
+        assert.deepEqual([bytes, arena], inputs.slice(1, 3), `freed ${number}, which is not allocated like that`);
+        this.#threads.delete(number);
+        return;
+      }
       case 'allocateSuperblocks':
         this.#checkFresh(output, inputs[1] as number);
         this.#virtual.set(output, { bytes: inputs[1] as number, reservation: -number });
@@ -540,7 +575,7 @@ class Run {
 
   #checkFresh(address: number, bytes: number): void {
     assert.ok(Number.isSafeInteger(address) && address > 0 && address % 256 === 0, `the address ${address}`);
-    for (const [other, { bytes: otherBytes }] of [...this.#plain, ...this.#pooled, ...this.#virtual]) {
+    for (const [other, { bytes: otherBytes }] of [...this.#plain, ...this.#pooled, ...this.#virtual, ...this.#threads]) {
       assert.ok(address + bytes <= other || other + otherBytes <= address, `${address} is handed out while ${other} is live`);
     }
   }
@@ -606,6 +641,10 @@ class Run {
     for (const [address, { bytes, reservation }] of [...this.#virtual]) {
       if (reservation < 0) this.#succeed('freeSuperblocks', -reservation, address, bytes, this.#live.stream[0] ?? 0);
     }
+    for (const [address, { bytes, arena }] of [...this.#threads]) {
+      this.#succeed('deallocateThreadSafe', address, bytes, arena, this.#live.stream[0] ?? 0);
+    }
+    for (const arena of this.#live.threadArena.splice(0)) this.#succeed('closeThreadSafeArena', arena);
     while (this.#arenas.length > 0) this.#succeed('closeArena', this.#arenas[0]);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
@@ -719,6 +758,13 @@ class Run {
     if (allocations.length === 0) return [0, 0, 0];
     const [address, { bytes, pool }] = this.oneOf(allocations);
     return [address, bytes, pool];
+  }
+
+  threadAllocation(): number[] {
+    const allocations = [...this.#threads];
+    if (allocations.length === 0) return [0, 0, this.handle('threadArena')];
+    const [address, { bytes, arena }] = this.oneOf(allocations);
+    return [address, this.reader.byte() % 8 === 0 ? this.size() : bytes, arena];
   }
 
   message(): readonly [number, number, number] {

@@ -13,6 +13,7 @@ import {
   type MemoryResource,
   PinnedHostMemoryResource,
   Stream,
+  ThreadSafeArenaMemoryResource,
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
@@ -33,9 +34,15 @@ interface ArenaAddon {
   readonly Arena: new (resource: MemoryResource, bytes: number, stream: number) => Arena;
 }
 
+interface SquaresAddon {
+  open(cistern: AddonInterface): void;
+  squares(resource: MemoryResource, count: number, stream: number): Promise<DeviceBuffer>;
+}
+
 let folder: string;
 let inC: Histogram;
 let inCpp: ArenaAddon;
+let onThreads: SquaresAddon;
 const require = createRequire(import.meta.url);
 
 beforeAll(async () => {
@@ -43,6 +50,7 @@ beforeAll(async () => {
   folder = buildExampleAddons();
   inC = require(join(folder, 'histogram.node')) as Histogram;
   inCpp = require(join(folder, 'arena.node')) as ArenaAddon;
+  onThreads = require(join(folder, 'squares.node')) as SquaresAddon;
 }, 240_000);
 
 describe('an addon before it is opened', () => {
@@ -159,6 +167,72 @@ describe('the addon in C++', () => {
       globalThis.kept = [arena.take(100), arena.take(100)];
       process.on('exit', () => console.log(arena.live));`);
     expect(result).toEqual({ status: 0, signal: null, stdout: '0\n', stderr: '' });
+  });
+});
+
+describe('the addon with threads', () => {
+  const options = { name: 'squares', arenaBytes: 2 ** 20, superblockBytes: 2 ** 16, memoryKind: 'pinned-host' } as const;
+  const stream = new Stream();
+
+  it('computes on other threads, and hands their memory to JavaScript', async () => {
+    onThreads.open(addonInterface);
+    using resource = new ThreadSafeArenaMemoryResource(options);
+    const counts = Array.from({ length: 40 }, (_, i) => 1 + i * 50);
+    const buffers = await Promise.all(counts.map((count) => onThreads.squares(resource, count, stream.nativeHandle)));
+    expect(resource.statistics()).toMatchObject({ liveAllocations: 40, liveBytes: 8 * counts.reduce((sum, count) => sum + count) });
+    expect(resource.statistics().threads).toBeGreaterThan(0);
+    for (const [i, buffer] of buffers.entries()) {
+      const count = counts[i] as number;
+      expect([buffer.resource, buffer.byteLength]).toEqual([resource, 8 * count]);
+      expect(buffer.hostView(Float64Array)).toEqual(Float64Array.from({ length: count }, (_, n) => n * n));
+      buffer.dispose();
+    }
+    expect(resource.statistics().liveAllocations).toBe(0);
+  });
+
+  it('says why a thread got no memory, and lets a thread go on after the JavaScript object', async () => {
+    onThreads.open(addonInterface);
+    const resource = new ThreadSafeArenaMemoryResource(options);
+    await expect(onThreads.squares(resource, 1_000_000, 1)).rejects.toThrow('out of memory: 8000000 bytes were asked for');
+    const late = onThreads.squares(resource, 10, stream.nativeHandle);
+    resource.dispose();
+    // The thread has its memory all the same, and frees it; only a buffer of the disposed resource there can be none.
+    await expect(late).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
+  });
+
+  it('is refused a resource that only JavaScript can call', () => {
+    onThreads.open(addonInterface);
+    expect(() => onThreads.squares(new PinnedHostMemoryResource(), 1, 1)).toThrow(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(() => onThreads.squares({} as MemoryResource, 1, 1)).toThrow(TypeError);
+    const ended = new ThreadSafeArenaMemoryResource(options);
+    ended.dispose();
+    expect(() => onThreads.squares(ended, 1, 1)).toThrow(code('ERR_CISTERN_DISPOSED'));
+  });
+
+  it('may be at work when its worker is terminated, and when the process exits', () => {
+    const text = (load: (names: string, module: string) => string, end: string) => `
+      ${load('createRequire', 'node:module')}
+      ${load('addonInterface, Stream, ThreadSafeArenaMemoryResource', 'cistern')}
+      const addon = createRequire(${JSON.stringify(import.meta.url)})(${JSON.stringify(join(folder, 'squares.node'))});
+      addon.open(addonInterface);
+      const resource = new ThreadSafeArenaMemoryResource(${JSON.stringify({ ...options, arenaBytes: 2 ** 26 })});
+      for (let i = 0; i < 200; i++) addon.squares(resource, 10_000, 1).catch(() => {});
+      ${end}`;
+    const inWorker = text(
+      (names, module) => `const { ${names} } = await import('${module}');`,
+      "process.getBuiltinModule('node:worker_threads').parentPort.postMessage(0);",
+    );
+    const result = runModule(`${text((names, module) => `import { ${names} } from '${module}';`, '')}
+      const { once } = await import('node:events');
+      const { Worker } = await import('node:worker_threads');
+      for (let i = 0; i < 3; i++) {
+        const worker = new Worker(${JSON.stringify(`(async () => { ${inWorker} })();`)}, { eval: true });
+        await once(worker, 'message');
+        await worker.terminate();
+      }
+      console.log('ends');
+      process.exit(0);`);
+    expect(result).toEqual({ status: 0, signal: null, stdout: 'ends\n', stderr: '' });
   });
 });
 

@@ -81,7 +81,7 @@ describe('the package, once installed', () => {
     const nativeFolders = new Set(packedFiles.filter((file) => file.startsWith('native/')).map((file) => dirname(file)));
     expect([...nativeFolders].sort()).toEqual([
       'native',
-      ...['addon', 'cuda', 'def', 'include', 'order', 'platform', 'software'].map((name) => `native/${name}`),
+      ...['addon', 'arenas', 'cuda', 'def', 'include', 'order', 'platform', 'software', 'suballocation'].map((name) => `native/${name}`),
     ]);
   });
 

@@ -3,7 +3,7 @@ import { type ProcessEnd, runModule } from './run-module.js';
 
 const names = `const {
   CallbackMemoryResource, CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, GlobalArenaMemoryResource, KiB,
-  LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream, checkOrder, set,
+  LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream, ThreadSafeArenaMemoryResource, checkOrder, set,
 } = cistern;`;
 
 /** Options of {@link runWithWorkers}. */

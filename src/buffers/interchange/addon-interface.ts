@@ -9,6 +9,7 @@ import { Device } from '../../driver/device.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../../memory-resource.js';
+import { ThreadSafeArenaMemoryResource } from '../../resources/thread-safe-arena-memory-resource.js';
 import { DeviceBuffer } from '../device-buffer.js';
 import { kindOfMemory } from '../transfers/buffer-transfer.js';
 
@@ -23,6 +24,8 @@ export interface AddonInterface {
   describeBuffer(buffer: DeviceBuffer): Float64Array;
   /** Device, number of the memory kind. */
   describeResource(resource: MemoryResource): Float64Array;
+  /** The address of a table of functions for any thread, which the addon releases. */
+  threadSafeResource(resource: MemoryResource): Float64Array;
   /** Allocates on a stream, which the driver's handle names. */
   allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer;
   /** Frees on a stream. */
@@ -57,6 +60,13 @@ export const addonInterface: AddonInterface = Object.freeze({
   describeResource(resource: MemoryResource): Float64Array {
     assertMemoryResource(resource, 'resource');
     return Float64Array.of(resource.device.index, kinds.indexOf(resource.memoryKind));
+  },
+  threadSafeResource(resource: MemoryResource): Float64Array {
+    assertMemoryResource(resource, 'resource');
+    if (resource instanceof ThreadSafeArenaMemoryResource) return Float64Array.of(resource.table());
+    throw new UnsupportedError(
+      `threads other than JavaScript's cannot call a ${resource.constructor.name}: give the addon a ThreadSafeArenaMemoryResource, which takes superblocks of the same global arena as the pools of the program`,
+    );
   },
   allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer {
     const on = streamOf(stream, resource.device);

@@ -67,7 +67,8 @@ export class GlobalArena {
   peakBytes = 0;
   /** Frees superblocks that this environment does not need. Must not throw. */
   giveBack: () => void = () => {};
-  readonly #number: number;
+  /** Its number in the process. */
+  readonly number: number;
   #opens = 0;
 
   private constructor(
@@ -77,7 +78,7 @@ export class GlobalArena {
   ) {
     this.name = settings.name;
     this.device = settings.device;
-    this.#number = number;
+    this.number = number;
     this.arenaBytes = arenaBytes;
     this.superblockBytes = superblockBytes;
     this.kind = globalArenaMemoryKinds[kind] as GlobalArenaMemoryKind;
@@ -146,7 +147,7 @@ export class GlobalArena {
    * freed.
    */
   deallocate(address: number, bytes: number, stream: Stream): void {
-    native().freeSuperblocks(this.#number, address, bytes, stream.handle);
+    native().freeSuperblocks(this.number, address, bytes, stream.handle);
     const status = mailbox[0] as number;
     if (status !== NativeStatus.success) throw deallocationError(`global arena ${formatValue(this.name)}`, address, bytes, status);
     this.liveBytes -= alignUp(bytes, this.superblockBytes);
@@ -154,7 +155,7 @@ export class GlobalArena {
   }
 
   usage(): GlobalArenaUsage {
-    native().arenaInfo(this.#number);
+    native().arenaInfo(this.number);
     check(`read the usage of global arena ${formatValue(this.name)}`);
     const [, usedBytes, peakUsedBytes, largestFreeBytes, environments] = mailbox as unknown as [number, number, number, number, number];
     return { usedBytes, peakUsedBytes, largestFreeBytes, environments };
@@ -168,13 +169,13 @@ export class GlobalArena {
   /** Ends one use of the arena. Live memory can still be freed. */
   close(): void {
     this.#opens--;
-    native().closeArena(this.#number);
+    native().closeArena(this.number);
     check(`close global arena ${formatValue(this.name)}`);
     this.#forgetIfUnneeded();
   }
 
   #forgetIfUnneeded(): void {
-    if (this.#opens === 0 && this.liveBytes === 0) known.delete(this.#number);
+    if (this.#opens === 0 && this.liveBytes === 0) known.delete(this.number);
   }
 
   #check({ kind, superblockBytes, arenaBytes }: GlobalArenaSettings): void {
@@ -194,7 +195,7 @@ export class GlobalArena {
 
   /** Returns 0 if there is no room. */
   #tryAllocate(bytes: number, stream: Stream): number {
-    native().allocateSuperblocks(this.#number, bytes, stream.handle);
+    native().allocateSuperblocks(this.number, bytes, stream.handle);
     if (mailbox[0] === outOfMemoryStatus) return 0;
     check(`allocate ${bytes} bytes`);
     // The events of earlier frees came into the stream's order.
@@ -205,7 +206,7 @@ export class GlobalArena {
   /** @param before the answers so far */
   #ask(bytes: number, waitMilliseconds: number, left: number, before: Answers | undefined): Answers {
     const again = before?.request ?? 0;
-    const silent = native().askForSuperblocks(this.#number, bytes, waitMilliseconds, left, again);
+    const silent = native().askForSuperblocks(this.number, bytes, waitMilliseconds, left, again);
     check('ask other workers for memory');
     const [, asked, freed, freedNow, hasRoom, request] = mailbox as unknown as [number, number, number, number, number, number];
     const freedBefore = before?.freedBefore ?? freed;

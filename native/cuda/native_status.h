@@ -1,6 +1,6 @@
 // cistern's own statuses: NativeStatus of src/driver/native.ts. Positive statuses are the driver's.
-#ifndef CISTERN_ADDON_NATIVE_STATUS_H_
-#define CISTERN_ADDON_NATIVE_STATUS_H_
+#ifndef CISTERN_CUDA_NATIVE_STATUS_H_
+#define CISTERN_CUDA_NATIVE_STATUS_H_
 
 #include "cuda/driver_table.h"
 
@@ -32,7 +32,8 @@ inline constexpr Status kNoProcessMemory = -23;
 inline constexpr Status kForeignContext = -24;
 inline constexpr Status kCapturing = -25;
 inline constexpr Status kCapturedEvent = -26;
+inline constexpr Status kBrokenIndex = -27;
 
 }  // namespace cistern
 
-#endif  // CISTERN_ADDON_NATIVE_STATUS_H_
+#endif  // CISTERN_CUDA_NATIVE_STATUS_H_

@@ -1,0 +1,209 @@
+// One block of memory for the whole process, handed out in superblocks.
+//
+//     block   [ tenant 1 | 2 | free, event a | 1 | free, event b | free ........ ]
+//
+// A tenant is an environment, or an arena for native threads. It takes whole superblocks for a stream,
+// which waits for the events with which they were freed, and frees them with an event of its own. So it
+// needs neither the tenant nor the stream that had them before.
+//
+// What a tenant had when it ended stays its own until a living environment has waited for the devices,
+// because no event covers it. Memory of it that is handed over stays longer.
+//
+// Invariants: the ranges of an arena tile its block; an event is idle if no free range and no call
+// needs it.
+// One mutex guards all arenas. It is held for some steps through the ranges of an arena, and no driver
+// is called meanwhile, since a driver call may wait for JavaScript of another thread.
+#ifndef CISTERN_ARENAS_GLOBAL_ARENA_H_
+#define CISTERN_ARENAS_GLOBAL_ARENA_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver_table.h"
+#include "cuda/native_status.h"
+
+namespace cistern::arenas {
+
+inline constexpr std::uint64_t kNobody = 0;
+
+using Clock = std::chrono::steady_clock;
+
+// An event that stands for frees.
+struct FreeEvent {
+  Event event;
+  int device;
+  int users;  // free ranges, and calls that wait for it
+};
+
+struct Superblocks {
+  std::uint64_t end = 0;          // a multiple of superblocks from the beginning of the block
+  std::uint64_t asked_end = 0;    // where the allocation ends that they belong to
+  std::uint64_t owner = kNobody;  // the id of a tenant, which may have ended
+  FreeEvent* freed = nullptr;     // of free ones; null: nothing to wait for
+};
+
+// A tenant that gives superblocks back at once, on any thread, without JavaScript.
+class NativeTenant {
+ public:
+  virtual ~NativeTenant() = default;
+  // Frees superblocks that are wholly free. Calls the driver. No lock may be held.
+  virtual void GiveBack() = 0;
+};
+
+// What has an arena open, or superblocks of it.
+struct Tenant {
+  std::function<void()> ask;  // wakes its event loop; empty: a native one
+  std::weak_ptr<NativeTenant> native;
+  double thread = 0;  // as Node numbers threads
+  std::uint64_t opens = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t peak_bytes = 0;
+  // Numbers of requests: the last for which it was asked, which it has taken, and which it has
+  // answered.
+  std::uint64_t asked = 0;
+  std::uint64_t taken = 0;
+  std::uint64_t answered = 0;
+  Clock::time_point unanswered_since;  // when it was first asked without having answered since
+};
+
+using Ranges = std::map<std::uint64_t, Superblocks>;
+
+struct GlobalArena {
+  std::string name;
+  const DriverTable* backend = nullptr;
+  int device = 0;
+  std::uint64_t kind = 0;  // MemoryKind of addon/memory.h
+  std::uint64_t bytes = 0;
+  std::uint64_t superblock_bytes = 0;
+  std::uint64_t opener = kNobody;  // the environment that is allocating the block
+  std::uint64_t allocation = 0;    // what the driver gave
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t base = 0;
+  Ranges ranges;                            // by beginning
+  std::map<std::uint64_t, Tenant> tenants;  // by id
+  std::list<FreeEvent> events;
+  std::uint64_t used_bytes = 0;  // of living and ended tenants
+  std::uint64_t peak_used_bytes = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t freed_bytes = 0;  // since the start
+
+  bool IsReady() const { return allocation != 0; }
+  std::uint64_t RoundUp(std::uint64_t size) const { return (size + superblock_bytes - 1) / superblock_bytes * superblock_bytes; }
+  bool IsBoundary(std::uint64_t address) const { return (address - base) % superblock_bytes == 0; }
+  // The arena begins to hand out this block, from the first multiple of superblocks on.
+  void Fill(std::uint64_t block, std::uint64_t block_bytes);
+};
+
+// What is left of an arena after its last tenant: to be freed, after a wait for the devices.
+struct EndedArena {
+  const DriverTable* backend;
+  int device;
+  std::uint64_t kind;
+  std::uint64_t allocation;  // 0: none
+  std::uint64_t allocated_bytes;
+  std::vector<Event> events;
+};
+
+struct GlobalArenas {
+  std::mutex mutex;
+  std::condition_variable changed;  // superblocks were freed, or a tenant has answered or ended
+  std::map<std::uint64_t, std::unique_ptr<GlobalArena>> by_number;
+  std::uint64_t last_number = 0;
+  std::atomic<bool> any_ended{false};  // whether ended tenants may have superblocks
+  // Keeps what is left of an arena whose last tenant was native. Any thread. Set before the first such tenant.
+  std::atomic<void (*)(const EndedArena&)> leave{nullptr};
+};
+
+GlobalArenas& AllArenas();
+
+// The functions below need the mutex, unless they say otherwise.
+
+// The range that an address lies in, or the end.
+Ranges::iterator RangeAt(GlobalArena& arena, std::uint64_t address);
+
+inline void ReleaseEvent(FreeEvent* freed) {
+  if (freed != nullptr) freed->users -= 1;
+}
+
+// The smallest run of free superblocks that has room, the lowest of them; zero if there is none. Also
+// the largest run.
+std::uint64_t FindRoom(const GlobalArena& arena, std::uint64_t size, std::uint64_t* largest);
+
+// Makes [begin, end) free after an event, of which the range becomes a user.
+void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeEvent* freed);
+
+// Ends an arena that has no tenant.
+void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended);
+
+// Forgets a tenant that needs an arena no more, and the arena after its last.
+void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant, std::vector<EndedArena>* ended);
+
+// Free superblocks that were taken, each with a use of its event, which passes to the caller.
+using TakenRanges = std::vector<std::pair<std::uint64_t, Superblocks>>;
+
+// Takes free superblocks for a tenant, which are used once its stream waits for their events. Returns
+// their address, or zero. They count as used after NoteTaken.
+std::uint64_t TakeSuperblocks(std::uint64_t tenant, GlobalArena& arena, std::uint64_t size, TakenRanges* taken);
+
+// The stream waits for their events.
+void NoteTaken(std::uint64_t tenant, GlobalArena& arena, std::uint64_t size, const TakenRanges& taken);
+
+// Undoes TakeSuperblocks.
+void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken);
+
+// Calls wait(event) once for each event of free superblocks. The mutex must not be held: nobody records
+// the events again while a call uses them.
+template <typename Wait>
+Status WaitForFrees(const TakenRanges& taken, Wait&& wait) {
+  std::vector<const FreeEvent*> seen;
+  for (const auto& [begin, range] : taken) {
+    const FreeEvent* const freed = range.freed;
+    if (freed == nullptr || std::find(seen.begin(), seen.end(), freed) != seen.end()) continue;
+    seen.push_back(freed);
+    const Status status = wait(freed->event);
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+// An idle event of a device, or a new one that create(&event) makes, with the caller as its user. The
+// mutex must not be held, and the caller be a tenant.
+template <typename Create>
+Status AcquireFreeEvent(std::uint64_t number, int device, FreeEvent** freed, Create&& create) {
+  GlobalArenas& arenas = AllArenas();
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    for (FreeEvent& each : arenas.by_number.at(number)->events) {
+      if (each.users > 0 || each.device != device) continue;
+      each.users = 1;
+      *freed = &each;
+      return kSuccess;
+    }
+  }
+  Event event = nullptr;
+  const Status status = create(&event);
+  if (status != kSuccess) return status;
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  std::list<FreeEvent>& events = arenas.by_number.at(number)->events;
+  events.push_back({event, device, 1});
+  *freed = &events.back();
+  return kSuccess;
+}
+
+// Lets every other native tenant of an arena give back what it can. The mutex must not be held.
+void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except);
+
+}  // namespace cistern::arenas
+
+#endif  // CISTERN_ARENAS_GLOBAL_ARENA_H_

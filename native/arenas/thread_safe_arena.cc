@@ -1,0 +1,998 @@
+#include "arenas/thread_safe_arena.h"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "platform/memory.h"
+#include "suballocation/index_functions.h"
+
+namespace cistern::arenas {
+
+namespace index_of = suballocation;
+
+// An event that is recorded once, and again when nobody uses it any more.
+struct ArenaEvent {
+  Event event = nullptr;
+  std::atomic<int> users{0};
+};
+
+// What comes before memory of a lane may be used.
+struct EventUse {
+  ArenaEvent* event;
+  std::uint64_t number;  // of the free or the wait; see thread_safe_arena.h
+  bool is_awaited;       // by the lane's own stream
+};
+
+// Guarded by the lock of its arena, as is everything in an index.
+struct Lane {
+  std::uint32_t lane = 0;       // in the index
+  std::uint64_t key = 0;        // of the stream
+  int pins = 0;                 // calls that have let go of the lock and come back to it
+  bool is_held = false;         // under kOff: serves its own stream only
+  bool is_unrecorded = false;   // under kDeferred, of the legacy default stream
+  std::uint64_t last_free = 0;  // the number of the last free without an event
+  std::vector<EventUse> before;
+};
+
+// Memory that belongs to no stream.
+constexpr std::uint64_t kCommonKey = 0;
+constexpr std::uint64_t kLegacyKey = 1;
+constexpr std::size_t kUsualLanes = 64;
+constexpr std::uint64_t kUnitBytes = 256;
+constexpr std::uint64_t kMaximumUnits = 0x7fffffff;
+constexpr std::uint32_t kNobodyOfIndex = ~0u;
+constexpr int kPatience = 1000;
+constexpr std::size_t kMostEventsOfThread = 64;
+
+class ThreadArena {
+ public:
+  ThreadArena() : index(index_of::createIndex(&module)) {
+    if (index == 0) throw std::bad_alloc();
+  }
+
+  std::mutex mutex;
+  index_of::IndexModule module;
+  const std::uint32_t index;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes;
+  std::unordered_map<std::uint32_t, Lane*> by_lane;
+  std::vector<std::uint32_t> spare_lanes;
+  Lane* last = nullptr;
+  std::size_t lanes_to_fold = kUsualLanes;
+  std::atomic<std::uint64_t> last_number{0};
+  std::atomic<std::uint64_t> idle_since{0};  // what was freed before this number is idle
+  std::uint64_t live_bytes = 0;
+  std::uint64_t live_allocations = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> claims;  // by address: who has the memory
+};
+
+namespace {
+
+std::uint64_t NumberOfThread() {
+  static std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t number = ++last;
+  return number;
+}
+
+// Makes a context current for a scope; its calls invalidate nobody's capture.
+class DriverScope {
+ public:
+  DriverScope(const DriverTable* driver, Context context) : driver_(driver) {
+    Context current = nullptr;
+    driver_->CtxGetCurrent(&current);
+    if (current == context) return;
+    status_ = driver_->CtxSetCurrent(context);
+    is_changed_ = status_ == kSuccess;
+    previous_ = current;
+  }
+  ~DriverScope() {
+    if (is_changed_) driver_->CtxSetCurrent(previous_);
+  }
+  DriverScope(const DriverScope&) = delete;
+  DriverScope& operator=(const DriverScope&) = delete;
+  Status status() const { return status_; }
+
+ private:
+  const DriverTable* driver_;
+  Context previous_ = nullptr;
+  bool is_changed_ = false;
+  Status status_ = kSuccess;
+};
+
+// The driver calls of a scope invalidate nobody's capture.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(const DriverTable* driver) : driver_(driver) {
+    if (driver_->ThreadExchangeStreamCaptureMode(&mode_) != kSuccess) driver_ = nullptr;
+  }
+  ~RelaxedScope() {
+    if (driver_ != nullptr) driver_->ThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+ private:
+  const DriverTable* driver_;
+  int mode_ = kCaptureModeRelaxed;
+};
+
+void Raise(std::atomic<std::uint64_t>& value, std::uint64_t least) {
+  std::uint64_t now = value.load();
+  while (now < least && !value.compare_exchange_weak(now, least)) {
+  }
+}
+
+// Runs a body whose exceptions become statuses.
+template <typename Body>
+Status Guarded(Body&& body) {
+  try {
+    return body();
+  } catch (const index_of::Trap&) {
+    return kBrokenIndex;
+  } catch (const std::exception&) {  // std::bad_alloc, std::system_error
+    return kHostOutOfMemory;
+  }
+}
+
+// The functions below need the lock of the arena.
+
+// Under kOff: whether a lane serves its own stream only.
+void Hold(ThreadArena& arena, Lane& lane, bool is_held) {
+  if (lane.is_held == is_held) return;
+  lane.is_held = is_held;
+  index_of::shareLane(&arena.module, lane.lane, is_held ? 0 : 1);
+}
+
+bool IsEmpty(ThreadArena& arena, const Lane& lane) { return index_of::isEmpty(&arena.module, arena.index, lane.lane) != 0; }
+
+// An address, or a negative number: -1 if the lane has no block, -2 if there is no memory for the index.
+double Cut(ThreadArena& arena, std::uint32_t lane, std::uint64_t units, std::uint64_t slack, std::uint64_t alignment) {
+  const auto small_units = static_cast<std::uint32_t>(units);
+  const auto small_slack = static_cast<std::uint32_t>(slack);
+  if (alignment <= kUnitBytes) return index_of::allocate(&arena.module, arena.index, small_units, small_slack, lane, kNobodyOfIndex);
+  return index_of::allocateAligned(&arena.module, arena.index, small_units, small_slack, static_cast<double>(alignment), lane,
+                                   kNobodyOfIndex);
+}
+
+}  // namespace
+
+// What a request asks for, and where.
+struct ThreadSafeArena::Place {
+  std::uint64_t key;
+  Stream stream;
+  std::uint64_t bytes;
+  std::uint64_t units;
+  std::uint64_t alignment;
+  std::uint64_t claimant;
+  std::uint64_t slack() const { return units * kUnitBytes - bytes; }
+};
+
+// What a thread keeps of an arena.
+class ThreadState {
+ public:
+  static ThreadState* Find(ThreadSafeArena& arena);
+
+  std::uint64_t id = 0;
+  std::weak_ptr<ThreadSafeArena> shared;
+  ThreadArena* own = nullptr;
+  std::vector<ArenaEvent*> events;  // idle ones
+
+  void End() {
+    if (const std::shared_ptr<ThreadSafeArena> arena = shared.lock()) {
+      {
+        const std::lock_guard<std::mutex> lock(arena->mutex_);
+        arena->idle_events_.insert(arena->idle_events_.end(), events.begin(), events.end());
+      }
+      if (own != nullptr) arena->EndThread(own);
+    }
+  }
+};
+
+namespace {
+
+thread_local bool has_thread_ended = false;  // its destructors run
+
+struct ThreadStates {
+  std::vector<std::unique_ptr<ThreadState>> all;
+  ThreadState* last = nullptr;
+  ~ThreadStates() {
+    has_thread_ended = true;
+    for (const std::unique_ptr<ThreadState>& each : all) Guarded([&] { return each->End(), kSuccess; });
+  }
+};
+
+ThreadStates& StatesOfThread() {
+  thread_local ThreadStates states;
+  return states;
+}
+
+void Retain(const std::vector<EventUse>& uses) {
+  for (const EventUse& use : uses) use.event->users.fetch_add(1);
+}
+
+// Adds what comes before memory that joins a lane. The event's user passes on unless false is returned.
+bool AddBefore(Lane& lane, const EventUse& use) {
+  for (const EventUse& each : lane.before) {
+    if (each.event == use.event) return false;
+  }
+  lane.before.push_back(use);
+  return true;
+}
+
+Lane& AddLane(ThreadArena& arena, std::uint64_t key) {
+  arena.spare_lanes.reserve(arena.lanes.size() + 1);
+  auto added = std::make_unique<Lane>();
+  Lane& lane = *added;
+  lane.key = key;
+  const bool is_spare = !arena.spare_lanes.empty();
+  lane.lane = is_spare ? arena.spare_lanes.back() : index_of::addLane(&arena.module, arena.index);
+  if (lane.lane == 0) throw std::bad_alloc();
+  arena.by_lane.emplace(lane.lane, &lane);
+  arena.lanes.emplace(key, std::move(added));
+  if (is_spare) arena.spare_lanes.pop_back();
+  index_of::shareLane(&arena.module, lane.lane, 1);
+  return lane;
+}
+
+}  // namespace
+
+ThreadState* ThreadState::Find(ThreadSafeArena& arena) {
+  if (has_thread_ended) return nullptr;
+  ThreadStates& states = StatesOfThread();
+  if (states.last != nullptr && states.last->id == arena.id()) return states.last;
+  for (std::size_t i = 0; i < states.all.size(); ++i) {
+    if (states.all[i]->id == arena.id()) return states.last = states.all[i].get();
+  }
+  states.last = nullptr;
+  states.all.erase(std::remove_if(states.all.begin(), states.all.end(), [](const auto& each) { return each->shared.expired(); }),
+                   states.all.end());
+  auto state = std::make_unique<ThreadState>();
+  state->events.reserve(kMostEventsOfThread);
+  state->id = arena.id();
+  state->shared = arena.weak_from_this();
+  states.all.push_back(std::move(state));
+  return states.last = states.all.back().get();
+}
+
+// Lets the memory of streams, which may have ended, belong to none, where all wait for it.
+void ThreadSafeArena::FoldLanes(ThreadArena& arena) {
+  const auto found = arena.lanes.find(kCommonKey);
+  Lane& common = found != arena.lanes.end() ? *found->second : AddLane(arena, kCommonKey);
+  for (auto each = arena.lanes.begin(); each != arena.lanes.end();) {
+    Lane& lane = *each->second;
+    if (&lane == &common || lane.pins > 0 || lane.is_held || lane.is_unrecorded) {
+      ++each;
+      continue;
+    }
+    common.before.reserve(common.before.size() + lane.before.size());
+    index_of::transfer(&arena.module, arena.index, lane.lane, common.lane);
+    for (const EventUse& use : lane.before) {
+      if (!AddBefore(common, {use.event, use.number, false})) ReleaseUse(use.event);
+    }
+    arena.by_lane.erase(lane.lane);
+    arena.spare_lanes.push_back(lane.lane);
+    each = arena.lanes.erase(each);
+  }
+  arena.lanes_to_fold = std::max(kUsualLanes, 2 * arena.lanes.size());
+}
+
+// The lane of a stream.
+Lane& ThreadSafeArena::LaneOf(ThreadArena& arena, std::uint64_t key) {
+  if (arena.last != nullptr && arena.last->key == key) return *arena.last;
+  const auto found = arena.lanes.find(key);
+  if (found != arena.lanes.end()) return *(arena.last = found->second.get());
+  arena.last = nullptr;
+  if (arena.lanes.size() >= arena.lanes_to_fold) FoldLanes(arena);
+  return *(arena.last = &AddLane(arena, key));
+}
+
+ThreadSafeArena::ThreadSafeArena(const ThreadSafeSettings& settings) : settings_(settings) {}
+
+Status ThreadSafeArena::Open(const ThreadSafeSettings& settings, const DriverTable* table, void (*end)(ThreadSafeArena*),
+                             std::shared_ptr<ThreadSafeArena>* opened) {
+  return Guarded([&]() -> Status {
+    std::shared_ptr<ThreadSafeArena> arena(new ThreadSafeArena(settings), end);
+    arena->driver = table;
+    {
+      GlobalArenas& arenas = AllArenas();
+      const std::lock_guard<std::mutex> lock(arenas.mutex);
+      const auto found = arenas.by_number.find(settings.arena);
+      if (found == arenas.by_number.end() || !found->second->IsReady()) return kStaleHandle;
+      const GlobalArena& global = *found->second;
+      arena->backend_ = global.backend;
+      arena->device_ = global.device;
+      arena->base_ = global.base;
+      arena->bytes_ = global.bytes;
+      arena->superblock_bytes_ = global.superblock_bytes;
+    }
+    while (std::uint64_t{1} << arena->superblock_shift_ < arena->superblock_bytes_) arena->superblock_shift_ += 1;
+    const std::uint64_t superblocks = arena->bytes_ >> arena->superblock_shift_;
+    // Pages of it take memory once a superblock in their range is taken.
+    void* const owners = MapSparsePages(superblocks * sizeof(std::atomic<ThreadArena*>), PageBytes());
+    if (owners == nullptr) return kHostOutOfMemory;
+    arena->owners_ = static_cast<std::atomic<ThreadArena*>*>(owners);
+    const DriverScope scope(table, settings.context);
+    const RelaxedScope relaxed(table);
+    if (scope.status() != kSuccess) return scope.status();
+    const Status status = table->StreamCreateWithPriority(&arena->trimming_, kStreamNonBlocking, 0);
+    if (status != kSuccess) return status;
+    GlobalArenas& arenas = AllArenas();
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    Tenant& tenant = arenas.by_number.at(settings.arena)->tenants[settings.id];
+    tenant.native = arena;
+    tenant.opens = 1;
+    *opened = std::move(arena);
+    return kSuccess;
+  });
+}
+
+ThreadSafeArena::~ThreadSafeArena() {
+  if (owners_ == nullptr) return;
+  const std::uint64_t owner_bytes = (bytes_ >> superblock_shift_) * sizeof(std::atomic<ThreadArena*>);
+  if (trimming_ != nullptr) {
+    // What is held for streams, which may be gone, has no events.
+    if (settings_.events == DeallocationEvents::kOff && Statistics().reserved_bytes > 0) Guarded([&] { return AwaitDevice(); });
+    GiveBack();
+    std::vector<EndedArena> ended;
+    Guarded([&] {
+      GlobalArenas& arenas = AllArenas();
+      const std::lock_guard<std::mutex> lock(arenas.mutex);
+      GlobalArena& global = *arenas.by_number.at(settings_.arena);
+      const auto tenant = global.tenants.find(settings_.id);
+      if (tenant != global.tenants.end()) {
+        if (tenant->second.bytes > 0) arenas.any_ended = true;
+        global.tenants.erase(tenant);
+      }
+      arenas.changed.notify_all();
+      if (global.tenants.empty()) EndArena(arenas, settings_.arena, &ended);
+      return kSuccess;
+    });
+    for (const EndedArena& each : ended) AllArenas().leave.load()(each);
+    const DriverScope scope(driver, settings_.context);
+    const RelaxedScope relaxed(driver);
+    for (const std::unique_ptr<ArenaEvent>& each : events_) driver->EventDestroy(each->event);
+    driver->StreamDestroy(trimming_);
+  }
+  UnmapPages(owners_, owner_bytes);
+}
+
+// A stream's identity, since the driver may give the handle of one that has ended to another. Its context is current.
+Status ThreadSafeArena::Identify(Stream stream, std::uint64_t* key) {
+  const DriverTable* table = driver;
+  int capture = kCaptureNone;
+  const Status captured = table->StreamIsCapturing(stream, &capture);
+  if (captured == kErrorCaptureImplicit || (captured == kSuccess && capture != kCaptureNone)) return kCapturing;
+  if (captured != kSuccess && captured != kErrorNotSupported) return captured;
+  *key = kLegacyKey;
+  if (stream == LegacyStream()) return kSuccess;
+  *key = NumberOfThread() << 2 | 3;
+  if (stream == PerThreadStream()) return kSuccess;
+  unsigned long long id = 0;
+  const Status status = table->StreamGetId(stream, &id);
+  if (status == kErrorNotSupported) id = reinterpret_cast<std::uintptr_t>(stream);
+  *key = id << 2 | 2;
+  return status == kErrorNotSupported ? Status{kSuccess} : status;
+}
+
+ThreadArena* ThreadSafeArena::OwnArena() {
+  ThreadState* const state = ThreadState::Find(*this);
+  if (state != nullptr && state->own != nullptr) return state->own;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ThreadArena* own;
+  if (!without_thread_.empty()) {
+    own = without_thread_.back();
+    // A thread that ends shares one that nobody has.
+    if (state != nullptr) without_thread_.pop_back();
+  } else {
+    without_thread_.reserve(arenas_.size() + 1);
+    arenas_.push_back(std::make_unique<ThreadArena>());
+    own = arenas_.back().get();
+    if (state == nullptr) without_thread_.push_back(own);
+  }
+  if (state != nullptr) state->own = own;
+  return own;
+}
+
+std::vector<ThreadArena*> ThreadSafeArena::Arenas() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<ThreadArena*> all;
+  for (const std::unique_ptr<ThreadArena>& each : arenas_) all.push_back(each.get());
+  return all;
+}
+
+ThreadArena* ThreadSafeArena::OwnerOf(std::uint64_t address) const {
+  if (address < base_ || address - base_ >= bytes_) return nullptr;
+  return owners_[(address - base_) >> superblock_shift_].load();
+}
+
+void ThreadSafeArena::EndThread(ThreadArena* arena) noexcept {
+  Guarded([&] { return GiveBackFrom(*arena), kSuccess; });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  without_thread_.push_back(arena);  // there is room: OwnArena has made it
+}
+
+Status ThreadSafeArena::AcquireEvent(ArenaEvent** event) {
+  ThreadState* const state = ThreadState::Find(*this);
+  *event = nullptr;
+  if (state != nullptr && !state->events.empty()) {
+    *event = state->events.back();
+    state->events.pop_back();
+  } else {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_events_.empty()) {
+      *event = idle_events_.back();
+      idle_events_.pop_back();
+    }
+  }
+  if (*event == nullptr) {
+    auto fresh = std::make_unique<ArenaEvent>();
+    const DriverTable* table = driver;
+    const RelaxedScope relaxed(table);
+    const Status status = table->EventCreate(&fresh->event, kEventDisableTiming);
+    if (status != kSuccess) return status;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_events_.reserve(events_.size() + 1);
+    events_.push_back(std::move(fresh));
+    *event = events_.back().get();
+  }
+  (*event)->users.store(1);
+  return kSuccess;
+}
+
+void ThreadSafeArena::ReleaseUse(ArenaEvent* event) {
+  if (event->users.fetch_sub(1) != 1) return;
+  ThreadState* const state = ThreadState::Find(*this);
+  if (state != nullptr && state->events.size() < kMostEventsOfThread) {
+    state->events.push_back(event);
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_events_.push_back(event);  // there is room
+}
+
+Status ThreadSafeArena::AwaitAll(Stream stream, const std::vector<EventUse>& uses) {
+  const DriverTable* table = driver;
+  for (const EventUse& use : uses) {
+    const Status status = table->StreamWaitEvent(stream, use.event->event, 0);
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+bool ThreadSafeArena::RecordsAtFree(Stream stream) const {
+  if (settings_.events == DeallocationEvents::kOff) return false;
+  return settings_.events == DeallocationEvents::kEager || stream != LegacyStream();
+}
+
+// A lane's memory comes after what its stream was given until the number was taken. Consumes a user of the
+// event, which is null unless RecordsAtFree. There must be room in `before`.
+void ThreadSafeArena::NoteOrder(Lane& lane, std::uint64_t number, ArenaEvent* event) {
+  if (event == nullptr) {
+    lane.last_free = std::max(lane.last_free, number);
+    return;
+  }
+  std::size_t kept = 0;
+  for (const EventUse& use : lane.before) {
+    if (use.is_awaited && use.number < number) {
+      ReleaseUse(use.event);  // the newer one covers it
+    } else {
+      lane.before[kept++] = use;
+    }
+  }
+  lane.before.resize(kept);
+  lane.before.push_back({event, number, true});
+}
+
+// Before memory of a lane may be used on its own stream.
+Status ThreadSafeArena::AwaitOwn(ThreadArena& arena, Lane& lane, Stream stream, std::unique_lock<std::mutex>& lock) {
+  for (;;) {
+    std::vector<EventUse> uses;
+    for (const EventUse& use : lane.before) {
+      if (!use.is_awaited) uses.push_back(use);
+    }
+    if (uses.empty()) return kSuccess;
+    Retain(uses);
+    lane.pins += 1;
+    lock.unlock();
+    const Status status = AwaitAll(stream, uses);
+    const std::uint64_t number = ++arena.last_number;
+    lock.lock();
+    lane.pins -= 1;
+    for (const EventUse& use : uses) {
+      for (EventUse& each : lane.before) {
+        if (status != kSuccess || each.event != use.event) continue;
+        each.is_awaited = true;
+        each.number = number;
+      }
+      ReleaseUse(use.event);
+    }
+    if (status != kSuccess) return status;
+  }
+}
+
+// Records the event of a lane of the legacy default stream.
+Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_lock<std::mutex>& lock) {
+  lane.pins += 1;
+  lock.unlock();
+  ArenaEvent* event = nullptr;
+  Status status = AcquireEvent(&event);
+  const std::uint64_t number = ++arena.last_number;
+  if (status == kSuccess) {
+    status = driver->EventRecord(event->event, LegacyStream());
+    if (status != kSuccess) ReleaseUse(event);
+  }
+  lock.lock();
+  lane.pins -= 1;
+  if (status != kSuccess) return status;
+  lane.before.reserve(lane.before.size() + 1);
+  NoteOrder(lane, number, event);
+  if (lane.last_free < number) lane.is_unrecorded = false;
+  return kSuccess;
+}
+
+// From the lane of another stream, which has a block that fits.
+Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address) {
+  const std::uint64_t wanted = place.units + (place.alignment > kUnitBytes ? place.alignment / kUnitBytes - 1 : 0);
+  if (wanted > kMaximumUnits) return kErrorOutOfMemory;
+  for (;;) {
+    const Lane& own = LaneOf(arena, place.key);
+    const std::uint32_t found = index_of::laneWith(&arena.module, arena.index, static_cast<std::uint32_t>(wanted), own.lane, 0);
+    if (found == 0) return kErrorOutOfMemory;
+    Lane& other = *arena.by_lane.at(found);
+    if (other.is_unrecorded) {
+      const Status status = RecordLate(arena, other, lock);
+      if (status != kSuccess) return status;
+      continue;
+    }
+    const std::vector<EventUse> uses = other.before;
+    const double cut = Cut(arena, other.lane, place.units, place.slack(), place.alignment);
+    if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
+    Retain(uses);
+    other.pins += 1;
+    lock.unlock();
+    const Status status = AwaitAll(place.stream, uses);
+    lock.lock();
+    other.pins -= 1;
+    if (status != kSuccess) {
+      index_of::free(&arena.module, arena.index, index_of::usedBlock(&arena.module, arena.index, cut), other.lane);
+      for (const EventUse& use : uses) {
+        if (!AddBefore(other, use)) ReleaseUse(use.event);
+      }
+      return status;
+    }
+    for (const EventUse& use : uses) ReleaseUse(use.event);
+    *address = static_cast<std::uint64_t>(cut);
+    return kSuccess;
+  }
+}
+
+// Brings all free memory of an index together in the lane of a stream.
+Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address) {
+  for (bool is_complete = false; !is_complete;) {
+    is_complete = true;
+    Lane& own = LaneOf(arena, place.key);
+    for (const auto& [key, lane] : arena.lanes) {
+      if (lane.get() == &own || lane->is_held || IsEmpty(arena, *lane)) continue;
+      if (lane->is_unrecorded) {
+        // Meanwhile there may be other lanes.
+        const Status status = RecordLate(arena, *lane, lock);
+        if (status != kSuccess) return status;
+        is_complete = false;
+        break;
+      }
+      own.before.reserve(own.before.size() + lane->before.size());
+      index_of::transfer(&arena.module, arena.index, lane->lane, own.lane);
+      for (const EventUse& use : lane->before) {
+        if (!AddBefore(own, {use.event, use.number, false})) ReleaseUse(use.event);
+      }
+      lane->before.clear();
+    }
+  }
+  Lane& own = LaneOf(arena, place.key);
+  own.pins += 1;
+  const Status status = AwaitOwn(arena, own, place.stream, lock);
+  own.pins -= 1;
+  if (status != kSuccess) return status;
+  const double cut = Cut(arena, own.lane, place.units, place.slack(), place.alignment);
+  if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
+  *address = static_cast<std::uint64_t>(cut);
+  return kSuccess;
+}
+
+// Takes superblocks, and serves the request from them.
+Status ThreadSafeArena::Grow(ThreadArena& arena, const Place& place, std::uint64_t* address) {
+  GlobalArenas& arenas = AllArenas();
+  TakenRanges taken;
+  std::uint64_t begin, size;
+  GlobalArena* global;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    global = arenas.by_number.at(settings_.arena).get();
+    if (place.bytes > global->bytes) return kErrorOutOfMemory;
+    size = global->RoundUp(place.bytes);
+    begin = TakeSuperblocks(settings_.id, *global, size, &taken);
+  }
+  if (begin == 0) return kErrorOutOfMemory;
+  const DriverTable* table = driver;
+  Status status = WaitForFrees(taken, [&](Event event) { return table->StreamWaitEvent(place.stream, event, 0); });
+  const bool has_waited = std::any_of(taken.begin(), taken.end(), [](const auto& range) { return range.second.freed != nullptr; });
+  ArenaEvent* event = nullptr;
+  const std::uint64_t number = ++arena.last_number;
+  if (status == kSuccess && has_waited && RecordsAtFree(place.stream)) {
+    status = AcquireEvent(&event);
+    if (status == kSuccess) {
+      status = table->EventRecord(event->event, place.stream);
+      if (status != kSuccess) ReleaseUse(event);
+    }
+  }
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    if (status != kSuccess) {
+      PutBack(settings_.id, *global, begin, taken);
+      arenas.changed.notify_all();
+      return status;
+    }
+    NoteTaken(settings_.id, *global, size, taken);
+  }
+  std::unique_lock<std::mutex> lock(arena.mutex);
+  bool is_added = false;
+  status = Guarded([&]() -> Status {
+    Lane& own = LaneOf(arena, place.key);
+    own.before.reserve(own.before.size() + 1);
+    const auto units = static_cast<std::uint32_t>(size / kUnitBytes);
+    is_added = index_of::extendSegment(&arena.module, arena.index, static_cast<double>(begin), units, own.lane) != 0;
+    if (!is_added) return kHostOutOfMemory;
+    SetOwner(begin, size, &arena);
+    if (!has_waited) return kSuccess;
+    NoteOrder(own, number, event);
+    event = nullptr;
+    if (settings_.events == DeallocationEvents::kOff) {
+      Hold(arena, own, true);
+    } else if (!RecordsAtFree(place.stream)) {
+      own.is_unrecorded = true;
+    }
+    return kSuccess;
+  });
+  lock.unlock();
+  if (is_added) return status == kSuccess ? TryAllocate(arena, place, address) : status;
+  // Their new owner has queued nothing that uses them, but the waits.
+  std::vector<EventUse> before;
+  if (event != nullptr) before.push_back({event, number, true});
+  FreeSuperblocks(begin, size, before);
+  if (event != nullptr) ReleaseUse(event);
+  return status;
+}
+
+// From the stream's own lane.
+Status ThreadSafeArena::TryAllocate(ThreadArena& arena, const Place& place, std::uint64_t* address) {
+  std::unique_lock<std::mutex> lock(arena.mutex);
+  Lane& own = LaneOf(arena, place.key);
+  if (!own.before.empty()) {
+    const Status status = AwaitOwn(arena, own, place.stream, lock);
+    if (status != kSuccess) return status;
+  }
+  const double cut = Cut(arena, own.lane, place.units, place.slack(), place.alignment);
+  if (cut < -1) return kHostOutOfMemory;
+  if (cut < 0) return kErrorOutOfMemory;
+  *address = static_cast<std::uint64_t>(cut);
+  NoteAllocation(arena, place, *address);
+  return kSuccess;
+}
+
+void ThreadSafeArena::NoteAllocation(ThreadArena& arena, const Place& place, std::uint64_t address) {
+  arena.live_bytes += place.bytes;
+  arena.live_allocations += 1;
+  if (place.claimant != kNobody) arena.claims[address] = place.claimant;
+}
+
+Status ThreadSafeArena::Allocate(std::uint64_t bytes, std::uint64_t alignment, Stream stream, std::uint64_t* address,
+                                 std::uint64_t claimant) noexcept {
+  *address = 0;
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > superblock_bytes_) return kInvalidArgument;
+  if (bytes == 0) return kSuccess;
+  if (bytes > bytes_ || bytes > kMaximumUnits * kUnitBytes) return kErrorOutOfMemory;
+  if (stream == nullptr) stream = LegacyStream();
+  return Guarded([&]() -> Status {
+    const DriverScope scope(driver, settings_.context);
+    if (scope.status() != kSuccess) return scope.status();
+    Place place{0, stream, bytes, (bytes + kUnitBytes - 1) / kUnitBytes, std::max(alignment, kUnitBytes), claimant};
+    Status status = Identify(stream, &place.key);
+    if (status != kSuccess) return status;
+    ThreadArena& arena = *OwnArena();
+    status = TryAllocate(arena, place, address);
+    if (status != kErrorOutOfMemory) return status;
+
+    const auto counted = [&](Status result) {
+      if (result == kSuccess) NoteAllocation(arena, place, *address);
+      return result;
+    };
+    enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
+    for (int step = kFirst, waits = 0;;) {
+      {
+        std::unique_lock<std::mutex> lock(arena.mutex);
+        status = counted(TakeFromOthers(arena, place, lock, address));
+      }
+      if (status == kErrorOutOfMemory) status = Grow(arena, place, address);
+      if (status == kErrorOutOfMemory) {
+        std::unique_lock<std::mutex> lock(arena.mutex);
+        status = counted(JoinLanes(arena, place, lock, address));
+      }
+      if (status != kErrorOutOfMemory) return status;
+      if (step < kPatient) step += 1;
+      if (step == kOwnThreads) GiveBack();
+      if (step == kOtherTenants) LetNativeTenantsGiveBack(settings_.arena, settings_.id);
+      if (step == kDevice && (settings_.events != DeallocationEvents::kOff || AwaitDevice() != kSuccess)) continue;
+      if (step == kDevice) GiveBack();
+      if (step == kEnvironments) AskEnvironments();
+      if (step < kPatient) continue;
+      // What another thread is giving back, and has in hand, comes soon.
+      if (giving_back_ == 0 || ++waits > kPatience) return kErrorOutOfMemory;
+      std::this_thread::yield();
+    }
+  });
+}
+
+// Calls use(arena, block) for a used block, with the lock of its index.
+template <typename Use>
+Status ThreadSafeArena::WithBlock(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes, Use&& use) {
+  return Guarded([&]() -> Status {
+    ThreadArena* const owner = OwnerOf(address);
+    if (owner == nullptr) return kForeignPointer;
+    const std::lock_guard<std::mutex> lock(owner->mutex);
+    // Superblocks that were given back have no block.
+    const std::uint32_t block = index_of::usedBlock(&owner->module, owner->index, static_cast<double>(address));
+    if (block == 0 || OwnerOf(address) != owner) return kForeignPointer;
+    *right_bytes = static_cast<std::uint64_t>(index_of::askedBytes(&owner->module, block));
+    return *right_bytes == bytes ? use(*owner, block) : Status{kWrongSize};
+  });
+}
+
+void ThreadSafeArena::FreeBlock(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes, std::uint32_t block, const Lane& lane) {
+  index_of::free(&arena.module, arena.index, block, lane.lane);
+  arena.live_bytes -= bytes;
+  arena.live_allocations -= 1;
+  if (!arena.claims.empty()) arena.claims.erase(address);
+}
+
+Status ThreadSafeArena::FreeOn(std::uint64_t address, std::uint64_t bytes, std::uint64_t key, ArenaEvent* event, std::uint64_t number,
+                               std::uint64_t* right_bytes) {
+  return WithBlock(address, bytes, right_bytes, [&](ThreadArena& arena, std::uint32_t block) {
+    Lane& lane = LaneOf(arena, key);
+    lane.before.reserve(lane.before.size() + 1);
+    FreeBlock(arena, address, bytes, block, lane);
+    NoteOrder(lane, number, event);
+    if (event != nullptr) return Status{kSuccess};
+    if (settings_.events == DeallocationEvents::kDeferred)
+      lane.is_unrecorded = true;
+    else
+      Hold(arena, lane, true);
+    return Status{kSuccess};
+  });
+}
+
+Status ThreadSafeArena::Deallocate(std::uint64_t address, std::uint64_t bytes, Stream stream, std::uint64_t* right_bytes) noexcept {
+  *right_bytes = 0;
+  if (address == 0 && bytes == 0) return kSuccess;
+  if (stream == nullptr) stream = LegacyStream();
+  return Guarded([&]() -> Status {
+    ThreadArena* const owner = OwnerOf(address);
+    if (owner == nullptr) return kForeignPointer;
+    const DriverTable* table = driver;
+    const DriverScope scope(table, settings_.context);
+    if (scope.status() != kSuccess) return scope.status();
+    std::uint64_t key;
+    Status status = Identify(stream, &key);
+    if (status != kSuccess) return status;
+    ArenaEvent* event = nullptr;
+    if (RecordsAtFree(stream)) {
+      status = AcquireEvent(&event);
+      if (status != kSuccess) return status;
+    }
+    const std::uint64_t number = ++owner->last_number;
+    if (event != nullptr) status = table->EventRecord(event->event, stream);
+    if (status == kSuccess) status = FreeOn(address, bytes, key, event, number, right_bytes);
+    if (status != kSuccess && event != nullptr) ReleaseUse(event);
+    return status;
+  });
+}
+
+Status ThreadSafeArena::Check(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) noexcept {
+  return WithBlock(address, bytes, right_bytes, [](ThreadArena&, std::uint32_t) { return Status{kSuccess}; });
+}
+
+Status ThreadSafeArena::Claim(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant, std::uint64_t* right_bytes) noexcept {
+  return WithBlock(address, bytes, right_bytes, [&](ThreadArena& arena, std::uint32_t) {
+    arena.claims[address] = claimant;
+    return Status{kSuccess};
+  });
+}
+
+void ThreadSafeArena::DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept {
+  std::uint64_t right_bytes;
+  WithBlock(address, bytes, &right_bytes, [&](ThreadArena& arena, std::uint32_t block) {
+    const auto claim = arena.claims.find(address);
+    if (claim == arena.claims.end() || claim->second != claimant) return Status{kForeignPointer};
+    FreeBlock(arena, address, bytes, block, LaneOf(arena, kCommonKey));
+    return Status{kSuccess};
+  });
+}
+
+std::vector<ThreadSafeArena::Claimed> ThreadSafeArena::ClaimsOf(std::uint64_t claimant) {
+  std::vector<Claimed> claimed;
+  for (ThreadArena* arena : Arenas()) {
+    const std::lock_guard<std::mutex> lock(arena->mutex);
+    for (const auto& [address, owner] : arena->claims) {
+      if (owner != claimant) continue;
+      const std::uint32_t block = index_of::usedBlock(&arena->module, arena->index, static_cast<double>(address));
+      claimed.push_back({address, static_cast<std::uint64_t>(index_of::askedBytes(&arena->module, block))});
+    }
+  }
+  return claimed;
+}
+
+bool ThreadSafeArena::HasClaims(std::uint64_t claimant) noexcept {
+  bool has_claims = false;
+  Guarded([&]() -> Status {
+    for (ThreadArena* arena : Arenas()) {
+      const std::lock_guard<std::mutex> lock(arena->mutex);
+      for (const auto& [address, owner] : arena->claims) has_claims = has_claims || owner == claimant;
+    }
+    return kSuccess;
+  });
+  return has_claims;
+}
+
+Status ThreadSafeArena::AwaitDevice() {
+  std::vector<std::pair<ThreadArena*, std::uint64_t>> numbers;
+  for (ThreadArena* arena : Arenas()) numbers.emplace_back(arena, ++arena->last_number);
+  const DriverScope scope(driver, settings_.context);
+  const Status status = scope.status() == kSuccess ? settings_.await_device(driver) : scope.status();
+  for (const auto& [arena, number] : numbers) {
+    if (status == kSuccess) Raise(arena->idle_since, number);
+  }
+  return status;
+}
+
+Status ThreadSafeArena::FreeSuperblocks(std::uint64_t address, std::uint64_t bytes, const std::vector<EventUse>& before) {
+  FreeEvent* freed = nullptr;
+  if (!before.empty()) {
+    const DriverTable* table = driver;
+    const DriverScope scope(table, settings_.context);
+    const RelaxedScope relaxed(table);
+    Status status = scope.status();
+    if (status == kSuccess) status = AwaitAll(trimming_, before);
+    if (status == kSuccess) {
+      status =
+          AcquireFreeEvent(settings_.arena, device_, &freed, [&](Event* event) { return table->EventCreate(event, kEventDisableTiming); });
+    }
+    if (status != kSuccess) return status;
+    status = table->EventRecord(freed->event, trimming_);
+    if (status != kSuccess) {
+      const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+      ReleaseEvent(freed);
+      return status;
+    }
+  }
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  GlobalArena& global = *arenas.by_number.at(settings_.arena);
+  FreeRange(global, address, address + bytes, freed);
+  global.tenants.at(settings_.id).bytes -= bytes;
+  ReleaseEvent(freed);
+  arenas.changed.notify_all();
+  return kSuccess;
+}
+
+// Brings the free memory of an index together, where neighbours coalesce, in the lane that belongs to no stream: all
+// but what is held for a stream.
+void ThreadSafeArena::Gather(ThreadArena& arena, std::unique_lock<std::mutex>& lock) {
+  for (const auto& [key, lane] : arena.lanes) {
+    if (!lane->is_held || lane->last_free >= arena.idle_since) continue;
+    Hold(arena, *lane, false);
+    for (const EventUse& use : lane->before) ReleaseUse(use.event);
+    lane->before.clear();
+  }
+  for (Status status = kSuccess; status == kSuccess;) {
+    const auto legacy = arena.lanes.find(kLegacyKey);
+    if (legacy == arena.lanes.end() || !legacy->second->is_unrecorded) break;
+    status = RecordLate(arena, *legacy->second, lock);
+  }
+  arena.last = nullptr;
+  FoldLanes(arena);
+}
+
+// Gives back one run of superblocks. False if there is none, or if the driver refuses.
+bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
+  std::unique_lock<std::mutex> lock(arena.mutex);
+  Lane& lane = LaneOf(arena, kCommonKey);
+  const auto page_units = static_cast<std::uint32_t>(superblock_bytes_ / kUnitBytes);
+  const double found = index_of::removePages(&arena.module, arena.index, lane.lane, page_units, static_cast<std::uint32_t>(kMaximumUnits));
+  if (found < 0) return false;
+  const auto address = static_cast<std::uint64_t>(found);
+  const std::uint32_t units = index_of::removedUnits(&arena.module);
+  const std::uint64_t bytes = units * kUnitBytes;
+  const std::vector<EventUse> uses = lane.before;
+  Retain(uses);
+  SetOwner(address, bytes, nullptr);
+  giving_back_ += 1;
+  lock.unlock();
+  const Status status = FreeSuperblocks(address, bytes, uses);
+  lock.lock();
+  if (status != kSuccess) {
+    SetOwner(address, bytes, &arena);
+    index_of::extendSegment(&arena.module, arena.index, found, units, lane.lane);
+    for (const EventUse& use : uses) {
+      if (AddBefore(lane, use)) use.event->users.fetch_add(1);
+    }
+  }
+  for (const EventUse& use : uses) ReleaseUse(use.event);
+  giving_back_ -= 1;
+  return status == kSuccess;
+}
+
+void ThreadSafeArena::SetOwner(std::uint64_t address, std::uint64_t bytes, ThreadArena* owner) {
+  for (std::uint64_t at = address; at < address + bytes; at += superblock_bytes_) owners_[(at - base_) >> superblock_shift_] = owner;
+}
+
+void ThreadSafeArena::GiveBackFrom(ThreadArena& arena) {
+  {
+    std::unique_lock<std::mutex> lock(arena.mutex);
+    Gather(arena, lock);
+  }
+  while (GiveBackOnce(arena)) {
+  }
+}
+
+void ThreadSafeArena::GiveBack() noexcept {
+  Guarded([&]() -> Status {
+    const DriverScope scope(driver, settings_.context);
+    for (ThreadArena* arena : Arenas()) GiveBackFrom(*arena);
+    return kSuccess;
+  });
+}
+
+void ThreadSafeArena::AskEnvironments() {
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  GlobalArena& global = *arenas.by_number.at(settings_.arena);
+  const std::uint64_t request = ++global.requests;
+  const Clock::time_point now = Clock::now();
+  for (auto& [id, tenant] : global.tenants) {
+    if (tenant.bytes == 0 || !tenant.ask) continue;
+    if (tenant.answered >= tenant.asked) tenant.unanswered_since = now;
+    tenant.asked = request;
+    tenant.ask();
+  }
+}
+
+void ThreadSafeArena::ResetPeak() noexcept {
+  Guarded([&]() -> Status {
+    GlobalArenas& arenas = AllArenas();
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    Tenant& tenant = arenas.by_number.at(settings_.arena)->tenants.at(settings_.id);
+    tenant.peak_bytes = tenant.bytes;
+    return kSuccess;
+  });
+}
+
+ThreadSafeStatistics ThreadSafeArena::Statistics() noexcept {
+  ThreadSafeStatistics statistics;
+  Guarded([&]() -> Status {
+    for (ThreadArena* arena : Arenas()) {
+      const std::lock_guard<std::mutex> lock(arena->mutex);
+      statistics.live_bytes += arena->live_bytes;
+      statistics.live_allocations += arena->live_allocations;
+      statistics.threads += 1;
+    }
+    GlobalArenas& arenas = AllArenas();
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    const Tenant& tenant = arenas.by_number.at(settings_.arena)->tenants.at(settings_.id);
+    statistics.reserved_bytes = tenant.bytes;
+    statistics.peak_reserved_bytes = tenant.peak_bytes;
+    return kSuccess;
+  });
+  return statistics;
+}
+
+}  // namespace cistern::arenas

@@ -1,0 +1,751 @@
+// Arenas for native threads: what a thread frees may be used by others in order only, and nothing is lost,
+// however threads come, free each other's memory and end.
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "arenas/resource_table.h"
+#include "fixture.h"
+#include "order/checked_table.h"
+
+namespace cistern::test {
+namespace {
+
+using arenas::AllArenas;
+using arenas::DeallocationEvents;
+using arenas::EndedArena;
+using arenas::GlobalArena;
+using arenas::ThreadSafeArena;
+using arenas::ThreadSafeSettings;
+
+constexpr std::uint64_t kSuperblock = 64 * 1024;
+
+std::uint64_t NextTenant() {
+  static std::atomic<std::uint64_t> last{1};
+  return ++last;
+}
+
+std::atomic<int> ended_arenas{0};
+
+void FreeEndedArena(const EndedArena& ended) {
+  OnDevice device(ended.device);
+  CHECK_OK(ended.backend->CtxSynchronize());
+  for (const Event event : ended.events) CHECK_OK(ended.backend->EventDestroy(event));
+  CHECK_OK(ended.backend->MemFree(ended.allocation));
+  ended_arenas += 1;
+}
+
+// A global arena, which ends with its last tenant.
+class Global {
+ public:
+  explicit Global(std::uint64_t bytes, const DriverTable& table = driver) : id_(NextTenant()) {
+    AllArenas().leave = FreeEndedArena;
+    DevicePointer block = 0;
+    CHECK_OK(table.MemAlloc(&block, bytes + kSuperblock));
+    auto arena = std::make_unique<GlobalArena>();
+    arena->backend = &table;
+    arena->bytes = bytes;
+    arena->superblock_bytes = kSuperblock;
+    arena->Fill(block, bytes + kSuperblock);
+    arena->tenants[id_].opens = 1;
+    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+    number = ++AllArenas().last_number;
+    AllArenas().by_number.emplace(number, std::move(arena));
+  }
+  ~Global() { Close(); }
+  Global(const Global&) = delete;
+
+  void Close() {
+    std::vector<EndedArena> ended;
+    {
+      const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+      const auto found = AllArenas().by_number.find(number);
+      if (found == AllArenas().by_number.end() || found->second->tenants.count(id_) == 0) return;
+      found->second->tenants.at(id_).opens = 0;
+      LeaveIfUnneeded(AllArenas(), number, id_, &ended);
+    }
+    for (const EndedArena& each : ended) FreeEndedArena(each);
+  }
+  std::uint64_t UsedBytes() const {
+    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+    return AllArenas().by_number.at(number)->used_bytes;
+  }
+
+  std::uint64_t number = 0;
+
+ private:
+  const std::uint64_t id_;
+};
+
+// A table, with the calls of a C program.
+class Resource {
+ public:
+  explicit Resource(const Global& global, DeallocationEvents events = DeallocationEvents::kEager, const DriverTable& table = driver) {
+    ThreadSafeSettings settings;
+    settings.arena = global.number;
+    settings.id = NextTenant();
+    settings.events = events;
+    CHECK_OK(driver.CtxGetCurrent(&settings.context));
+    settings.await_device = [this](const DriverTable* each) {
+      waits += 1;
+      return each->CtxSynchronize();
+    };
+    std::shared_ptr<ThreadSafeArena> opened;
+    CHECK_OK(ThreadSafeArena::Open(
+        settings, &table, [](ThreadSafeArena* each) { delete each; }, &opened));
+    arena = opened;
+    c = arenas::NewResourceTable(std::move(opened), 0, CISTERN_DEVICE);
+  }
+  ~Resource() { Release(); }
+  Resource(const Resource&) = delete;
+
+  void Release() {
+    if (c != nullptr) c->release(c->state);
+    c = nullptr;
+  }
+  DevicePointer Allocate(std::uint64_t bytes, Stream stream, std::uint64_t alignment = 256) const {
+    std::uint64_t pointer = 0;
+    const std::int32_t result = c->allocate(c->state, bytes, alignment, Handle(stream), &pointer);
+    if (result != CISTERN_OK) std::printf("    %s\n", c->last_error(c->state));
+    CHECK(result == CISTERN_OK);
+    return pointer;
+  }
+  std::int32_t TryAllocate(std::uint64_t bytes, Stream stream, DevicePointer* pointer, std::uint64_t alignment = 256) const {
+    std::uint64_t address = 0;
+    const std::int32_t result = c->allocate(c->state, bytes, alignment, Handle(stream), &address);
+    *pointer = address;
+    return result;
+  }
+  std::int32_t TryFree(DevicePointer pointer, std::uint64_t bytes, Stream stream) const {
+    return c->deallocate(c->state, pointer, bytes, 256, Handle(stream));
+  }
+  void Free(DevicePointer pointer, std::uint64_t bytes, Stream stream) const { CHECK(TryFree(pointer, bytes, stream) == CISTERN_OK); }
+  cistern_resource_statistics Statistics() const {
+    cistern_resource_statistics statistics = {};
+    statistics.size = sizeof statistics;
+    c->statistics(c->state, &statistics);
+    return statistics;
+  }
+  std::string LastError() const { return c->last_error(c->state); }
+
+  const cistern_thread_safe_resource* c = nullptr;
+  std::weak_ptr<ThreadSafeArena> arena;
+  int waits = 0;
+
+ private:
+  static std::uint64_t Handle(Stream stream) { return reinterpret_cast<std::uintptr_t>(stream); }
+};
+
+// Runs a body on a thread of its own, with the device current.
+template <typename Body>
+void OnThread(Body&& body) {
+  std::thread([&] {
+    OnDevice device(0);
+    body();
+  }).join();
+}
+
+}  // namespace
+
+TEST("a thread-safe arena allocates, frees and counts, and ends its arena with the last tenant") {
+  const int ended = ended_arenas;
+  Global global(kMiB);
+  {
+    Resource resource(global);
+    TestStream stream;
+    const DevicePointer first = resource.Allocate(1000, stream);
+    CHECK(first % 256 == 0);
+    CHECK(resource.Allocate(0, stream) == 0);
+    const DevicePointer aligned = resource.Allocate(300, stream, 4096);
+    CHECK(aligned % 4096 == 0);
+    CHECK(resource.Statistics().live_bytes == 1300);
+    CHECK(resource.Statistics().live_allocations == 2);
+    CHECK(resource.Statistics().reserved_bytes == kSuperblock);
+    resource.Free(first, 1000, stream);
+    CHECK(resource.Allocate(1000, stream) == first);
+    resource.Free(first, 1000, stream);
+    resource.Free(aligned, 300, stream);
+    resource.Free(0, 0, stream);
+    CHECK(resource.Statistics().live_allocations == 0);
+    global.Close();
+    CHECK(ended_arenas == ended);
+    stream.Synchronize();
+  }
+  CHECK(ended_arenas == ended + 1);
+}
+
+TEST("a thread-safe arena refuses wrong pointers, sizes and alignments in words, and stays as it was") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  const DevicePointer block = resource.Allocate(1000, stream);
+  DevicePointer pointer = 1;
+  CHECK(resource.TryFree(block, 999, stream) == CISTERN_INVALID_POINTER);
+  CHECK(resource.LastError().find("was allocated with 1000 bytes, and freed with 999") != std::string::npos);
+  CHECK(resource.TryFree(block + 256, 744, stream) == CISTERN_INVALID_POINTER);
+  CHECK(resource.TryFree(8, 1000, stream) == CISTERN_INVALID_POINTER);
+  CHECK(resource.LastError() == "0x8 is no allocation of this resource, or was freed already");
+  for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{3}, 2 * kSuperblock}) {
+    CHECK(resource.TryAllocate(8, stream, &pointer, alignment) == CISTERN_INVALID_ARGUMENT);
+    CHECK(pointer == 0);
+  }
+  CHECK(resource.LastError() == "the alignment must be a power of two up to 65536, got 131072");
+  CHECK(resource.TryAllocate(2 * kMiB, stream, &pointer) == CISTERN_OUT_OF_MEMORY);
+  CHECK(resource.TryAllocate(~std::uint64_t{0}, stream, &pointer) == CISTERN_OUT_OF_MEMORY);
+  // Each thread has its own.
+  OnThread([&] { CHECK(resource.LastError() == "no call has failed on this thread"); });
+  CHECK(resource.Statistics().live_bytes == 1000);
+  resource.Free(block, 1000, stream);
+  CHECK(resource.TryFree(block, 1000, stream) == CISTERN_INVALID_POINTER);
+}
+
+TEST("memory freed on a stream serves it at once, and another stream after its work") {
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
+    Global global(kSuperblock);
+    Resource resource(global, events);
+    TestStream first, second;
+    Gate gate;
+    const DevicePointer block = resource.Allocate(kSuperblock, first);
+    gate.Close(first);
+    CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, first));
+    resource.Free(block, kSuperblock, first);
+    CHECK(resource.Allocate(kSuperblock, first) == block);
+    resource.Free(block, kSuperblock, first);
+    CHECK(resource.Allocate(kSuperblock, second) == block);
+    CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, second));
+    CHECK(driver.StreamQuery(second) == kErrorNotReady);
+    gate.Open();
+    second.Synchronize();
+    CHECK(*reinterpret_cast<const unsigned char*>(block) == 2);
+    resource.Free(block, kSuperblock, second);
+  }
+}
+
+TEST("memory of the legacy default stream is ordered too, under every policy") {
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
+    Global global(kSuperblock);
+    Resource resource(global, events);
+    TestStream stream;
+    DevicePointer block = resource.Allocate(kSuperblock, nullptr);
+    CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, LegacyStream()));
+    resource.Free(block, kSuperblock, LegacyStream());
+    block = resource.Allocate(kSuperblock, stream);
+    CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, stream));
+    stream.Synchronize();
+    CHECK(*reinterpret_cast<const unsigned char*>(block) == 2);
+    CHECK(resource.waits == (events == DeallocationEvents::kOff ? 1 : 0));
+    resource.Free(block, kSuperblock, stream);
+  }
+}
+
+TEST("without events, memory stays with its stream until the device was waited for") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kOff);
+  TestStream first, second;
+  const DevicePointer block = resource.Allocate(kSuperblock, first);
+  resource.Free(block, kSuperblock, first);
+  // There is another superblock.
+  const DevicePointer other = resource.Allocate(kSuperblock, second);
+  CHECK(other != block);
+  CHECK(resource.waits == 0);
+  CHECK(resource.Allocate(kSuperblock, second) == block);
+  CHECK(resource.waits == 1);
+  resource.Free(block, kSuperblock, second);
+  resource.Free(other, kSuperblock, second);
+}
+
+TEST("a stream with the handle of an ended one waits for what that had queued") {
+  Global global(kSuperblock);
+  Resource resource(global);
+  Gate gate;
+  Stream ended = nullptr;
+  CHECK_OK(driver.StreamCreateWithPriority(&ended, kStreamNonBlocking, 0));
+  const DevicePointer block = resource.Allocate(kSuperblock, ended);
+  gate.Close(ended);
+  resource.Free(block, kSuperblock, ended);
+  CHECK_OK(driver.StreamDestroy(ended));
+  TestStream next;
+  CHECK(resource.Allocate(kSuperblock, next) == block);
+  CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, next));
+  CHECK(driver.StreamQuery(next) == kErrorNotReady);
+  gate.Open();
+  next.Synchronize();
+  resource.Free(block, kSuperblock, next);
+}
+
+namespace {
+
+// The driver under test, with a few of its functions watched.
+struct Watched {
+  static inline unsigned long long id_offset = 0;
+  static inline std::atomic<int> waits{0};
+  static inline thread_local void (*after_record)() = nullptr;
+
+  static Status StreamGetId(Stream stream, unsigned long long* id) {
+    const Status status = driver.StreamGetId(stream, id);
+    *id += id_offset;
+    return status;
+  }
+  static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
+    waits += 1;
+    return driver.StreamWaitEvent(stream, event, flags);
+  }
+  static Status EventRecord(Event event, Stream stream) {
+    const Status status = driver.EventRecord(event, stream);
+    if (after_record != nullptr) after_record();
+    return status;
+  }
+  static const DriverTable& Table() {
+    static DriverTable table = [] {
+      DriverTable copy = driver;
+      copy.StreamGetId = StreamGetId;
+      copy.StreamWaitEvent = StreamWaitEvent;
+      copy.EventRecord = EventRecord;
+      return copy;
+    }();
+    return table;
+  }
+};
+
+// A place where one thread stops until another lets it go on.
+struct Stop {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_reached = false;
+  bool is_open = false;
+
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex);
+    is_reached = true;
+    changed.notify_all();
+    changed.wait(lock, [this] { return is_open; });
+  }
+  void AwaitReached() {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [this] { return is_reached; });
+  }
+  void Open() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    is_open = true;
+    changed.notify_all();
+  }
+};
+Stop* stop = nullptr;
+
+}  // namespace
+
+TEST("a stream is known by its id, as its handle may be that of an ended one") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream stream;
+  resource.Free(resource.Allocate(kSuperblock, stream), kSuperblock, stream);
+  Watched::waits = 0;
+  resource.Free(resource.Allocate(kSuperblock, stream), kSuperblock, stream);
+  CHECK(Watched::waits == 0);
+  Watched::id_offset = 1000000;
+  resource.Free(resource.Allocate(kSuperblock, stream), kSuperblock, stream);
+  Watched::id_offset = 0;
+  CHECK(Watched::waits == 1);
+}
+
+TEST("of two frees on one stream, the later one's event counts, whichever enters it first") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream stream, other;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer second = resource.Allocate(kSuperblock / 2, stream);
+  Stop here;
+  stop = &here;
+  std::thread slow([&] {
+    OnDevice device(0);
+    Watched::after_record = [] { stop->Pass(); };
+    resource.Free(first, kSuperblock / 2, stream);
+  });
+  here.AwaitReached();
+  gate.Close(stream);  // what the second free comes after
+  resource.Free(second, kSuperblock / 2, stream);
+  here.Open();
+  slow.join();
+  const DevicePointer both = resource.Allocate(kSuperblock, other);
+  CHECK_OK(driver.MemsetD8Async(both, 1, kSuperblock, other));
+  CHECK(driver.StreamQuery(other) == kErrorNotReady);
+  gate.Open();
+  other.Synchronize();
+  resource.Free(both, kSuperblock, other);
+}
+
+TEST("what is freed on the legacy default stream while its event is recorded waits for another one") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kDeferred, Watched::Table());
+  TestStream other;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock / 2, LegacyStream());
+  const DevicePointer second = resource.Allocate(kSuperblock / 2, LegacyStream());
+  resource.Free(first, kSuperblock / 2, LegacyStream());
+  Stop here;
+  stop = &here;
+  DevicePointer both = 0;
+  std::thread slow([&] {
+    OnDevice device(0);
+    Watched::after_record = [] { stop->Pass(); };
+    both = resource.Allocate(kSuperblock, other);
+  });
+  here.AwaitReached();
+  gate.Close(LegacyStream());
+  resource.Free(second, kSuperblock / 2, LegacyStream());
+  here.Open();
+  slow.join();
+  CHECK_OK(driver.MemsetD8Async(both, 1, kSuperblock, other));
+  CHECK(driver.StreamQuery(other) == kErrorNotReady);
+  gate.Open();
+  other.Synchronize();
+  resource.Free(both, kSuperblock, other);
+}
+
+TEST("what a stream takes from the global arena waits on every stream for those that had it before") {
+  Global global(kSuperblock);
+  Resource before(global), resource(global);
+  TestStream old, stream, other;
+  Gate gate;
+  const DevicePointer block = before.Allocate(kSuperblock, old);
+  gate.Close(old);
+  before.Free(block, kSuperblock, old);
+  const DevicePointer half = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer rest = resource.Allocate(kSuperblock / 2, other);  // of the lane of the first stream
+  CHECK_OK(driver.MemsetD8Async(rest, 1, kSuperblock / 2, other));
+  CHECK(driver.StreamQuery(other) == kErrorNotReady);
+  gate.Open();
+  other.Synchronize();
+  resource.Free(half, kSuperblock / 2, stream);
+  resource.Free(rest, kSuperblock / 2, other);
+}
+
+TEST("thousands of streams that end leave no more lanes than are needed") {
+  Global global(4 * kSuperblock);
+  Resource resource(global);
+  for (int i = 0; i < 3000; ++i) {
+    TestStream stream;
+    const DevicePointer block = resource.Allocate(kSuperblock / 8, stream);
+    resource.Free(block, kSuperblock / 8, stream);
+  }
+  CHECK(resource.Statistics().live_allocations == 0);
+  TestStream stream;
+  const DevicePointer all = resource.Allocate(4 * kSuperblock, stream);
+  resource.Free(all, 4 * kSuperblock, stream);
+}
+
+TEST("a captured stream is refused") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  const DevicePointer block = resource.Allocate(100, stream);
+  CHECK_OK(driver.StreamBeginCapture(stream, kCaptureModeRelaxed));
+  DevicePointer pointer;
+  CHECK(resource.TryAllocate(100, stream, &pointer) == CISTERN_STREAM_CAPTURED);
+  CHECK(resource.TryFree(block, 100, stream) == CISTERN_STREAM_CAPTURED);
+  Graph graph = nullptr;
+  CHECK_OK(driver.StreamEndCapture(stream, &graph));
+  CHECK_OK(driver.GraphDestroy(graph));
+  resource.Free(block, 100, stream);
+}
+
+TEST("what an idle thread holds serves a thread that has run out, without a call of the idle one") {
+  Global global(4 * kSuperblock);
+  Resource resource(global);
+  TestStream stream;
+  const DevicePointer block = resource.Allocate(4 * kSuperblock, stream);
+  resource.Free(block, 4 * kSuperblock, stream);
+  CHECK(resource.Statistics().reserved_bytes == 4 * kSuperblock);
+  OnThread([&] {
+    TestStream other;
+    const DevicePointer taken = resource.Allocate(3 * kSuperblock, other);
+    resource.Free(taken, 3 * kSuperblock, other);
+    other.Synchronize();
+  });
+}
+
+TEST("another resource of the same arena gives back what is free for one that has run out") {
+  Global global(4 * kSuperblock);
+  Resource first(global), second(global);
+  TestStream stream;
+  first.Free(first.Allocate(4 * kSuperblock, stream), 4 * kSuperblock, stream);
+  const DevicePointer block = second.Allocate(4 * kSuperblock, stream);
+  CHECK(first.Statistics().reserved_bytes == 0);
+  second.Free(block, 4 * kSuperblock, stream);
+}
+
+TEST("a thread that ends gives its superblocks back, but for those with live memory, which others free") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  DevicePointer block = 0;
+  OnThread([&] {
+    block = resource.Allocate(1000, stream);
+    resource.Free(resource.Allocate(4 * kSuperblock, stream), 4 * kSuperblock, stream);
+    CHECK(resource.Statistics().reserved_bytes == 5 * kSuperblock);
+  });
+  CHECK(resource.Statistics().reserved_bytes == kSuperblock);
+  resource.Free(block, 1000, stream);
+  // The next thread goes on with what was left.
+  OnThread([&] {
+    const DevicePointer next = resource.Allocate(1000, stream);
+    CHECK(next == block);
+    resource.Free(next, 1000, stream);
+  });
+  CHECK(resource.Statistics().reserved_bytes == 0);
+  CHECK(global.UsedBytes() == 0);
+}
+
+TEST("threads that come and go share a few indexes") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  for (int i = 0; i < 50; ++i) OnThread([&] { resource.Free(resource.Allocate(100, stream), 100, stream); });
+  const std::shared_ptr<ThreadSafeArena> arena = resource.arena.lock();
+  CHECK(arena != nullptr && arena->Statistics().threads == 1);
+}
+
+TEST("a resource lasts while a thread has its table, and what was not freed stays its arena's") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  resource.c->retain(resource.c->state);
+  const cistern_thread_safe_resource* kept = resource.c;
+  resource.Release();
+  CHECK(!resource.arena.expired());
+  std::uint64_t pointer = 0;
+  OnThread([&] { CHECK(kept->allocate(kept->state, 1000, 256, 1, &pointer) == CISTERN_OK); });
+  kept->release(kept->state);
+  CHECK(resource.arena.expired());
+  CHECK(global.UsedBytes() == kSuperblock);
+  CHECK(AllArenas().any_ended);
+}
+
+TEST("a call of the driver that fails leaves an arena as it was") {
+  for (const Call call : {Call::kStreamGetId, Call::kStreamWaitEvent, Call::kEventRecord, Call::kEventCreate}) {
+    Global global(2 * kSuperblock);
+    {
+      Resource resource(global);
+      TestStream first, second;
+      DevicePointer block = 0;
+      for (int calls = 0; calls < 6; ++calls) {
+        software::FailCall(call, static_cast<std::uint64_t>(calls + 1), kErrorUnknown);
+        std::int32_t result = resource.TryAllocate(2 * kSuperblock, first, &block);
+        if (result == CISTERN_OK) {
+          do {
+            result = resource.TryFree(block, 2 * kSuperblock, first);
+          } while (result != CISTERN_OK);
+        }
+        result = resource.TryAllocate(kSuperblock + 1, second, &block);
+        if (result == CISTERN_OK) {
+          while (resource.TryFree(block, kSuperblock + 1, second) != CISTERN_OK) {
+          }
+        }
+        OnThread([&] {
+          DevicePointer other = 0;
+          if (resource.TryAllocate(2 * kSuperblock, second, &other) != CISTERN_OK) return;
+          while (resource.TryFree(other, 2 * kSuperblock, second) != CISTERN_OK) {
+          }
+        });
+      }
+      software::FailCall(call, 0, kErrorUnknown);
+      block = resource.Allocate(2 * kSuperblock, first);
+      resource.Free(block, 2 * kSuperblock, first);
+      CHECK(resource.Statistics().live_allocations == 0);
+    }
+    CHECK(global.UsedBytes() == 0);
+  }
+}
+
+namespace {
+
+constexpr int kThreads = 16;
+constexpr int kStreams = 8;
+
+struct Block {
+  DevicePointer pointer;
+  std::uint64_t bytes;
+  unsigned tag;
+  int stream;
+};
+
+// Blocks that one thread has allocated and another one frees.
+struct Exchange {
+  std::mutex mutex;
+  std::deque<Block> blocks;
+
+  bool Take(Block* block) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (blocks.empty()) return false;
+    *block = blocks.front();
+    blocks.pop_front();
+    return true;
+  }
+  void Put(const Block& block) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    blocks.push_back(block);
+  }
+};
+
+// Fails the test if the block does not hold its tag in the order of the stream.
+struct Look {
+  Block block;
+};
+
+void LookAt(void* data) {
+  Look* look = static_cast<Look*>(data);
+  const unsigned* words = reinterpret_cast<const unsigned*>(look->block.pointer);
+  const std::uint64_t count = look->block.bytes / 4;
+  for (const std::uint64_t i : {std::uint64_t{0}, count / 2, count - 1}) {
+    if (words[i] != look->block.tag) test::Fail(__FILE__, __LINE__, "a block was written by two owners at once");
+  }
+  delete look;
+}
+
+struct Stress {
+  const Resource& resource;
+  const DriverTable& table;
+  const Stream* streams;
+  Exchange exchange;
+  std::atomic<std::uint64_t> operations{0};
+  std::atomic<std::uint64_t> refusals{0};
+};
+
+void Write(Stress& stress, const Block& block) {
+  CHECK_OK(stress.table.MemsetD32Async(block.pointer, block.tag, block.bytes / 4, stress.streams[block.stream]));
+}
+
+void Verify(Stress& stress, const Block& block, int on) { CHECK_OK(driver.LaunchHostFunc(stress.streams[on], LookAt, new Look{block})); }
+
+void FreeBlock(Stress& stress, Block block, int on, Event event) {
+  if (on != block.stream) {
+    CHECK_OK(stress.table.EventRecord(event, stress.streams[block.stream]));
+    CHECK_OK(stress.table.StreamWaitEvent(stress.streams[on], event, 0));
+  }
+  Verify(stress, block, on);
+  stress.resource.Free(block.pointer, block.bytes, stress.streams[on]);
+  stress.operations += 1;
+}
+
+void RunThread(Stress& stress, unsigned seed, int steps) {
+  OnDevice device(0);
+  Event event = nullptr;
+  CHECK_OK(stress.table.EventCreate(&event, kEventDisableTiming));
+  std::mt19937 random(seed);
+  std::vector<Block> own;
+  for (int step = 0; step < steps; ++step) {
+    const int stream = static_cast<int>(random() % kStreams);
+    const std::uint64_t bytes = random() % 16 == 0 ? 4 * (1 + random() % (kSuperblock / 2)) : 4 * (1 + random() % 2048);
+    Block block{0, bytes, static_cast<unsigned>(random()), stream};
+    const std::int32_t result = stress.resource.TryAllocate(bytes, stress.streams[stream], &block.pointer);
+    stress.operations += 1;
+    if (result == CISTERN_OK) {
+      Write(stress, block);
+      if (random() % 4 == 0)
+        stress.exchange.Put(block);
+      else
+        own.push_back(block);
+    } else {
+      CHECK(result == CISTERN_OUT_OF_MEMORY);
+      stress.refusals += 1;
+    }
+    const int on = static_cast<int>(random() % kStreams);
+    if (random() % 3 == 0 && stress.exchange.Take(&block)) FreeBlock(stress, block, on, event);
+    while (own.size() > 24 || (!own.empty() && (result != CISTERN_OK || random() % 2 == 0))) {
+      const std::size_t index = random() % own.size();
+      FreeBlock(stress, own[index], random() % 4 == 0 ? on : own[index].stream, event);
+      own[index] = own.back();
+      own.pop_back();
+    }
+    if (random() % 512 == 0) CHECK_OK(stress.table.StreamSynchronize(stress.streams[on]));
+  }
+  for (const Block& block : own) stress.exchange.Put(block);
+  CHECK_OK(stress.table.EventDestroy(event));
+}
+
+// Rounds of threads that end. Returns the operations.
+std::uint64_t RunStress(DeallocationEvents events, const DriverTable& table, std::uint64_t bytes, int rounds, int steps) {
+  Global global(bytes, table);
+  std::uint64_t operations = 0;
+  {
+    Resource resource(global, events, table);
+    TestStream streams[kStreams - 1] = {
+        TestStream(), TestStream(), TestStream(), TestStream(), TestStream(), TestStream(), TestStream(kStreamDefault)};
+    Stream handles[kStreams];
+    for (int i = 0; i < kStreams - 1; ++i) handles[i] = streams[i];
+    handles[kStreams - 1] = LegacyStream();
+    Stress stress{resource, table, handles, {}, {}, {}};
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<std::thread> threads;
+      for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back(RunThread, std::ref(stress), static_cast<unsigned>(round * kThreads + i + 1), steps);
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    TestEvent event;
+    for (Block block{}; stress.exchange.Take(&block);) FreeBlock(stress, block, 0, event);
+    CHECK_OK(table.CtxSynchronize());
+    CHECK(resource.Statistics().live_bytes == 0);
+    CHECK(resource.Statistics().live_allocations == 0);
+    operations = stress.operations;
+    CHECK(stress.refusals * 4 < operations);
+  }
+  CHECK(global.UsedBytes() == 0);
+  return operations;
+}
+
+// The number of operations of a long run, from the environment.
+int LongSteps() {
+  const char* const text = std::getenv("CISTERN_TEST_ARENA_STEPS");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+}  // namespace
+
+TEST("16 threads and 8 streams never share a block, and lose none, under every policy") {
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
+    RunStress(events, driver, 32 * kMiB, 3, 200);
+  }
+}
+
+TEST("16 threads and 8 streams never share a block while memory is short") {
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
+    RunStress(events, driver, 5 * kMiB, 2, 200);
+  }
+}
+
+TEST("the order checker sees the arenas' calls, and finds nothing wrong with them") {
+  const DriverTable& checked = *order::CheckedTable(&driver);
+  order::OrderChecker& checker = *order::CheckerOf(&checked);
+  checker.Start();
+  RunStress(DeallocationEvents::kEager, checked, 8 * kMiB, 1, 100);
+  RunStress(DeallocationEvents::kDeferred, checked, 8 * kMiB, 1, 100);
+  std::uint64_t dropped = 0;
+  CHECK(checker.TakeReports(0, 16, &dropped).empty());
+  {
+    Global global(kSuperblock, checked);
+    Resource resource(global, DeallocationEvents::kEager, checked);
+    TestStream first, second;
+    const DevicePointer block = resource.Allocate(4096, first);
+    CHECK_OK(checked.MemsetD8Async(block, 1, 4096, second));  // not ordered after the allocation
+    CHECK(checker.TakeReports(0, 16, &dropped).size() == 1);
+    CHECK_OK(checked.CtxSynchronize());
+    resource.Free(block, 4096, first);
+  }
+  checker.Stop();
+}
+
+TEST("as many operations as CISTERN_TEST_ARENA_STEPS asks for") {
+  const int steps = LongSteps();
+  if (steps == 0) return;
+  std::uint64_t operations = 0;
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
+    operations += RunStress(events, driver, 32 * kMiB, 8, steps);
+  }
+  std::printf("    %llu operations\n", static_cast<unsigned long long>(operations));
+}
+
+}  // namespace cistern::test

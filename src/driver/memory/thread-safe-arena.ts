@@ -1,0 +1,119 @@
+/**
+ * An arena for native threads over a global arena. The state is native: see
+ * `native/arenas/thread_safe_arena.h`.
+ */
+import { formatValue } from '../../basics/errors.js';
+import { mailbox, NativeDeallocationEvents, NativeMemoryKind, NativeStatus, native } from '../native.js';
+import { allocationError, check, deallocationError, outOfMemoryStatus } from '../status.js';
+import type { Stream } from '../streams/stream.js';
+import type { GlobalArena } from './global-arena.js';
+
+/** When an arena for native threads records events for frees. */
+export type NativeDeallocationPolicy = keyof typeof NativeDeallocationEvents;
+
+export const nativeDeallocationPolicies = Object.keys(NativeDeallocationEvents) as readonly NativeDeallocationPolicy[];
+
+/** An arena as a whole, as all threads use it. */
+export interface ThreadSafeArenaUsage {
+  readonly liveBytes: number;
+  readonly liveAllocations: number;
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  readonly threads: number;
+}
+
+export class ThreadSafeArena {
+  readonly #arena: GlobalArena;
+  readonly #handle: number;
+
+  /** Closes the global arena if this fails, and when this is closed. */
+  constructor(arena: GlobalArena, events: NativeDeallocationPolicy) {
+    native().openThreadSafeArena(arena.number, arena.device.index, NativeDeallocationEvents[events]);
+    const status = mailbox[0] as number;
+    if (status !== NativeStatus.success) {
+      const error = allocationError(`thread-safe arena ${formatValue(arena.name)}`, 0, status);
+      arena.close();
+      throw error;
+    }
+    this.#handle = mailbox[1] as number;
+    this.#arena = arena;
+  }
+
+  /** @param bytes at least 1 */
+  allocate(bytes: number, stream: Stream, alignment: number): number {
+    let status = this.#tryAllocate(bytes, stream, alignment);
+    if (status === outOfMemoryStatus) {
+      // What only JavaScript of this thread can give back.
+      this.#arena.giveBack();
+      status = this.#tryAllocate(bytes, stream, alignment);
+    }
+    if (status !== NativeStatus.success) throw allocationError(this.#name, bytes, status);
+    // Events of other streams may have come into the stream's order.
+    stream.identity.outdateFences();
+    return mailbox[1] as number;
+  }
+
+  #tryAllocate(bytes: number, stream: Stream, alignment: number): number {
+    mailbox[0] = bytes;
+    mailbox[1] = alignment;
+    mailbox[2] = this.#handle;
+    mailbox[3] = stream.handle;
+    native().allocateThreadSafe();
+    return mailbox[0] as number;
+  }
+
+  /** @throws LifetimeError for memory that is not live here, or not with this size. */
+  deallocate(address: number, bytes: number, stream: Stream): void {
+    mailbox[0] = address;
+    mailbox[1] = bytes;
+    mailbox[2] = this.#handle;
+    mailbox[3] = stream.handle;
+    native().deallocateThreadSafe();
+    this.#checkFree(address, bytes);
+  }
+
+  /**
+   * Memory that another thread has allocated is this environment's from now on, and freed after its end.
+   * @throws LifetimeError for memory that is not live here, or not with this size.
+   */
+  claim(address: number, bytes: number): void {
+    native().claimThreadSafe(this.#handle, address, bytes);
+    this.#checkFree(address, bytes);
+  }
+
+  usage(): ThreadSafeArenaUsage {
+    native().threadSafeStatistics(this.#handle);
+    check('read the statistics of a thread-safe arena');
+    const [, liveBytes, liveAllocations, reservedBytes, peakReservedBytes, threads] = mailbox as unknown as number[] & { length: 6 };
+    return { liveBytes, liveAllocations, reservedBytes, peakReservedBytes, threads } as ThreadSafeArenaUsage;
+  }
+
+  /** Resets the peak of the reserved bytes to what is reserved now. */
+  resetPeak(): void {
+    native().resetThreadSafePeak(this.#handle);
+    check('reset the peak of a thread-safe arena');
+  }
+
+  /** The address of a new table of native functions, which whoever has it releases. */
+  table(): number {
+    native().threadSafeTable(this.#handle, NativeMemoryKind[this.#arena.kind]);
+    check('hand out a thread-safe arena');
+    return mailbox[1] as number;
+  }
+
+  /** Ends allocation by this object. Live memory can still be freed, and tables that were handed out go on. */
+  close(): void {
+    native().closeThreadSafeArena(this.#handle);
+    check('close a thread-safe arena');
+    this.#arena.close();
+  }
+
+  get #name(): string {
+    return `thread-safe arena ${formatValue(this.#arena.name)}`;
+  }
+
+  #checkFree(address: number, bytes: number): void {
+    const status = mailbox[0] as number;
+    if (status !== NativeStatus.success) throw deallocationError(this.#name, address, bytes, status);
+  }
+}

@@ -1,0 +1,230 @@
+import { alreadyDisposed } from '../basics/errors.js';
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
+import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
+import type { Device } from '../driver/device.js';
+import { type GlobalArenaMemoryKind, globalArenaMemoryKinds } from '../driver/memory/global-arena.js';
+import { nativeDeallocationPolicies, ThreadSafeArena } from '../driver/memory/thread-safe-arena.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/workers/local-object.js';
+import { announceConstruction } from '../lifetimes/interceptor.js';
+import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { defineUpstream, stackName } from '../resource-kind.js';
+import { type GlobalArenaMemoryResourceOptions, openGlobalArena } from './global-arena-memory-resource.js';
+
+/** Options of {@link ThreadSafeArenaMemoryResource}: those of the global arena that it takes superblocks of, and its own. */
+export interface ThreadSafeArenaMemoryResourceOptions extends Omit<GlobalArenaMemoryResourceOptions, 'waitMilliseconds'> {
+  /**
+   * When memory that was freed on a stream serves others. Nobody announces the end of the streams of native
+   * code, so `'deferred'` defers the record of an event on the legacy default stream only, and records on the
+   * others at the free, as pools do on streams made elsewhere. Under `'off'`, memory of another stream is
+   * taken once there is no other: the thread that has run out waits for the device then, unless a stream is
+   * captured or waits for JavaScript.
+   * @defaultValue `'eager'`
+   */
+  readonly deallocationEvents?: DeallocationEvents;
+}
+
+const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({
+  arenaBytes: true,
+  deallocationEvents: true,
+  device: true,
+  memoryKind: true,
+  name: true,
+  superblockBytes: true,
+});
+
+/** Statistics of a {@link ThreadSafeArenaMemoryResource}: those of all threads. */
+export interface ThreadSafeArenaStatistics {
+  /** Bytes that are allocated, as they were asked for. */
+  readonly liveBytes: number;
+  readonly liveAllocations: number;
+  /** Bytes that it has of the global arena, in whole superblocks. */
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  /** How many threads have allocated from it at the same time at most, this one included. */
+  readonly threads: number;
+}
+
+/**
+ * Memory that every thread of an addon may allocate and free: those of libuv on which `Napi::AsyncWorker`
+ * runs, and those of native libraries.
+ *
+ * A native addon gets a table of functions for it, with `cistern_get_thread_safe_resource` of `cistern.h`,
+ * and calls them on any thread, without JavaScript. JavaScript uses the same arena through this object, so
+ * that a buffer can have memory that another thread has allocated, and the other way round.
+ *
+ * Each thread has an arena of its own over superblocks of a global arena, the one that
+ * {@link GlobalArenaMemoryResource} opens with the same name: pools of all workers and the native threads
+ * share its memory. What is free in an arena is given back when its thread ends, and when another thread, or a
+ * pool, has run out. A thread that runs out never waits for JavaScript.
+ *
+ * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules of
+ * `deallocationEvents`, on whichever thread it is freed. A fence given with a free makes no difference. A
+ * captured stream is refused. Alignment: 256 bytes, or what is asked for, up to a superblock.
+ *
+ * Tables that were handed out go on after this object is disposed, and after the worker has ended; the
+ * arena ends with the last of them. Memory that this worker has of the arena is freed after its end, as that of any resource.
+ *
+ * Counterpart of `rmm::mr::arena_memory_resource`, which has one lock for all threads of a stream.
+ * @throws see the constructor
+ * @example
+ * ```ts
+ * using arena = new ThreadSafeArenaMemoryResource({ name: 'addon', arenaBytes: 64 * MiB });
+ * using stream = new Stream();
+ * using buffer = new DeviceBuffer(1 * MiB, { resource: arena, stream });
+ * console.log(arena.statistics().liveBytes); // 1048576, of all threads
+ * ```
+ */
+export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
+  /** @internal */
+  static readonly name = 'ThreadSafeArenaMemoryResource';
+  readonly memoryKind: GlobalArenaMemoryKind;
+  readonly device: Device;
+  /** The name of the global arena in the process. */
+  readonly name: string;
+  /** The bytes of the global arena's block. */
+  readonly arenaBytes: number;
+  /** The bytes of a superblock, which are also the greatest alignment. */
+  readonly superblockBytes: number;
+  readonly deallocationEvents: DeallocationEvents;
+  readonly #arena: ThreadSafeArena;
+  #peakBytes = 0;
+  #isDisposed = false;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
+   * global arena's.
+   * @throws OutOfMemoryError if the global arena's block cannot be allocated.
+   */
+  constructor(options: ThreadSafeArenaMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { deallocationEvents = 'eager' } = options;
+    assertOneOf(deallocationEvents, nativeDeallocationPolicies, 'deallocationEvents');
+    const arena = openGlobalArena(options);
+    this.#arena = new ThreadSafeArena(arena, deallocationEvents);
+    this.memoryKind = arena.kind;
+    this.device = arena.device;
+    this.name = arena.name;
+    this.arenaBytes = arena.arenaBytes;
+    this.superblockBytes = arena.superblockBytes;
+    this.deallocationEvents = deallocationEvents;
+    refuseCloning(this);
+    announceConstruction(this);
+  }
+
+  /** The stack as a specification writes it, without options: `thread-safe-arena`. */
+  toString(): string {
+    return stackName(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { name, memoryKind, arenaBytes, deallocationEvents } = this;
+    const shown = { name, device: this.device.index, memoryKind, arenaBytes, deallocationEvents };
+    return inspectObject(this, { ...shown, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
+  }
+
+  /** Bytes that all threads have of the global arena through this resource, in whole superblocks; 0 once it is disposed. */
+  get reservedBytes(): number {
+    return this.#isDisposed ? 0 : this.#arena.usage().reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#isDisposed ? this.#peakBytes : this.#arena.usage().peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    if (this.#isDisposed) this.#peakBytes = 0;
+    else this.#arena.resetPeak();
+  }
+
+  /**
+   * @throws OutOfMemoryError if the global arena has no room even after the threads of this resource, those of
+   * others and the pools of this worker have given back what they have free. Other workers are asked to do so, and
+   * not waited for.
+   */
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment, this.superblockBytes);
+    this.#enter(stream, 'allocate');
+    if (this.#isDisposed) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    return bytes === 0 ? 0 : this.#arena.allocate(bytes, stream, alignment);
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    this.#enter(stream, 'deallocate');
+    if (pointer !== 0) this.#arena.deallocate(pointer, bytes, stream);
+  }
+
+  /** The state of the arenas of all threads. Linear in their number. */
+  statistics(): ThreadSafeArenaStatistics {
+    if (this.#isDisposed) throw alreadyDisposed('read the statistics', `the ${this.constructor.name}`);
+    return Object.freeze(this.#arena.usage());
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** @internal Takes over memory that a native thread has allocated. */
+  claim(pointer: DevicePointer, bytes: number): void {
+    this.#arena.claim(pointer, bytes);
+  }
+
+  /** @internal The address of a new table of functions for native threads; see `include/cistern_resource.h`. */
+  table(): number {
+    if (this.#isDisposed) throw alreadyDisposed('hand out', `the ${this.constructor.name}`);
+    return this.#arena.table();
+  }
+
+  /**
+   * Ends allocation through this object. Its allocations stay, and can still be freed by it; tables that were
+   * handed out to addons go on.
+   */
+  [Symbol.dispose](): void {
+    if (this.#isDisposed) return;
+    this.#peakBytes = this.peakReservedBytes;
+    this.#isDisposed = true;
+    this.#arena.close();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #enter(stream: Stream, operation: string): void {
+    assertStream(stream, operation);
+    // Its events are of the device's context.
+    assertStreamOf(stream, this.device);
+  }
+}
+
+/** `thread-safe-arena` in a specification. */
+export const threadSafeArenaKind = defineUpstream({
+  name: 'thread-safe-arena',
+  summary: 'memory that every thread of an addon may allocate, of a global arena',
+  options: {
+    name: { type: 'text', summary: "the global arena's name in the process", default: 'default' },
+    arenaBytes: { type: 'size', summary: 'the bytes for all workers and threads', default: "half of the device's free memory" },
+    superblockBytes: { type: 'size', summary: 'the bytes that a thread takes at once, a power of two', default: '1MiB' },
+    memoryKind: { type: 'word', words: globalArenaMemoryKinds, summary: 'the kind of memory', default: 'device' },
+    deallocationEvents: {
+      type: 'word',
+      words: nativeDeallocationPolicies,
+      summary: 'when an event is recorded for freed memory',
+      default: 'eager',
+    },
+  },
+  example: 'thread-safe-arena(arenaBytes=64MiB)',
+  create: ({ device, options }) => new ThreadSafeArenaMemoryResource({ device, ...options }),
+});
