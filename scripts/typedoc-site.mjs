@@ -61,6 +61,7 @@ export const sections = [
     title: 'Design',
     pages: [
       ['architecture', 'levels layers diagram'],
+      ['walk', 'newcomer first hour'],
       ['files', 'source files'],
       ['proof', 'tests fuzz mutants property'],
     ],

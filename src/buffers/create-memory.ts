@@ -80,7 +80,7 @@ export interface DeviceBufferOptions {
    */
   readonly alignment?: number;
   /**
-   * A name for people, shown in recordings and leak reports.
+   * A human-readable name, shown in recordings and leak reports.
    * @defaultValue none
    */
   readonly label?: string;

@@ -41,7 +41,7 @@ export interface SpillableBufferOptions {
    */
   readonly alignment?: number;
   /**
-   * A name for people, shown in recordings and leak reports.
+   * A human-readable name, shown in recordings and leak reports.
    * @defaultValue none
    */
   readonly label?: string;
