@@ -135,6 +135,29 @@ const Question kQuestions[] = {
          return status == kSuccess ? s.driver.MemFree(pointer) : status;
        });
      }},
+    {"cuMemFree of memory that the capture uses",
+     [](Scene& s) {
+       DevicePointer pointer = 0;
+       int mode = kCaptureModeRelaxed;
+       Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       if (status == kSuccess) status = s.driver.MemAlloc(&pointer, kBytes);
+       if (status == kSuccess) status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       if (status == kSuccess) status = s.driver.MemsetD8Async(pointer, 1, kBytes, s.stream);
+       return status == kSuccess ? s.driver.MemFree(pointer) : status;
+     }},
+    {"cuEventDestroy of an event of the capture",
+     [](Scene& s) {
+       Event event;
+       int mode = kCaptureModeRelaxed;
+       Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       if (status == kSuccess) status = s.driver.EventCreate(&event, kEventDisableTiming);
+       if (status == kSuccess) status = s.driver.EventRecord(event, s.stream);
+       if (status == kSuccess) status = s.driver.EventDestroy(event);
+       const Status restored = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       return status == kSuccess ? restored : status;
+     }},
+    {"cuMemcpyAsync on the legacy stream by another thread",
+     [](Scene& s) { return Elsewhere(s, [&] { return s.driver.MemcpyAsync(s.plain, s.managed, kBytes, LegacyStream()); }); }},
     {"cuMemHostAlloc and cuMemFreeHost",
      [](Scene& s) {
        void* pointer;
