@@ -231,14 +231,15 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
     own_captures += 1;
   }
   status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
-  int capture = kCaptureNone;
-  std::uint64_t id = 0;
-  if (status == kSuccess) status = CaptureIdOf(environment, *stream, &capture, &id);
   if (status != kSuccess) {
-    Graph graph = nullptr;
-    if (capture != kCaptureNone) environment.Counted<Call::kStreamEndCapture>(stream->stream, &graph);
-    if (graph != nullptr) environment.Counted<Call::kGraphDestroy>(graph);
     ForgetCapture(environment, stream->stream);
+    return status;
+  }
+  int capture;
+  std::uint64_t id;
+  status = CaptureIdOf(environment, *stream, &capture, &id);
+  if (status != kSuccess) {
+    EndCaptureBegunHere(environment, *stream);
     return status;
   }
   const std::lock_guard<std::mutex> lock(all.mutex);

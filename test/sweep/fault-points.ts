@@ -29,7 +29,7 @@ const unknown = 999;
 /** Calls through which CUDA reports errors of work that was queued earlier. */
 const tellsOfEarlierWork = /Synchronize|Query|Memcpy|Memset|MemFree|Prefetch|LaunchHost/;
 /** The driver functions that the order checker calls. */
-const askedByTheChecker = new Set(['cuStreamGetId', 'cuStreamGetFlags', 'cuCtxGetCurrent']);
+const askedByTheChecker = new Set(['cuStreamGetId', 'cuStreamGetFlags', 'cuCtxGetCurrent', 'cuStreamGetCaptureInfo']);
 
 /** A function of the driver. */
 export class DriverFunction implements FaultPoint {
