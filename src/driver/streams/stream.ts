@@ -409,8 +409,8 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Records what a function queues on the stream, and on streams that join. If the function throws, the
-   * capture is given up.
+   * Records what a function queues on the stream, and on streams that join. If the function throws, or the driver
+   * refuses to end the capture, it is given up; if the driver refuses that too, before the next capture.
    * @param record a function that returns before the capture ends: not an `async` one
    * @param mode as for {@link Stream.beginCapture}
    * @throws whatever `record` throws; ArgumentTypeError if it is not a function, or returns a promise; else as
@@ -456,7 +456,8 @@ export class Stream implements Disposable {
    * UnsupportedError if it allocates or frees memory, which CUDA allows in no child graph, or was captured by a
    * `GraphMemoryResource`, whose graphs take turns; CisternError (`ERR_CISTERN_CAPTURING`) if it has host
    * functions and another library or worker has begun the capture; DriverError if the stream is not captured,
-   * or the driver refuses: the capture should be given up then.
+   * or the driver refuses: if it has taken the child already, the capture is invalid, so that no graph has the
+   * child out of order.
    * @example
    * ```ts
    * using stream = new Stream();
