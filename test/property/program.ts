@@ -368,11 +368,11 @@ interface LayerCapacity {
 }
 
 /**
- * The kinds of a role, except for the one that collects garbage when memory runs out: a program
- * collects at its own times.
+ * The kinds of a role, except for the one that collects garbage when memory runs out, as a program
+ * collects at its own times, and the one that moves buffers then, which has programs of its own.
  */
 const kindsOf = (role: KindRole) =>
-  resourceKinds.filter((kind) => kind.role === role && kind.name !== 'reclaiming').map(({ name }) => name);
+  resourceKinds.filter((kind) => kind.role === role && !['reclaiming', 'spilling'].includes(kind.name)).map(({ name }) => name);
 
 const examples = new Map(resourceKinds.map((kind) => [kind.name, exampleOf(kind)]));
 
