@@ -39,6 +39,10 @@ test('counts and peaks are those of the selected changes, with what was held bef
   ]);
 });
 
+test('failures are those of the layer', () => {
+  expect(sumAccounts(run, mask, 1, 0, run.changes.length).every(({ failureCount }) => failureCount === 0)).toBe(true);
+});
+
 test('allocations are grouped by the account that they are charged to itself', () => {
   expect(groupSpans(run, mask, 'account').names).toEqual(['no account', 'a', 'a/request', 'b/request/step']);
 });
