@@ -147,7 +147,7 @@ export class SpillableBuffer implements Disposable {
     const adaptor = commonAdaptor(buffers);
     for (const buffer of buffers) buffer.#assertPinnable(stream);
     if (adaptor === undefined) return [];
-    return adaptor.inTurn(() => pinEach(buffers, stream), options);
+    return adaptor.inTurn(() => SpillableBuffer.#pinEach(buffers, stream), options);
   }
 
   /** Whether it is disposed, or its memory was taken back, as by the end of a pool. */
@@ -205,8 +205,8 @@ export class SpillableBuffer implements Disposable {
     assertOptions(options, waitOptionNames);
     assertWait(options);
     this.#assertPinnable(stream);
-    if (this.isOnDevice) return new SpillPin(this, this.#memory, this.#memory.pin(stream));
-    return this.#adaptor.inTurn(() => new SpillPin(this, this.#memory, this.#memory.pin(stream)), options);
+    if (this.isOnDevice) return this.#pin(stream);
+    return this.#adaptor.inTurn(() => this.#pin(stream), options);
   }
 
   /**
@@ -215,7 +215,7 @@ export class SpillableBuffer implements Disposable {
    */
   pinSync(stream: Stream = this.#stream): SpillPin {
     this.#assertPinnable(stream);
-    return this.#adaptor.reclaiming(() => new SpillPin(this, this.#memory, this.#memory.pin(stream)));
+    return this.#adaptor.reclaiming(() => this.#pin(stream));
   }
 
   /**
@@ -250,9 +250,32 @@ export class SpillableBuffer implements Disposable {
     this.#standIn = undefined;
   }
 
-  /** @internal Begins a pin without waiting. */
-  static pinNow(buffer: SpillableBuffer, stream: Stream = buffer.#stream): SpillPin {
-    return new SpillPin(buffer, buffer.#memory, buffer.#memory.pin(stream));
+  /** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
+  static #pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): SpillPin[] {
+    const states = new Map<SpillableBuffer, PinState>();
+    try {
+      const away = buffers.filter((buffer) => !buffer.isOnDevice);
+      for (const buffer of [...buffers.filter((each) => !away.includes(each)), ...away]) {
+        if (!states.has(buffer)) states.set(buffer, buffer.#memory.pin(stream ?? buffer.#stream));
+      }
+    } catch (error) {
+      for (const [buffer, state] of states) buffer.#memory.unpin(state);
+      throw error;
+    }
+    return buffers.map((buffer) => {
+      const state = states.get(buffer);
+      states.delete(buffer);
+      return state === undefined ? buffer.#pin(stream ?? buffer.#stream) : buffer.#pinned(state);
+    });
+  }
+
+  #pin(stream: Stream): SpillPin {
+    return this.#pinned(this.#memory.pin(stream));
+  }
+
+  #pinned(state: PinState): SpillPin {
+    this.#memory.noteUse();
+    return new SpillPin(this, this.#memory, state);
   }
 
   /** @internal */
@@ -396,22 +419,6 @@ function commonAdaptor(buffers: readonly SpillableBuffer[]): SpillingResourceAda
   const [first, ...others] = buffers.map(SpillableBuffer.adaptorOf);
   if (others.every((each) => each === first)) return first;
   throw new ArgumentRangeError('buffers must be of one SpillingResourceAdaptor', 'ERR_INVALID_ARG_VALUE');
-}
-
-/** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
-function pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): SpillPin[] {
-  const pins = new Map<number, SpillPin>();
-  try {
-    for (const onDevice of [true, false]) {
-      for (const [i, buffer] of buffers.entries()) {
-        if (!pins.has(i) && (buffer.isOnDevice || !onDevice)) pins.set(i, SpillableBuffer.pinNow(buffer, stream));
-      }
-    }
-    return buffers.map((_, i) => pins.get(i) as SpillPin);
-  } catch (error) {
-    for (const pin of pins.values()) pin.dispose();
-    throw error;
-  }
 }
 
 function waitOf(signal: AbortSignal | undefined, timeoutMilliseconds: number | undefined): WaitOptions {

@@ -162,7 +162,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   prefetch(): void {
     this.assertLive('prefetch a buffer');
     this.return();
-    if (this.bytes > 0) this.#adaptor.used(this);
+    this.noteUse();
   }
 
   /** Begins a use on a stream, and brings the memory back if need be. */
@@ -187,8 +187,12 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
       this.#pins.delete(state);
       throw error;
     }
-    if (this.bytes > 0) this.#adaptor.used(this);
     return state;
+  }
+
+  /** For the policy: a call that pins has succeeded. */
+  noteUse(): void {
+    if (this.bytes > 0) this.#adaptor.used(this);
   }
 
   /** Orders the stream of a pin after every use so far, and whatever uses the memory next after it. */
