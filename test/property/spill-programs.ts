@@ -145,6 +145,7 @@ class SpillProgram {
   #pending: Pending[] = [];
   #reads: Promise<void>[] = [];
   #hasEndedStream = false;
+  #hasFailed = false;
   #created = 0;
   #uses = 0;
   readonly #fault: { error?: Error } = {};
@@ -525,6 +526,7 @@ class SpillProgram {
     if (currentBackend() !== 'software') return;
     this.#stopFailing();
     this.#failing = functions[this.#random.below(functions.length)] as string;
+    this.#hasFailed = true;
     failCall(this.#failing, 1 + this.#random.below(4), 999);
   }
 
@@ -605,7 +607,8 @@ class SpillProgram {
     if (pinnedBytes < bytesOf(live.filter(({ pins }) => pins.length > 0))) throw new Error('a pinned buffer does not count as such');
     for (const { name, pins, buffer } of live) {
       if (pins.length > 0 && buffer?.isOnDevice !== true) throw new Error(`buffer ${name} is pinned, and not on the device`);
-      equal(`whether buffer ${name} is pinned`, buffer?.isPinned, pins.length > 0);
+      // The end of one of several pins may be refused, and is made up for by a collection.
+      if (pins.length > 0 || !this.#hasFailed) equal(`whether buffer ${name} is pinned`, buffer?.isPinned, pins.length > 0);
     }
     // Who waits for several pins others for a moment.
     const isQuiet = before.waiting + waiting === 0 && this.#failing === undefined && refusedByHost === before.refused;

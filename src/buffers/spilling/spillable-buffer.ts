@@ -259,7 +259,7 @@ export class SpillableBuffer implements Disposable {
         if (!states.has(buffer)) states.set(buffer, buffer.#memory.pin(stream ?? buffer.#stream));
       }
     } catch (error) {
-      for (const [buffer, state] of states) buffer.#memory.unpin(state);
+      for (const [buffer, state] of states) buffer.#undo(state);
       throw error;
     }
     return buffers.map((buffer) => {
@@ -267,6 +267,15 @@ export class SpillableBuffer implements Disposable {
       states.delete(buffer);
       return state === undefined ? buffer.#pin(stream ?? buffer.#stream) : buffer.#pinned(state);
     });
+  }
+
+  /** Ends a pin that nobody is given; if the driver refuses, when it is collected. */
+  #undo(state: PinState): void {
+    try {
+      this.#memory.unpin(state);
+    } catch {
+      new SpillPin(this, this.#memory, state);
+    }
   }
 
   #pin(stream: Stream): SpillPin {
