@@ -250,6 +250,14 @@ describe('a capture', () => {
     expect(stream.captureStatus).toBe('active');
     stream.capture(() => {}).dispose();
     expect(stream.captureStatus).toBe('none');
+    // It begins, but the driver tells no id of it.
+    failCall('cuStreamGetCaptureInfo', 1, 999);
+    expect(() => stream.beginCapture()).toThrow(/begin a capture.* \(999\)/);
+    expect(stream.captureStatus).toBe('none');
+    failCall('cuStreamGetCaptureInfo', 1, 999);
+    failCall('cuStreamEndCapture', 1, 999);
+    expect(() => stream.beginCapture()).toThrow(/begin a capture.* \(999\)/);
+    expect(stream.captureStatus).toBe('none');
     stream.synchronizeSync();
   });
 

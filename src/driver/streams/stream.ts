@@ -16,7 +16,7 @@ import { assertGraph } from '../graphs/graph-object.js';
 import { letGoOfEnded } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
-import { check, checkBlocking, statusError, warnOfLost } from '../status.js';
+import { check, checkBlocking, isCapturing, statusError, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/finalization.js';
 import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
 import {
@@ -382,7 +382,14 @@ export class Stream implements Disposable {
   beginCapture(mode: CaptureMode = 'thread-local'): void {
     this.#assertLive('begin a capture');
     this.identity.endGivenUpCapture();
-    beginCapture(this.handle, mode);
+    const { isCaptured } = this.identity;
+    try {
+      beginCapture(this.handle, mode);
+    } catch (error) {
+      // It may have begun all the same.
+      if (!isCaptured && !isCapturing(error)) this.identity.giveUpCapture();
+      throw error;
+    }
     this.identity.captureBegan();
   }
 
