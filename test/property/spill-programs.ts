@@ -146,6 +146,8 @@ class SpillProgram {
   #reads: Promise<void>[] = [];
   #hasEndedStream = false;
   #hasFailed = false;
+  /** In this step. */
+  #hasPinnedTwo = false;
   #created = 0;
   #uses = 0;
   readonly #fault: { error?: Error } = {};
@@ -365,6 +367,7 @@ class SpillProgram {
     const [one, other] = [this.#some(), this.#some()];
     if (one === undefined || other === undefined) return;
     const stream = this.#stream();
+    this.#hasPinnedTwo = true;
     this.#await(
       (signal) => SpillableBuffer.pinAll([one.buffer, other.buffer], stream, { signal }),
       ([first, second]) => {
@@ -571,6 +574,7 @@ class SpillProgram {
 
   #beforeStep(): { readonly refused: number; readonly waiting: number } {
     for (const owned of this.#owned) owned.isOnDevice = owned.buffer?.isOnDevice === true;
+    this.#hasPinnedTwo = false;
     const { refusedByHost, waiting } = this.#resource.statistics();
     return { refused: refusedByHost, waiting };
   }
@@ -611,7 +615,7 @@ class SpillProgram {
       if (pins.length > 0 || !this.#hasFailed) equal(`whether buffer ${name} is pinned`, buffer?.isPinned, pins.length > 0);
     }
     // Who waits for several pins others for a moment.
-    const isQuiet = before.waiting + waiting === 0 && this.#failing === undefined && refusedByHost === before.refused;
+    const isQuiet = before.waiting + waiting === 0 && !this.#hasPinnedTwo && !this.#hasFailed && refusedByHost === before.refused;
     if (isQuiet && uses === this.#uses) this.#checkOrderOfLeaving(live);
     const nobodyHolds = pinnedBytes === 0 && plain === 0 && this.#failing === undefined && !this.#isAsleep;
     if (nobodyHolds && waiting > 0) throw new Error(`${waiting} calls wait, and nobody has what they wait for`);
