@@ -97,6 +97,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
     (bogus) => DeviceBuffer.fromCudaArrayInterface(buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' }), { stream, ...bogus }),
   ],
   ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
+  ['BudgetOptions', (bogus) => cistern.observeBudget(() => {}, bogus)],
   ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
   ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
