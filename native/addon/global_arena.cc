@@ -108,7 +108,10 @@ std::vector<Orphan> OrphansOf(const EndedArena& ended) {
   if (ended.allocation != 0) {
     orphans.push_back(OrphanOfPlain(static_cast<MemoryKind>(ended.kind), ended.device, ended.allocation, ended.allocated_bytes));
   }
-  for (const Event event : ended.events) orphans.push_back({OrphanKind::kEvent, ended.device, reinterpret_cast<std::uintptr_t>(event)});
+  for (const FreeEvent& each : ended.events) {
+    orphans.push_back({OrphanKind::kEvent, each.device, AsAddress(each.event)});
+    orphans.back().environment = each.maker;
+  }
   return orphans;
 }
 
@@ -344,7 +347,7 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
   }
   // This environment has superblocks there, so the arena lasts.
   FreeEvent* freed;
-  status = AcquireFreeEvent(number, stream->device, &freed,
+  status = AcquireFreeEvent(number, environment.id(), stream->device, &freed,
                             [&](Event* event) { return environment.Counted<Call::kEventCreate>(event, unsigned{kEventDisableTiming}); });
   if (status != kSuccess) return status;
   status = environment.Counted<Call::kEventRecord>(freed->event, stream->stream);

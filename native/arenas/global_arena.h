@@ -43,7 +43,8 @@ using Clock = std::chrono::steady_clock;
 struct FreeEvent {
   Event event;
   int device;
-  int users;  // free ranges, and calls that wait for it
+  int users;            // free ranges, and calls that wait for it
+  std::uint64_t maker;  // the id of the tenant that created it, and counts its calls
 };
 
 struct Superblocks {
@@ -112,7 +113,7 @@ struct EndedArena {
   std::uint64_t kind;
   std::uint64_t allocation;  // 0: none
   std::uint64_t allocated_bytes;
-  std::vector<Event> events;
+  std::vector<FreeEvent> events;
 };
 
 struct GlobalArenas {
@@ -180,7 +181,7 @@ Status WaitForFrees(const TakenRanges& taken, Wait&& wait) {
 // An idle event of a device, or a new one that create(&event) makes, with the caller as its user. The
 // mutex must not be held, and the caller be a tenant.
 template <typename Create>
-Status AcquireFreeEvent(std::uint64_t number, int device, FreeEvent** freed, Create&& create) {
+Status AcquireFreeEvent(std::uint64_t number, std::uint64_t tenant, int device, FreeEvent** freed, Create&& create) {
   GlobalArenas& arenas = AllArenas();
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
@@ -196,7 +197,7 @@ Status AcquireFreeEvent(std::uint64_t number, int device, FreeEvent** freed, Cre
   if (status != kSuccess) return status;
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   std::list<FreeEvent>& events = arenas.by_number.at(number)->events;
-  events.push_back({event, device, 1});
+  events.push_back({event, device, 1, tenant});
   *freed = &events.back();
   return kSuccess;
 }

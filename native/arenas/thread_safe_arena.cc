@@ -863,8 +863,8 @@ Status ThreadSafeArena::FreeSuperblocks(std::uint64_t address, std::uint64_t byt
     Status status = scope.status();
     if (status == kSuccess) status = AwaitAll(trimming_, before);
     if (status == kSuccess) {
-      status =
-          AcquireFreeEvent(settings_.arena, device_, &freed, [&](Event* event) { return table->EventCreate(event, kEventDisableTiming); });
+      status = AcquireFreeEvent(settings_.arena, settings_.id, device_, &freed,
+                                [&](Event* event) { return table->EventCreate(event, kEventDisableTiming); });
     }
     if (status != kSuccess) return status;
     status = table->EventRecord(freed->event, trimming_);

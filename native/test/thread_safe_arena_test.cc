@@ -32,7 +32,7 @@ std::atomic<int> ended_arenas{0};
 void FreeEndedArena(const EndedArena& ended) {
   OnDevice device(ended.device);
   CHECK_OK(ended.backend->CtxSynchronize());
-  for (const Event event : ended.events) CHECK_OK(ended.backend->EventDestroy(event));
+  for (const arenas::FreeEvent& each : ended.events) CHECK_OK(ended.backend->EventDestroy(each.event));
   CHECK_OK(ended.backend->MemFree(ended.allocation));
   ended_arenas += 1;
 }

@@ -1,9 +1,11 @@
 import { inspect } from 'node:util';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
+  CudaMemoryResource,
   createResource,
   Device,
   DeviceBuffer,
+  driverCallCounts,
   GlobalArenaMemoryResource,
   KiB,
   MiB,
@@ -30,7 +32,23 @@ function arena(options: ThreadSafeArenaMemoryResourceOptions = {}): ThreadSafeAr
   return new ThreadSafeArenaMemoryResource({ name: `test ${++names}`, arenaBytes: 1 * MiB, superblockBytes: 64 * KiB, ...options });
 }
 
+/** Events that this environment's calls have created and not destroyed. */
+function liveEvents(): number {
+  const { byFunction } = driverCallCounts();
+  return (byFunction['cuEventCreate'] as number) - (byFunction['cuEventDestroy'] as number);
+}
+
 describe('a thread-safe arena', () => {
+  test('counts none of its events as those of the environment, neither when they are made nor when the arena ends', () => {
+    const before = liveEvents();
+    const resource = arena({ deallocationEvents: 'eager' });
+    for (const on of [stream, other]) resource.deallocate(resource.allocate(200 * KiB, on), 200 * KiB, on);
+    resource.dispose();
+    using reclaimer = new CudaMemoryResource();
+    reclaimer.deallocate(reclaimer.allocate(256, stream), 256, stream);
+    expect(liveEvents()).toBe(before);
+  });
+
   test('allocates, frees, counts and shows what it is', () => {
     using resource = arena({ memoryKind: 'pinned-host', deallocationEvents: 'deferred' });
     const pointer = resource.allocate(1000, stream);
