@@ -91,7 +91,9 @@ function roomy(kind: ResourceKind, upstream: Specification): Specification {
   const room = kind.maximum !== undefined && kind.maximum in options ? { [kind.maximum]: roomyBytes } : {};
   const block = 'blockBytes' in options ? { blockBytes: mostBytes + mostPaddingBytes } : {};
   const branches = Object.keys(options).filter((name) => kind.options[name]?.type === 'resource');
-  const second = Object.fromEntries(branches.map((name) => [name, { kind: 'pool', upstream }]));
+  // Where the second resource must be of another kind of memory, it stays as it is.
+  const isElsewhere = (name: string) => leafOf(options[name] as Specification).kind === 'pinned-host';
+  const second = Object.fromEntries(branches.filter((name) => !isElsewhere(name)).map((name) => [name, { kind: 'pool', upstream }]));
   return { kind: kind.name, upstream, options: { ...options, ...room, ...block, ...second } };
 }
 

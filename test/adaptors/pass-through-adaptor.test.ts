@@ -14,6 +14,7 @@ import {
   FallbackResourceAdaptor,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
+  type MemoryKind,
   type MemoryResource,
   type MemoryResourceAdaptor,
   OutOfMemoryError,
@@ -22,16 +23,24 @@ import {
   ReclaimingResourceAdaptor,
   type ResourceKind,
   resourceKinds,
+  type Specification,
   StatisticsResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
-import { exampleOf } from '../support/kind-stacks.js';
+import { exampleOf, leafOf } from '../support/kind-stacks.js';
 import { skipTest } from '../support/skip-test.js';
 import { SpyResource } from '../support/spy-resource.js';
 
-/** Has no memory. */
+/** Has no memory, of the kind that a specification names. */
 class EmptyResource extends SpyResource {
+  override readonly memoryKind: MemoryKind;
+
+  constructor(example: Specification) {
+    super();
+    this.memoryKind = leafOf(example).kind === 'pinned-host' ? 'pinned-host' : 'device';
+  }
+
   override allocate(bytes: number): number {
     throw new OutOfMemoryError('nothing is left here either', { requestedBytes: bytes, path: ['the fallback'] });
   }
@@ -65,7 +74,7 @@ function adaptorOf(kind: ResourceKind): Adaptor {
   const { options: inExample = {} } = exampleOf(kind);
   const values = Object.entries(inExample).map(([name, value]) => [
     name,
-    kind.options[name]?.type === 'resource' ? new EmptyResource() : value,
+    kind.options[name]?.type === 'resource' ? new EmptyResource(value as Specification) : value,
   ]);
   const wrap: Adaptor['wrap'] = (upstream, deallocationEvents) => {
     const options = { ...Object.fromEntries(values), ...(deallocationEvents && { deallocationEvents }) };

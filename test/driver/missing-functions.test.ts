@@ -50,6 +50,11 @@ const program = `
     });
   }
   attempt('current pool', () => new c.CudaAsyncMemoryResource({ pool: 'current' }).dispose());
+  attempt('making a pool current', () => {
+    const own = new c.CudaAsyncMemoryResource();
+    own.makeCurrent();
+    own.dispose();
+  });
   attempt('default pool', () => new c.CudaAsyncMemoryResource({ pool: 'default' }).dispose());
   attempt('exportable pool', () => new c.CudaAsyncMemoryResource({ exportable: true }).dispose());
   const plain = new c.CudaMemoryResource();
@@ -107,10 +112,11 @@ const program = `
 const costs: readonly (readonly [RegExp, string])[] = [
   [
     /^cuMemPool(Create|Destroy|TrimTo|.etAttribute)$|^cuMem(AllocFromPool|Free)Async$/,
-    'async,managedAsync,current pool,default pool,exportable pool',
+    'async,managedAsync,current pool,making a pool current,default pool,exportable pool',
   ],
   [/^cuDeviceGetDefaultMemPool$/, 'default pool'],
   [/^cuDeviceGetMemPool$/, 'current pool'],
+  [/^cuDeviceSetMemPool$/, 'making a pool current'],
   [/^cuMem(GetAllocationGranularity|Address(Reserve|Free)|Create|Release|Map|Unmap|SetAccess)$/, 'virtual'],
   [/^cuMemAllocManaged$/, 'managed'],
   [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess|MemPoolSetAccess)$/, 'peers'],

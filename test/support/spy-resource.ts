@@ -1,8 +1,8 @@
-import { type DeallocationFence, Device, type DevicePointer, type MemoryResource, type Stream } from '../../src/index.js';
+import { type DeallocationFence, Device, type DevicePointer, type MemoryKind, type MemoryResource, type Stream } from '../../src/index.js';
 
 /** Returns numbers instead of memory, remembers its calls, and fails when told to. */
 export class SpyResource implements MemoryResource {
-  readonly memoryKind = 'device';
+  readonly memoryKind: MemoryKind = 'device';
   readonly device = Device.get();
   readonly fences: (DeallocationFence | undefined)[] = [];
   readonly alignments: (number | undefined)[] = [];
