@@ -61,8 +61,9 @@ typedef struct cistern_thread_safe_resource {
   const char* (*last_error)(void* state);
   /* One more release is needed before the resource may end. */
   void (*retain)(void* state);
-  /* After the last release nothing of the table may be used. What is still allocated then is taken back once
-   * the device was waited for: free everything before. */
+  /* After the last release nothing of the table may be used. Free everything before: what is still allocated
+   * when the last table is released and JavaScript's object has ended, too, is taken back only after a wait for
+   * the device. */
   void (*release)(void* state);
 } cistern_thread_safe_resource;
 

@@ -25,6 +25,7 @@
 #include "cuda/driver_in_use.h"
 #include "cuda/driver_table.h"
 #include "cuda/native_status.h"
+#include "cuda/relaxed_mode_scope.h"
 
 namespace cistern {
 
@@ -318,24 +319,6 @@ class ContextScope {
   const DriverTable* driver_;
   Context previous_ = nullptr;
   Status status_;
-};
-
-// The calls of the scope invalidate nobody's capture of a stream, unless they name what is captured.
-// Does nothing without a driver.
-class RelaxedModeScope {
- public:
-  explicit RelaxedModeScope(const DriverTable* driver) : driver_(driver) {
-    if (driver_ != nullptr && driver_->ThreadExchangeStreamCaptureMode(&mode_) != kSuccess) driver_ = nullptr;
-  }
-  ~RelaxedModeScope() {
-    if (driver_ != nullptr) driver_->ThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedModeScope(const RelaxedModeScope&) = delete;
-  RelaxedModeScope& operator=(const RelaxedModeScope&) = delete;
-
- private:
-  const DriverTable* driver_;
-  int mode_ = kCaptureModeRelaxed;  // the thread's own, once it is exchanged
 };
 
 // Both, for everything that is not on the way of an allocation.

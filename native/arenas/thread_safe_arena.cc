@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/relaxed_mode_scope.h"
 #include "platform/memory.h"
 #include "suballocation/index_functions.h"
 
@@ -75,7 +76,8 @@ std::uint64_t NumberOfThread() {
   return number;
 }
 
-// Makes a context current for a scope; its calls invalidate nobody's capture.
+// Makes a context current for a scope. Unlike the addon's, it restores no context, too: the thread is not
+// JavaScript's, and other libraries may look at it.
 class DriverScope {
  public:
   DriverScope(const DriverTable* driver, Context context) : driver_(driver) {
@@ -98,23 +100,6 @@ class DriverScope {
   Context previous_ = nullptr;
   bool is_changed_ = false;
   Status status_ = kSuccess;
-};
-
-// The driver calls of a scope invalidate nobody's capture.
-class RelaxedScope {
- public:
-  explicit RelaxedScope(const DriverTable* driver) : driver_(driver) {
-    if (driver_->ThreadExchangeStreamCaptureMode(&mode_) != kSuccess) driver_ = nullptr;
-  }
-  ~RelaxedScope() {
-    if (driver_ != nullptr) driver_->ThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedScope(const RelaxedScope&) = delete;
-  RelaxedScope& operator=(const RelaxedScope&) = delete;
-
- private:
-  const DriverTable* driver_;
-  int mode_ = kCaptureModeRelaxed;
 };
 
 void Raise(std::atomic<std::uint64_t>& value, std::uint64_t least) {
@@ -313,7 +298,7 @@ Status ThreadSafeArena::Open(const ThreadSafeSettings& settings, const DriverTab
     if (owners == nullptr) return kHostOutOfMemory;
     arena->owners_ = static_cast<std::atomic<ThreadArena*>*>(owners);
     const DriverScope scope(table, settings.context);
-    const RelaxedScope relaxed(table);
+    const RelaxedModeScope relaxed(table);
     if (scope.status() != kSuccess) return scope.status();
     const Status status = table->StreamCreateWithPriority(&arena->trimming_, kStreamNonBlocking, 0);
     if (status != kSuccess) return status;
@@ -350,29 +335,33 @@ ThreadSafeArena::~ThreadSafeArena() {
     });
     for (const EndedArena& each : ended) AllArenas().leave.load()(each);
     const DriverScope scope(driver, settings_.context);
-    const RelaxedScope relaxed(driver);
+    const RelaxedModeScope relaxed(driver);
     for (const std::unique_ptr<ArenaEvent>& each : events_) driver->EventDestroy(each->event);
     driver->StreamDestroy(trimming_);
   }
   UnmapPages(owners_, owner_bytes);
 }
 
+// kCapturing for a stream that is captured, and for the legacy default stream while one is that it waits for.
+Status ThreadSafeArena::RefuseCaptured(Stream stream) {
+  int capture = kCaptureNone;
+  const Status status = driver->StreamIsCapturing(stream, &capture);
+  if (status == kErrorCaptureImplicit || (status == kSuccess && capture != kCaptureNone)) return kCapturing;
+  return status == kErrorNotSupported ? Status{kSuccess} : status;
+}
+
 // A stream's identity, since the driver may give the handle of one that has ended to another. Its context is current.
 Status ThreadSafeArena::Identify(Stream stream, std::uint64_t* key) {
-  const DriverTable* table = driver;
-  int capture = kCaptureNone;
-  const Status captured = table->StreamIsCapturing(stream, &capture);
-  if (captured == kErrorCaptureImplicit || (captured == kSuccess && capture != kCaptureNone)) return kCapturing;
-  if (captured != kSuccess && captured != kErrorNotSupported) return captured;
+  const Status captured = RefuseCaptured(stream);
+  if (captured != kSuccess) return captured;
   *key = kLegacyKey;
   if (stream == LegacyStream()) return kSuccess;
   *key = NumberOfThread() << 2 | 3;
   if (stream == PerThreadStream()) return kSuccess;
   unsigned long long id = 0;
-  const Status status = table->StreamGetId(stream, &id);
-  if (status == kErrorNotSupported) id = reinterpret_cast<std::uintptr_t>(stream);
+  const Status status = driver->StreamGetId(stream, &id);
   *key = id << 2 | 2;
-  return status == kErrorNotSupported ? Status{kSuccess} : status;
+  return status;
 }
 
 ThreadArena* ThreadSafeArena::OwnArena() {
@@ -428,7 +417,7 @@ Status ThreadSafeArena::AcquireEvent(ArenaEvent** event) {
   if (*event == nullptr) {
     auto fresh = std::make_unique<ArenaEvent>();
     const DriverTable* table = driver;
-    const RelaxedScope relaxed(table);
+    const RelaxedModeScope relaxed(table);
     const Status status = table->EventCreate(&fresh->event, kEventDisableTiming);
     if (status != kSuccess) return status;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -511,12 +500,13 @@ Status ThreadSafeArena::AwaitOwn(ThreadArena& arena, Lane& lane, Stream stream, 
   }
 }
 
-// Records the event of a lane of the legacy default stream.
+// Records the event of a lane of the legacy default stream. kCapturing if that would invalidate a capture.
 Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_lock<std::mutex>& lock) {
   lane.pins += 1;
   lock.unlock();
   ArenaEvent* event = nullptr;
-  Status status = AcquireEvent(&event);
+  Status status = RefuseCaptured(LegacyStream());
+  if (status == kSuccess) status = AcquireEvent(&event);
   const std::uint64_t number = ++arena.last_number;
   if (status == kSuccess) {
     status = driver->EventRecord(event->event, LegacyStream());
@@ -542,6 +532,8 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
     Lane& other = *arena.by_lane.at(found);
     if (other.is_unrecorded) {
       const Status status = RecordLate(arena, other, lock);
+      // Its memory stays where it is while somebody captures.
+      if (status == kCapturing) return kErrorOutOfMemory;
       if (status != kSuccess) return status;
       continue;
     }
@@ -569,15 +561,18 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
 
 // Brings all free memory of an index together in the lane of a stream.
 Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address) {
+  bool can_record = true;
   for (bool is_complete = false; !is_complete;) {
     is_complete = true;
     Lane& own = LaneOf(arena, place.key);
     for (const auto& [key, lane] : arena.lanes) {
       if (lane.get() == &own || lane->is_held || IsEmpty(arena, *lane)) continue;
       if (lane->is_unrecorded) {
+        if (!can_record) continue;
         // Meanwhile there may be other lanes.
         const Status status = RecordLate(arena, *lane, lock);
-        if (status != kSuccess) return status;
+        can_record = status != kCapturing;
+        if (can_record && status != kSuccess) return status;
         is_complete = false;
         break;
       }
@@ -623,45 +618,42 @@ Status ThreadSafeArena::Grow(ThreadArena& arena, const Place& place, std::uint64
     status = AcquireEvent(&event);
     if (status == kSuccess) {
       status = table->EventRecord(event->event, place.stream);
-      if (status != kSuccess) ReleaseUse(event);
     }
-  }
-  {
-    const std::lock_guard<std::mutex> lock(arenas.mutex);
-    if (status != kSuccess) {
-      PutBack(settings_.id, *global, begin, taken);
-      arenas.changed.notify_all();
-      return status;
-    }
-    NoteTaken(settings_.id, *global, size, taken);
   }
   std::unique_lock<std::mutex> lock(arena.mutex);
   bool is_added = false;
-  status = Guarded([&]() -> Status {
-    Lane& own = LaneOf(arena, place.key);
-    own.before.reserve(own.before.size() + 1);
-    const auto units = static_cast<std::uint32_t>(size / kUnitBytes);
-    is_added = index_of::extendSegment(&arena.module, arena.index, static_cast<double>(begin), units, own.lane) != 0;
-    if (!is_added) return kHostOutOfMemory;
-    SetOwner(begin, size, &arena);
-    if (!has_waited) return kSuccess;
-    NoteOrder(own, number, event);
-    event = nullptr;
-    if (settings_.events == DeallocationEvents::kOff) {
-      Hold(arena, own, true);
-    } else if (!RecordsAtFree(place.stream)) {
-      own.is_unrecorded = true;
+  if (status == kSuccess) {
+    status = Guarded([&]() -> Status {
+      Lane& own = LaneOf(arena, place.key);
+      own.before.reserve(own.before.size() + 1);
+      const auto units = static_cast<std::uint32_t>(size / kUnitBytes);
+      is_added = index_of::extendSegment(&arena.module, arena.index, static_cast<double>(begin), units, own.lane) != 0;
+      if (!is_added) return kHostOutOfMemory;
+      SetOwner(begin, size, &arena);
+      if (!has_waited) return kSuccess;
+      NoteOrder(own, number, event);
+      event = nullptr;
+      if (settings_.events == DeallocationEvents::kOff) {
+        Hold(arena, own, true);
+      } else if (!RecordsAtFree(place.stream)) {
+        own.is_unrecorded = true;
+      }
+      return kSuccess;
+    });
+  }
+  {
+    // Before anybody can free what the index has now.
+    const std::lock_guard<std::mutex> global_lock(arenas.mutex);
+    if (is_added) {
+      NoteTaken(settings_.id, *global, size, taken);
+    } else {
+      PutBack(settings_.id, *global, begin, taken);
+      arenas.changed.notify_all();
     }
-    return kSuccess;
-  });
+  }
   lock.unlock();
-  if (is_added) return status == kSuccess ? TryAllocate(arena, place, address) : status;
-  // Their new owner has queued nothing that uses them, but the waits.
-  std::vector<EventUse> before;
-  if (event != nullptr) before.push_back({event, number, true});
-  FreeSuperblocks(begin, size, before);
   if (event != nullptr) ReleaseUse(event);
-  return status;
+  return status == kSuccess ? TryAllocate(arena, place, address) : status;
 }
 
 // From the stream's own lane.
@@ -854,14 +846,13 @@ Status ThreadSafeArena::AwaitDevice() {
   return status;
 }
 
+// The context is current.
 Status ThreadSafeArena::FreeSuperblocks(std::uint64_t address, std::uint64_t bytes, const std::vector<EventUse>& before) {
   FreeEvent* freed = nullptr;
   if (!before.empty()) {
     const DriverTable* table = driver;
-    const DriverScope scope(table, settings_.context);
-    const RelaxedScope relaxed(table);
-    Status status = scope.status();
-    if (status == kSuccess) status = AwaitAll(trimming_, before);
+    const RelaxedModeScope relaxed(table);
+    Status status = AwaitAll(trimming_, before);
     if (status == kSuccess) {
       status = AcquireFreeEvent(settings_.arena, settings_.id, device_, &freed,
                                 [&](Event* event) { return table->EventCreate(event, kEventDisableTiming); });
@@ -907,17 +898,17 @@ bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
   std::unique_lock<std::mutex> lock(arena.mutex);
   Lane& lane = LaneOf(arena, kCommonKey);
   const auto page_units = static_cast<std::uint32_t>(superblock_bytes_ / kUnitBytes);
+  const std::vector<EventUse> uses = lane.before;
   const double found = index_of::removePages(&arena.module, arena.index, lane.lane, page_units, static_cast<std::uint32_t>(kMaximumUnits));
   if (found < 0) return false;
   const auto address = static_cast<std::uint64_t>(found);
   const std::uint32_t units = index_of::removedUnits(&arena.module);
   const std::uint64_t bytes = units * kUnitBytes;
-  const std::vector<EventUse> uses = lane.before;
   Retain(uses);
   SetOwner(address, bytes, nullptr);
   giving_back_ += 1;
   lock.unlock();
-  const Status status = FreeSuperblocks(address, bytes, uses);
+  const Status status = Guarded([&] { return FreeSuperblocks(address, bytes, uses); });
   lock.lock();
   if (status != kSuccess) {
     SetOwner(address, bytes, &arena);
@@ -936,6 +927,8 @@ void ThreadSafeArena::SetOwner(std::uint64_t address, std::uint64_t bytes, Threa
 }
 
 void ThreadSafeArena::GiveBackFrom(ThreadArena& arena) {
+  const DriverScope scope(driver, settings_.context);
+  if (scope.status() != kSuccess) return;
   {
     std::unique_lock<std::mutex> lock(arena.mutex);
     Gather(arena, lock);
@@ -946,7 +939,6 @@ void ThreadSafeArena::GiveBackFrom(ThreadArena& arena) {
 
 void ThreadSafeArena::GiveBack() noexcept {
   Guarded([&]() -> Status {
-    const DriverScope scope(driver, settings_.context);
     for (ThreadArena* arena : Arenas()) GiveBackFrom(*arena);
     return kSuccess;
   });

@@ -10,9 +10,9 @@
 //
 // Order. A lane holds what was freed on one stream, and serves that stream without waiting. Each lane
 // has a list of events, `before`: all of them come before the lane's memory may be used on another stream;
-// those that are not `awaited` also before it may be used on its own. Every free and every wait takes a
-// number from one counter before it calls the driver. So of two events of one stream, the one whose number is
-// greater covers the frees of both, in whatever order the driver was called, and no driver is called under a lock.
+// those that are not `awaited` also before it may be used on its own. A free takes a number from one counter
+// before it calls the driver, and a wait after it has. So an event of a stream covers the waits and frees of that stream
+// with smaller numbers, in whatever order the driver was called, and no driver is called under a lock.
 //
 // What a thread leaves behind when it ends serves the next thread that comes.
 //
@@ -108,6 +108,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
 
   explicit ThreadSafeArena(const ThreadSafeSettings& settings);
 
+  Status RefuseCaptured(Stream stream);
   Status Identify(Stream stream, std::uint64_t* key);
   ThreadArena* OwnArena();
   ThreadArena* OwnerOf(std::uint64_t address) const;

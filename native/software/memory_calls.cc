@@ -182,29 +182,26 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   return status;
 }
 
-Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) {
+namespace {
+
+// A pool that a device has: its default one, or its current one.
+Status PoolOfDevice(Pool* pool, DeviceOrdinal ordinal, Status (*find)(Device& device, MemoryPool** state)) {
   if (!IsInitialized()) return kErrorNotInitialized;
   Device* device = FindDevice(ordinal);
   if (device == nullptr) return kErrorInvalidDevice;
   if (pool == nullptr) return kErrorInvalidValue;
   Status status = device->Prepare();
   MemoryPool* state;
-  if (status == kSuccess) status = DefaultPool(*device, &state);
+  if (status == kSuccess) status = find(*device, &state);
   if (status == kSuccess) *pool = HandleOf<Pool>(*state);
   return status;
 }
 
-Status DeviceGetMemPool(Pool* pool, DeviceOrdinal ordinal) {
-  if (!IsInitialized()) return kErrorNotInitialized;
-  Device* device = FindDevice(ordinal);
-  if (device == nullptr) return kErrorInvalidDevice;
-  if (pool == nullptr) return kErrorInvalidValue;
-  Status status = device->Prepare();
-  MemoryPool* state;
-  if (status == kSuccess) status = CurrentPool(*device, &state);
-  if (status == kSuccess) *pool = HandleOf<Pool>(*state);
-  return status;
-}
+}  // namespace
+
+Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) { return PoolOfDevice(pool, ordinal, DefaultPool); }
+
+Status DeviceGetMemPool(Pool* pool, DeviceOrdinal ordinal) { return PoolOfDevice(pool, ordinal, CurrentPool); }
 
 Status DeviceSetMemPool(DeviceOrdinal ordinal, Pool pool) {
   if (!IsInitialized()) return kErrorNotInitialized;

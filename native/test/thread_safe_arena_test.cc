@@ -458,6 +458,25 @@ TEST("a captured stream is refused") {
   resource.Free(block, 100, stream);
 }
 
+TEST("memory of the legacy default stream stays there while a stream is captured that it waits for") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kDeferred);
+  TestStream captured(kStreamDefault), other;
+  const DevicePointer first = resource.Allocate(kSuperblock, LegacyStream());
+  resource.Free(first, kSuperblock, LegacyStream());
+  CHECK_OK(driver.StreamBeginCapture(captured, kCaptureModeGlobal));
+  const DevicePointer second = resource.Allocate(kSuperblock, other);
+  CHECK(second != first);
+  DevicePointer third;
+  CHECK(resource.TryAllocate(kSuperblock, other, &third) == CISTERN_OUT_OF_MEMORY);
+  Graph graph = nullptr;
+  CHECK_OK(driver.StreamEndCapture(captured, &graph));  // nothing has invalidated it
+  CHECK_OK(driver.GraphDestroy(graph));
+  third = resource.Allocate(kSuperblock, other);
+  CHECK(third == first);
+  for (const DevicePointer block : {second, third}) resource.Free(block, kSuperblock, other);
+}
+
 TEST("what an idle thread holds serves a thread that has run out, without a call of the idle one") {
   Global global(4 * kSuperblock);
   Resource resource(global);
@@ -503,6 +522,31 @@ TEST("a thread that ends gives its superblocks back, but for those with live mem
   });
   CHECK(resource.Statistics().reserved_bytes == 0);
   CHECK(global.UsedBytes() == 0);
+}
+
+TEST("what a thread leaves behind comes after its work, whatever context is current when it ends") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kDeferred), next(global);
+  TestStream other;
+  Gate gate;
+  Context elsewhere = nullptr;
+  CHECK_OK(driver.DevicePrimaryCtxRetain(&elsewhere, 1));
+  std::thread([&] {
+    {
+      OnDevice device(0);
+      const DevicePointer block = resource.Allocate(kSuperblock, LegacyStream());
+      gate.Close(LegacyStream());
+      resource.Free(block, kSuperblock, LegacyStream());
+    }
+    CHECK_OK(driver.CtxSetCurrent(elsewhere));
+  }).join();
+  const DevicePointer block = next.Allocate(kSuperblock, other);
+  CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  next.Free(block, kSuperblock, other);
+  CHECK_OK(driver.DevicePrimaryCtxRelease(1));
 }
 
 TEST("threads that come and go share a few indexes") {
