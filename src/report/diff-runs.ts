@@ -4,7 +4,7 @@ import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { callSites } from './call-sites.js';
-import { shortenPaths } from './shorten-paths.js';
+import { programFolder, shortenPaths } from './shorten-paths.js';
 
 /** What {@link diffRuns} can group allocations by. */
 export type DiffGroup = 'function' | 'line' | 'label' | 'account' | 'phase' | 'size';
@@ -76,13 +76,25 @@ export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffR
   const { by = usualGroup(before, after), layer } = options;
   assertOneOf(by, diffGroups, 'by');
   if (layer !== undefined && typeof layer !== 'string') throw new ArgumentRangeError(`layer must be a name, got ${formatValue(layer)}`);
-  const [first, second] = [figuresOf(before, by, layer), figuresOf(after, by, layer)];
+  const [folderBefore, folderAfter] = foldersOf(before, after);
+  const [first, second] = [figuresOf(before, by, layer, folderBefore), figuresOf(after, by, layer, folderAfter)];
   const names = [...new Set([...first.groups.keys(), ...second.groups.keys()])].sort();
   return {
     by,
     total: { name: '', before: first.total, after: second.total },
     rows: names.map((name) => ({ name, before: first.groups.get(name) ?? nothing, after: second.groups.get(name) ?? nothing })),
   };
+}
+
+/**
+ * The folder of each run's program, which names of files leave out. If one lies in the other, it is the same
+ * program, of which one run has shown less.
+ */
+function foldersOf(...runs: readonly [RecordedRun, RecordedRun]): readonly [string, string] {
+  const [before, after] = runs.map(({ stacks }) => programFolder(stacks)) as [string, string];
+  if (before === '' || after === '') return [before, after];
+  if (before.startsWith(after)) return [after, after];
+  return after.startsWith(before) ? [before, before] : [before, after];
 }
 
 function usualGroup(...runs: readonly RecordedRun[]): DiffGroup {
@@ -95,9 +107,14 @@ type MutableFigures = { -readonly [Name in keyof DiffFigures]: DiffFigures[Name]
 const nothing: DiffFigures = { peakBytes: 0, peakCount: 0, endBytes: 0, endCount: 0, allocatedBytes: 0, allocatedCount: 0 };
 
 /** The figures of the groups of a run, by name. */
-function figuresOf(run: RecordedRun, by: DiffGroup, layer: string | undefined): { total: DiffFigures; groups: Map<string, DiffFigures> } {
+function figuresOf(
+  run: RecordedRun,
+  by: DiffGroup,
+  layer: string | undefined,
+  folder: string,
+): { total: DiffFigures; groups: Map<string, DiffFigures> } {
   const allocations = allocationsOf(run, chosenLayer(run, layer));
-  const nameOf = namesOf(run, by, allocations);
+  const nameOf = namesOf(run, by, allocations, folder);
   const total: MutableFigures = { ...nothing };
   const groups = new Map<string, MutableFigures>();
   const add = (allocation: number, what: 'peak' | 'end' | 'allocated') => {
@@ -141,12 +158,12 @@ function peakOf(run: RecordedRun, { events, operations }: LayerAllocations): num
 }
 
 /** What the group of an allocation is called. */
-function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAllocations): (allocation: number) => string {
+function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAllocations, folder: string): (allocation: number) => string {
   const eventOf = (allocation: number) => events[allocation] as number;
   switch (by) {
     case 'function':
     case 'line': {
-      const { names, of } = callSites(shortenPaths(run.stacks));
+      const { names, of } = callSites(shortenPaths(run.stacks, folder));
       const shown = by === 'line' ? names : names.map(withoutLine);
       return (allocation) => shown[of[run.stackOf[eventOf(allocation)] as number] as number] as string;
     }

@@ -288,9 +288,18 @@ describe('a pin', () => {
     };
     await Promise.all([take([a, b]), take([b, c]), take([c, a]), take([a, b]), take([])]);
     for (const [i, buffer] of buffers.entries()) expect(await contents(buffer)).toEqual([i + 1]);
-    await expect(SpillableBuffer.pinAll([a, b, c])).rejects.toThrow(outOfMemory);
+    await expect(SpillableBuffer.pinAll([a, a, b, c])).rejects.toThrow(outOfMemory);
     expect(buffers.some(({ isPinned }) => isPinned)).toBe(false);
     for (const buffer of buffers) buffer.dispose();
+  });
+
+  test('of one buffer twice holds it until both have ended', async () => {
+    using buffer = made(MiB, 1);
+    const [first, second] = await SpillableBuffer.pinAll([buffer, buffer]);
+    first?.dispose();
+    expect(buffer.isPinned).toBe(true);
+    second?.dispose();
+    expect(buffer.isPinned).toBe(false);
   });
 
   test('in a capture keeps the buffer on the device, and must not bring it back', async () => {

@@ -3,9 +3,9 @@ import { diffRuns } from '../../src/report/index.js';
 import { RunWriter } from './runs.js';
 
 const MiB = 2 ** 20;
-const load = 'load (/work/app/model.ts:10:5)\nmain (/work/app/main.ts:3:1)';
+const load = 'load (/home/app/model.ts:10:5)\nmain (/home/app/main.ts:3:1)';
 const loadMoved = 'load (/ci/app/model.ts:12:5)\nmain (/ci/app/main.ts:3:1)';
-const step = 'step (/work/app/train.ts:20:7)\nmain (/work/app/main.ts:4:1)';
+const step = 'step (/home/app/train.ts:20:7)\nmain (/home/app/main.ts:4:1)';
 const stepMoved = 'step (/ci/app/train.ts:25:7)\nmain (/ci/app/main.ts:4:1)';
 
 /** The weights stay; a step frees what it allocates. */
@@ -48,6 +48,16 @@ test('functions are the same though their lines and folders are others', () => {
       after: { peakBytes: 7 * MiB, peakCount: 2, endBytes: 4 * MiB, endCount: 1, allocatedBytes: 7 * MiB, allocatedCount: 2 },
     },
   ]);
+});
+
+test('functions are the same though one run has shown files of more folders', () => {
+  const seen = (...stacks: string[]) =>
+    stacks.reduce((run, stack, i) => run.allocate(0x1000 * (i + 1), 256, { stack }), new RunWriter()).finish();
+  const less = seen('f (/home/app/src/a.ts:1:1)');
+  const more = seen('f (/home/app/src/a.ts:1:1)', 'g (/home/app/lib/b.ts:1:1)');
+  for (const runs of [[less, more] as const, [more, less] as const]) {
+    expect(diffRuns(...runs).rows.map(({ name }) => name)).toEqual(['f (src/a.ts)', 'g (lib/b.ts)']);
+  }
 });
 
 const growth = (by: 'line' | 'label' | 'phase' | 'size') =>

@@ -66,9 +66,11 @@ const createOptions = optionNames<SpillableBufferCreateOptions>({
  * Who uses it pins it, which brings it back: the address is known only within a pin.
  *
  * ```text
- * using pin = await buffer.pin();   // the contents are on the device, in the order of the pin's stream
- * kernel(pin.ptr, pin.byteLength);
- * ```                               // from here on, the buffer may leave
+ * {
+ *   using pin = await buffer.pin();   // the contents are on the device, in the order of the pin's stream
+ *   kernel(pin.ptr, pin.byteLength);
+ * }                                   // from here on, the buffer may leave
+ * ```
  *
  * The memory is charged to the account and the grant in whose scope the buffer was made, whoever brings it back.
  * It is freed when the buffer is disposed or, if nobody disposes it, after the garbage collector finds it unreachable.
@@ -252,21 +254,19 @@ export class SpillableBuffer implements Disposable {
 
   /** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
   static #pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): SpillPin[] {
-    const states = new Map<SpillableBuffer, PinState>();
+    const states: PinState[] = [];
+    const away = new Set(buffers.filter((buffer) => !buffer.isOnDevice));
     try {
-      const away = buffers.filter((buffer) => !buffer.isOnDevice);
-      for (const buffer of [...buffers.filter((each) => !away.includes(each)), ...away]) {
-        if (!states.has(buffer)) states.set(buffer, buffer.#memory.pin(stream ?? buffer.#stream));
+      for (const isAway of [false, true]) {
+        for (const [i, buffer] of buffers.entries()) {
+          if (away.has(buffer) === isAway) states[i] = buffer.#memory.pin(stream ?? buffer.#stream);
+        }
       }
     } catch (error) {
-      for (const [buffer, state] of states) buffer.#undo(state);
+      states.forEach((state, i) => (buffers[i] as SpillableBuffer).#undo(state));
       throw error;
     }
-    return buffers.map((buffer) => {
-      const state = states.get(buffer);
-      states.delete(buffer);
-      return state === undefined ? buffer.#pin(stream ?? buffer.#stream) : buffer.#pinned(state);
-    });
+    return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
   }
 
   /** Ends a pin that nobody is given; if the driver refuses, when it is collected. */
