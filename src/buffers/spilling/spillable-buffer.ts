@@ -263,7 +263,9 @@ export class SpillableBuffer implements Disposable {
         }
       }
     } catch (error) {
-      states.forEach((state, i) => (buffers[i] as SpillableBuffer).#undo(state));
+      states.forEach((state, i) => {
+        (buffers[i] as SpillableBuffer).#undo(state);
+      });
       throw error;
     }
     return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
