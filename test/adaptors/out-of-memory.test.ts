@@ -30,7 +30,7 @@ let folders = 0;
 function run(program: string, into = join(folder, String(++folders))) {
   const made = runModule(
     `import { mkdirSync } from 'node:fs';
-     import { Account, AccountingResourceAdaptor, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, Stream } from 'cistern';
+     import { Account, AccountingResourceAdaptor, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor, Stream } from 'cistern';
      if (!process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY.includes('missing')) mkdirSync(process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY, { recursive: true });
      const stream = new Stream();
      const attempt = (fn) => { try { return fn(); } catch (error) { if (!(error instanceof OutOfMemoryError)) throw error; console.log(error.message); } };
@@ -75,6 +75,28 @@ describe('a dump', () => {
     expect(note?.startsWith(`${stdout.split('\n')[0]}\n\naccounting(pool(cuda)) on device 0, `)).toBe(true);
     expect(note).toContain('user=ada');
     expect(note).not.toContain('elsewhere');
+  });
+
+  test('has no buffers whose contents have left, but says how much has', async () => {
+    const { files } = run(`
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
+      const resource = new AccountingResourceAdaptor(new SpillingResourceAdaptor(pool, new PoolMemoryResource(new PinnedHostMemoryResource())));
+      const away = new SpillableBuffer(MiB, { stream, resource, label: 'away' });
+      const kept = new SpillableBuffer(2 * MiB, { stream, resource, label: 'kept' });
+      const pin = kept.pinSync();
+      attempt(() => new DeviceBuffer(3 * MiB, { stream, resource }));
+      console.log(away.isOnDevice, pin.byteLength);`);
+    const recorded = await readRecording(files[0] as string);
+    expect(eventsOf(recorded).map(({ kind, second }) => [kind, second])).toEqual([
+      ['growth', 4 << 20],
+      ['allocate', 2 << 20],
+      ['label', 1],
+      ['failure', 3 << 20],
+    ]);
+    expect(recorded.labels).toEqual(['', 'kept']);
+    expect(recorded.notes[0]).toContain(
+      'Spilled\n  1 MiB of 3 MiB are on the host, 2 MiB are pinned  1 left, 0 came back  0 calls wait\n\nBuffers\n  kept  2 MiB  1 buffer',
+    );
   });
 
   test('is not written if memory is recovered, and once if a buffer tried again', () => {

@@ -9,6 +9,7 @@ import {
   copy,
   Device,
   failCall,
+  type Grant,
   KiB,
   MiB,
   OutOfMemoryError,
@@ -454,5 +455,58 @@ describe('over an admission', () => {
     grant.dispose();
     using admitted = await other;
     expect([buffer.isOnDevice, admitted.bytes]).toEqual([false, 2 * MiB]);
+  });
+
+  describe('a copy that the driver refuses is no error of what made a buffer leave:', () => {
+    let admitting: AdmittingResourceAdaptor;
+    let above: SpillingResourceAdaptor;
+    let idle: SpillableBuffer;
+    beforeEach(() => {
+      admitting = new AdmittingResourceAdaptor(pool, { limitBytes: most });
+      above = new SpillingResourceAdaptor(admitting, host);
+      idle = made(2 * MiB, 1, { resource: above });
+    });
+
+    /** Somebody asks for memory that has to leave, as well as what the others gave back. */
+    async function waits(ask: () => Promise<Grant>): Promise<void> {
+      failCall('cuMemcpyAsync', 1, 999);
+      const request = ask();
+      await nextTurn();
+      expect([admitting.statistics().waiting, idle.isOnDevice, above.statistics().failedForAdmission]).toEqual([1, true, 1]);
+      // Whatever is given back next makes the buffer leave.
+      above.deallocate(above.allocate(256, stream), 256, stream);
+      (await request).dispose();
+      expect(await contents(idle)).toEqual([1]);
+      for (const each of [idle, above, admitting]) each.dispose();
+    }
+
+    test('a request', () => waits(() => admitting.reserve(3 * MiB)));
+
+    test('a free', () => {
+      const pointer = above.allocate(2 * MiB, stream);
+      return waits(() => {
+        const request = admitting.reserve(3 * MiB);
+        above.deallocate(pointer, 2 * MiB, stream);
+        return request;
+      });
+    });
+
+    test('the end of a grant', async () => {
+      const grant = await admitting.reserve(2 * MiB);
+      await waits(() => {
+        const request = admitting.reserve(3 * MiB);
+        grant.dispose();
+        return request;
+      });
+    });
+
+    test('the end of a pin', async () => {
+      const pin = await idle.pin();
+      await waits(() => {
+        const request = admitting.reserve(3 * MiB);
+        pin.dispose();
+        return request;
+      });
+    });
   });
 });

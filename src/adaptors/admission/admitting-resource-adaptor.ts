@@ -75,7 +75,7 @@ interface Wait {
 
 /** @internal A resource above that can free memory which somebody needs more. */
 export interface SpillingAbove {
-  /** Frees allocations that help, if they have so many bytes. Returns whether they had. */
+  /** Frees allocations that help, if they have so many bytes. Returns whether they had. Must not throw. */
   giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean;
 }
 

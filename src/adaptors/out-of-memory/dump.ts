@@ -6,7 +6,6 @@
 import { join } from 'node:path';
 import { callStack } from '../../basics/call-stack.js';
 import type { OutOfMemoryError } from '../../basics/errors.js';
-import { watchedMemory } from '../../collector/free-unreachable-buffers.js';
 import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { Recording } from '../../formats/recording/recording.js';
 import { RecordKind } from '../../formats/recording/recording-format.js';
@@ -14,10 +13,9 @@ import { observeFailures } from '../../lifetimes/failed-allocations.js';
 import { constructUnseen } from '../../lifetimes/interceptor.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { setting } from '../../settings.js';
-import { layersOf } from '../layers.js';
 import { AccountingResourceAdaptor } from '../pass-through/accounting-resource-adaptor.js';
 import { RecordingResourceAdaptor } from '../pass-through/recording-resource-adaptor.js';
-import { memorySummary } from './memory-summary.js';
+import { memoryOfBuffers, memorySummary } from './memory-summary.js';
 
 /** A program that runs out of memory again and again must not fill the disk. */
 const mostDumps = 10;
@@ -43,10 +41,8 @@ function writeDump(file: string, error: OutOfMemoryError, resource: MemoryResour
       () => undefined,
     );
     recording.note(`${error.message}\n\n${memorySummary(resource)}`);
-    const layers = new Set(layersOf(resource));
-    for (const { pointer, bytes, label, createdAt, resource: owner } of watchedMemory()) {
-      if (bytes === 0 || !layersOf(owner as MemoryResource).some((each) => layers.has(each))) continue;
-      const account = AccountingResourceAdaptor.accountThrough(owner as MemoryResource, pointer);
+    for (const { pointer, bytes, label, createdAt, resource: owner } of memoryOfBuffers(resource)) {
+      const account = AccountingResourceAdaptor.accountThrough(owner, pointer);
       recording.appendHeld(recording.headOf(layer, undefined) | RecordKind.allocate, pointer, bytes, account, createdAt);
       if (label !== undefined) recording.label(layer, pointer, label);
     }

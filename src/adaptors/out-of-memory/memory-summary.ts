@@ -1,18 +1,19 @@
 import { formatBytes, formatCount } from '../../basics/units.js';
-import { watchedMemory } from '../../collector/free-unreachable-buffers.js';
+import { type OwnedMemory, watchedMemory } from '../../collector/free-unreachable-buffers.js';
 import { type Account, liveAccounts } from '../../lifetimes/account.js';
 import { assertMemoryResource, type MemoryResource, type ReservingMemoryResource } from '../../memory-resource.js';
 import { kindOf, stackName } from '../../resource-kind.js';
 import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
 import { layersOf } from '../layers.js';
 import type { StreamOrderedStatistics } from '../pooling/keeper.js';
+import { SpillingResourceAdaptor } from '../spilling/spilling-resource-adaptor.js';
 
 /** How many accounts, and groups of buffers, are listed. */
 const listed = 10;
 
 /**
  * What a stack of resources holds, as text for people: each layer with what it has reserved, allocated and free, and in how
- * large pieces; what is promised, and who waits; the accounts and the buffers that hold most. The file that
+ * large pieces; what is promised, and who waits; what has left for the host; the accounts and the buffers that hold most. The file that
  * `CISTERN_DUMP_ON_OUT_OF_MEMORY` asks for begins with it.
  *
  * Its form may change from version to version: programs read `statistics()`, or `sampleStatistics` of
@@ -35,8 +36,9 @@ export function memorySummary(resource: MemoryResource): string {
     headOf(resource),
     section('Layers', layers.flatMap(layerRow)),
     section('Promised', layers.flatMap(promiseRow)),
+    section('Spilled', layers.flatMap(spillRow)),
     section('Accounts', accountRows()),
-    section('Buffers', bufferRows(new Set(layers))),
+    section('Buffers', bufferRows(resource)),
   ]
     .filter((part) => part !== '')
     .join('\n\n');
@@ -91,6 +93,18 @@ function promiseRow(layer: MemoryResource): string[][] {
   ];
 }
 
+function spillRow(layer: MemoryResource): string[][] {
+  if (!(layer instanceof SpillingResourceAdaptor)) return [];
+  const { hostBytes, deviceBytes, pinnedBytes, spills, returns, waiting } = layer.statistics();
+  return [
+    [
+      `${formatBytes(hostBytes)} of ${formatBytes(hostBytes + deviceBytes)} are on the host, ${formatBytes(pinnedBytes)} are pinned`,
+      `${formatCount(spills)} left, ${formatCount(returns)} came back`,
+      `${formatCount(waiting)} ${waiting === 1 ? 'call waits' : 'calls wait'}`,
+    ],
+  ];
+}
+
 function accountRows(): string[][] {
   const accounts = liveAccounts().sort((a, b) => b.liveBytes - a.liveBytes);
   return withRest(
@@ -110,11 +124,18 @@ function limitOf({ limitBytes }: Account): string {
   return limitBytes === undefined ? '' : ` of ${formatBytes(limitBytes)}`;
 }
 
-/** Buffers of the layers, by label, or else by where they were created. */
-function bufferRows(layers: ReadonlySet<MemoryResource>): string[][] {
+/** What live buffers have of a stack, whichever of its layers they were allocated from, or resources above it. */
+export function* memoryOfBuffers(stack: MemoryResource): Generator<OwnedMemory & { readonly resource: MemoryResource }> {
+  const layers = new Set(layersOf(stack));
+  for (const memory of watchedMemory() as Generator<OwnedMemory & { readonly resource: MemoryResource }>) {
+    if (memory.bytes > 0 && layersOf(memory.resource).some((layer) => layers.has(layer))) yield memory;
+  }
+}
+
+/** Buffers of a stack, by label, or else by where they were created. */
+function bufferRows(stack: MemoryResource): string[][] {
   const groups = new Map<string, { bytes: number; count: number }>();
-  for (const { resource, bytes, label, createdAt } of watchedMemory()) {
-    if (bytes === 0 || !layersOf(resource as MemoryResource).some((layer) => layers.has(layer))) continue;
+  for (const { bytes, label, createdAt } of memoryOfBuffers(stack)) {
     const name = label ?? createdAt?.split('\n', 1)[0]?.trim() ?? '(no label)';
     const group = groups.get(name) ?? { bytes: 0, count: 0 };
     groups.set(name, { bytes: group.bytes + bytes, count: group.count + 1 });

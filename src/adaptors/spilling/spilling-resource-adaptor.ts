@@ -71,6 +71,8 @@ export interface SpillStatistics {
   readonly returnedBytes: number;
   /** How often a buffer could not leave since the host had no memory for it. */
   readonly refusedByHost: number;
+  /** How often no buffer left for an admission since the driver, or a resource, refused it. */
+  readonly failedForAdmission: number;
   /** Calls that wait for memory now, and those that had to; the milliseconds that they waited, in all and at the longest. */
   readonly waiting: number;
   readonly waits: number;
@@ -178,6 +180,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #returns = 0;
   #returnedBytes = 0;
   #refusedByHost = 0;
+  #failedForAdmission = 0;
   #waits = 0;
   #waitedMilliseconds = 0;
   #longestWaitMilliseconds = 0;
@@ -223,6 +226,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       returns: this.#returns,
       returnedBytes: this.#returnedBytes,
       refusedByHost: this.#refusedByHost,
+      failedForAdmission: this.#failedForAdmission,
       waiting: this.#waiting.length,
       waits: this.#waits,
       waitedMilliseconds: this.#waitedMilliseconds,
@@ -342,12 +346,20 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Returns whether they had. */
+  /**
+   * @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Returns whether they had.
+   * Does not throw: who frees memory or ends a pin has done that, and whoever waits goes on waiting.
+   */
   giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean {
     if (this.isDisposed) return false;
-    let sum = 0;
-    for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += member.bytes;
-    return sum >= bytes && this.#spill(bytes, helps) >= bytes;
+    try {
+      let sum = 0;
+      for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += member.bytes;
+      return sum >= bytes && this.#spill(bytes, helps) >= bytes;
+    } catch {
+      this.#failedForAdmission++;
+      return false;
+    }
   }
 
   /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */

@@ -172,9 +172,9 @@ export class SpillableBuffer implements Disposable {
     return this.#memory.isPinned;
   }
 
-  /** The resource that allocates and frees the memory. */
+  /** The resource that allocates and frees the memory on the device. */
   get resource(): MemoryResource {
-    return this.#memory.resource;
+    return this.#memory.stack;
   }
 
   /** A human-readable name. */

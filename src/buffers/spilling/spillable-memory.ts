@@ -62,7 +62,13 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     return this.#device;
   }
 
+  /** The resource that the memory is of now. */
   get resource(): MemoryResource {
+    return (this.#host ?? this.#device).resource;
+  }
+
+  /** The stack that allocates and frees the memory on the device. */
+  get stack(): MemoryResource {
     return this.#device.resource;
   }
 
@@ -170,7 +176,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     const operation = 'pin a buffer';
     this.assertLive(operation);
     assertStream(stream, operation);
-    if (this.resource.memoryKind === 'device') assertStreamOf(stream, this.resource.device);
+    if (this.stack.memoryKind === 'device') assertStreamOf(stream, this.stack.device);
     const state = { stream, isCaptured: captureStatusOf(stream.handle) !== 'none' };
     if (state.isCaptured && this.#host !== undefined) {
       throw new CisternError(
@@ -284,7 +290,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   #newDeviceMemory(stream: Stream): BufferMemory {
-    const memory = newMemory(this.resource, stream, this.#device);
+    const memory = newMemory(this.stack, stream, this.#device);
     memory.allocateAtOnce(this.bytes);
     memory.byteLength = this.bytes;
     return memory;
