@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import process, { arch, argv, execPath, platform } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { ownPlatform, packMain, packPlatform } from './package.mjs';
@@ -81,6 +81,7 @@ const tools = {
   postject: ['postject', 'esbuild'],
   nft: ['@vercel/nft'],
   next: ['next@16', 'react@19', 'react-dom@19'],
+  electron: ['electron@45'],
 };
 
 const folders = new Map();
@@ -229,6 +230,52 @@ add(
   },
   'the program writes the addon, an asset, to a file, and names that in `CISTERN_ADDON` before it uses cistern',
 );
+add(
+  'Runtimes',
+  'Electron',
+  async () => {
+    const modules = await tool('electron');
+    try {
+      await run(execPath, [join(modules, 'electron', 'install.js')], { folder: cache });
+    } catch {
+      throw new NotRun("Electron's program could not be downloaded");
+    }
+    // Electron's V8 has no arrays over foreign memory.
+    const refusal = 'try { managed.hostView(Float32Array); } catch (error) { view.push(error.code); }';
+    const program = moduleProgram
+      .replace('const view = managed.hostView(Float32Array);', `const view = [];\n  ${refusal}`)
+      .replace('console.log(result);', 'console.log(result);\n  app.quit();');
+    const folder = folderFor({ 'program.mjs': `import { app } from 'electron';\n${program}` });
+    const electron = readFileSync(join(modules, 'electron', 'path.txt'), 'utf8');
+    const flags = ['--no-sandbox', '--ozone-platform=headless', '--disable-gpu'];
+    expectIn(
+      await run(join(modules, 'electron', 'dist', electron), [...flags, 'program.mjs'], { folder }),
+      '1,2,3 1 ERR_CISTERN_NOT_SUPPORTED',
+    );
+    return versionOf('electron');
+  },
+  'in its main process; without host views, which its V8 does not allow',
+);
+
+/** Runs a command in a container, beside the packages' tarballs and the program. */
+async function runsInContainer(image, command) {
+  try {
+    await run('docker', ['info'], { folder: scratch });
+  } catch {
+    throw new NotRun('no Docker here');
+  }
+  const folder = folderFor({ 'program.mjs': moduleProgram }, { isEmpty: true });
+  for (const file of Object.values(tarballs)) cpSync(file, join(folder, basename(file)));
+  const mount = ['--rm', '--volume', `${folder}:/app`, '--workdir', '/app', '--env', 'CISTERN_DEVICE=software'];
+  expectIn(await run('docker', ['run', ...mount, image, 'sh', '-ec', `${command}; node program.mjs`], { folder }));
+}
+add('Systems', 'Docker, node:22-slim', () => runsInContainer('node:22-slim', `npm install ${inApp('alone', 'platform')}`));
+add(
+  'Systems',
+  'Docker, node:22-alpine',
+  () => runsInContainer('node:22-alpine', `apk add cmake g++ make; npm install ${inApp('alone')}; npx cistern build`),
+  'compiles its own addon; the published packages have one for musl',
+);
 
 const registryArguments = () => `--registry=${registry.address}`;
 const isolated = (folder) => ({
@@ -272,6 +319,11 @@ add('Package managers', "Yarn, Plug'n'Play", async () => {
   return installs({ files: yarnFiles('pnp'), steps: [[...command, 'add', 'cistern']] }, [...command, 'node'], [...command, 'cistern']);
 });
 add('Package managers', 'Bun', async () => installs({ steps: [[await bun(), 'add', 'cistern', registryArguments()]] }));
+
+/** Tarballs as a container sees them. */
+function inApp(...names) {
+  return names.map((name) => `./${basename(tarballs[name])}`).join(' ');
+}
 
 /** The two tarballs of `npm run package`, which need no registry. */
 const both = () => [`cistern@${tarballs.alone}`, `@cistern/${ownPlatform()}@${tarballs.platform}`];

@@ -9,6 +9,7 @@
  * event that was recorded, and for each wait.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../basics/errors.js';
+import { doubled } from '../basics/typed-arrays.js';
 import { EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
@@ -274,7 +275,7 @@ class LayerProjection {
     }
     this.#slots.remove(pointer);
     this.#liveBytes -= bytes;
-    if (this.#vacantCount === this.#vacantSlots.length) this.#vacantSlots = doubled(this.#vacantSlots, Int32Array);
+    if (this.#vacantCount === this.#vacantSlots.length) this.#vacantSlots = doubled(this.#vacantSlots);
     this.#vacantSlots[this.#vacantCount++] = slot;
     this.#append(~slot, thread, bytes, stream);
     return undefined;
@@ -345,7 +346,7 @@ class LayerProjection {
 
   #takeSlot(): number {
     if (this.#vacantCount > 0) return this.#vacantSlots[--this.#vacantCount] as number;
-    if (this.#slotCount === this.#slotSizes.length) this.#slotSizes = doubled(this.#slotSizes, Float64Array);
+    if (this.#slotCount === this.#slotSizes.length) this.#slotSizes = doubled(this.#slotSizes);
     return this.#slotCount++;
   }
 
@@ -392,10 +393,4 @@ function indexOf(indexes: Map<string, number>, name: string): number {
   if (known !== undefined) return known;
   indexes.set(name, indexes.size);
   return indexes.size - 1;
-}
-
-function doubled<T extends Int32Array | Float64Array>(array: T, type: new (length: number) => T): T {
-  const larger = new type(array.length * 2);
-  larger.set(array);
-  return larger;
 }

@@ -1,3 +1,4 @@
+import { doubled } from '../../basics/typed-arrays.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { none } from '../../suballocation/blocks.js';
 
@@ -63,10 +64,4 @@ export class CapturedRequests {
     this.freeEpochs = doubled(this.freeEpochs);
     this.operations = doubled(this.operations);
   }
-}
-
-function doubled<T extends Int32Array | Float64Array>(column: T): T {
-  const larger = new (column.constructor as new (length: number) => T)(2 * column.length);
-  larger.set(column);
-  return larger;
 }
