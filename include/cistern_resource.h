@@ -65,11 +65,15 @@ typedef struct cistern_thread_safe_resource {
    * when the last table is released and JavaScript's object has ended, too, is taken back only after a wait for
    * the device. */
   void (*release)(void* state);
+  const void* identity; /* the same for every table of one JavaScript object */
+  /* Waits on this thread until what the stream has queued is done. Do not call it on a thread that the stream may be
+   * waiting for, such as JavaScript's while a host function of its is queued. */
+  int32_t (*synchronize)(void* state, uint64_t stream);
 } cistern_thread_safe_resource;
 
 /* Whether memory of one can be freed by the other. */
 static inline bool cistern_is_equal(const cistern_thread_safe_resource* a, const cistern_thread_safe_resource* b) {
-  return a->state == b->state;
+  return a->identity == b->identity;
 }
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import process, { argv, chdir, env, exit, stdout } from 'node:process';
 import { fileURLToPath } from 'node:url';
-import { checkCudaHeader, cudaHeaders } from './check-cuda-header.mjs';
+import { checkConcept, checkCudaHeader, cudaHeaders } from './check-cuda-header.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
@@ -100,6 +100,7 @@ function cudaHeader() {
   if (headers === undefined) throw new Skipped('no cuda.h in CUDA_HOME or /usr/local/cuda');
   try {
     checkCudaHeader(headers);
+    checkConcept(headers);
   } catch (error) {
     throw new Failure(error.message);
   }

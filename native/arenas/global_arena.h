@@ -98,6 +98,7 @@ struct GlobalArena {
   std::uint64_t peak_used_bytes = 0;
   std::uint64_t requests = 0;
   std::uint64_t freed_bytes = 0;  // since the start
+  int giving_back = 0;            // native threads with superblocks in hand, which will be free soon
 
   bool IsReady() const { return allocation != 0; }
   std::uint64_t RoundUp(std::uint64_t size) const { return (size + superblock_bytes - 1) / superblock_bytes * superblock_bytes; }

@@ -93,6 +93,12 @@ std::int32_t Deallocate(void* data, std::uint64_t pointer, std::uint64_t bytes, 
   return FailFor(state, status, "deallocate");
 }
 
+std::int32_t Synchronize(void* data, std::uint64_t stream) {
+  TableState& state = StateOf(data);
+  const Status status = state.arena->Synchronize(stream == 0 ? LegacyStream() : AsStream(stream));
+  return status == kSuccess ? std::int32_t{CISTERN_OK} : FailFor(state, status, "synchronize");
+}
+
 #define CISTERN_HAS(statistics, member) ((statistics)->size >= offsetof(cistern_resource_statistics, member) + sizeof((statistics)->member))
 
 void ReadStatistics(void* data, cistern_resource_statistics* statistics) {
@@ -117,8 +123,10 @@ void Release(void* data) {
 const cistern_thread_safe_resource* NewResourceTable(std::shared_ptr<ThreadSafeArena> arena, int device, int memory_kind) {
   TableState* const state = new (std::nothrow) TableState;
   if (state == nullptr) return nullptr;
+  const void* const identity = arena.get();
   state->arena = std::move(arena);
-  state->table = {sizeof state->table, device, memory_kind, state, Allocate, Deallocate, ReadStatistics, LastError, Retain, Release};
+  state->table = {sizeof state->table, device,    memory_kind, state,   Allocate, Deallocate,
+                  ReadStatistics,      LastError, Retain,      Release, identity, Synchronize};
   return &state->table;
 }
 

@@ -45,6 +45,7 @@ constexpr std::uint64_t kUnitBytes = 256;
 constexpr std::uint64_t kMaximumUnits = 0x7fffffff;
 constexpr std::uint32_t kNobodyOfIndex = ~0u;
 constexpr int kPatience = 1000;
+constexpr std::chrono::milliseconds kPause{1};
 constexpr std::size_t kMostEventsOfThread = 64;
 
 class ThreadArena {
@@ -100,6 +101,23 @@ class DriverScope {
   Context previous_ = nullptr;
   bool is_changed_ = false;
   Status status_ = kSuccess;
+};
+
+// A thread has superblocks in hand, which it is giving back to a global arena.
+class GivingBackScope {
+ public:
+  explicit GivingBackScope(std::uint64_t number) : number_(number) { Count(1); }
+  ~GivingBackScope() { Count(-1); }
+  GivingBackScope(const GivingBackScope&) = delete;
+  GivingBackScope& operator=(const GivingBackScope&) = delete;
+
+ private:
+  void Count(int change) const {
+    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+    AllArenas().by_number.at(number_)->giving_back += change;
+  }
+
+  const std::uint64_t number_;
 };
 
 void Raise(std::atomic<std::uint64_t>& value, std::uint64_t least) {
@@ -701,6 +719,7 @@ Status ThreadSafeArena::Allocate(std::uint64_t bytes, std::uint64_t alignment, S
     };
     enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
     for (int step = kFirst, waits = 0;;) {
+      const std::uint64_t freed_bytes = FreedBytes();
       {
         std::unique_lock<std::mutex> lock(arena.mutex);
         status = counted(TakeFromOthers(arena, place, lock, address));
@@ -718,11 +737,25 @@ Status ThreadSafeArena::Allocate(std::uint64_t bytes, std::uint64_t alignment, S
       if (step == kDevice) GiveBack();
       if (step == kEnvironments) AskEnvironments();
       if (step < kPatient) continue;
-      // What another thread is giving back, and has in hand, comes soon.
-      if (giving_back_ == 0 || ++waits > kPatience) return kErrorOutOfMemory;
-      std::this_thread::yield();
+      if (!AwaitFrees(freed_bytes) || ++waits > kPatience) return kErrorOutOfMemory;
     }
   });
+}
+
+std::uint64_t ThreadSafeArena::FreedBytes() const {
+  const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+  return AllArenas().by_number.at(settings_.arena)->freed_bytes;
+}
+
+// Whether the global arena has had more freed than it had: by now, or soon, since native threads have superblocks in
+// hand that they are giving back.
+bool ThreadSafeArena::AwaitFrees(std::uint64_t freed_bytes) {
+  GlobalArenas& arenas = AllArenas();
+  std::unique_lock<std::mutex> lock(arenas.mutex);
+  const GlobalArena& global = *arenas.by_number.at(settings_.arena);
+  if (global.freed_bytes == freed_bytes && global.giving_back == 0) return false;
+  if (global.freed_bytes == freed_bytes) arenas.changed.wait_for(lock, kPause);
+  return true;
 }
 
 // Calls use(arena, block) for a used block, with the lock of its index.
@@ -786,6 +819,14 @@ Status ThreadSafeArena::Deallocate(std::uint64_t address, std::uint64_t bytes, S
     if (status == kSuccess) status = FreeOn(address, bytes, key, event, number, right_bytes);
     if (status != kSuccess && event != nullptr) ReleaseUse(event);
     return status;
+  });
+}
+
+Status ThreadSafeArena::Synchronize(Stream stream) noexcept {
+  return Guarded([&]() -> Status {
+    const DriverScope scope(driver, settings_.context);
+    const Status status = scope.status() == kSuccess ? RefuseCaptured(stream) : scope.status();
+    return status == kSuccess ? driver->StreamSynchronize(stream) : status;
   });
 }
 
@@ -906,7 +947,7 @@ bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
   const std::uint64_t bytes = units * kUnitBytes;
   Retain(uses);
   SetOwner(address, bytes, nullptr);
-  giving_back_ += 1;
+  const GivingBackScope giving_back(settings_.arena);
   lock.unlock();
   const Status status = Guarded([&] { return FreeSuperblocks(address, bytes, uses); });
   lock.lock();
@@ -918,7 +959,6 @@ bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
     }
   }
   for (const EventUse& use : uses) ReleaseUse(use.event);
-  giving_back_ -= 1;
   return status == kSuccess;
 }
 

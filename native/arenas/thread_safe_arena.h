@@ -76,6 +76,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
                   std::uint64_t claimant = kNobody) noexcept;
   // `right_bytes`, with kWrongSize: what was asked for.
   Status Deallocate(std::uint64_t address, std::uint64_t bytes, Stream stream, std::uint64_t* right_bytes) noexcept;
+  // Waits on this thread for what a stream has queued.
+  Status Synchronize(Stream stream) noexcept;
   // An environment has the memory, which is freed after the environment's end unless somebody frees it before.
   // kForeignPointer or kWrongSize for what Deallocate would not free.
   Status Claim(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant, std::uint64_t* right_bytes) noexcept;
@@ -138,6 +140,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   Status FreeSuperblocks(std::uint64_t address, std::uint64_t bytes, const std::vector<EventUse>& before);
   Status AwaitDevice();
   void AskEnvironments();
+  std::uint64_t FreedBytes() const;
+  bool AwaitFrees(std::uint64_t freed_bytes);
   Status AcquireEvent(ArenaEvent** event);
   void ReleaseUse(ArenaEvent* event);
   std::vector<ThreadArena*> Arenas();
@@ -151,7 +155,6 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   int superblock_shift_ = 0;
   Stream trimming_ = nullptr;                    // a stream that only GiveBack uses, so that the program's do not wait for each other
   std::atomic<ThreadArena*>* owners_ = nullptr;  // by superblock
-  std::atomic<int> giving_back_{0};              // threads that have superblocks in hand
 
   std::mutex mutex_;  // of the rest; taken after that of an index
   std::vector<std::unique_ptr<ThreadArena>> arenas_;

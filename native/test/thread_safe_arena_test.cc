@@ -2,141 +2,16 @@
 // however threads come, free each other's memory and end.
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "arenas/resource_table.h"
-#include "fixture.h"
 #include "order/checked_table.h"
+#include "thread_safe_fixture.h"
 
 namespace cistern::test {
 namespace {
-
-using arenas::AllArenas;
-using arenas::DeallocationEvents;
-using arenas::EndedArena;
-using arenas::GlobalArena;
-using arenas::ThreadSafeArena;
-using arenas::ThreadSafeSettings;
-
-constexpr std::uint64_t kSuperblock = 64 * 1024;
-
-std::uint64_t NextTenant() {
-  static std::atomic<std::uint64_t> last{1};
-  return ++last;
-}
-
-std::atomic<int> ended_arenas{0};
-
-void FreeEndedArena(const EndedArena& ended) {
-  OnDevice device(ended.device);
-  CHECK_OK(ended.backend->CtxSynchronize());
-  for (const arenas::FreeEvent& each : ended.events) CHECK_OK(ended.backend->EventDestroy(each.event));
-  CHECK_OK(ended.backend->MemFree(ended.allocation));
-  ended_arenas += 1;
-}
-
-// A global arena, which ends with its last tenant.
-class Global {
- public:
-  explicit Global(std::uint64_t bytes, const DriverTable& table = driver) : id_(NextTenant()) {
-    AllArenas().leave = FreeEndedArena;
-    DevicePointer block = 0;
-    CHECK_OK(table.MemAlloc(&block, bytes + kSuperblock));
-    auto arena = std::make_unique<GlobalArena>();
-    arena->backend = &table;
-    arena->bytes = bytes;
-    arena->superblock_bytes = kSuperblock;
-    arena->Fill(block, bytes + kSuperblock);
-    arena->tenants[id_].opens = 1;
-    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
-    number = ++AllArenas().last_number;
-    AllArenas().by_number.emplace(number, std::move(arena));
-  }
-  ~Global() { Close(); }
-  Global(const Global&) = delete;
-
-  void Close() {
-    std::vector<EndedArena> ended;
-    {
-      const std::lock_guard<std::mutex> lock(AllArenas().mutex);
-      const auto found = AllArenas().by_number.find(number);
-      if (found == AllArenas().by_number.end() || found->second->tenants.count(id_) == 0) return;
-      found->second->tenants.at(id_).opens = 0;
-      LeaveIfUnneeded(AllArenas(), number, id_, &ended);
-    }
-    for (const EndedArena& each : ended) FreeEndedArena(each);
-  }
-  std::uint64_t UsedBytes() const {
-    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
-    return AllArenas().by_number.at(number)->used_bytes;
-  }
-
-  std::uint64_t number = 0;
-
- private:
-  const std::uint64_t id_;
-};
-
-// A table, with the calls of a C program.
-class Resource {
- public:
-  explicit Resource(const Global& global, DeallocationEvents events = DeallocationEvents::kEager, const DriverTable& table = driver) {
-    ThreadSafeSettings settings;
-    settings.arena = global.number;
-    settings.id = NextTenant();
-    settings.events = events;
-    CHECK_OK(driver.CtxGetCurrent(&settings.context));
-    settings.await_device = [this](const DriverTable* each) {
-      waits += 1;
-      return each->CtxSynchronize();
-    };
-    std::shared_ptr<ThreadSafeArena> opened;
-    CHECK_OK(ThreadSafeArena::Open(
-        settings, &table, [](ThreadSafeArena* each) { delete each; }, &opened));
-    arena = opened;
-    c = arenas::NewResourceTable(std::move(opened), 0, CISTERN_DEVICE);
-  }
-  ~Resource() { Release(); }
-  Resource(const Resource&) = delete;
-
-  void Release() {
-    if (c != nullptr) c->release(c->state);
-    c = nullptr;
-  }
-  DevicePointer Allocate(std::uint64_t bytes, Stream stream, std::uint64_t alignment = 256) const {
-    std::uint64_t pointer = 0;
-    const std::int32_t result = c->allocate(c->state, bytes, alignment, Handle(stream), &pointer);
-    if (result != CISTERN_OK) std::printf("    %s\n", c->last_error(c->state));
-    CHECK(result == CISTERN_OK);
-    return pointer;
-  }
-  std::int32_t TryAllocate(std::uint64_t bytes, Stream stream, DevicePointer* pointer, std::uint64_t alignment = 256) const {
-    std::uint64_t address = 0;
-    const std::int32_t result = c->allocate(c->state, bytes, alignment, Handle(stream), &address);
-    *pointer = address;
-    return result;
-  }
-  std::int32_t TryFree(DevicePointer pointer, std::uint64_t bytes, Stream stream) const {
-    return c->deallocate(c->state, pointer, bytes, 256, Handle(stream));
-  }
-  void Free(DevicePointer pointer, std::uint64_t bytes, Stream stream) const { CHECK(TryFree(pointer, bytes, stream) == CISTERN_OK); }
-  cistern_resource_statistics Statistics() const {
-    cistern_resource_statistics statistics = {};
-    statistics.size = sizeof statistics;
-    c->statistics(c->state, &statistics);
-    return statistics;
-  }
-  std::string LastError() const { return c->last_error(c->state); }
-
-  const cistern_thread_safe_resource* c = nullptr;
-  std::weak_ptr<ThreadSafeArena> arena;
-  int waits = 0;
-
- private:
-  static std::uint64_t Handle(Stream stream) { return reinterpret_cast<std::uintptr_t>(stream); }
-};
 
 // Whether a stream that could have run by now has not.
 bool StillWaits(Stream stream) {
@@ -288,7 +163,12 @@ struct Watched {
   static inline unsigned long long id_offset = 0;
   static inline std::atomic<int> waits{0};
   static inline thread_local void (*after_record)() = nullptr;
+  static inline thread_local std::function<void()> before_query;
 
+  static Status StreamIsCapturing(Stream stream, int* capture) {
+    if (before_query) before_query();
+    return driver.StreamIsCapturing(stream, capture);
+  }
   static Status StreamGetId(Stream stream, unsigned long long* id) {
     const Status status = driver.StreamGetId(stream, id);
     *id += id_offset;
@@ -307,6 +187,7 @@ struct Watched {
     static DriverTable table = [] {
       DriverTable copy = driver;
       copy.StreamGetId = StreamGetId;
+      copy.StreamIsCapturing = StreamIsCapturing;
       copy.StreamWaitEvent = StreamWaitEvent;
       copy.EventRecord = EventRecord;
       return copy;
@@ -500,6 +381,66 @@ TEST("another resource of the same arena gives back what is free for one that ha
   const DevicePointer block = second.Allocate(4 * kSuperblock, stream);
   CHECK(first.Statistics().reserved_bytes == 0);
   second.Free(block, 4 * kSuperblock, stream);
+}
+
+namespace {
+
+// How often a request asks whether a stream is captured until it gives up, in the case below.
+constexpr int kQueries = 12;
+
+// A thread of a resource that has superblocks in hand, as it is giving them back, until `here` is opened.
+std::thread GivingBack(const Resource& resource, std::uint64_t bytes, Stop& here) {
+  stop = &here;
+  std::thread giver([&resource, bytes] {
+    OnDevice device(0);
+    TestStream stream;
+    resource.Free(resource.Allocate(bytes, stream), bytes, stream);
+    stream.Synchronize();
+    Watched::after_record = [] { stop->Pass(); };  // of what it gives back at its end
+  });
+  here.AwaitReached();
+  return giver;
+}
+
+}  // namespace
+
+TEST("a thread that has run out waits for what another resource's thread is giving back") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table()), other(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream stream;
+  Stop here;
+  std::thread giver = GivingBack(other, 2 * kSuperblock, here);
+  std::thread opener([&] {
+    SleepMilliseconds(50);
+    here.Open();
+  });
+  resource.Free(resource.Allocate(2 * kSuperblock, stream), 2 * kSuperblock, stream);
+  giver.join();
+  opener.join();
+}
+
+TEST("what another thread has given back during the last try is found") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kDeferred, Watched::Table());
+  TestStream captured(kStreamDefault), stream;
+  // Memory that cannot serve while a stream is captured: each step asks whether one is, the last time after the last try.
+  resource.Free(resource.Allocate(kSuperblock, LegacyStream()), kSuperblock, LegacyStream());
+  Stop here;
+  std::thread giver = GivingBack(resource, kSuperblock, here);
+  CHECK_OK(driver.StreamBeginCapture(captured, kCaptureModeGlobal));
+  int queries = 0;
+  Watched::before_query = [&] {
+    if (++queries != kQueries) return;
+    here.Open();
+    giver.join();
+  };
+  const DevicePointer block = resource.Allocate(kSuperblock, stream);
+  Watched::before_query = nullptr;
+  CHECK(queries >= kQueries);
+  Graph graph = nullptr;
+  CHECK_OK(driver.StreamEndCapture(captured, &graph));
+  CHECK_OK(driver.GraphDestroy(graph));
+  resource.Free(block, kSuperblock, stream);
 }
 
 TEST("a thread that ends gives its superblocks back, but for those with live memory, which others free") {
