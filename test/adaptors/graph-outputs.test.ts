@@ -47,6 +47,11 @@ function recordGraphs(use: (graphs: GraphMemoryResource, resource: MemoryResourc
   return file;
 }
 
+/** The recording of the adaptor below a resource of `recordGraphs`. */
+function recordingOf({ upstream }: GraphMemoryResource): Recording {
+  return (upstream as RecordingResourceAdaptor).recording;
+}
+
 /** The names of graphs in a log, and how many allocations each has. */
 async function graphsIn(file: string, layer?: string): Promise<[string, number][]> {
   const logs = await readGraphLogs(file, layer === undefined ? {} : { layer });
@@ -98,6 +103,27 @@ describe('a log of graphs', () => {
     // What comes for a graph is no memory of its capture, and goes back with the resource.
     const below = eventsOf(await readRecording(file)).filter(({ kind, layer }) => layer === 'cuda' && !kind.startsWith('phase'));
     expect(below.map(({ kind, phase }) => `${kind} ${phase}`)).toEqual(['allocate ', 'free ']);
+  });
+
+  test('has memory that a graph keeps until it is freed, or its graph is gone', async () => {
+    let kept: number[] = [];
+    const file = recordGraphs((graphs) => {
+      using resource = new RecordingResourceAdaptor(graphs.kept, { recording: recordingOf(graphs), layer: 'kept' });
+      const record = () => {
+        kept = [resource.allocate(512, stream), resource.allocate(512, stream)];
+      };
+      using graph = graphs.capture(stream, record, { name: 'one' });
+      annotate('later', () => resource.deallocate(kept[0] as number, 512, stream));
+      annotate('end', () => graph.dispose());
+    });
+    const events = eventsOf(await readRecording(file)).filter(({ layer, kind }) => layer === 'kept' && !kind.startsWith('phase'));
+    expect(events.map(({ kind, first, phase }) => [kind, first, phase])).toEqual([
+      ['allocate', kept[0], 'one'],
+      ['allocate', kept[1], 'one'],
+      ['free', kept[0], 'later'],
+      ['free', kept[1], 'end'],
+    ]);
+    expect((await readAllocationLog(file, { layer: 'kept' })).unfreedCount).toBe(0);
   });
 
   test('may have an output freed while another capture has its bytes', async () => {

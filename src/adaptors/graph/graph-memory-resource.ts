@@ -301,7 +301,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       }
     };
     try {
-      const graph = logCapture(this, name, capturing, (pointer, bytes) => this.#isOf(memory, pointer, bytes));
+      const graph = logCapture(this, name, capturing, (pointer, bytes) => this.#isOutput(memory, pointer, bytes));
       this.#finish(capture, memory, plan);
       graph.useMemory(memory);
       return graph;
@@ -550,6 +550,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   /** Whether a graph has an allocation at an address, of a size if one is given. */
   #isOf(memory: CapturedMemory, pointer: DevicePointer, bytes?: number): boolean {
     return this.#owned.get(pointer)?.some((each) => each.memory === memory && (bytes === undefined || each.bytes === bytes)) === true;
+  }
+
+  /** Whether a graph has not freed an allocation in its capture, and other graphs may have one at the same address. */
+  #isOutput(memory: CapturedMemory, pointer: DevicePointer, bytes: number): boolean {
+    return this.#isOf(memory, pointer, bytes) && !isAmong(memory.kept, pointer);
   }
 
   /** Calls for memory of the upstream. */

@@ -13,7 +13,7 @@ let captures = 0;
 /** The logs that have got allocations since. */
 const logs = new Set<{ captureEnded(resource: MemoryResource, isOutput: IsOutput): void }>();
 
-/** Whether an allocation is one that a capture has not freed. */
+/** Whether an allocation is one that a capture has not freed, and whose address other graphs may have, too. */
 type IsOutput = (pointer: DevicePointer, bytes: number) => boolean;
 
 /**
@@ -40,6 +40,9 @@ export function logCapture<T>(resource: MemoryResource, name: string, capture: (
  *
  *     program   allocate x  …  end of the capture   allocate x (next graph)   free x   …   free x
  *     log       allocate x  …  free x               allocate x                free x
+ *
+ * Memory that a graph has for itself (`GraphMemoryResource.kept`) is nobody else's, and stays live in a log until it is
+ * freed, by the program or at the end of its graph.
  */
 export class GraphOutputs<Head> {
   readonly #adaptor: MemoryResourceAdaptor;
