@@ -226,14 +226,32 @@ const arenaOfWorkers = 'test/resources/global-arena-between-workers.test.ts';
 
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {
-  'native/addon/global_arena.cc': [
+  'native/arenas/global_arena.cc': [
+    {
+      fault: 'events stay in use after the wait for them',
+      from: '  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);\n',
+      to: '',
+      file: arena,
+      test: 'uses events again',
+    },
+    {
+      fault: "a worker's bytes are not counted down if a wait is refused",
+      from: '  arena.tenants.at(tenant).bytes -= bytes;\n',
+      to: '',
+      file: arena,
+      test: 'if the driver refuses a wait',
+    },
+  ],
+  'native/arenas/global_arena.h': [
     {
       fault: 'a stream waits for one of the streams that freed what it takes',
-      from: '    if (status != kSuccess) return status;\n  }\n  return kSuccess;\n}\n\nStatus CheckArenaFree(',
-      to: '    return status;\n  }\n  return kSuccess;\n}\n\nStatus CheckArenaFree(',
+      from: '    if (status != kSuccess) return status;\n',
+      to: '    return status;\n',
       file: arena,
       test: 'makes a stream wait for every stream that freed',
     },
+  ],
+  'native/addon/global_arena.cc': [
     {
       fault: 'superblocks of an ended worker are free while its work runs',
       from: 'if (ended.empty() || !AwaitDevices(environment)) return false;',
@@ -263,13 +281,6 @@ export const addonFaults = {
       test: 'refuses a free that goes on into',
     },
     {
-      fault: 'events stay in use after the wait for them',
-      from: '  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);\n',
-      to: '',
-      file: arena,
-      test: 'uses events again',
-    },
-    {
       fault: 'the event of a free stays in use',
       from: '    ReleaseEvent(freed);\n    LeaveIfUnneeded',
       to: '    LeaveIfUnneeded',
@@ -282,13 +293,6 @@ export const addonFaults = {
       to: '',
       file: arena,
       test: 'ends with the last',
-    },
-    {
-      fault: "a worker's bytes are not counted down if a wait is refused",
-      from: '  arena.tenants.at(environment.id()).bytes -= bytes;\n',
-      to: '',
-      file: arena,
-      test: 'if the driver refuses a wait',
     },
     {
       fault: 'two workers that ask each other for superblocks wait for each other',

@@ -1,0 +1,4 @@
+import type { NativeFaults } from './native-faults.mjs';
+
+export declare const softwareGraphFaults: NativeFaults;
+export declare const strictGraphFaults: NativeFaults;
