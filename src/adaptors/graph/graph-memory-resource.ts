@@ -268,6 +268,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#region.peakReservedBytes = this.#region.reservedBytes;
   }
 
+  /** Whether what is allocated outside of captures comes from the upstream. */
+  override keepsPages(): boolean {
+    return this.fallback === this.upstream;
+  }
+
   /**
    * Captures what a function queues on a stream, and on streams that join, into a graph that has the memory
    * which the function allocates. If the function throws, the capture is given up, and its memory is free

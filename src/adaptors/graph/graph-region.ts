@@ -3,26 +3,30 @@
  * needs it.
  *
  * Over an upstream that grows in place there is one extent, whose end moves. Over any other, what does not
- * fit into an extent needs another one. The upstream is called on a stream of the region's own, which is
+ * fit into an extent needs another one. If an adaptor is between the memory and the region, an extent goes back only in
+ * what came at once, because the adaptor may remember that. The upstream is called on a stream of the region's own, which is
  * never captured: the call is no part of any graph.
  */
 import { OutOfMemoryError } from '../../basics/errors.js';
-import { alignUp, formatBytes } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { recordedEvent } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { outsideGraph } from '../../formats/recording/annotate.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
-import type { DevicePointer, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
-import { leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
+import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { isWithin, leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
+import { type GrowthInPlace, growthInPlace } from '../growth-in-place.js';
 import type { LaunchOrder } from './launch-order.js';
 
 export class GraphRegion {
   /** By address. */
   #extents: Segment[] = [];
+  /** What the extents are made of, as it came; not if they go back in any pieces. */
+  #arrivals: Segment[] = [];
   /** What the upstream has refused to take back. */
   #refused: Segment[] = [];
   readonly #upstream: MemoryResource;
-  readonly #granularityBytes: number | undefined;
+  readonly #growth: GrowthInPlace | undefined;
   readonly #order: LaunchOrder;
   /** Where the upstream is called. Made at the first call. */
   #stream: Stream | undefined;
@@ -35,7 +39,7 @@ export class GraphRegion {
   constructor(upstream: MemoryResource, order: LaunchOrder, maximumBytes: number) {
     this.#upstream = upstream;
     this.#maximumBytes = maximumBytes;
-    this.#granularityBytes = (upstream as Partial<GrowingMemoryResource>).granularityBytes;
+    this.#growth = growthInPlace(upstream);
     this.#order = order;
   }
 
@@ -45,12 +49,12 @@ export class GraphRegion {
 
   /** The least bytes that come at once. */
   get granularityBytes(): number {
-    return this.#granularityBytes ?? 256;
+    return this.#growth?.pageBytes ?? ALLOCATION_ALIGNMENT;
   }
 
   /** Whether extents grow in place. */
   get growsInPlace(): boolean {
-    return this.#granularityBytes !== undefined;
+    return this.#growth !== undefined;
   }
 
   /**
@@ -87,9 +91,9 @@ export class GraphRegion {
     const given: Segment[] = [];
     for (const extent of this.#extents) {
       const bytes = needed.get(extent.address) ?? 0;
-      const rest = bytes === 0 ? 0 : this.growsInPlace ? Math.min(alignUp(bytes, this.granularityBytes), extent.bytes) : extent.bytes;
+      const rest = bytes === 0 ? 0 : this.#endOf(extent, bytes);
       if (rest > 0) kept.push({ address: extent.address, bytes: rest });
-      if (rest < extent.bytes) given.push({ address: extent.address + rest, bytes: extent.bytes - rest });
+      if (rest < extent.bytes) given.push(...this.#takePieces({ address: extent.address + rest, bytes: extent.bytes - rest }));
     }
     this.#extents = kept;
     for (const segment of given) this.giveBack(segment);
@@ -144,6 +148,25 @@ export class GraphRegion {
     if (this.#refused.length === 0) this.#stream?.dispose();
   }
 
+  /** The least bytes of an extent that can be kept if its first ones are needed. */
+  #endOf({ address, bytes }: Segment, needed: number): number {
+    if (this.#takesPieces) return Math.min(alignUp(needed, this.granularityBytes), bytes);
+    const last = this.#arrivals.find((each) => isWithin([each], address + needed - 1)) as Segment;
+    return last.address + last.bytes - address;
+  }
+
+  /** The pieces in which a part of an extent goes back. */
+  #takePieces(range: Segment): Segment[] {
+    if (this.#takesPieces) return [range];
+    const pieces = this.#arrivals.filter(({ address }) => isWithin([range], address));
+    this.#arrivals = this.#arrivals.filter((each) => !pieces.includes(each));
+    return pieces;
+  }
+
+  get #takesPieces(): boolean {
+    return this.#growth?.takesPieces === true;
+  }
+
   #smallestWith(bytes: number, alignment: number): DevicePointer | undefined {
     let smallest: Segment | undefined;
     for (const extent of this.#extents) {
@@ -195,6 +218,7 @@ export class GraphRegion {
     const others = this.#extents.filter((extent) => extent !== before);
     const grown = before === undefined ? segment : { address: before.address, bytes: before.bytes + segment.bytes };
     this.#extents = [...others, grown].sort((a, b) => a.address - b.address);
+    if (!this.#takesPieces) this.#arrivals.push(segment);
   }
 
   #ownStream(): Stream {

@@ -74,6 +74,11 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     this.#leastAlignedBytes = this.alignment === ALLOCATION_ALIGNMENT ? Number.POSITIVE_INFINITY : alignmentThresholdBytes;
   }
 
+  /** Whether no page is padded. */
+  override keepsPages(pageBytes: number): boolean {
+    return this.alignment <= pageBytes;
+  }
+
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
     if (alignment !== undefined) return this.#allocateAsAsked(bytes, stream, alignment);

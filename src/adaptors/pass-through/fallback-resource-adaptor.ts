@@ -50,6 +50,11 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     this.rememberIfTakenBack(fallback);
   }
 
+  /** No: memory may come from the fallback. */
+  override keepsPages(): boolean {
+    return false;
+  }
+
   /** How many allocations the fallback has served. */
   get fallbackAllocations(): number {
     return this.#fallbackAllocations;

@@ -69,6 +69,16 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this.rememberIfTakenBack(upstream);
   }
 
+  /**
+   * Whether an allocation of whole pages is one of the upstream's, with the same address and size, if its stream is of
+   * `device`. Then memory that grows in place below ({@link VirtualMemoryResource}) does so here, too.
+   * A class that changes sizes or addresses, or takes memory from elsewhere, overrides this.
+   * @param pageBytes the size of a page, a power of two
+   */
+  keepsPages(_pageBytes: number): boolean {
+    return true;
+  }
+
   /** The stack as a specification writes it, without options: `limiting(pool(cuda))`. */
   toString(): string {
     return stackName(this);

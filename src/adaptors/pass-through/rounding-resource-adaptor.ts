@@ -104,6 +104,11 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     return rounded <= Number.MAX_SAFE_INTEGER ? rounded : bytes;
   }
 
+  /** Whether every number of pages is a size that stays as it is. */
+  override keepsPages(pageBytes: number): boolean {
+    return this.#divisions === 0 && pageBytes % this.#multipleBytes === 0;
+  }
+
   /** @throws OutOfMemoryError as the upstream does, naming the size before rounding. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);

@@ -145,6 +145,11 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     }
   }
 
+  /** Whether every page comes from the upstream. */
+  override keepsPages(pageBytes: number): boolean {
+    return this.#bins.every(({ bytes }) => bytes < pageBytes);
+  }
+
   /** The bins, smallest first. */
   get bins(): readonly Bin[] {
     return this.#bins;

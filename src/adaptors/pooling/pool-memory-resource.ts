@@ -26,11 +26,12 @@ import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.j
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEvents, DeallocationEventsOption, GrowingMemoryResource, MemoryResource } from '../../memory-resource.js';
+import type { DeallocationEvents, DeallocationEventsOption, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { leastBlockBytes } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
+import { growthInPlace } from '../growth-in-place.js';
 import type { StreamOrderedStatistics } from './keeper.js';
 import { Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
@@ -105,7 +106,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource {
   readonly #maximumBytes: number;
   /** The initial block, until it is like any other. */
   #initial: InitialBlock | undefined;
-  /** The bytes of a page, if the upstream grows in place. */
+  /** The bytes of a page, if the upstream grows in place and takes any pages back. */
   readonly #pageBytes: number | undefined;
   /**
    * Whether the pages that could be given back were too few for the current request: taking some of
@@ -254,8 +255,8 @@ class InitialBlock {
 }
 
 function pageBytesOf(upstream: MemoryResource): number | undefined {
-  const { granularityBytes } = upstream as Partial<GrowingMemoryResource>;
-  return typeof granularityBytes === 'number' ? granularityBytes : undefined;
+  const growth = growthInPlace(upstream);
+  return growth?.takesPieces === true ? growth.pageBytes : undefined;
 }
 
 /** `pool` in a specification. */
