@@ -89,10 +89,12 @@ export async function soak({ seed, goesOn, onRound }: SoakOptions): Promise<Soak
 }
 
 async function makeRound(soaked: Soaked, random: Random): Promise<void> {
+  // Alone: a worker that uses the legacy default stream orders every blocking stream of the process after
+  // those that a program holds, and the program's model knows only of its own waits.
+  await runPrograms(random.below(2 ** 30), soaked.programs);
   const workers = Array.from({ length: mix.workers }, () => runWorker(random));
   // They run at the same time as the rest; their errors are checked at the end.
   const ended = Promise.allSettled(workers);
-  await runPrograms(random.below(2 ** 30), soaked.programs);
   await playScenarios(random, soaked);
   soaked.churned += await churn();
   const randoms = () => new Random(random.below(2 ** 30));
