@@ -615,13 +615,13 @@ function pageOf(rows) {
   });
   return `# Compatibility
 
-\`node scripts/compatibility.mjs\` installs the packed package, runs it in each of these environments and
-writes this page. A program makes a pool, a stream with a host function, a buffer and a recording, and
-reads the buffer back, once as a copy and once as a host view. TypeScript checks a program under \`strict\` and \`exactOptionalPropertyTypes\`, and
-cistern's declarations with it. Package managers install into an empty folder, from a registry on the
-same machine, with their caches empty. This page is from ${ownPlatform()}, Node ${process.version}, with the software device.
-[Which platforms there are](guides/install.md#installing), and [what was run on
-them](design/043-other-systems.md#what-was-run).
+This page lists the runtimes, package managers, TypeScript versions, bundlers and test runners that cistern was tried
+with. \`node scripts/compatibility.mjs\` installs the packed package, runs it in each of these environments and writes
+this page. Its program makes a pool, a stream with a host function, a buffer and a recording, and reads the buffer back,
+once as a copy and once as a host view. TypeScript checks a program and cistern's declarations, with \`strict\` and
+\`exactOptionalPropertyTypes\`. Package managers install into an empty folder, from a registry on the same machine, with
+empty caches. This page is from ${ownPlatform()}, Node ${process.version}, with the software device. See also [the
+platforms](guides/install.md#installing) and [what was run on them](design/043-other-systems.md#what-was-run).
 
 ${tables.join('\n')}`;
 }
