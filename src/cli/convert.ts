@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander';
 import { formatBytes, formatCount } from '../basics/units.js';
 import { type ConvertedFormat, convertLog } from '../formats/convert-log.js';
-import type { LogFormat } from '../formats/log-source.js';
+import { type LogFormat, logFormats } from '../formats/log-source.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { toOption } from './options.js';
@@ -19,6 +19,7 @@ Examples:
   $ cistern convert snapshot.pickle snapshot.cistern
   $ cistern convert run.cistern upstream.csv --layer cuda
   $ cistern convert run.cistern trace --to chrome-trace
+  $ cistern convert report.html run.cistern           # the log that a report was made of
 `;
 
 interface ConvertCommandOptions {
@@ -34,13 +35,7 @@ export function convertCommand(terminal: Terminal): Command {
   return new Command('convert')
     .addArgument(logArgument('<input>'))
     .addArgument(new FileArgument('<output>', 'the path of the file to write', 'overwritten'))
-    .addOption(
-      new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices([
-        'rmm-csv',
-        'recording',
-        'pytorch-snapshot',
-      ]),
-    )
+    .addOption(new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices(logFormats))
     .addOption(toOption())
     .addOption(new Option('--layer <name>', 'the layer to write, if the format holds only one (default: the one nearest to the program)'))
     .addOption(forceOption())

@@ -20,6 +20,7 @@ both have labels, else size.
 Examples:
   $ cistern diff monday.cistern tuesday.cistern
   $ cistern diff before.cistern after.cistern --measure end          # what leaks now
+  $ cistern diff monday.html tuesday.html                            # reports hold their logs
   $ cistern diff batch-8.csv.gz batch-16.csv.gz --by size
   $ cistern diff main.cistern branch.cistern --by line --limit 5 --format markdown
 `;
@@ -43,7 +44,9 @@ interface DiffCommandOptions extends FormatOptions {
 /** `cistern diff`: shows what grew from one log to another. */
 export function diffCommand(terminal: Terminal): Command {
   const command = new Command('diff')
-    .addArgument(logArgument('<before>', 'the path of a log (RMM CSV, recording or PyTorch snapshot, plain or gzip); - is standard input'))
+    .addArgument(
+      logArgument('<before>', 'the path of a log (RMM CSV, recording, PyTorch snapshot or report, plain or gzip); - is standard input'),
+    )
     .addArgument(logArgument('<after>', 'the path of a later log'))
     .addOption(new Option('--by <group>', 'what to group allocations by').choices(diffGroups))
     .addOption(new Option('--measure <measure>', 'which bytes to compare').choices(Object.keys(measures)).default('peak'))

@@ -15,7 +15,7 @@ export function adviceFor(error: unknown): string | undefined {
   }
   if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
-    return 'a log is a CSV file of LoggingResourceAdaptor or of RMM, a recording of cistern, or a memory snapshot of PyTorch; "cistern generate" makes one to try';
+    return 'a log is a CSV file of LoggingResourceAdaptor or of RMM, a recording or a report of cistern, or a memory snapshot of PyTorch; "cistern generate" makes one to try';
   }
   if (error instanceof DeviceUnavailableError) return '"cistern doctor" shows what was tried; --device software needs no GPU';
   const { code, path, syscall } = error as NodeJS.ErrnoException;

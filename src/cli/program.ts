@@ -16,7 +16,7 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
   },
   replay: {
     description:
-      'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
+      'Replay an allocation log (RMM CSV, recording, PyTorch snapshot or report, plain or gzip) through stacks of resources, and compare them.',
     load: async () => (await import('./replay.js')).replayCommand,
   },
   fit: {

@@ -53,7 +53,7 @@ export function reportCommand(terminal: Terminal): Command {
     .addArgument(
       logArgument(
         '<logs...>',
-        'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip), - is standard input; several are shown side by side',
+        'the paths of logs (RMM CSV, recordings, PyTorch snapshots or reports, plain or gzip), - is standard input; several are shown side by side',
       ),
     )
     .addOption(new FileOption('-o, --output <file>', 'the page to write', 'overwritten').default('report.html'))

@@ -5,7 +5,7 @@ import { writeWhole } from '../files/write-whole.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
 import { EventKind } from './event-columns.js';
 import { chosenLayer } from './layer-allocations.js';
-import type { LogFormat, LogSource } from './log-source.js';
+import { type LogFormat, type LogSource, logFormats } from './log-source.js';
 import { SnapshotPlan, snapshotPickle } from './pytorch-snapshot/convert-to-snapshot.js';
 import { readRecordedRun } from './read-recorded-run.js';
 import type { RecordedRun, RecordingDamage, WrittenEvents } from './recorded-run.js';
@@ -13,7 +13,7 @@ import { encodeRecording } from './recording/convert-to-recording.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
 
 /** Formats that a log can be converted to. */
-export type ConvertedFormat = LogFormat | 'chrome-trace';
+export type ConvertedFormat = Exclude<LogFormat, 'report'> | 'chrome-trace';
 
 /** The formats that {@link convertLog} writes. */
 export const convertedFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'chrome-trace'] as const satisfies readonly ConvertedFormat[];
@@ -102,7 +102,7 @@ export interface Conversion {
 export async function convertLog(source: LogSource, output: string, options: ConvertLogOptions = {}): Promise<Conversion> {
   assertOptions(options, knownOptions);
   const format = formatToWrite(output, options.to);
-  if (options.from !== undefined) assertOneOf(options.from, ['rmm-csv', 'recording', 'pytorch-snapshot'], 'from');
+  if (options.from !== undefined) assertOneOf(options.from, logFormats, 'from');
   const { onProgress } = options;
   const run = await readRecordedRun(source, {
     ...(options.from === undefined ? {} : { format: options.from }),

@@ -1,3 +1,5 @@
+import { doubled } from '../basics/typed-arrays.js';
+
 /**
  * What an event of a log says. The comment at each kind gives the meaning of `first` and `second`.
  */
@@ -172,10 +174,7 @@ export class EventColumnsBuilder implements EventSink {
     this.#capacity *= 2;
     const columns: Record<string, Column> = this.#columns;
     for (const name of Object.keys(columns)) {
-      const column = columns[name] as Column;
-      const grown = new (column.constructor as new (length: number) => Column)(this.#capacity);
-      grown.set(column);
-      columns[name] = grown;
+      columns[name] = doubled(columns[name] as Column);
     }
   }
 }

@@ -6,6 +6,7 @@ import { createGunzip } from 'node:zlib';
 import { InvalidLogError } from '../basics/errors.js';
 import { KiB } from '../basics/units.js';
 import { recordingMagic } from './recording/recording-format.js';
+import { htmlBeginning } from './report/read-report.js';
 import { logHeader } from './rmm-csv/csv-rows.js';
 
 /** The progress of reading a log. */
@@ -34,14 +35,17 @@ export interface ReadLogOptions {
   readonly onProgress?: (progress: LogProgress) => void;
 }
 
-/** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots. */
-export type LogFormat = 'rmm-csv' | 'recording' | 'pytorch-snapshot';
+/** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots; a report holds its log. */
+export type LogFormat = (typeof logFormats)[number];
+
+export const logFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'report'] as const;
 
 /** A path, a `file:` URL, or bytes in pieces. */
 export type LogSource = string | URL | AsyncIterable<Uint8Array>;
 
 const pieceBytes = 256 * KiB;
 const magic = Buffer.from(recordingMagic);
+const examinedBytes = Math.max(magic.length, htmlBeginning.length);
 /** Where the header of a CSV log ends: bytes that say how text is encoded may come first. */
 const maximumHeader = logHeader.length + 3;
 
@@ -79,7 +83,7 @@ export class OpenLog {
     const compressed = await Beginning.of(counted(), 2);
     const isGzip = compressed.head[0] === 0x1f && compressed.head[1] === 0x8b;
     try {
-      const whole = isGzip ? await Beginning.of(gunzipped(compressed.whole()), magic.length) : await compressed.upTo(magic.length);
+      const whole = isGzip ? await Beginning.of(gunzipped(compressed.whole()), examinedBytes) : await compressed.upTo(examinedBytes);
       const progress = (events: number) => options.onProgress?.({ bytesRead, totalBytes, events });
       return new OpenLog(name, options.format ?? formatOf(whole.head), whole.whole(), progress);
     } catch (error) {
@@ -157,17 +161,20 @@ class Beginning {
 function formatOf(head: Uint8Array): LogFormat {
   const length = Math.min(head.length, magic.length);
   if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
+  if (Buffer.from(head.subarray(0, htmlBeginning.length)).toString().toLowerCase() === htmlBeginning) return 'report';
   const [first, protocol] = head;
   return first === 0x80 && protocol !== undefined && protocol >= 2 && protocol <= 5 ? 'pytorch-snapshot' : 'rmm-csv';
 }
 
 /**
  * The format of the log that a file holds, by its first bytes, or `undefined` if they are not those
- * of a log.
+ * of a log, or those of a report.
  */
 export async function detectLog(path: string): Promise<LogFormat | undefined> {
   try {
     const log = await OpenLog.open(path, {});
+    // It can be made again.
+    if (log.format === 'report') return undefined;
     if (log.format !== 'rmm-csv') return log.format;
     let head = '';
     await log.read(

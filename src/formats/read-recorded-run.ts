@@ -6,6 +6,7 @@ import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './
 import { readSnapshot } from './pytorch-snapshot/snapshot-reader.js';
 import { finishRun, RecordedNames, type RecordedRun, type RecordedRunOrigin, type RecordingDamage } from './recorded-run.js';
 import { RecordingParser } from './recording/recording-parser.js';
+import { readReport } from './report/read-report.js';
 import { LogParser } from './rmm-csv/log-parser.js';
 
 /** Options of {@link readRecordedRun}. */
@@ -25,8 +26,8 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 });
 
 /**
- * Reads everything that a log holds: a cistern recording, an RMM log or a PyTorch memory snapshot,
- * plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for
+ * Reads everything that a log holds: a cistern recording, an RMM log, a PyTorch memory snapshot or a report
+ * of one log, plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for
  * the names; for a snapshot, about fifteen times its size.
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
@@ -49,7 +50,7 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 export async function readRecordedRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<RecordedRun> {
   assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
-  if (log.format === 'pytorch-snapshot') return readWholeSnapshot(log);
+  if (isReadWhole(log)) return readWholeRun(log);
   const names = new RecordedNames();
   const events = new EventColumnsBuilder();
   const origin = await readEvents(log, names, events);
@@ -57,10 +58,18 @@ export async function readRecordedRun(source: LogSource, options: ReadRecordedRu
 }
 
 /**
- * Reads a snapshot, which only makes sense as a whole.
+ * Whether a log only makes sense as a whole.
  * @internal
  */
-export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
+export function isReadWhole({ format }: OpenLog): boolean {
+  return format === 'pytorch-snapshot' || format === 'report';
+}
+
+/**
+ * Reads a log that only makes sense as a whole.
+ * @internal
+ */
+export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   const gzipFault = await log.read(
@@ -72,9 +81,11 @@ export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
     () => 0,
   );
   if (gzipFault !== undefined) throw new InvalidLogError(log.name, undefined, gzipFault.fault, { cause: gzipFault.cause });
+  const isReport = log.format === 'report';
   if (bytes > constants.MAX_LENGTH)
-    throw new InvalidLogError(log.name, undefined, `is a snapshot of more than ${constants.MAX_LENGTH} bytes`);
-  return readSnapshot(log.name, Buffer.concat(pieces));
+    throw new InvalidLogError(log.name, undefined, `is a ${isReport ? 'report' : 'snapshot'} of more than ${constants.MAX_LENGTH} bytes`);
+  const whole = Buffer.concat(pieces);
+  return isReport ? readReport(log.name, whole) : readSnapshot(log.name, whole);
 }
 
 /** Options of {@link readEvents}. */

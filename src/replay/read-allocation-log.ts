@@ -1,7 +1,7 @@
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { appendEvents } from '../formats/event-columns.js';
 import { type LogSource, OpenLog, type ReadLogOptions } from '../formats/log-source.js';
-import { readEvents, readWholeSnapshot } from '../formats/read-recorded-run.js';
+import { isReadWhole, readEvents, readWholeRun } from '../formats/read-recorded-run.js';
 import { RecordedNames } from '../formats/recorded-run.js';
 import type { AllocationLog } from './allocation-log.js';
 import { AllocationProjection, type LogEnd } from './project-allocations.js';
@@ -69,8 +69,8 @@ export async function readGraphLogs(source: LogSource, options: ReadAllocationLo
 async function project(source: LogSource, options: ReadAllocationLogOptions): Promise<{ projection: AllocationProjection; end: LogEnd }> {
   assertOptions(options, knownOptions);
   const log = await OpenLog.open(source, options);
-  if (log.format === 'pytorch-snapshot') {
-    const run = await readWholeSnapshot(log);
+  if (isReadWhole(log)) {
+    const run = await readWholeRun(log);
     const projection = new AllocationProjection(log.name, run, options.layer);
     appendEvents(run, projection);
     return { projection, end: run };

@@ -1,5 +1,5 @@
 /** What a log says about accounts: each counts what is charged to it and to the accounts within it. */
-import type { ReportRun } from './report-run.js';
+import type { ReportRun } from '../formats/report/report-run.js';
 
 /** The allocations of an account and of those within it, added up. */
 export interface AccountSum {

@@ -1,6 +1,6 @@
 import { KiB } from '../basics/units.js';
+import type { ReportRun } from '../formats/report/report-run.js';
 import { matchingAllocations, matchingBlocks } from './held-bytes.js';
-import type { ReportRun } from './report-run.js';
 
 /** A range of addresses without long unused gaps. */
 export interface AddressSegment {

@@ -3,8 +3,8 @@
  * was reserved than used.
  */
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
+import { neverEnds, type ReportRun } from '../formats/report/report-run.js';
 import { type Grouping, groupKeys } from './held-bytes.js';
-import { neverEnds, type ReportRun } from './report-run.js';
 
 /** Allocations that have something in common, added up. */
 export interface GroupSum {

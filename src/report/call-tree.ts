@@ -1,4 +1,4 @@
-import { neverEnds, type ReportRun } from './report-run.js';
+import { neverEnds, type ReportRun } from '../formats/report/report-run.js';
 
 /** A function in a call tree, below the function that called it. */
 export interface CallNode {

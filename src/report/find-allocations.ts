@@ -1,4 +1,4 @@
-import { neverEnds, type ReportRun } from './report-run.js';
+import { neverEnds, type ReportRun } from '../formats/report/report-run.js';
 
 /** The sort keys of allocations. */
 export type AllocationOrder = 'bytes' | 'lifetime' | 'start' | 'address' | 'stream' | 'phase' | 'label';

@@ -13,10 +13,11 @@
  * Invariants: leaf = -1 ⟺ nothing is live there; node = max(left, right); holes = Σ leaves > 0.
  * Cost: O(log n) per change.
  */
+
+import type { ReportRun } from '../formats/report/report-run.js';
 import { type AddressLayout, layOutAddresses } from './address-layout.js';
 import { lastAtMost } from './extremes.js';
 import { matchingAllocations, matchingBlocks } from './held-bytes.js';
-import type { ReportRun } from './report-run.js';
 
 const nothing = -1;
 

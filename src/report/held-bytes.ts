@@ -1,6 +1,6 @@
 import { formatBytes, KiB, MiB } from '../basics/units.js';
+import { poolOf, type ReportRun } from '../formats/report/report-run.js';
 import { callSites } from './call-sites.js';
-import { poolOf, type ReportRun } from './report-run.js';
 
 /** Which allocations the reader wants to see. */
 export interface SpanFilter {

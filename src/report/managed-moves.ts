@@ -5,8 +5,9 @@
  *     allocations   [ weights          ][ gradients  ]
  *     pages           [0][1][2][3][4][5][6][7]               page 6 came by a fault: of `gradients`
  */
+
+import type { ReportRun } from '../formats/report/report-run.js';
 import { lastAtMost } from './extremes.js';
-import type { ReportRun } from './report-run.js';
 
 /** Pages that came to a place for the same reason. */
 export interface ManagedMoves {

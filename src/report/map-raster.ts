@@ -7,9 +7,10 @@
  * one write for every allocation smaller than a pixel. An allocation shorter than a pixel is
  * skipped if another such allocation already covers the same pixels of the column.
  */
+
+import { neverEnds, type ReportRun } from '../formats/report/report-run.js';
 import type { AddressLayout } from './address-layout.js';
 import { endTimeOf, startTimeOf } from './find-allocations.js';
-import { neverEnds, type ReportRun } from './report-run.js';
 
 /** No address of the pixel is known to be reserved. */
 export const emptyPixel = -1;

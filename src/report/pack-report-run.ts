@@ -7,14 +7,15 @@
  * allocation live at the same time. Once everything is read, these 70 bytes are replaced by 8 bytes
  * per span and 24 per distinct address.
  */
+import { doubled } from '../basics/typed-arrays.js';
 import { refuseCloning } from '../driver/workers/local-object.js';
 import { appendEvents, EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
 import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
+import { ColumnWriter, type PackedColumn } from '../formats/report/column.js';
+import { columnWriters, mapColumns, packedPieces, type ReportColumns, type ReportTexts } from '../formats/report/report-data.js';
 import { AddressMap } from '../suballocation/address-map.js';
-import { ColumnWriter, type PackedColumn } from './column.js';
 import type { RunOverview } from './report-contents.js';
-import { columnWriters, mapColumns, packedPieces, type ReportColumns, type ReportTexts } from './report-data.js';
 import { shortenPaths, shownName } from './shorten-paths.js';
 import { LayerTally, summarizeLayers } from './summary.js';
 
@@ -153,7 +154,7 @@ export class ReportRunPacker implements EventSink {
       case EventKind.phaseEnd:
         this.#columns.phaseTimes.add(this.#time);
         this.#columns.phaseMarkOf.add(first);
-        this.#columns.phaseIsEnd.add(kind === EventKind.phaseEnd ? 1 : 0);
+        this.#columns.phaseIsEnd.add(kind === EventKind.phaseBegin ? 0 : 1 + Math.min(second, 1));
         break;
       case EventKind.eventRecord:
         this.#eventRecords++;
@@ -259,12 +260,8 @@ export class ReportRunPacker implements EventSink {
       return vacant;
     }
     if (this.#slotCount === this.#slotSpans.length) {
-      const spans = new Int32Array(2 * this.#slotCount);
-      const bytes = new Float64Array(2 * this.#slotCount);
-      spans.set(this.#slotSpans);
-      bytes.set(this.#slotBytes);
-      this.#slotSpans = spans;
-      this.#slotBytes = bytes;
+      this.#slotSpans = doubled(this.#slotSpans);
+      this.#slotBytes = doubled(this.#slotBytes);
     }
     return this.#slotCount++;
   }

@@ -1,4 +1,4 @@
-import type { ReportRun } from './report-run.js';
+import type { ReportRun } from '../formats/report/report-run.js';
 
 /** An interval that a program spent in a phase. */
 export interface PhaseInterval {
@@ -24,7 +24,7 @@ export function phaseIntervals(run: ReportRun): PhaseInterval[] {
     const time = phaseMarks.times[mark] as number;
     const open = begun.get(phase) ?? [];
     begun.set(phase, open);
-    if (phaseMarks.isEnd[mark] === 1) {
+    if (phaseMarks.isEnd[mark] !== 0) {
       const index = open.pop();
       if (index !== undefined) (intervals[index] as { to: number }).to = time;
     } else {

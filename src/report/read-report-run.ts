@@ -2,7 +2,13 @@ import { assertOptions } from '../basics/validation.js';
 import { appendEvents, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
-import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
+import {
+  isReadWhole,
+  type ReadRecordedRunOptions,
+  readEvents,
+  readRecordedRunOptionNames,
+  readWholeRun,
+} from '../formats/read-recorded-run.js';
 import { RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
@@ -34,8 +40,8 @@ export async function readReportRunAnd(
 ): Promise<PackedReportRun> {
   assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
-  if (log.format === 'pytorch-snapshot') {
-    const run = await readWholeSnapshot(log);
+  if (isReadWhole(log)) {
+    const run = await readWholeRun(log);
     const also = alsoFor?.(run);
     if (also !== undefined) appendEvents(run, also);
     return packReportRun(run);

@@ -1,9 +1,9 @@
 import type { RecordedLayer } from '../formats/recorded-run.js';
+import type { PackedColumn } from '../formats/report/column.js';
+import type { ReportColumns } from '../formats/report/report-data.js';
+import { poolAmong } from '../formats/report/report-run.js';
 import { segmentsOf } from './address-layout.js';
-import type { PackedColumn } from './column.js';
 import { externalFragmentation } from './fragmentation.js';
-import type { ReportColumns } from './report-data.js';
-import { poolAmong } from './report-run.js';
 
 /** Figures about one layer. */
 export interface LayerSummary {

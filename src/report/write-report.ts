@@ -7,6 +7,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/er
 import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
 import { type FileSink, writeWhole } from '../files/write-whole.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
+import { runElement } from '../formats/report/read-report.js';
 import { packageFile } from '../package/file.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, ReportFit, ReportGraphs, RunOverview } from './report-contents.js';
@@ -102,9 +103,9 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
     await report(0);
     const packed = run instanceof PackedReportRun ? run : packReportRun(run);
     overviews.push({ ...packed.overview, fits: (options.fits?.[index] ?? []).map(fitOf), graphs: graphsOf(options.graphs?.[index]) });
-    await sink.write('<script type="application/octet-stream" class="run">');
+    await sink.write(runElement.begin);
     await writeData(packed, sink, report);
-    await sink.write('</script>\n');
+    await sink.write(`${runElement.end}\n`);
     await report(1);
   }
   const contents: ReportContents = { title, runs: overviews, comparedRun: options.comparedRun ?? null };

@@ -65,3 +65,15 @@ test('a log without allocations is told of, and a layer that does not exist is r
   expect(refused).toMatchObject({ code: 2, stdout: '' });
   expect(refused.stderr).toContain('has no layer "nope"');
 });
+
+test('reports are the logs that they were made of', async () => {
+  const pages = [];
+  for (const log of [before, after]) {
+    const page = log.replace('.csv', '.html');
+    // A report is not a log that is kept from being overwritten.
+    for (let i = 0; i < 2; i++) expect(await runCistern(['report', log, '-o', page])).toMatchObject({ code: 0 });
+    pages.push(page);
+  }
+  const ofLogs = JSON.parse((await runCistern(['diff', before, after, '--json'])).stdout);
+  expect(JSON.parse((await runCistern(['diff', ...pages, '--json'])).stdout)).toEqual(ofLogs);
+});

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
+import { unpackReportRun } from '../../src/formats/report/report-data.js';
 import { sumAccounts } from '../../src/report/accounts.js';
 import { groupSpans, matchingAllocations } from '../../src/report/held-bytes.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
-import { unpackReportRun } from '../../src/report/report-data.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 

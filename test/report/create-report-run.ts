@@ -1,6 +1,6 @@
 import { EventKind } from '../../src/formats/event-columns.js';
 import type { RecordedRun } from '../../src/formats/recorded-run.js';
-import { neverEnds, type ReportRun } from '../../src/report/report-run.js';
+import { neverEnds, type ReportRun } from '../../src/formats/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { AddressMap } from '../../src/suballocation/address-map.js';
 
@@ -130,7 +130,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
       case EventKind.phaseEnd:
         phaseMarks.times[phaseCount] = time;
         phaseMarks.phaseOf[phaseCount] = pointer;
-        phaseMarks.isEnd[phaseCount++] = kind === EventKind.phaseEnd ? 1 : 0;
+        phaseMarks.isEnd[phaseCount++] = kind === EventKind.phaseBegin ? 0 : run.seconds[event] === 0 ? 1 : 2;
         break;
       case EventKind.eventRecord:
         eventRecordCount++;

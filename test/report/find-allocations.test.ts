@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { neverEnds } from '../../src/formats/report/report-run.js';
 import { type AllocationOrder, endTimeOf, findAllocations, lifetimeOf, startTimeOf } from '../../src/report/find-allocations.js';
 import { matchingAllocations } from '../../src/report/held-bytes.js';
-import { neverEnds } from '../../src/report/report-run.js';
 import { createReportRun } from './create-report-run.js';
 import { anyReportRun } from './model.js';
 import { trainingRun } from './runs.js';

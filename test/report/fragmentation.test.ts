@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import type { ReportRun } from '../../src/formats/report/report-run.js';
 import { addressAt, layOutAddresses } from '../../src/report/address-layout.js';
 import { externalFragmentation, FragmentationSweep } from '../../src/report/fragmentation.js';
-import type { ReportRun } from '../../src/report/report-run.js';
 import { createReportRun } from './create-report-run.js';
 import { anyReportRun, liveAfter } from './model.js';
 import { RunWriter } from './runs.js';

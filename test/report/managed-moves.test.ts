@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { RecordedRun } from '../../src/formats/index.js';
+import type { ReportRun } from '../../src/formats/report/report-run.js';
 import { ownersOfPages, sumMoves } from '../../src/report/managed-moves.js';
-import type { ReportRun } from '../../src/report/report-run.js';
 import { createReportRun } from './create-report-run.js';
 import { liveAfter } from './model.js';
 import { RunWriter } from './runs.js';

@@ -1,10 +1,10 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { neverEnds } from '../../src/formats/report/report-run.js';
 import { layOutAddresses } from '../../src/report/address-layout.js';
 import { endTimeOf, startTimeOf } from '../../src/report/find-allocations.js';
 import { matchingAllocations, matchingBlocks } from '../../src/report/held-bytes.js';
 import { emptyPixel, MapRaster, MapSpans, reservedPixel } from '../../src/report/map-raster.js';
-import { neverEnds } from '../../src/report/report-run.js';
 import { anyReportRun } from './model.js';
 
 const width = 24;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import type { RecordedRun } from '../../src/formats/index.js';
-import type { ReportRun } from '../../src/report/report-run.js';
+import type { ReportRun } from '../../src/formats/report/report-run.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 

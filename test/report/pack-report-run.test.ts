@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { RecordedRun } from '../../src/formats/index.js';
+import { unpackReportRun } from '../../src/formats/report/report-data.js';
+import { neverEnds, poolOf, type ReportRun } from '../../src/formats/report/report-run.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
-import { unpackReportRun } from '../../src/report/report-data.js';
-import { neverEnds, poolOf, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { allocate, anyRun, free, runOf } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';

@@ -4,11 +4,11 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import type { RecordedRun } from '../../src/formats/index.js';
+import { unpackReportRun } from '../../src/formats/report/report-data.js';
 import { writeReport } from '../../src/report/index.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
 import { phaseIntervals } from '../../src/report/phase-intervals.js';
 import type { ReportContents } from '../../src/report/report-contents.js';
-import { unpackReportRun } from '../../src/report/report-data.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter, trainingRun } from './runs.js';
 

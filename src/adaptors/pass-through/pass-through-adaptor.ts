@@ -70,10 +70,9 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Whether an allocation of whole pages is one of the upstream's, with the same address and size, if its stream is of
-   * `device`. Then memory that grows in place below ({@link VirtualMemoryResource}) does so here, too.
-   * A class that changes sizes or addresses, or takes memory from elsewhere, overrides this.
-   * @param pageBytes the size of a page, a power of two
+   * Whether an allocation of whole pages, whose size is a power of two, is one of the upstream's, with the same address
+   * and size, if its stream is of `device`. Then memory that grows in place below ({@link VirtualMemoryResource}) does
+   * so here, too. A class that changes sizes or addresses, or takes memory from elsewhere, overrides this.
    */
   keepsPages(_pageBytes: number): boolean {
     return true;

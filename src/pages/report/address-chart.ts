@@ -1,7 +1,7 @@
+import { neverEnds } from '../../formats/report/report-run.js';
 import { endTimeOf, lifetimeOf, startTimeOf } from '../../report/find-allocations.js';
 import type { Grouping } from '../../report/held-bytes.js';
 import { emptyPixel, MapRaster, reservedPixel } from '../../report/map-raster.js';
-import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatDuration, formatTime } from '../common/format.js';
 import { onColorSchemeChange, resolveColor } from '../common/series-style.js';

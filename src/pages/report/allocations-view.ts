@@ -1,6 +1,6 @@
 import { parseBytes } from '../../basics/units.js';
+import { neverEnds } from '../../formats/report/report-run.js';
 import { type AllocationOrder, findAllocations, lifetimeOf, startTimeOf } from '../../report/find-allocations.js';
-import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatDuration, formatTime } from '../common/format.js';
 import { hexadecimal } from './address-chart.js';

@@ -1,5 +1,5 @@
-import { unpackReportRun } from '../../report/report-data.js';
-import type { ReportRun } from '../../report/report-run.js';
+import { unpackReportRun } from '../../formats/report/report-data.js';
+import type { ReportRun } from '../../formats/report/report-run.js';
 
 /** Unpacks the data of a run embedded in the page. */
 export async function loadRun(element: Element): Promise<ReportRun> {

@@ -1,3 +1,4 @@
+import type { ReportRun } from '../../formats/report/report-run.js';
 import { type AddressLayout, layOutAddresses } from '../../report/address-layout.js';
 import { explainGrowth, type Growth } from '../../report/answers.js';
 import { CallTree } from '../../report/call-tree.js';
@@ -15,7 +16,6 @@ import {
 } from '../../report/held-bytes.js';
 import { ownersOfPages } from '../../report/managed-moves.js';
 import { MapSpans } from '../../report/map-raster.js';
-import type { ReportRun } from '../../report/report-run.js';
 import { dimmedStyle } from './textures.js';
 
 /** The holes in a layer's memory after each change. */

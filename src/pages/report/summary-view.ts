@@ -1,5 +1,5 @@
+import { neverEnds } from '../../formats/report/report-run.js';
 import { externalFragmentation } from '../../report/fragmentation.js';
-import { neverEnds } from '../../report/report-run.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';

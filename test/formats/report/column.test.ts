@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from '../../src/report/column.js';
+import { ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from '../../../src/formats/report/column.js';
 
 function pack(values: readonly number[], isDelta = false): PackedColumn {
   const writer = new ColumnWriter(isDelta);

@@ -1,5 +1,5 @@
-import { nearestLayer } from '../formats/layers.js';
-import type { RecordedLayer, RunDescription } from '../formats/recorded-run.js';
+import { nearestLayer } from '../layers.js';
+import type { RecordedLayer, RunDescription } from '../recorded-run.js';
 
 /** The value in `ends` of a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;
@@ -55,6 +55,7 @@ interface PhaseColumns {
   /** Nanoseconds since the first event. */
   readonly times: Float64Array;
   readonly phaseOf: Uint16Array;
+  /** 0 where a phase begins, 1 where it ends; 2 if it was the capture of a graph that was given up. */
   readonly isEnd: Uint8Array;
 }
 

@@ -1,0 +1,138 @@
+/**
+ * Reads back the log in a report: what its page is drawn from. A report leaves out event records and waits,
+ * frees of memory that the log never allocated, and allocations of zero bytes.
+ */
+import { gunzipSync } from 'node:zlib';
+import { InvalidLogError } from '../../basics/errors.js';
+import { EventColumnsBuilder, EventKind, emptyEvent, type LoggedEvent } from '../event-columns.js';
+import type { RecordedRun, RunDescription } from '../recorded-run.js';
+import { unpackReportRun } from './report-data.js';
+import type { ReportRun } from './report-run.js';
+
+/** What a page of HTML begins with; a report begins so as well. */
+export const htmlBeginning = '<!doctype html>';
+/** The element that holds a log. */
+export const runElement = { begin: '<script type="application/octet-stream" class="run">', end: '</script>' } as const;
+
+/** @throws InvalidLogError if the page is not a report, is one of several logs, or is damaged */
+export function readReport(name: string, page: Buffer): RecordedRun {
+  const begin = page.indexOf(runElement.begin);
+  if (begin < 0) throw new InvalidLogError(name, undefined, 'is a page of HTML, but not a report of cistern');
+  const start = begin + runElement.begin.length;
+  const end = page.indexOf(runElement.end, start);
+  if (end < 0) throw new InvalidLogError(name, undefined, 'is a report that ends early');
+  if (page.includes(runElement.begin, end)) throw new InvalidLogError(name, undefined, 'is a report of several logs; one is needed');
+  try {
+    const run = unpackReportRun(gunzipSync(Buffer.from(page.toString('latin1', start, end), 'base64')));
+    return { ...descriptionOf(run), source: name, csv: undefined, ...eventsOf(run) };
+  } catch (error) {
+    throw new InvalidLogError(name, undefined, 'is a damaged report', { cause: error });
+  }
+}
+
+function descriptionOf(run: ReportRun): Omit<RunDescription, 'source'> {
+  const { startedAt, utcOffsetMinutes, layers, streams, threads, phases, stacks, labels, accounts, notes, damage, skippedRecordCount } =
+    run;
+  return { startedAt, utcOffsetMinutes, layers, streams, threads, phases, stacks, labels, accounts, notes, damage, skippedRecordCount };
+}
+
+/** The events of a run, in order of time. */
+function eventsOf(run: ReportRun): ReturnType<EventColumnsBuilder['finish']> {
+  const { changes, times, failures, phaseMarks } = run;
+  const sink = new CheckedEvents(run);
+  let [failure, mark] = [0, 0];
+  /** Appends what happened before a change. Of what has the same time, phases begin before it, and all else comes after it. */
+  const catchUp = (time: number) => {
+    for (;;) {
+      const failed = failures.times[failure] ?? Number.POSITIVE_INFINITY;
+      const marked = phaseMarks.times[mark] ?? Number.POSITIVE_INFINITY;
+      const isBegin = phaseMarks.isEnd[mark] === 0;
+      const isMark = isBegin ? marked <= failed : marked < failed;
+      const at = isMark ? marked : failed;
+      if (at > time || (at === time && !(isMark && isBegin))) return;
+      sink.append(isMark ? phaseMarkOf(run, mark++) : failureOf(run, failure++));
+    }
+  };
+  for (let change = 0; change < changes.length; change++) {
+    const time = times[change] as number;
+    catchUp(time);
+    const span = changes[change] as number;
+    sink.append(span < 0 ? endOf(run, ~span, time) : startOf(run, span, time));
+    const label = span < 0 ? 0 : (run.spans.labelOf[span] as number);
+    if (label > 0) sink.append({ ...startOf(run, span, time), kind: EventKind.label, second: label });
+  }
+  catchUp(Number.POSITIVE_INFINITY);
+  return sink.finish();
+}
+
+function startOf({ spans, addresses }: ReportRun, span: number, time: number): LoggedEvent {
+  return {
+    kind: spans.isBlock[span] === 1 ? EventKind.growth : EventKind.allocate,
+    layer: spans.layerOf[span] as number,
+    stream: spans.streamOf[span] as number,
+    thread: spans.threadOf[span] as number,
+    phase: spans.phaseOf[span] as number,
+    stack: spans.stackOf[span] as number,
+    account: spans.accountOf[span] as number,
+    time,
+    first: addresses[spans.addressOf[span] as number] as number,
+    second: spans.bytes[span] as number,
+  };
+}
+
+function endOf(run: ReportRun, span: number, time: number): LoggedEvent {
+  const start = startOf(run, span, time);
+  const kind = start.kind === EventKind.growth ? EventKind.release : EventKind.free;
+  return { ...start, kind, stream: run.spans.endStreamOf[span] as number, phase: 0, stack: 0 };
+}
+
+function failureOf({ failures }: ReportRun, failure: number): LoggedEvent {
+  return {
+    ...emptyEvent(),
+    kind: EventKind.failure,
+    layer: failures.layerOf[failure] as number,
+    stream: failures.streamOf[failure] as number,
+    phase: failures.phaseOf[failure] as number,
+    account: failures.accountOf[failure] as number,
+    time: failures.times[failure] as number,
+    second: failures.bytes[failure] as number,
+  };
+}
+
+function phaseMarkOf({ phaseMarks }: ReportRun, mark: number): LoggedEvent {
+  const end = phaseMarks.isEnd[mark] as number;
+  return {
+    ...emptyEvent(),
+    kind: end === 0 ? EventKind.phaseBegin : EventKind.phaseEnd,
+    time: phaseMarks.times[mark] as number,
+    first: phaseMarks.phaseOf[mark] as number,
+    second: Math.max(0, end - 1),
+  };
+}
+
+/** Events whose names exist: a report is untrusted input. */
+class CheckedEvents extends EventColumnsBuilder {
+  readonly #run: RunDescription;
+
+  constructor(run: RunDescription) {
+    super();
+    this.#run = run;
+  }
+
+  override append(event: Readonly<LoggedEvent>): void {
+    const { layers, streams, threads, phases, stacks, accounts, labels } = this.#run;
+    const { kind, layer, stream, thread, phase, stack, account, first, second } = event;
+    const isPhase = kind === EventKind.phaseBegin || kind === EventKind.phaseEnd;
+    const exists =
+      layer < layers.length &&
+      (stream < streams.length || isPhase) &&
+      (thread < threads.length || isPhase || kind === EventKind.failure) &&
+      (isPhase ? first : phase) < phases.length &&
+      stack < stacks.length &&
+      account < accounts.length &&
+      (kind !== EventKind.label || second < labels.length) &&
+      Number.isSafeInteger(first);
+    if (!exists) throw new RangeError('an event names something that is not there');
+    super.append(event);
+  }
+}
