@@ -36,9 +36,9 @@ export interface ReadLogOptions {
 }
 
 /** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots; a report holds its log. */
-export type LogFormat = (typeof logFormats)[number];
+export type LogFormat = 'rmm-csv' | 'recording' | 'pytorch-snapshot' | 'report';
 
-export const logFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'report'] as const;
+export const logFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'report'] as const satisfies readonly LogFormat[];
 
 /** A path, a `file:` URL, or bytes in pieces. */
 export type LogSource = string | URL | AsyncIterable<Uint8Array>;
