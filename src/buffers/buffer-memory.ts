@@ -278,10 +278,6 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     return this.uses.hostArray(byteOffset, bytes, this);
   }
 
-  endHostArrays(): void {
-    this.uses?.endHostArrays();
-  }
-
   endMemory(reason: string, streamFor: StreamFor): void {
     this.withoutProcesses(`cannot take ${formatPointer(this.pointer)} back: another process uses these ${this.bytes} bytes`, () => {
       const before = this.endReason;

@@ -9,6 +9,7 @@ import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js'
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
+import { interpose } from '../../src/driver/native.js';
 import { checkOrder } from '../../src/driver/order-checker.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
@@ -363,13 +364,16 @@ describe('a message', () => {
   });
 
   test('is not made if the driver records no event, and the buffer stays as it was', () => {
-    using buffer = given();
+    using pinned = new PinnedHostMemoryResource();
+    using buffer = new DeviceBuffer(4096, { resource: pinned, stream: giver });
+    const view = buffer.hostView(Uint8Array);
     for (const name of ['cuEventCreate', 'cuEventRecord']) {
       failCall(name);
       expect(caught(() => buffer.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
       failCall(name);
       expect(caught(() => buffer.share())).toEqual(code('ERR_CISTERN_DRIVER'));
       expect(buffer).toMatchObject({ isDisposed: false, byteLength: 4096 });
+      expect(view).toHaveLength(4096);
     }
   });
 
@@ -389,6 +393,21 @@ describe('a message', () => {
     expect(DeviceBuffer.discard(message)).toBe(false);
     expect(attached.isDisposed).toBe(false);
   });
+});
+
+test('a worker begins to listen for what comes home once, however much it gives away', () => {
+  const giveAndDiscard = () => DeviceBuffer.discard(given().detach());
+  giveAndDiscard();
+  let begun = 0;
+  interpose(({ onReturned }) => ({
+    onReturned: (callback) => {
+      begun++;
+      onReturned(callback);
+    },
+  }));
+  giveAndDiscard();
+  interpose();
+  expect(begun).toBe(0);
 });
 
 describe('a pool with memory that was given away', () => {

@@ -13,8 +13,8 @@ import { expectReturn, freeReturned } from './bring-home-from-workers.js';
 
 /** Memory that others have, with what is needed to free it. */
 class AwayMemory extends BufferMemory {
-  /** The number of the hand-over; 0 once it has come home. */
-  #handOver = 0;
+  /** The number of the hand-over; none once it has come home. */
+  #handOver: number | undefined;
 
   /** Takes the memory over that was handed over. */
   stay(handOver: number, from: BufferMemory): void {
@@ -29,20 +29,20 @@ class AwayMemory extends BufferMemory {
   }
 
   comeHome(stream: Stream): void {
-    this.#handOver = 0;
+    this.#handOver = undefined;
     this.stream = stream;
   }
 
   override endMemory(reason: string, streamFor: StreamFor): void {
-    if (this.#handOver !== 0) this.#bringHome();
+    if (this.#handOver !== undefined) this.#bringHome(this.#handOver);
     super.endMemory(reason, streamFor);
   }
 
   /** @throws CisternError if another worker uses the memory. */
-  #bringHome(): void {
-    recall(this.#handOver);
+  #bringHome(handOver: number): void {
+    recall(handOver);
     freeReturned(true);
-    if (this.#handOver === 0) return;
+    if (this.#handOver === undefined) return;
     throw new CisternError(
       'ERR_CISTERN_INVALID_STATE',
       `cannot take ${formatPointer(this.pointer)} back: another worker uses these ${this.bytes} bytes`,
@@ -57,14 +57,13 @@ export function handedMemory({ resource, alignment, byteLength, pointer, bytes }
 
 /**
  * Hands memory over, ordered after what is queued on its stream: the object has none then. If it throws,
- * the state is unchanged, except that host views have no bytes.
+ * the state is unchanged.
  * @returns a message that can be attached once; or, if the memory is shared, any number of times
  */
 export function giveToWorker(memory: BufferMemory, isShared: boolean): HandOver {
   const { origin, resource, stream, alignment, label, createdAt } = memory;
   const given = handedMemory(memory);
   const away = new AwayMemory(origin, resource, stream, alignment, label, createdAt);
-  memory.endHostArrays();
   const handedOver = handOver(given, stream, isShared, label);
   away.stay(handedOver.handOver, memory);
   return handedOver;
