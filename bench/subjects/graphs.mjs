@@ -5,16 +5,17 @@ import { parameters, report } from '../support/processes.mjs';
 
 /**
  * @typedef {object} GraphsParameters
- * @property {string} [trace] the path of a log, for bytes; without it, times are measured
+ * @property {string} [trace] the path of a log, for bytes
+ * @property {string} [subject] whose time is measured, without a log
  * @property {number} share the share of the log, in its middle, that is one step
  * @property {readonly number[]} batches the sizes of batches, of which the greatest has the sizes of the log
  * @property {number} factor by which the sizes of the log are enlarged
  * @property {number} repeat
  */
 
-const { trace, share, batches, factor, repeat } = /** @type {GraphsParameters} */ (parameters());
+const { trace, subject = '', share, batches, factor, repeat } = /** @type {GraphsParameters} */ (parameters());
 const cistern = await loadCistern();
-report(trace === undefined ? times() : bytesOf(await stepOf(trace)));
+report(trace === undefined ? timesOf(subject) : bytesOf(await stepOf(trace)));
 
 /** @typedef {{ operations: number[], sizes: number[], isScaled: boolean[] }} Step */
 
@@ -137,7 +138,8 @@ function pass(resource, { operations, sizes }, stream) {
   return pointers;
 }
 
-function times() {
+/** What one process measures, so that V8 compiles the code of each subject for it alone. @param {string} subject */
+function timesOf(subject) {
   const count = 10_000;
   const liveCount = 8;
   const bytes = Array.from({ length: count }, (_, i) => 512 * (1 + ((i * 7) % 64)));
@@ -146,9 +148,10 @@ function times() {
   const stream = new cistern.Stream({ nonBlocking: true });
   const planned = new cistern.GraphMemoryResource(upstream, { planner: cistern.planAllocations, fallback: pool });
   const searching = new cistern.GraphMemoryResource(upstream, { fallback: pool });
-  /** Each allocation is filled, and freed after some more. @param {import('../../src/index.js').MemoryResource} resource */
+  if (subject === 'launches') return { launches: launches(planned, stream, pool.allocate(4096, stream)) };
+  const pointers = new Float64Array(count);
+  /** Each allocation is filled, and freed after some more. @param {Pick<import('../../src/index.js').MemoryResource, 'allocate' | 'deallocate'>} resource */
   const step = (resource) => {
-    const pointers = new Float64Array(count);
     for (let i = 0; i < count + liveCount; i++) {
       if (i < count) {
         pointers[i] = resource.allocate(bytes[i], stream);
@@ -156,41 +159,38 @@ function times() {
       }
       if (i >= liveCount) resource.deallocate(pointers[i - liveCount], bytes[i - liveCount], stream);
     }
-    return pointers;
-  };
-  const block = pool.allocate(4096, stream);
-  let addresses = new Float64Array(0);
-  const given = () => {
-    for (let i = 0; i < count; i++) cistern.set(addresses[i], 1, 1, 256, stream);
   };
   planned.warmUp('step', () => step(planned));
-  const record = () => {
-    addresses = step(planned);
-  };
   // Kept: its addresses are used again.
-  const first = planned.capture(stream, record, { name: 'step' });
+  const first = planned.capture(stream, () => step(planned), { name: 'step' });
+  const addresses = pointers.slice();
+  let next = 0;
+  /** Gives the same addresses, and does nothing else. */
+  const known = { allocate: () => addresses[next++], deallocate: () => {} };
+  const withKnown = () => {
+    next = 0;
+    step(known);
+  };
   /** @type {Record<string, () => unknown>} */
-  const subjects = {
+  const runs = {
     planned: () => planned.capture(stream, () => step(planned), { name: 'step' }),
     searching: () => searching.capture(stream, () => step(searching)),
     'not captured, from a pool': () => step(pool),
-    'captured without allocations': () => stream.capture(given),
+    'captured, the same addresses without a resource': () => stream.capture(withKnown),
   };
-  /** @type {Record<string, number[]>} */
-  const samples = Object.fromEntries(Object.keys(subjects).map((name) => [name, []]));
-  for (let i = 0; i < repeat + 2; i++) {
-    for (const [name, run] of Object.entries(subjects)) {
-      const began = performance.now();
-      const result = run();
-      const milliseconds = performance.now() - began;
-      if (result instanceof cistern.Graph) result.dispose();
-      stream.synchronizeSync();
-      if (i >= 2) samples[name].push(milliseconds);
-    }
+  const run = runs[subject];
+  /** @type {number[]} */
+  const samples = [];
+  for (let i = 0; i < repeat + 30; i++) {
+    const began = performance.now();
+    const result = run();
+    const milliseconds = performance.now() - began;
+    if (result instanceof cistern.Graph) result.dispose();
+    stream.synchronizeSync();
+    if (i >= 30) samples.push(milliseconds);
   }
   first.dispose();
-  const captures = Object.entries(samples).map(([subject, all]) => ({ subject, allocations: count, milliseconds: figuresOf(all) }));
-  return { captures, launches: launches(planned, stream, block) };
+  return { milliseconds: figuresOf(samples) };
 }
 
 /**

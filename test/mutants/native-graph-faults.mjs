@@ -232,7 +232,7 @@ export const softwareGraphFaults = {
       'an invalid argument invalidates nothing',
       '  if (!IsGraphMemory(address)) return kErrorInvalidValue;',
       '  if (!IsGraphMemory(address)) return lock.Invalidate(*capture), Status{kErrorInvalidValue};',
-      'an invalid argument',
+      'a captured stream frees only',
     ),
     broken(
       'after an error: 901',

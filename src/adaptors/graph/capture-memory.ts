@@ -23,6 +23,7 @@
  */
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { EventObserver } from '../../driver/streams/event-observer.js';
+import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import type { PlanWithPredecessors } from '../../plans/predecessors.js';
@@ -32,7 +33,7 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
 import { FreeSpaceIndex } from '../../suballocation/free-space-index.js';
 import { CaptureOrder } from './capture-order.js';
-import { CapturedRequests } from './captured-requests.js';
+import type { CapturedRequests } from './captured-requests.js';
 import type { GraphRegion } from './graph-region.js';
 
 /** More earlier lanes of one stream are merged. */
@@ -80,6 +81,9 @@ export class CaptureMemory implements EventObserver {
   readonly #requests: CapturedRequests;
   readonly #live = new AddressMap();
   readonly #doubtful = new Set<DevicePointer>();
+  /** The stream of the last call, and its number in the capture. */
+  #lastStream: Stream | undefined;
+  #lastNumber: number = none;
   /** What was recorded and waited for, in order. */
   readonly #events: CapturedEvent[] = [];
   /** How often each deviation came. */
@@ -89,13 +93,17 @@ export class CaptureMemory implements EventObserver {
   /** Bytes that wait for the end of the capture, because nobody is known to come after all their uses. */
   limboBytes = 0;
 
-  /** @throws what the upstream throws, if it does not have the bytes of the plan. */
-  constructor(origin: StreamIdentity, region: GraphRegion, plan: PlanWithPredecessors | undefined) {
+  /**
+   * @param requests whose columns it uses until the capture ends
+   * @throws what the upstream throws, if it does not have the bytes of the plan.
+   */
+  constructor(origin: StreamIdentity, region: GraphRegion, requests: CapturedRequests, plan: PlanWithPredecessors | undefined) {
     this.origin = origin;
     this.order = new CaptureOrder(origin, { epochEnded: (stream, epoch) => this.#epochEnded(stream, epoch) });
     this.#region = region;
     this.#plan = plan;
-    this.#requests = new CapturedRequests(plan?.plan.sizes.length ?? 0);
+    this.#requests = requests;
+    requests.begin(plan?.plan.sizes.length ?? 0);
     const { totalBytes = 0, alignmentBytes = ALLOCATION_ALIGNMENT } = plan?.plan ?? {};
     this.#base = totalBytes === 0 ? 0 : region.reserve(totalBytes, alignmentBytes);
     for (const { address, bytes } of region.extents) {
@@ -108,6 +116,19 @@ export class CaptureMemory implements EventObserver {
   /** Whether every request so far was served from the plan. */
   get isPlanned(): boolean {
     return this.#plan !== undefined && Object.values(this.deviations).every((count) => count === 0);
+  }
+
+  /** The number of a stream in the capture, or -1 if it has not joined, even by what another library has queued. */
+  numberOf(stream: Stream): number {
+    if (stream === this.#lastStream && !stream.isDisposed) return this.#lastNumber;
+    assertStream(stream, 'allocate');
+    const { identity } = stream;
+    let number = this.order.numberOf(identity);
+    if (number === none && identity.joinsCaptureOf(this.origin)) number = this.order.joinedUnseen(identity);
+    if (number === none) return none;
+    this.#lastStream = stream;
+    this.#lastNumber = number;
+    return number;
   }
 
   /** The number of requests. */
@@ -139,10 +160,13 @@ export class CaptureMemory implements EventObserver {
     return address;
   }
 
-  /** The size of a live allocation of this capture, or -1. */
-  bytesAt(pointer: DevicePointer): number {
-    const request = this.#live.get(pointer);
-    return request === none ? none : (this.#requests.bytes[request] as number);
+  /** The request that a live allocation of this capture came from, or -1. */
+  requestAt(pointer: DevicePointer): number {
+    return this.#live.get(pointer);
+  }
+
+  bytesOf(request: number): number {
+    return this.#requests.bytesOf(request);
   }
 
   /**
@@ -153,15 +177,17 @@ export class CaptureMemory implements EventObserver {
     this.#doubtful.add(pointer);
   }
 
-  /** Frees a live allocation on a stream of the capture. */
-  free(pointer: DevicePointer, stream: number): void {
-    const request = this.#live.take(pointer);
-    const { bytes, streams, epochs, blocks } = this.#requests;
-    const block = blocks[request] as number;
-    const isOrdered = !this.#doubtful.delete(pointer) && this.order.isAfter(stream, streams[request] as number, epochs[request] as number);
-    if (!isOrdered) this.limboBytes += alignUp(bytes[request] as number, ALLOCATION_ALIGNMENT);
+  /** Frees the live allocation of a request on a stream of the capture. */
+  free(pointer: DevicePointer, request: number, stream: number): void {
+    this.#live.remove(pointer);
+    const requests = this.#requests;
+    const block = requests.blockOf(request);
+    const isOrdered =
+      !(this.#doubtful.size > 0 && this.#doubtful.delete(pointer)) &&
+      this.order.isAfter(stream, requests.streamOf(request), requests.epochOf(request));
+    if (!isOrdered) this.limboBytes += alignUp(requests.bytesOf(request), ALLOCATION_ALIGNMENT);
     if (block !== none) this.#index.free(block, isOrdered ? this.#currentLane(stream) : this.#limbo);
-    this.#requests.free(request, stream, isOrdered ? this.order.epochOf(stream) : none);
+    requests.free(request, stream, isOrdered ? this.order.epochOf(stream) : none);
   }
 
   eventRecorded(identity: StreamIdentity, version: number): void {
@@ -184,13 +210,13 @@ export class CaptureMemory implements EventObserver {
       if (isWait) builder.wait(stream, record);
       else records.set(version, record);
     };
-    const { operations, operationCount, bytes, streams, freeStreams } = this.#requests;
+    const requests = this.#requests;
     let next = 0;
-    for (let i = 0; i < operationCount; i++) {
+    for (let i = 0; i < requests.operationCount; i++) {
       for (; this.#events[next]?.at === i; next++) add(this.#events[next] as CapturedEvent);
-      const operation = operations[i] as number;
-      if (operation >= 0) builder.allocate(bytes[operation] as number, streams[operation] as number);
-      else builder.free(~operation, freeStreams[~operation] as number);
+      const operation = requests.operation(i);
+      if (operation >= 0) builder.allocate(requests.bytesOf(operation), requests.streamOf(operation));
+      else builder.free(~operation, requests.freeStreamOf(~operation));
     }
     return builder.finish();
   }
@@ -198,9 +224,10 @@ export class CaptureMemory implements EventObserver {
   /** What is still allocated, in the order of the requests. */
   live(): CapturedAllocation[] {
     const live: CapturedAllocation[] = [];
-    const { count, addresses, bytes, freeStreams } = this.#requests;
-    for (let request = 0; request < count; request++) {
-      if (freeStreams[request] === none) live.push({ pointer: addresses[request] as number, bytes: bytes[request] as number });
+    const requests = this.#requests;
+    for (let request = 0; request < requests.count; request++) {
+      if (requests.freeStreamOf(request) !== none) continue;
+      live.push({ pointer: requests.addressOf(request), bytes: requests.bytesOf(request) });
     }
     return live;
   }
@@ -208,12 +235,12 @@ export class CaptureMemory implements EventObserver {
   /** By extent of the region: the bytes from its beginning on that the graph uses. */
   usedBytes(): Map<DevicePointer, number> {
     const used = new Map<DevicePointer, number>();
-    const { count, addresses, bytes: requested } = this.#requests;
+    const requests = this.#requests;
     for (const { address, bytes } of this.#region.extents) {
       let most = 0;
-      for (let request = 0; request < count; request++) {
-        const offset = (addresses[request] as number) - address;
-        if (offset >= 0 && offset < bytes) most = Math.max(most, offset + alignUp(requested[request] as number, ALLOCATION_ALIGNMENT));
+      for (let request = 0; request < requests.count; request++) {
+        const offset = requests.addressOf(request) - address;
+        if (offset >= 0 && offset < bytes) most = Math.max(most, offset + alignUp(requests.bytesOf(request), ALLOCATION_ALIGNMENT));
       }
       if (most > 0) used.set(address, most);
     }
@@ -232,7 +259,7 @@ export class CaptureMemory implements EventObserver {
     for (let i = starts[request] as number; i < end; i++) {
       const before = predecessors[i] as number;
       // One that was served elsewhere has left the place to those before it.
-      const isElsewhere = this.#requests.blocks[before] !== none;
+      const isElsewhere = this.#requests.blockOf(before) !== none;
       if (isElsewhere ? !this.#isFree(before, stream, plan) : !this.#isFreed(before, stream)) return false;
     }
     return true;
@@ -240,9 +267,8 @@ export class CaptureMemory implements EventObserver {
 
   /** Whether a stream comes after the free of an allocation. */
   #isFreed(request: number, stream: number): boolean {
-    const { freeStreams, freeEpochs } = this.#requests;
-    const freedOn = freeStreams[request] as number;
-    const epoch = freeEpochs[request] as number;
+    const freedOn = this.#requests.freeStreamOf(request);
+    const epoch = this.#requests.freeEpochOf(request);
     return freedOn !== none && epoch !== none && this.order.isAfter(stream, freedOn, epoch);
   }
 

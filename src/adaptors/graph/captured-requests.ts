@@ -1,67 +1,105 @@
-import { doubled } from '../../basics/typed-arrays.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { none } from '../../suballocation/blocks.js';
 
-/** The requests of a capture, in columns: with an object for each, collecting them would take as long as serving them. */
+/** There is room for so many requests at least. */
+const leastCapacity = 64;
+
+/** A request's numbers: the places of each in a row. */
+const [streamPlace, epochPlace, blockPlace, freeStreamPlace, freeEpochPlace] = [0, 1, 2, 3, 4];
+const rowLength = 5;
+
+/**
+ * The requests of a capture, as rows of two arrays: with an object for each, collecting them would take as long as
+ * serving them. One capture after the other uses the same arrays, since new ones cost a page fault for each 4 KiB.
+ */
 export class CapturedRequests {
   count = 0;
-  addresses: Float64Array;
-  bytes: Float64Array;
-  /** The stream that requested it, and the epoch of that. */
-  streams: Int32Array;
-  epochs: Int32Array;
-  /** The block of the free memory that it was cut from, or -1 if it has its place in a plan. */
-  blocks: Int32Array;
-  /** Where it was freed, or -1; and in which epoch, or -1 if nobody may have its memory. */
-  freeStreams: Int32Array;
-  freeEpochs: Int32Array;
-  /** The number of a request, or ~number of one that is freed, in order. */
-  operations: Int32Array;
   operationCount = 0;
+  /** The address and the size of each. */
+  #places = new Float64Array(0);
+  #numbers = new Int32Array(0);
+  /** The number of a request, or ~number of one that is freed, in order. */
+  #operations = new Int32Array(0);
 
-  /** @param expected so many are likely */
-  constructor(expected: number) {
-    const capacity = Math.max(expected, 64);
-    this.addresses = new Float64Array(capacity);
-    this.bytes = new Float64Array(capacity);
-    this.streams = new Int32Array(capacity);
-    this.epochs = new Int32Array(capacity);
-    this.blocks = new Int32Array(capacity);
-    this.freeStreams = new Int32Array(capacity);
-    this.freeEpochs = new Int32Array(capacity);
-    // Each is freed at most once.
-    this.operations = new Int32Array(2 * capacity);
+  /** A capture begins. @param expected so many requests are likely */
+  begin(expected: number): void {
+    this.count = 0;
+    this.operationCount = 0;
+    if (2 * expected > this.#places.length) this.#resize(expected);
   }
 
   /** Returns its number. */
   add(address: DevicePointer, bytes: number, stream: number, epoch: number, block: number): number {
     const request = this.count++;
-    if (request === this.addresses.length) this.#grow();
-    this.addresses[request] = address;
-    this.bytes[request] = bytes;
-    this.streams[request] = stream;
-    this.epochs[request] = epoch;
-    this.blocks[request] = block;
-    this.freeStreams[request] = none;
-    this.operations[this.operationCount++] = request;
+    if (2 * request === this.#places.length) this.#resize(Math.max(2 * request, leastCapacity));
+    this.#places[2 * request] = address;
+    this.#places[2 * request + 1] = bytes;
+    const numbers = this.#numbers;
+    const row = rowLength * request;
+    numbers[row + streamPlace] = stream;
+    numbers[row + epochPlace] = epoch;
+    numbers[row + blockPlace] = block;
+    numbers[row + freeStreamPlace] = none;
+    this.#operations[this.operationCount++] = request;
     return request;
   }
 
   /** @param epoch -1 if nobody may have its memory */
   free(request: number, stream: number, epoch: number): void {
-    this.freeStreams[request] = stream;
-    this.freeEpochs[request] = epoch;
-    this.operations[this.operationCount++] = ~request;
+    const numbers = this.#numbers;
+    numbers[rowLength * request + freeStreamPlace] = stream;
+    numbers[rowLength * request + freeEpochPlace] = epoch;
+    this.#operations[this.operationCount++] = ~request;
   }
 
-  #grow(): void {
-    this.addresses = doubled(this.addresses);
-    this.bytes = doubled(this.bytes);
-    this.streams = doubled(this.streams);
-    this.epochs = doubled(this.epochs);
-    this.blocks = doubled(this.blocks);
-    this.freeStreams = doubled(this.freeStreams);
-    this.freeEpochs = doubled(this.freeEpochs);
-    this.operations = doubled(this.operations);
+  addressOf(request: number): DevicePointer {
+    return this.#places[2 * request] as number;
   }
+
+  bytesOf(request: number): number {
+    return this.#places[2 * request + 1] as number;
+  }
+
+  /** The stream that requested it. */
+  streamOf(request: number): number {
+    return this.#numbers[rowLength * request + streamPlace] as number;
+  }
+
+  /** The epoch of that stream. */
+  epochOf(request: number): number {
+    return this.#numbers[rowLength * request + epochPlace] as number;
+  }
+
+  /** The block of the free memory that it was cut from, or -1 if it has its place in a plan. */
+  blockOf(request: number): number {
+    return this.#numbers[rowLength * request + blockPlace] as number;
+  }
+
+  /** Where it was freed, or -1. */
+  freeStreamOf(request: number): number {
+    return this.#numbers[rowLength * request + freeStreamPlace] as number;
+  }
+
+  /** In which epoch of that stream, or -1 if nobody may have its memory; only of what was freed. */
+  freeEpochOf(request: number): number {
+    return this.#numbers[rowLength * request + freeEpochPlace] as number;
+  }
+
+  /** The number of a request, or ~number of one that is freed: the i-th of both. */
+  operation(i: number): number {
+    return this.#operations[i] as number;
+  }
+
+  #resize(capacity: number): void {
+    this.#places = resized(this.#places, 2 * capacity);
+    this.#numbers = resized(this.#numbers, rowLength * capacity);
+    // Each is freed at most once.
+    this.#operations = resized(this.#operations, 2 * capacity);
+  }
+}
+
+function resized<T extends Int32Array | Float64Array>(column: T, length: number): T {
+  const larger = new (column.constructor as new (length: number) => T)(length);
+  larger.set(column);
+  return larger;
 }

@@ -40,6 +40,7 @@ import { PassRecorder } from '../planned/pass-recorder.js';
 import type { Planner } from '../planned/plan-learner.js';
 import { CaptureMemory, type GraphDeviation } from './capture-memory.js';
 import { CapturedMemory } from './captured-memory.js';
+import { CapturedRequests } from './captured-requests.js';
 import { GraphRegion } from './graph-region.js';
 import { KeptGraphMemory } from './kept-graph-memory.js';
 import { LaunchOrder } from './launch-order.js';
@@ -217,6 +218,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   readonly #region: GraphRegion;
   readonly #graphs = new Set<CapturedMemory>();
   readonly #owned = new Map<DevicePointer, Owned[]>();
+  readonly #requests = new CapturedRequests();
   readonly #learnt = new Map<string, Learnt>();
   #capture: CaptureMemory | undefined;
   /** What the graph that is being captured will have. */
@@ -293,7 +295,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     for (const { address, bytes } of this.#region.extents) assertAwake(address, bytes, 'capture a graph');
     const plan = this.#planOf(name);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
-    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, plan));
+    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, this.#requests, plan));
     memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
     this.#captured = memory;
@@ -357,10 +359,10 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const capture = this.#capture;
     const number = capture === undefined ? none : this.#streamInCapture(stream);
     if (capture === undefined || number === none) return this.#allocateOutside(bytes, stream, alignment);
-    const multiple = alignment ?? ALLOCATION_ALIGNMENT;
     assertBytes(bytes);
-    assertAlignment(multiple);
+    if (alignment !== undefined) assertAlignment(alignment);
     if (bytes === 0) return 0;
+    const multiple = alignment ?? ALLOCATION_ALIGNMENT;
     const deviation = capture.deviationOf(bytes, number, multiple);
     if (deviation !== undefined && this.#refuses) throw deviationError(deviation, capture.requests, bytes);
     try {
@@ -373,12 +375,12 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const capture = this.#capture;
     if (capture !== undefined && pointer !== 0) {
-      const allocated = capture.bytesAt(pointer);
-      if (allocated !== none && !this.#mayBeOfOtherGraph(pointer, bytes)) {
-        this.#freeCaptured(capture, pointer, bytes, allocated, stream);
+      const request = capture.requestAt(pointer);
+      if (request !== none && !this.#mayBeOfOtherGraph(pointer, bytes)) {
+        this.#freeCaptured(capture, pointer, bytes, request, stream);
         return;
       }
-      if (allocated !== none && this.#ending === undefined) capture.doubt(pointer);
+      if (request !== none && this.#ending === undefined) capture.doubt(pointer);
     }
     if (this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
     else if (this.#hasForGraphs(pointer)) throw alreadyFreed(refusalOf(pointer));
@@ -488,13 +490,9 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** The number of a stream in the capture that is open, or -1. */
   #streamInCapture(stream: Stream): number {
+    if (this.#capture !== undefined) return this.#capture.numberOf(stream);
     assertStream(stream, 'allocate');
-    const capture = this.#capture;
-    if (capture === undefined) return none;
-    const { order, origin } = capture;
-    const known = order.numberOf(stream.identity);
-    if (known !== none || !stream.identity.joinsCaptureOf(origin)) return known;
-    return order.joinedUnseen(stream.identity);
+    return none;
   }
 
   /**
@@ -503,12 +501,15 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
    */
   #mayBeOfOtherGraph(pointer: DevicePointer, bytes: number): boolean {
     if (this.#ending !== undefined) return true;
-    return this.#owned.get(pointer)?.some((each) => each.bytes === bytes && !each.isGivenUp) === true;
+    return this.#owned.size > 0 && this.#owned.get(pointer)?.some((each) => each.bytes === bytes && !each.isGivenUp) === true;
   }
 
-  #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, allocated: number, stream: Stream): void {
-    assertBytes(bytes);
-    if (bytes !== allocated) throw wrongSize(refusalOf(pointer), bytes, allocated);
+  #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, request: number, stream: Stream): void {
+    const allocated = capture.bytesOf(request);
+    if (bytes !== allocated) {
+      assertBytes(bytes);
+      throw wrongSize(refusalOf(pointer), bytes, allocated);
+    }
     const number = this.#streamInCapture(stream);
     if (number === none) {
       throw new CisternError(
@@ -516,7 +517,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
         `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`,
       );
     }
-    capture.free(pointer, number);
+    capture.free(pointer, request, number);
   }
 
   /** Memory of a graph is not used any more by whoever had its address. The graph goes on using it. */

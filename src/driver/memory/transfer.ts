@@ -27,7 +27,7 @@ export function copy(destination: number, source: number, bytes: number, stream:
 export function queueCopy(destination: number, source: number, bytes: number, stream: Stream): void {
   const { handle } = stream;
   repeatWhileStopped(() => native().copy(destination, source, bytes, handle));
-  checkTransfer(`copy ${bytes} bytes`, stream, destination, source);
+  if (mailbox[0] !== NativeStatus.success) throw transferError(mailbox[0] as number, `copy ${bytes} bytes`, stream, destination, source);
 }
 
 /** Copies between two pointers and blocks until the copy is done. */
@@ -51,7 +51,8 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   const { handle } = stream;
   try {
     repeatWhileStopped(() => native().copyFromHost(destination, source, bytes, handle));
-    checkTransfer(`copy ${bytes} bytes from the host`, stream, destination);
+    if (mailbox[0] !== NativeStatus.success)
+      throw transferError(mailbox[0] as number, `copy ${bytes} bytes from the host`, stream, destination);
   } catch (error) {
     assertStillHolds('source', viewBytes(source), bytes);
     throw error;
@@ -73,7 +74,7 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
   const { handle } = stream;
   try {
     repeatWhileStopped(() => native().copyToHostSync(destination, source, bytes, handle));
-    checkTransfer(`copy ${bytes} bytes to the host`, stream, source);
+    if (mailbox[0] !== NativeStatus.success) throw transferError(mailbox[0] as number, `copy ${bytes} bytes to the host`, stream, source);
   } catch (error) {
     assertStillHolds('destination', viewBytes(destination), bytes);
     throw error;
@@ -90,7 +91,7 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
   assertBytes(bytes);
   assertAwake(source, bytes, 'copy to the host');
   const result = await queueCopyToHost(source, bytes, stream);
-  if (typeof result === 'number') throw transferError(`copy ${bytes} bytes to the host`, result, stream, source);
+  if (typeof result === 'number') throw transferError(result, `copy ${bytes} bytes to the host`, stream, source);
   return result;
 }
 
@@ -109,7 +110,7 @@ export async function copyIntoHost(destination: ArrayBufferView, source: number,
   const status = await queueCopyToHost(source, bytes, stream, destination);
   if (status === NativeStatus.success) return;
   assertStillHolds('destination', viewBytes(destination), bytes);
-  throw transferError(`copy ${bytes} bytes to the host`, status as number, stream, source);
+  throw transferError(status as number, `copy ${bytes} bytes to the host`, stream, source);
 }
 
 function queueCopyToHost(source: number, bytes: number, stream: Stream, destination?: ArrayBufferView): Promise<ArrayBuffer | number> {
@@ -136,22 +137,17 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
   if (destination % elementBytes !== 0) {
     throw new ArgumentRangeError(`destination must be a multiple of ${elementBytes}, got ${formatPointer(destination)}`);
   }
-  const limit = 2 ** (8 * elementBytes) - 1;
+  const limit = elementBytes === 1 ? 0xff : 0xffff_ffff;
   if (!Number.isInteger(value) || value < 0 || value > limit) {
     throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
   }
   assertAwake(destination, count * elementBytes, 'set memory');
   native().set(destination, value, elementBytes, count, stream.handle);
-  checkTransfer(`set ${count} elements`, stream, destination);
-}
-
-function checkTransfer(operation: string, stream: Stream, ...pointers: number[]): void {
-  const status = mailbox[0] as number;
-  if (status !== NativeStatus.success) throw transferError(operation, status, stream, ...pointers);
+  if (mailbox[0] !== NativeStatus.success) throw transferError(mailbox[0] as number, `set ${count} elements`, stream, destination);
 }
 
 /** The error of a copy or a fill, whose status may be that the stream's device has no access. */
-function transferError(operation: string, status: number, { device }: Stream, ...pointers: number[]): Error {
+function transferError(status: number, operation: string, { device }: Stream, ...pointers: number[]): Error {
   if (status !== NativeStatus.noAccess) return statusError(operation, status);
   const owners = pointers.map((pointer) => pointerInfo(pointer)).filter(({ memoryKind }) => memoryKind === 'device');
   const owner = owners.find((each) => each.device !== device.index);
