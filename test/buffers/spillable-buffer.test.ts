@@ -482,6 +482,13 @@ describe('over an admission', () => {
 
     test('a request', () => waits(() => admitting.reserve(3 * MiB)));
 
+    test('and is tried again in a while', async () => {
+      failCall('cuMemcpyAsync', 1, 999);
+      using grant = await admitting.reserve(3 * MiB, { timeoutMilliseconds: 20_000 });
+      expect([grant.bytes, idle.isOnDevice, above.statistics().failedForAdmission]).toEqual([3 * MiB, false, 1]);
+      for (const each of [idle, above, admitting]) each.dispose();
+    });
+
     test('a free', () => {
       const pointer = above.allocate(2 * MiB, stream);
       return waits(() => {

@@ -55,3 +55,10 @@ test('memory of a grant that is dropped goes back, and what is still allocated a
   grant.dispose();
   expect(resource.statistics().committedBytes).toBe(0);
 });
+
+test('a request that waits for what a dropped grant has makes V8 look for it in a while', async () => {
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 256 * KiB });
+  await (async () => void (await resource.reserve(192 * KiB)))();
+  using grant = await resource.reserve(192 * KiB, { timeoutMilliseconds: 20_000 });
+  expect(resource.statistics()).toMatchObject({ committedBytes: grant.bytes, grants: 1 });
+});

@@ -1,9 +1,11 @@
 /**
- * Random programs that reserve, grow, allocate, free, give back, abort and dispose, against a model that
- * states the rules as plainly as possible: it sorts and searches everything at every step.
+ * Random programs that reserve, grow, allocate, free, give back, abort, dispose and drop, against a model that
+ * states the rules as plainly as possible: it sorts and searches everything at every step. Which dropped grant
+ * the collector finds at which moment, it is told; that it finds all of them, it demands.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { AdmittingResourceAdaptor, type Grant, NotAdmittedError, Stream } from '../../src/index.js';
+import { AdmissionQueue, type Holder } from '../../src/adaptors/admission/admission-queue.js';
+import { AdmittingResourceAdaptor, type Grant, NotAdmittedError, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
 import { Random } from '../../src/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 
@@ -99,7 +101,10 @@ class Model {
 }
 
 /** What programs did. */
-export type AdmissionCounts = Record<'programs' | ModelOutcome | 'overtaken' | 'allocations' | 'refusedAllocations', number>;
+export type AdmissionCounts = Record<
+  'programs' | ModelOutcome | 'overtaken' | 'allocations' | 'refusedAllocations' | 'dropped' | 'collections',
+  number
+>;
 
 const unit = 256;
 const units = 16;
@@ -117,15 +122,27 @@ export async function proveAdmission(programs: number, seed: number): Promise<Ad
     overtaken: 0,
     allocations: 0,
     refusedAllocations: 0,
+    dropped: 0,
+    collections: 0,
   };
   using stream = new Stream();
-  for (let i = 0; i < programs; i++) {
-    try {
-      await new AdmissionProgram(new Random(seed + i), stream, counts).run();
-    } catch (error) {
-      throw new Error(`seed ${seed + i}: ${error instanceof Error ? error.message : error}`, { cause: error });
+  const end = AdmissionQueue.prototype.end;
+  try {
+    for (let i = 0; i < programs; i++) {
+      const program = new AdmissionProgram(new Random(seed + i), stream, counts);
+      AdmissionQueue.prototype.end = function (holder: Holder) {
+        program.noteEnd(holder);
+        end.call(this, holder);
+      };
+      try {
+        await program.run();
+      } catch (error) {
+        throw new Error(`seed ${seed + i}: ${error instanceof Error ? error.message : error}`, { cause: error });
+      }
+      counts.programs++;
     }
-    counts.programs++;
+  } finally {
+    AdmissionQueue.prototype.end = end;
   }
   return counts;
 }
@@ -137,6 +154,7 @@ interface Live {
 }
 
 interface Held {
+  readonly id: number;
   readonly grant: Grant;
   readonly holder: ModelHolder;
 }
@@ -146,8 +164,10 @@ class AdmissionProgram {
   readonly #resource: AdmittingResourceAdaptor;
   readonly #outcomes = new Map<number, string>();
   readonly #controllers = new Map<number, AbortController>();
+  /** The grants that the program has, by their requests. */
   readonly #granted = new Map<number, Grant>();
-  readonly #ended = new Set<Grant>();
+  /** The holders of grants that nobody refers to, until the collector has found them. */
+  readonly #dropped = new Set<ModelHolder>();
   readonly #live: Live[] = [];
   #requests = 0;
 
@@ -163,12 +183,13 @@ class AdmissionProgram {
 
   async run(): Promise<void> {
     for (let step = 0; step < steps; step++) {
-      this.#step();
+      await this.#step();
       await this.#check();
     }
-    while (this.#held().length > 0 || this.#live.length > 0) {
+    while (this.#granted.size > 0 || this.#dropped.size > 0 || this.#live.length > 0) {
       for (const held of this.#held()) this.#dispose(held);
       while (this.#live.length > 0) this.#free();
+      await this.#collect();
       await this.#check();
     }
     equal('requests that never ended', this.#model.waiting.length, 0);
@@ -177,11 +198,20 @@ class AdmissionProgram {
     this.counts.overtaken += this.#resource.statistics().overtakes;
   }
 
-  #step(): void {
+  /** A grant ended. By the collector, unless the program disposes it. */
+  noteEnd({ number }: Holder): void {
+    for (const holder of this.#dropped) {
+      if (holder.number !== number) continue;
+      this.#dropped.delete(holder);
+      this.#model.end(holder);
+    }
+  }
+
+  async #step(): Promise<void> {
     const held = this.#held();
     const some = held.length > 0 ? (held[this.random.below(held.length)] as Held) : undefined;
     const reserve = () => this.#reserve(this.random.below(8) === 0 ? some : undefined);
-    const actions: readonly (() => void)[] = [
+    const actions: readonly (() => unknown)[] = [
       reserve,
       reserve,
       () => (some === undefined ? this.#reserve(undefined) : this.#grow(some)),
@@ -191,16 +221,14 @@ class AdmissionProgram {
       () => this.#abort(),
       () => some !== undefined && this.#giveBack(some),
       () => some !== undefined && this.#dispose(some),
+      () => some !== undefined && this.random.below(2) === 0 && this.#drop(some),
+      () => this.#dropped.size > 0 && this.random.below(4) === 0 && this.#collect(),
     ];
-    actions[this.random.below(actions.length)]?.();
+    await actions[this.random.below(actions.length)]?.();
   }
 
-  /** The grants that the program has. */
   #held(): Held[] {
-    return [...this.#granted].flatMap(([id, grant]) => {
-      const holder = this.#model.byRequest.get(id);
-      return holder === undefined || this.#ended.has(grant) ? [] : [{ grant, holder }];
-    });
+    return [...this.#granted].map(([id, grant]) => ({ id, grant, holder: this.#model.byRequest.get(id) as ModelHolder }));
   }
 
   #bytes(most = units): number {
@@ -278,17 +306,35 @@ class AdmissionProgram {
     this.#model.settle();
   }
 
-  #dispose({ grant, holder }: Held): void {
-    this.#ended.add(grant);
+  #dispose({ id, grant, holder }: Held): void {
+    this.#granted.delete(id);
     grant.dispose();
     this.#model.end(holder);
+  }
+
+  /** Forgets a grant. One that waits to grow is needed for that until then. */
+  #drop({ id, holder }: Held): void {
+    this.counts.dropped++;
+    this.#granted.delete(id);
+    this.#dropped.add(holder);
+  }
+
+  /** Whatever is dropped, and waits for nothing, comes back. */
+  async #collect(): Promise<void> {
+    this.counts.collections++;
+    const isFound = () => [...this.#dropped].every((holder) => this.#model.waiting.some((request) => request.holder === holder));
+    for (let turn = 0; !isFound(); turn++) {
+      if (turn === 100) throw new Error(`${this.#dropped.size} dropped grants are not found`);
+      reclaimUnreachableBuffers('major');
+      await nextTurn();
+    }
   }
 
   #abort(): void {
     const { waiting } = this.#model;
     if (waiting.length === 0) return;
     const request = waiting[this.random.below(waiting.length)] as ModelRequest;
-    this.#controllers.get(request.id)?.abort(new Error('aborted'));
+    this.#controllers.get(request.id)?.abort('no stack, which would have the grants of its frames');
     this.#model.finish(request, 'aborted');
     this.#model.settle();
   }

@@ -59,6 +59,9 @@ const events = channel('cistern:admission');
 
 const instances = new LiveInstances<AdmittingResourceAdaptor>();
 
+/** How long nobody is admitted before something is tried for those who wait. */
+const stallMilliseconds = 1000;
+
 /** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
 export function liveAdmittingAdaptors(): AdmittingResourceAdaptor[] {
   return instances.all();
@@ -131,6 +134,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #registration = instances.add(this);
   readonly #above = new ResourcesAbove<SpillingAbove>();
   #isSpilling = false;
+  #stalls: NodeJS.Timeout | undefined;
   #admittedAfterWait = 0;
   #waitedMilliseconds = 0;
   #longestWaitMilliseconds = 0;
@@ -307,6 +311,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (settled === undefined) this.admitBySpilling();
     if (settled !== undefined) return settled;
     this.#announce('waiting', wait, 0);
+    this.#helpIfStalled();
     const withdraw = (failure: Failure) => {
       if (this.#queue.withdraw(request)) wake(failure);
     };
@@ -332,6 +337,24 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   #freeGarbage(): void {
     freeUnreachableBuffers();
     if (this.#queue.waiting.length === 1 && this.#queue.holders === 0) reclaimUnreachableBuffers('major');
+  }
+
+  /**
+   * While requests wait: if none was admitted for a second, garbage may have a grant that nobody will give back, and
+   * what was refused to spill may be possible now.
+   */
+  #helpIfStalled(): void {
+    let { admitted } = this.#queue;
+    this.#stalls ??= setInterval(() => {
+      if (this.#queue.waiting.length === 0) {
+        clearInterval(this.#stalls);
+        this.#stalls = undefined;
+      } else if (this.#queue.admitted === admitted) {
+        reclaimUnreachableBuffers('major');
+        this.admitBySpilling();
+      }
+      admitted = this.#queue.admitted;
+    }, stallMilliseconds).unref();
   }
 
   #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {
