@@ -1,6 +1,7 @@
 import { mailbox, native } from '../../src/driver/native.js';
 import { check } from '../../src/driver/status.js';
 import {
+  AdmittingResourceAdaptor,
   ArenaMemoryResource,
   advise,
   CachingMemoryResource,
@@ -17,6 +18,7 @@ import {
   Event,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
+  type MemoryResource,
   MiB,
   MonotonicMemoryResource,
   managedRangeAttributes,
@@ -25,6 +27,9 @@ import {
   pointerInfo,
   prefetch,
   ReclaimingResourceAdaptor,
+  SpillableBuffer,
+  SpillingResourceAdaptor,
+  type SpillPin,
   Stream,
   setSync,
   sleepResource,
@@ -60,6 +65,8 @@ export function operationScenarios(): Scenario[] {
     { name: 'buffers that move', play: playMoves },
     { name: 'host functions that free', play: playHostFunctions },
     { name: 'memory that sleeps and wakes', play: playSleep },
+    { name: 'buffers that leave and come back', play: playSpill },
+    { name: 'buffers that leave for an admission', play: playSpillForAdmission },
     ...policies.flatMap((events) => [
       { name: `marks, events=${events}`, play: (run: ScenarioRun) => playMarks(run, events) },
       { name: `runs of a cache, events=${events}`, play: (run: ScenarioRun) => playCacheRuns(run, events) },
@@ -95,6 +102,112 @@ async function playSleep(run: ScenarioRun): Promise<void> {
   run.do('fill again', () => buffer.fill(8));
   const pinned = run.make('pinned memory', () => new PinnedHostMemoryResource());
   run.checkGivenBack(pinned.reservedBytes === 0, 'the host memory that kept contents is free');
+}
+
+interface Spilling {
+  readonly resource: SpillingResourceAdaptor;
+  readonly admitting: AdmittingResourceAdaptor;
+  readonly pool: PoolMemoryResource;
+  readonly host: PoolMemoryResource;
+}
+
+/** Spilling from 4 MiB that all can be promised. */
+function makeSpilling(run: ScenarioRun): Spilling {
+  const most = 4 * MiB;
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const pool = run.make('a pool', () => new PoolMemoryResource(leaf, { initialBytes: most, maximumBytes: most }));
+  const admitting = run.make('an admission', () => new AdmittingResourceAdaptor(pool, { limitBytes: most }));
+  const pinned = run.make('pinned memory', () => new PinnedHostMemoryResource());
+  const host = run.make('a pool of the host', () => new PoolMemoryResource(pinned, { deallocationEvents: 'deferred' }));
+  const resource = run.make('spilling', () => new SpillingResourceAdaptor(admitting, host));
+  return { resource, admitting, pool, host };
+}
+
+/** A buffer with a value in all of its bytes. */
+function makeSpillable(run: ScenarioRun, resource: MemoryResource, stream: Stream, bytes: number, value: number): SpillableBuffer {
+  const buffer = run.make(`buffer ${value}`, () => new SpillableBuffer(bytes, { resource, stream }));
+  const pin = run.do('pin for its first use', () => buffer.pinSync());
+  run.do('fill', () => pin.fill(value));
+  run.do('end the first use', () => pin.dispose());
+  return buffer;
+}
+
+/** Pins a buffer, and looks at its contents. Returns the pin. */
+async function pinned(run: ScenarioRun, buffer: SpillableBuffer, stream: Stream, value: number): Promise<SpillPin> {
+  const pin = await run.doAsync('pin', () => buffer.pin(stream));
+  const contents = await run.doAsync('copy to the host', () => pin.toHost());
+  run.check(
+    contents.every((byte) => byte === value),
+    `a buffer that was away has its contents, ${value}`,
+  );
+  return pin;
+}
+
+/** Buffers push each other out, by pins of several kinds on two streams, one of which ends. */
+async function playSpill(run: ScenarioRun): Promise<void> {
+  const { resource, pool, host } = makeSpilling(run);
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const one = makeSpillable(run, resource, a, MiB * 1.5, 1);
+  const two = makeSpillable(run, resource, a, MiB * 1.5, 2);
+  const three = makeSpillable(run, resource, b, MiB * 1.5, 3);
+  const first = await pinned(run, one, b, 1);
+  run.do('write on b', () => first.fill(4));
+  run.do('pin the third', () => three.pinSync(a).dispose());
+  run.do('end the pin on b', () => first.dispose());
+  run.do('dispose stream b', () => b.dispose());
+  run.do('let all leave', () => void resource.spill());
+  run.do('prefetch', () => void two.prefetch());
+  const both = await run.doAsync('pin two', () => SpillableBuffer.pinAll([two, one], a));
+  for (const pin of both) run.do('end a pin', () => pin.dispose());
+  for (const [buffer, value] of [
+    [one, 4],
+    [two, 2],
+    [three, 3],
+  ] as const) {
+    const pin = await pinned(run, buffer, a, value);
+    run.do('end the pin', () => pin.dispose());
+  }
+  const plain = run.do('allocate', () => resource.allocate(3 * MiB, a));
+  run.do('free', () => resource.deallocate(plain, 3 * MiB, a));
+  for (const buffer of [one, two, three]) run.do('dispose a buffer', () => buffer.dispose());
+  const { buffers, liveBytes } = resource.statistics();
+  run.checkGivenBack(buffers === 0 && liveBytes === 0, 'no bytes are live without buffers');
+  const allocatedBytes = pool.statistics().allocatedBytes + host.statistics().allocatedBytes;
+  run.checkGivenBack(allocatedBytes === 0, 'neither the device nor the host has memory of buffers');
+}
+
+/** Requests wait for what buffers have outside of grants. */
+async function playSpillForAdmission(run: ScenarioRun): Promise<void> {
+  const { resource, admitting } = makeSpilling(run);
+  const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+  const idle = makeSpillable(run, resource, stream, 2 * MiB, 1);
+  const used = makeSpillable(run, resource, stream, 1 * MiB, 2);
+  const pin = run.do('pin', () => used.pinSync());
+  const reserve = (bytes: number) => run.doAsync(`reserve ${bytes} bytes`, () => admitting.reserve(bytes));
+  // If the copy was refused, what is freed next tries it again.
+  const retry = () => {
+    if (admitting.statistics().waiting === 0) return;
+    const pointer = run.do('allocate', () => resource.allocate(256, stream));
+    run.do('free', () => resource.deallocate(pointer, 256, stream));
+  };
+  const first = reserve(2 * MiB);
+  retry();
+  using grant = await first;
+  const second = reserve(2 * MiB);
+  run.check(admitting.statistics().waiting === 1, 'a request waits for what is pinned');
+  run.do('end the pin', () => pin.dispose());
+  retry();
+  using other = await second;
+  run.check(grant.bytes + other.bytes === admitting.limitBytes, 'everything is promised');
+  for (const each of [grant, other]) run.do('give back', () => each.dispose());
+  for (const [buffer, value] of [
+    [idle, 1],
+    [used, 2],
+  ] as const) {
+    const last = await pinned(run, buffer, stream, value);
+    run.do('end the last pin', () => last.dispose());
+  }
 }
 
 /** Everything that a buffer can do, and its state afterwards. */
