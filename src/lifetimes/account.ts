@@ -210,7 +210,6 @@ export class Account {
    * @throws ArgumentTypeError if `fn` is not a function, and whatever `fn` throws.
    */
   run<T>(fn: () => T): T {
-    hasScopes = true;
     return enterScope({ kind: 'account', account: this }, fn);
   }
 
@@ -370,15 +369,12 @@ interface AccountFrame extends ScopeFrame {
   readonly account: Account;
 }
 
-/** Whether this environment ever had a scope of an account. If not, the search for one is skipped. */
-let hasScopes = false;
 /** The frame that was looked at last, and its account. */
 let lastFrame: ScopeFrame | undefined;
 let lastAccount: Account | undefined;
 
 /** The account that allocations are charged to here; `undefined` outside of every account's scope. */
 export function currentAccount(): Account | undefined {
-  if (!hasScopes) return undefined;
   const frame = innermostFrame();
   return frame === lastFrame ? lastAccount : findAccount(frame);
 }

@@ -62,8 +62,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
       this.#charged.insert(pointer, account.confirm());
       return pointer;
     } catch (error) {
-      account.undo(chargedBytes);
-      throw this.passOn(error);
+      throw this.#uncharged(error, account, chargedBytes);
     }
   }
 
@@ -73,8 +72,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     try {
       this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
     } catch (error) {
-      if (number !== none) this.#charged.insert(pointer, number);
-      throw error;
+      throw this.#stillCharged(error, pointer, number);
     }
     if (number !== none) endCharge(number, alignUp(bytes, ALLOCATION_ALIGNMENT));
   }
@@ -105,6 +103,20 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     if (holders.length === 0) return super.passOn(error);
     const { name } = this.constructor;
     return outOfMemoryThrough(name, error, error.requestedBytes, `${error.message}${formatHolders(holders)}`, error, holders);
+  }
+
+  // What is thrown seldom has methods of its own: V8 inlines no more than so many bytes into the caller.
+
+  /** The error of an allocation that failed: its charge ends. */
+  #uncharged(error: unknown, account: Account, chargedBytes: number): unknown {
+    account.undo(chargedBytes);
+    return this.passOn(error);
+  }
+
+  /** The error of a free that failed: its charge stays. */
+  #stillCharged(error: unknown, pointer: DevicePointer, number: number): unknown {
+    if (number !== none) this.#charged.insert(pointer, number);
+    return error;
   }
 
   #allocateUncharged(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
