@@ -245,6 +245,22 @@ Status CountFailure(Environment& environment, const Napi::CallbackInfo& info);
 Status ReadShare(Environment& environment, const Napi::CallbackInfo& info);
 Status SettleShare(Environment& environment, const Napi::CallbackInfo& info);
 
+// admission.cc
+Status OnAdmissions(Environment& environment, const Napi::CallbackInfo& info);
+Status OpenAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeUnpromised(Environment& environment);
+Status GiveUnpromised(Environment& environment);
+Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status ShrinkAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status EndAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status StopAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status ReadAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status ValidateAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status SettleAdmission(Environment& environment, const Napi::CallbackInfo& info);
+
 // ipc.cc
 Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info);
 Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info);

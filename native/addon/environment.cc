@@ -52,6 +52,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   DeliverReturned(*environment);
   DeliverCollectionRequest(*environment);
   DeliverArenaRequests(*environment);
+  DeliverAdmissions(*environment);
   DeliverReleasedTensors(*environment);
   DeliverKeptOrphans(*environment);
   DeliverEndedParts(*environment);
@@ -93,6 +94,7 @@ void Environment::Close() {
     }
   }
   EndSharesOf(*this);
+  EndAdmissionsOf(*this);
   for (WatchedEvent* watched : watched_events) delete watched;
   watched_events.clear();
 }

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "addon/admission.h"
 #include "addon/allocation_registry.h"
 #include "addon/event_loop.h"
 #include "addon/handle_table.h"
@@ -229,6 +230,7 @@ class Environment {
   std::set<HostNode*> host_nodes;
   std::vector<std::uint64_t> ended_parts;  // those of graphs, which JavaScript has not taken yet
   HandleTable<Share> shares;
+  HandleTable<AdmissionEntry> admissions;
   AllocationRegistry allocations;
   Peers peers;
   InternalEvents internal_events;
@@ -240,6 +242,7 @@ class Environment {
   Napi::FunctionReference array_buffer_constructor;
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
   Napi::FunctionReference on_arena_request;
+  Napi::FunctionReference on_admissions;
   Napi::FunctionReference on_kept_orphans;
   Napi::FunctionReference on_ended_parts;
   Napi::FunctionReference on_collection_request;  // empty: nothing was attached

@@ -72,11 +72,12 @@ using WakeFunction = Napi::TypedThreadSafeFunction<Environment, void, OnWake>;
 
 struct EventLoop {
   std::mutex mutex;
-  std::condition_variable for_javascript;  // a host function became ready
-  std::condition_variable for_streams;     // a gate was opened
-  std::condition_variable for_poller;      // a completion needs polling
-  std::condition_variable for_close;       // the poller is out of the driver
-  std::atomic<bool> is_asked{false};       // for superblocks, see global_arena.h
+  std::condition_variable for_javascript;   // a host function became ready
+  std::condition_variable for_streams;      // a gate was opened
+  std::condition_variable for_poller;       // a completion needs polling
+  std::condition_variable for_close;        // the poller is out of the driver
+  std::atomic<bool> is_asked{false};        // for superblocks, see global_arena.h
+  std::atomic<bool> has_admissions{false};  // see admission.h
 
   // The mutex guards the rest.
   bool closed = false;

@@ -712,6 +712,49 @@ export interface NativeBinding {
   /** Frees what ended environments left, if they have a part in the counts. */
   settleShare(share: number): void;
 
+  /** From now on, calls a function when requests were decided elsewhere, or somebody waits in a queue of a name. */
+  onAdmissions(callback: () => void): void;
+  /**
+   * Joins the queue of a name, which environments share, or a new one if that is empty. `[1]`: a handle, `[2]` the limit,
+   * and `[3]` how often a request may be passed, which the first that opens the queue decides.
+   *
+   * Calls that may decide requests leave in `[1]` how many of this handle `takeAdmission` has, and in `[2]` how many
+   * requests wait in the queue.
+   */
+  openAdmission(name: string, limitBytes: number, maximumOvertakes: number): void;
+  /** Ends the handle with its requests, and what it has of the limit. */
+  closeAdmission(handle: number): void;
+  /** Hot. In: handle, bytes. `[1]`: 1 if they were free of the limit, and are taken. */
+  takeUnpromised(): void;
+  /** Hot. In: handle, bytes, 1 if they were used of a promise that has ended. May decide requests. */
+  giveUnpromised(): void;
+  /**
+   * Asks for bytes that the limit has. `[3]`: the number of the request. May decide requests.
+   * @param holder who asks, if that holds something, or 0
+   * @param grows whether the holder is to have them; otherwise a new one is
+   */
+  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean): void;
+  /** `[3]`: 1 if the request was waiting; it is not decided then. May decide others. */
+  withdrawAdmission(handle: number, request: number): void;
+  /** Takes promised bytes back that are not used. May decide requests. */
+  shrinkAdmission(handle: number, holder: number, bytes: number): void;
+  /** Ends a holder, who still uses bytes, and its requests. May decide requests. */
+  endAdmission(handle: number, holder: number, usedBytes: number): void;
+  /** Ends the requests of the handle, which will ask for no more. May decide requests. */
+  stopAdmission(handle: number): void;
+  /** `[1]`: a request that was decided, or 0; `[2]` 0 if it was admitted, 1 refused, 2 ended; `[3]` the holder. */
+  takeAdmission(handle: number): void;
+  /**
+   * `[1]` bytes that nobody else can have, `[2]` of these outside of promises, `[3]` holders of promised bytes, `[4]` requests that
+   * wait, `[5]` their bytes, `[6]` those of the first, `[7]` admissions, `[8]` how often one passed another, `[9]`
+   * deadlocks.
+   */
+  readAdmission(handle: number): void;
+  /** `[1]`: 0, or the number of an invariant that does not hold. */
+  validateAdmission(handle: number): void;
+  /** Frees what ended environments left, if they had a part of the limit. May decide requests. */
+  settleAdmission(handle: number): void;
+
   /**
    * Lets other processes open memory, ordered after what is queued on the stream. Writes 56 bytes.
    * `[1]`: the export. The status is CUDA's 801 (not supported) for memory that cannot be shared.

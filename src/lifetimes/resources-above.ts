@@ -9,6 +9,11 @@ export class ResourcesAbove<Resource extends object> {
     this.#references = [...this.#references.filter((each) => each.deref() !== undefined), new WeakRef(resource)];
   }
 
+  /** Whether none was ever added. */
+  get isEmpty(): boolean {
+    return this.#references.length === 0;
+  }
+
   fromTheTop(): Resource[] {
     return this.#references.flatMap((each) => each.deref() ?? []).reverse();
   }

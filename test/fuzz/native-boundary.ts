@@ -39,7 +39,18 @@ interface VirtualAllocation {
   readonly bytes: number;
   readonly reservation: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share' | 'graph' | 'exec' | 'threadArena';
+type HandleKind =
+  | 'stream'
+  | 'event'
+  | 'pool'
+  | 'hold'
+  | 'reservation'
+  | 'tensor'
+  | 'share'
+  | 'graph'
+  | 'exec'
+  | 'threadArena'
+  | 'admission';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -79,6 +90,8 @@ const hotCalls: readonly string[] = [
     'deallocateAsync',
     'countAllocation',
     'countFree',
+    'takeUnpromised',
+    'giveUnpromised',
     'isAskedForSuperblocks',
     'allocateThreadSafe',
     'deallocateThreadSafe',
@@ -274,6 +287,20 @@ const callArguments: {
   resetThreadSafePeak: (run) => [run.handle('threadArena')],
   // Nobody would release it.
   threadSafeTable: (run) => [run.reader.byte(), run.reader.byte() % 4],
+  onAdmissions: (run) => [run.callback()],
+  openAdmission: (run) => [run.boolean() ? '' : 'a', run.size(), run.reader.byte() % 4],
+  closeAdmission: (run) => [run.handle('admission')],
+  takeUnpromised: (run) => [run.handle('admission'), run.size()],
+  giveUnpromised: (run) => [run.handle('admission'), run.size(), run.reader.byte() % 2],
+  askForAdmission: (run) => [run.handle('admission'), run.size(), run.reader.byte() % 3, run.reader.byte() % 4, run.boolean()],
+  withdrawAdmission: (run) => [run.handle('admission'), run.reader.byte() % 8],
+  shrinkAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],
+  endAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],
+  stopAdmission: (run) => [run.handle('admission')],
+  takeAdmission: (run) => [run.handle('admission')],
+  readAdmission: (run) => [run.handle('admission')],
+  validateAdmission: (run) => [run.handle('admission')],
+  settleAdmission: (run) => [run.handle('admission')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -284,7 +311,7 @@ class Run {
   readonly #binding = native();
   readonly #live: Record<HandleKind, number[]> = {
     ...{ stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] },
-    ...{ graph: [], exec: [], threadArena: [] },
+    ...{ graph: [], exec: [], threadArena: [], admission: [] },
   };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
@@ -406,6 +433,15 @@ class Run {
       case 'openShare':
         // A second open of a share has the same handle.
         if (!this.#live.share.includes(output)) this.#add('share', output);
+        return;
+      case 'openAdmission':
+        this.#add('admission', output);
+        return;
+      case 'closeAdmission':
+        this.#remove('admission', number);
+        return;
+      case 'validateAdmission':
+        assert.equal(output, 0, 'an invariant of a queue for memory');
         return;
       case 'holdStream':
         this.#add('hold', output);
@@ -645,6 +681,7 @@ class Run {
       this.#succeed('deallocateThreadSafe', address, bytes, arena, this.#live.stream[0] ?? 0);
     }
     for (const arena of this.#live.threadArena.splice(0)) this.#succeed('closeThreadSafeArena', arena);
+    for (const queue of this.#live.admission.splice(0)) this.#succeed('closeAdmission', queue);
     while (this.#arenas.length > 0) this.#succeed('closeArena', this.#arenas[0]);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);

@@ -4,7 +4,7 @@
  * the collector finds at which moment, it is told; that it finds all of them, it demands.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { AdmissionQueue, type Holder } from '../../src/adaptors/admission/admission-queue.js';
+import { AdmissionQueue, type Holder } from '../../src/driver/workers/admission-queue.js';
 import { AdmittingResourceAdaptor, type Grant, NotAdmittedError, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
 import { Random } from '../../src/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';

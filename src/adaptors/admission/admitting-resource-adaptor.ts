@@ -1,11 +1,19 @@
 import { channel } from 'node:diagnostics_channel';
-import { ArgumentTypeError, formatValue, NotAdmittedError, type NotAdmittedReason, OutOfMemoryError } from '../../basics/errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  formatValue,
+  NotAdmittedError,
+  type NotAdmittedReason,
+  OutOfMemoryError,
+} from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertName, assertOptions, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
+import { AdmissionQueue, type Holder, type Outcome } from '../../driver/workers/admission-queue.js';
 import { PayerNumbers } from '../../lifetimes/payer-numbers.js';
 import { ResourcesAbove } from '../../lifetimes/resources-above.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -14,7 +22,6 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waits.js';
-import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, promisedBytes, unexpectedEnd } from './grant.js';
 
@@ -29,6 +36,12 @@ export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOptio
    * @defaultValue 16
    */
   readonly maximumOvertakes?: number;
+  /**
+   * A name, for one limit and one queue for all workers of the process: adaptors with the same name, in any of
+   * them, share it, and must have the same `limitBytes` and `maximumOvertakes`.
+   * @defaultValue not set: the limit is this adaptor's own
+   */
+  readonly shared?: string;
 }
 
 /** Options of {@link AdmittingResourceAdaptor.reserve}. */
@@ -53,7 +66,12 @@ export interface AdmissionEvent {
   readonly waitedMilliseconds: number;
 }
 
-const knownOptions = optionNames<AdmittingResourceAdaptorOptions>({ deallocationEvents: true, limitBytes: true, maximumOvertakes: true });
+const knownOptions = optionNames<AdmittingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  limitBytes: true,
+  maximumOvertakes: true,
+  shared: true,
+});
 const reserveOptions = optionNames<ReserveOptions>({ priority: true, signal: true, timeoutMilliseconds: true });
 const events = channel('cistern:admission');
 
@@ -97,6 +115,8 @@ type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
  *   of a grant counts as a wait of that grant.
  * - A request that exceeds the limit is refused at once.
  * - Allocations outside of every grant take what is free, whoever waits, and never wait.
+ * - With the option `shared`, all of this holds for all workers of the process: their requests are in one queue. What a worker
+ *   held when it ended counts until its memory has been freed. Pending requests keep a worker alive.
  *
  * The promise is of bytes of the limit. Whether the upstream has them in one piece is for the upstream: over
  * a {@link VirtualMemoryResource}, free pages anywhere do.
@@ -145,11 +165,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: AdmittingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
-    const { limitBytes, maximumOvertakes = 16 } = options;
+    const { limitBytes, maximumOvertakes = 16, shared } = options;
     assertBytes(limitBytes, 'limitBytes');
     assertBytes(maximumOvertakes, 'maximumOvertakes');
+    if (shared !== undefined) assertName(shared, 'shared');
     this.limitBytes = limitBytes;
-    this.#queue = new AdmissionQueue(limitBytes, maximumOvertakes, () => this.admitBySpilling());
+    this.#queue = new AdmissionQueue(shared ?? '', limitBytes, maximumOvertakes, () => this.admitBySpilling());
+    assertSame('limitBytes', limitBytes, this.#queue.limitBytes, shared);
+    assertSame('maximumOvertakes', maximumOvertakes, this.#queue.maximumOvertakes, shared);
     this.#current = new CurrentHolder(this.#queue);
   }
 
@@ -173,14 +196,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
 
   /** What is promised, and who waits. */
   statistics(): AdmissionStatistics {
-    const { limitBytes, committedBytes, outsideBytes, holders, waiting, admitted, overtakes, deadlocks } = this.#queue;
+    const { committedBytes, outsideBytes, holders, waiting, waitingBytes, admitted, overtakes, deadlocks } = this.#queue.read();
     return Object.freeze({
-      limitBytes,
+      limitBytes: this.limitBytes,
       committedBytes,
       outsideBytes,
       grants: holders,
-      waiting: waiting.length,
-      waitingBytes: waiting.reduce((sum, { bytes }) => sum + bytes, 0),
+      waiting,
+      waitingBytes,
       admitted,
       admittedAfterWait: this.#admittedAfterWait,
       waitedMilliseconds: this.#waitedMilliseconds,
@@ -242,7 +265,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     instances.delete(this.#registration);
-    this.#queue.endWaits();
+    this.#queue.stop();
   }
 
   /** @internal Memory of a resource above serves those who wait. */
@@ -253,24 +276,28 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Admits those who wait, the first at each time, as long as memory above can be freed for them. */
   admitBySpilling(): void {
     // Each free on the way calls this again.
-    if (this.#isSpilling) return;
+    if (this.#isSpilling || this.#above.isEmpty) return;
     this.#isSpilling = true;
     try {
-      for (let [first] = this.#queue.waiting; first !== undefined && this.#admitsBySpilling(first.bytes); [first] = this.#queue.waiting);
+      while (this.#admitsBySpilling());
     } finally {
       this.#isSpilling = false;
     }
   }
 
-  #admitsBySpilling(bytes: number): boolean {
-    const { length } = this.#queue.waiting;
-    const missing = bytes - (this.limitBytes - this.#queue.committedBytes);
+  /** Frees memory above for the first that waits. Returns whether somebody was admitted. */
+  #admitsBySpilling(): boolean {
+    const before = this.#queue.read();
+    if (before.waiting === 0) return false;
+    const missing = before.firstBytes - (this.limitBytes - before.committedBytes);
     // What a grant has used stays promised to it.
     const helps = (pointer: DevicePointer) => {
       const number = this.#taken.get(pointer);
       return number === none || this.#users.get(number).isEnded;
     };
-    return this.#above.fromTheTop().some((resource) => resource.giveIfEnough(missing, helps)) && this.#queue.waiting.length < length;
+    return (
+      this.#above.fromTheTop().some((resource) => resource.giveIfEnough(missing, helps)) && this.#queue.read().admitted > before.admitted
+    );
   }
 
   async #grow(holder: Holder, bytes: number, options: WaitOptions): Promise<void> {
@@ -336,7 +363,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** If nobody is to give memory back, only the garbage collector can: once for all who then wait. */
   #freeGarbage(): void {
     freeUnreachableBuffers();
-    if (this.#queue.waiting.length === 1 && this.#queue.holders === 0) reclaimUnreachableBuffers('major');
+    const { waiting, holders } = this.#queue.read();
+    if (waiting === 1 && holders === 0) reclaimUnreachableBuffers('major');
   }
 
   /**
@@ -344,31 +372,32 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
    * what was refused to spill may be possible now.
    */
   #helpIfStalled(): void {
-    let { admitted } = this.#queue;
+    let last = this.#queue.read().admitted;
     this.#stalls ??= setInterval(() => {
-      if (this.#queue.waiting.length === 0) {
+      const { waiting, admitted } = this.#queue.read();
+      if (waiting === 0) {
         clearInterval(this.#stalls);
         this.#stalls = undefined;
-      } else if (this.#queue.admitted === admitted) {
+      } else if (admitted === last) {
         reclaimUnreachableBuffers('major');
-        this.admitBySpilling();
+        this.#queue.settle();
       }
-      admitted = this.#queue.admitted;
+      last = admitted;
     }, stallMilliseconds).unref();
   }
 
   #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {
     if (!events.hasSubscribers) return;
-    const message: AdmissionEvent = { event, resource: this, bytes, priority, waiting: this.#queue.waiting.length, waitedMilliseconds };
+    const message: AdmissionEvent = { event, resource: this, bytes, priority, waiting: this.#queue.read().waiting, waitedMilliseconds };
     events.publish(message);
   }
 
   #refusal(requestedBytes: number, reason: NotAdmittedReason): NotAdmittedError {
     const { limitBytes } = this;
-    const { committedBytes, waiting, holders } = this.#queue;
+    const { committedBytes, waiting, holders } = this.#queue.read();
     const why = {
       'too-large': `the limit is ${formatBytes(limitBytes)}`,
-      timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${waiting.length} other requests waiting`,
+      timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${waiting} other requests waiting`,
       deadlock: `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again`,
     }[reason];
     return new NotAdmittedError(`cannot promise ${formatBytes(requestedBytes)} (${requestedBytes} bytes): ${why}`, {
@@ -380,7 +409,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
 
   #shortage(requestedBytes: number, holder: Holder | undefined): OutOfMemoryError {
     const limitBytes = holder?.promisedBytes ?? this.limitBytes;
-    const availableBytes = limitBytes - (holder?.usedBytes ?? this.#queue.committedBytes);
+    const availableBytes = limitBytes - (holder?.usedBytes ?? this.#queue.read().committedBytes);
     const asked = `${formatBytes(requestedBytes)} (${requestedBytes} bytes) were asked for, ${formatBytes(availableBytes)} are left`;
     const message =
       holder === undefined
@@ -388,6 +417,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; let it grow first`;
     return new OutOfMemoryError(message, { requestedBytes, availableBytes, limitBytes, path: [this.constructor.name] });
   }
+}
+
+function assertSame(name: string, given: number, known: number, shared: string | undefined): void {
+  if (given === known) return;
+  throw new ArgumentRangeError(
+    `${name} must be ${known}, which other adaptors share as ${formatValue(shared)}, got ${given}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }
 
 /** `admitting` in a specification. */
@@ -398,6 +435,7 @@ export const admittingKind = defineAdaptor({
   options: {
     limitBytes: { type: 'size', summary: 'the most bytes that may be promised and allocated', required: true },
     maximumOvertakes: { type: 'integer', summary: 'how often a waiting request may be passed by later ones', default: '16' },
+    shared: { type: 'text', summary: 'the name of one limit and one queue for all workers', default: 'none' },
   },
   maximum: 'limitBytes',
   example: 'admitting(cuda, limitBytes=64MiB)',

@@ -1,11 +1,11 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes } from '../../basics/validation.js';
+import type { AdmissionQueue, Holder } from '../../driver/workers/admission-queue.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
 import type { WaitOptions } from '../waits.js';
-import type { AdmissionQueue, Holder } from './admission-queue.js';
 
 /** Waits for bytes of the queue that a grant belongs to. */
 export type Ask = (holder: Holder, bytes: number, options: WaitOptions) => Promise<unknown>;

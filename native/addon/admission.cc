@@ -1,0 +1,666 @@
+#include "addon/admission.h"
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "addon/bindings.h"
+#include "addon/orphans.h"
+
+namespace cistern {
+
+namespace admissions {
+
+// As JavaScript numbers them.
+enum class Outcome { kAdmitted = 0, kRefused = 1, kEnded = 2 };
+
+struct Decided {
+  std::uint64_t request;
+  Outcome outcome;
+  std::uint64_t holder;
+};
+
+struct Holder {
+  AdmissionMember* member;
+  double priority;
+  std::int64_t promised;
+  int waits;
+};
+
+using Holders = std::map<std::uint64_t, Holder>;
+
+}  // namespace admissions
+
+struct AdmissionMember {
+  AdmissionMember(std::shared_ptr<AdmissionQueue> its_queue, Environment& environment)
+      : queue(std::move(its_queue)), loop(environment.loop), environment_id(environment.id()) {}
+
+  const std::shared_ptr<AdmissionQueue> queue;
+  const std::shared_ptr<EventLoop> loop;
+  const std::uint64_t environment_id;
+
+  // The mutex of all queues guards these.
+  std::int64_t outside = 0;                  // bytes allocated outside of every grant
+  std::int64_t ended = 0;                    // bytes still allocated of ended grants
+  std::size_t waiting = 0;                   // requests
+  std::vector<admissions::Decided> decided;  // has room for one of each waiting request
+  bool is_open = true;                       // may ask for more
+  std::size_t keeping_alive = 0;             // its requests that keep the environment alive, decided or not
+};
+
+namespace admissions {
+
+struct Request {
+  std::uint64_t number;
+  AdmissionMember* member;
+  std::int64_t bytes;
+  double priority;
+  std::uint64_t holder;  // who made it, if that holds something; else 0
+  bool grows;
+  std::int64_t overtaken;
+  Holders::node_type admitted;  // the new holder, made before it is needed, so that admitting cannot fail
+};
+
+using Requests = std::list<Request>;
+
+}  // namespace admissions
+
+class AdmissionQueue {
+ public:
+  using Holders = admissions::Holders;
+  using Outcome = admissions::Outcome;
+  using Request = admissions::Request;
+  using Requests = admissions::Requests;
+
+  struct Ended {
+    std::uint64_t environment;
+    std::int64_t bytes;
+  };
+
+  AdmissionQueue(std::string its_name, std::int64_t its_limit, std::int64_t its_overtakes)
+      : name(std::move(its_name)), limit(its_limit), overtakes(its_overtakes) {}
+
+  const std::string name;  // empty: of one adaptor
+  const std::int64_t limit;
+  const std::int64_t overtakes;
+
+  // The mutex guards the rest.
+  const AdmissionMember* caller = nullptr;  // takes what is decided at the end of its call
+  std::vector<AdmissionMember*> members;
+  Holders holders;
+  Requests waiting;
+  std::vector<Ended> left;  // by ended environments
+  std::int64_t committed = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t admitted = 0;
+  std::uint64_t overtook = 0;
+  std::uint64_t deadlocks = 0;
+
+  // Throws std::bad_alloc before anything is changed.
+  std::uint64_t Ask(AdmissionMember& member, std::int64_t bytes, double priority, std::uint64_t holder, bool grows);
+  bool Withdraw(const AdmissionMember& member, std::uint64_t request);
+  void GiveBack(std::int64_t bytes) {
+    committed -= bytes;
+    Advance();
+  }
+  void End(Holders::iterator holder, std::int64_t used);
+  void EndWaitsOf(AdmissionMember& member);
+  // Ends what a member holds. Its loose bytes are left to the caller.
+  void EndHoldersOf(AdmissionMember& member);
+  void Settle();
+  void Advance();
+  // The number of an invariant that does not hold, or 0.
+  int Broken() const;
+  // Whether somebody may ask for more, or has something.
+  bool IsInUse() const {
+    return committed > 0 || std::any_of(members.begin(), members.end(), [](const AdmissionMember* each) { return each->is_open; });
+  }
+
+ private:
+  bool Fits(const Request& request) const { return request.bytes <= limit - committed; }
+  void AdmitFitting();
+  void Admit(Requests::iterator request);
+  void Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder);
+  bool AllHoldersWait() const;
+  Requests::iterator Victim();
+};
+
+namespace {
+
+struct Admissions {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<AdmissionQueue>> by_name;
+};
+
+Admissions& AllAdmissions() {
+  static Admissions& admissions = *new Admissions;
+  return admissions;
+}
+
+void WakeForAdmissions(AdmissionMember& member) {
+  member.loop->has_admissions = true;
+  const std::lock_guard<std::mutex> lock(member.loop->mutex);
+  member.loop->PostWake();
+}
+
+bool ComesBefore(const admissions::Request& one, const admissions::Request& other) {
+  const bool one_holds = one.holder != 0;
+  const bool other_holds = other.holder != 0;
+  return one_holds != other_holds ? one_holds : one.priority > other.priority;
+}
+
+}  // namespace
+
+std::uint64_t AdmissionQueue::Ask(AdmissionMember& member, std::int64_t bytes, double priority, std::uint64_t holder, bool grows) {
+  Requests request;
+  request.push_back({requests + 1, &member, bytes, priority, holder, grows, 0, {}});
+  if (!grows) {
+    Holders made;
+    made.emplace(0, admissions::Holder{&member, priority, bytes, 0});
+    request.front().admitted = made.extract(made.begin());
+  }
+  member.decided.reserve(member.decided.size() + member.waiting + 1);
+  requests += 1;
+  member.waiting += 1;
+  if (holder != 0) holders.at(holder).waits += 1;
+  auto place = waiting.end();
+  while (place != waiting.begin() && ComesBefore(request.front(), *std::prev(place))) --place;
+  waiting.splice(place, request);
+  const std::uint64_t number = requests;
+  Advance();
+  return number;
+}
+
+bool AdmissionQueue::Withdraw(const AdmissionMember& member, std::uint64_t number) {
+  const auto is_it = [&](const Request& each) { return each.number == number && each.member == &member; };
+  const auto found = std::find_if(waiting.begin(), waiting.end(), is_it);
+  if (found == waiting.end()) return false;
+  found->member->waiting -= 1;
+  if (found->holder != 0) holders.at(found->holder).waits -= 1;
+  waiting.erase(found);
+  Advance();
+  return true;
+}
+
+void AdmissionQueue::End(Holders::iterator holder, std::int64_t used) {
+  for (auto request = waiting.begin(); request != waiting.end();) {
+    const auto each = request++;
+    if (each->holder == holder->first) Decide(each, Outcome::kEnded, 0);
+  }
+  const std::int64_t unused = holder->second.promised - used;
+  holder->second.member->ended += used;
+  holders.erase(holder);
+  GiveBack(unused);
+}
+
+void AdmissionQueue::EndWaitsOf(AdmissionMember& member) {
+  for (auto request = waiting.begin(); request != waiting.end();) {
+    const auto each = request++;
+    if (each->member == &member) Decide(each, Outcome::kEnded, 0);
+  }
+  Advance();
+}
+
+void AdmissionQueue::EndHoldersOf(AdmissionMember& member) {
+  for (auto holder = holders.begin(); holder != holders.end();) {
+    const auto each = holder++;
+    if (each->second.member == &member) End(each, 0);
+  }
+}
+
+void AdmissionQueue::Settle() {
+  const auto is_freed = [this](Ended& each) {
+    const std::int64_t bytes = std::min(each.bytes, static_cast<std::int64_t>(BytesLeftBy(each.environment)));
+    committed -= each.bytes - bytes;
+    each.bytes = bytes;
+    return bytes == 0;
+  };
+  left.erase(std::remove_if(left.begin(), left.end(), is_freed), left.end());
+  Advance();
+}
+
+// Admits whom it can, and refuses somebody if nobody could ever go on.
+void AdmissionQueue::Advance() {
+  AdmitFitting();
+  while (AllHoldersWait()) {
+    deadlocks += 1;
+    Decide(Victim(), Outcome::kRefused, 0);
+    AdmitFitting();
+  }
+}
+
+void AdmissionQueue::AdmitFitting() {
+  bool is_closed = false;
+  for (auto request = waiting.begin(); request != waiting.end();) {
+    const bool is_new = request->holder == 0;
+    if (is_closed && is_new) return;
+    if (Fits(*request)) {
+      if (is_new) {
+        for (auto earlier = waiting.begin(); earlier != request; ++earlier) {
+          earlier->overtaken += 1;
+          overtook += 1;
+        }
+      }
+      Admit(request);
+      request = waiting.begin();
+      is_closed = false;
+    } else {
+      is_closed = is_closed || request->overtaken >= overtakes;
+      ++request;
+    }
+  }
+}
+
+void AdmissionQueue::Admit(Requests::iterator request) {
+  committed += request->bytes;
+  admitted += 1;
+  std::uint64_t number = request->holder;
+  if (request->grows) {
+    holders.at(number).promised += request->bytes;
+  } else {
+    number = admitted;
+    request->admitted.key() = number;
+    holders.insert(std::move(request->admitted));
+  }
+  Decide(request, Outcome::kAdmitted, number);
+}
+
+void AdmissionQueue::Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder) {
+  AdmissionMember& member = *request->member;
+  if (request->holder != 0) holders.at(request->holder).waits -= 1;
+  member.waiting -= 1;
+  member.decided.push_back({request->number, outcome, holder});
+  waiting.erase(request);
+  if (&member != caller) WakeForAdmissions(member);
+}
+
+bool AdmissionQueue::AllHoldersWait() const {
+  if (waiting.empty() || waiting.front().holder == 0) return false;
+  bool any = false;
+  for (const auto& [number, holder] : holders) {
+    if (holder.promised == 0) continue;
+    if (holder.waits == 0) return false;
+    any = true;
+  }
+  return any;
+}
+
+// The request of the youngest holder of the lowest priority.
+admissions::Requests::iterator AdmissionQueue::Victim() {
+  auto victim = waiting.end();
+  for (auto request = waiting.begin(); request != waiting.end() && request->holder != 0; ++request) {
+    const admissions::Holder& holder = holders.at(request->holder);
+    if (holder.promised == 0) continue;
+    if (victim != waiting.end()) {
+      const admissions::Holder& least = holders.at(victim->holder);
+      const bool is_less = holder.priority != least.priority ? holder.priority < least.priority : request->holder > victim->holder;
+      if (!is_less) continue;
+    }
+    victim = request;
+  }
+  return victim;
+}
+
+int AdmissionQueue::Broken() const {
+  std::int64_t sum = 0;
+  for (const AdmissionMember* member : members) sum += member->outside + member->ended;
+  for (const Ended& each : left) sum += each.bytes;
+  for (const auto& [number, holder] : holders) sum += holder.promised;
+  if (sum != committed || committed > limit) return 1;
+  if (AllHoldersWait()) return 2;
+  bool is_closed = false;
+  for (const Request& request : waiting) {
+    if (request.overtaken > overtakes) return 3;
+    if (is_closed && request.holder == 0) break;
+    if (Fits(request)) return 4;
+    is_closed = is_closed || request.overtaken == overtakes;
+  }
+  return 0;
+}
+
+namespace {
+
+std::unique_lock<std::mutex> LockAdmissions() { return std::unique_lock<std::mutex>(AllAdmissions().mutex); }
+
+// A call for a member, which takes what it decides for that by itself.
+class AdmissionCall {
+ public:
+  explicit AdmissionCall(AdmissionMember& member) : lock_(LockAdmissions()), queue_(*member.queue) { queue_.caller = &member; }
+  ~AdmissionCall() { queue_.caller = nullptr; }
+  AdmissionCall(const AdmissionCall&) = delete;
+  AdmissionCall& operator=(const AdmissionCall&) = delete;
+
+ private:
+  const std::unique_lock<std::mutex> lock_;
+  AdmissionQueue& queue_;
+};
+
+// The mutex must be held.
+void LeaveQueue(AdmissionMember& member) {
+  const std::shared_ptr<AdmissionQueue> queue = member.queue;
+  queue->EndWaitsOf(member);
+  queue->EndHoldersOf(member);
+  const auto place = std::find(queue->members.begin(), queue->members.end(), &member);
+  if (place != queue->members.end()) queue->members.erase(place);
+  queue->committed -= member.outside + member.ended;
+  auto& by_name = AllAdmissions().by_name;
+  const auto known = by_name.find(queue->name);
+  if (queue->members.empty() && known != by_name.end() && known->second == queue) by_name.erase(known);
+}
+
+Status FindMember(Environment& environment, const Napi::Value& value, AdmissionEntry** member) {
+  std::uint64_t handle;
+  if (!ReadInteger(value, &handle)) return kInvalidArgument;
+  return environment.admissions.Find(static_cast<double>(handle), member);
+}
+
+// The holder of a number, if the member's adaptor was promised its bytes.
+Status FindHolder(AdmissionMember& member, std::uint64_t number, admissions::Holders::iterator* holder) {
+  *holder = member.queue->holders.find(number);
+  return *holder != member.queue->holders.end() && (*holder)->second.member == &member ? kSuccess : kStaleHandle;
+}
+
+// What every call tells that may have decided requests: whether there are outcomes for the member, and whether
+// anybody waits.
+void TellState(Environment& environment, const AdmissionMember& member) {
+  environment.Out(1, static_cast<double>(member.decided.size()));
+  environment.Out(2, static_cast<double>(member.queue->waiting.size()));
+}
+
+void LetGoOf(Environment& environment, AdmissionMember& member) {
+  if (member.keeping_alive == 0) return;
+  member.keeping_alive -= 1;
+  environment.LetGo();
+}
+
+}  // namespace
+
+void DeliverAdmissions(Environment& environment) {
+  if (!environment.loop->has_admissions.exchange(false) || environment.on_admissions.IsEmpty()) return;
+  environment.CallBack(environment.on_admissions);
+}
+
+void EndAdmissionsOf(Environment& environment) {
+  const auto lock = LockAdmissions();
+  environment.admissions.ForEach([&](std::uint64_t, const AdmissionEntry& member) {
+    AdmissionQueue& queue = *member->queue;
+    std::int64_t bytes = member->outside + member->ended;
+    for (const auto& [number, holder] : queue.holders) bytes += holder.member == member.get() ? holder.promised : 0;
+    bytes = std::min(bytes, static_cast<std::int64_t>(BytesLeftBy(environment.id())));
+    // Before others are admitted: the memory is still allocated. Without room for a note of it, it counts as free.
+    if (!queue.name.empty() && bytes > 0 && queue.members.size() > 1) {
+      try {
+        queue.left.push_back({environment.id(), bytes});
+        queue.committed += bytes;
+      } catch (const std::bad_alloc&) {
+      }
+    }
+    LeaveQueue(*member);
+    queue.Settle();
+  });
+}
+
+Status OnAdmissions(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) return kInvalidArgument;
+  environment.on_admissions = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status OpenAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  std::string name;
+  std::uint64_t limit;
+  std::uint64_t overtakes;
+  if (!ReadString(info[0], &name) || !ReadInteger(info[1], &limit) || !ReadInteger(info[2], &overtakes)) return kInvalidArgument;
+  const auto lock = LockAdmissions();
+  auto& by_name = AllAdmissions().by_name;
+  const auto known = name.empty() ? by_name.end() : by_name.find(name);
+  const auto queue = known != by_name.end() && known->second->IsInUse()
+                         ? known->second
+                         : std::make_shared<AdmissionQueue>(name, static_cast<std::int64_t>(limit), static_cast<std::int64_t>(overtakes));
+  const auto member = std::make_shared<AdmissionMember>(queue, environment);
+  queue->members.reserve(queue->members.size() + 1);
+  if (!name.empty()) by_name[name] = queue;
+  const std::uint64_t handle = environment.admissions.Add(member);
+  if (handle == 0) {
+    LeaveQueue(*member);
+    return kHostOutOfMemory;
+  }
+  queue->members.push_back(member.get());
+  environment.Out(1, static_cast<double>(handle));
+  environment.Out(2, static_cast<double>(queue->limit));
+  environment.Out(3, static_cast<double>(queue->overtakes));
+  return kSuccess;
+}
+
+Status CloseAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  const AdmissionEntry member = *found;
+  const auto lock = LockAdmissions();
+  LeaveQueue(*member);
+  member->queue->Advance();
+  while (member->keeping_alive > 0) LetGoOf(environment, *member);
+  environment.admissions.Remove(static_cast<std::uint64_t>(info[0].As<Napi::Number>().DoubleValue()));
+  return kSuccess;
+}
+
+Status TakeUnpromised(Environment& environment) {
+  std::uint64_t bytes;
+  AdmissionEntry* found;
+  if (!environment.In(1, &bytes)) return kInvalidArgument;
+  const Status status = environment.admissions.Find(environment.In(0), &found);
+  if (status != kSuccess) return status;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  AdmissionQueue& queue = *member.queue;
+  const bool fits = static_cast<std::int64_t>(bytes) <= queue.limit - queue.committed;
+  if (fits) {
+    queue.committed += static_cast<std::int64_t>(bytes);
+    member.outside += static_cast<std::int64_t>(bytes);
+  }
+  environment.Out(1, fits ? 1 : 0);
+  return kSuccess;
+}
+
+// What was allocated outside of grants, or by a grant that has ended, is free.
+Status GiveUnpromised(Environment& environment) {
+  std::uint64_t bytes;
+  AdmissionEntry* found;
+  if (!environment.In(1, &bytes)) return kInvalidArgument;
+  const bool was_promised = environment.In(2) == 1;
+  const Status status = environment.admissions.Find(environment.In(0), &found);
+  if (status != kSuccess) return status;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  std::int64_t& loose = was_promised ? member.ended : member.outside;
+  if (static_cast<std::int64_t>(bytes) > loose) return kInvalidArgument;
+  loose -= static_cast<std::int64_t>(bytes);
+  member.queue->GiveBack(static_cast<std::int64_t>(bytes));
+  TellState(environment, member);
+  return kSuccess;
+}
+
+Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  std::uint64_t bytes;
+  std::uint64_t holder;
+  double priority;
+  bool grows;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &bytes) || !ReadNumber(info[2], &priority) || !ReadInteger(info[3], &holder)) return kInvalidArgument;
+  if (!ReadBoolean(info[4], &grows) || !(priority == priority) || (grows && holder == 0)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  AdmissionQueue& queue = *member.queue;
+  admissions::Holders::iterator asking;
+  if (holder != 0) {
+    const Status known = FindHolder(member, holder, &asking);
+    if (known != kSuccess) return known;
+  }
+  const std::int64_t most = queue.limit - (grows ? asking->second.promised : 0);
+  if (static_cast<std::int64_t>(bytes) > most) return kInvalidArgument;
+  const std::size_t before = member.waiting;
+  const std::uint64_t request = queue.Ask(member, static_cast<std::int64_t>(bytes), priority, holder, grows);
+  const bool is_shared = !queue.name.empty();
+  if (is_shared) {
+    // Others may give back what it waits for.
+    member.keeping_alive += 1;
+    environment.KeepAlive();
+    if (member.waiting > before) {
+      for (AdmissionMember* other : queue.members) {
+        if (other->environment_id != environment.id()) WakeForAdmissions(*other);
+      }
+    }
+  }
+  TellState(environment, member);
+  environment.Out(3, static_cast<double>(request));
+  return kSuccess;
+}
+
+Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  std::uint64_t request;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &request)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  const bool was_waiting = member.queue->Withdraw(member, request);
+  if (was_waiting) LetGoOf(environment, member);
+  TellState(environment, member);
+  environment.Out(3, was_waiting ? 1 : 0);
+  return kSuccess;
+}
+
+Status ShrinkAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  std::uint64_t number;
+  std::uint64_t bytes;
+  admissions::Holders::iterator holder;
+  Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &number) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  status = FindHolder(member, number, &holder);
+  if (status != kSuccess) return status;
+  if (static_cast<std::int64_t>(bytes) > holder->second.promised) return kInvalidArgument;
+  holder->second.promised -= static_cast<std::int64_t>(bytes);
+  member.queue->GiveBack(static_cast<std::int64_t>(bytes));
+  TellState(environment, member);
+  return kSuccess;
+}
+
+Status EndAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  std::uint64_t number;
+  std::uint64_t used;
+  admissions::Holders::iterator holder;
+  Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &number) || !ReadInteger(info[2], &used)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  status = FindHolder(member, number, &holder);
+  if (status != kSuccess) return status;
+  if (static_cast<std::int64_t>(used) > holder->second.promised) return kInvalidArgument;
+  member.queue->End(holder, static_cast<std::int64_t>(used));
+  TellState(environment, member);
+  return kSuccess;
+}
+
+Status StopAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  member.is_open = false;
+  member.queue->EndWaitsOf(member);
+  TellState(environment, member);
+  return kSuccess;
+}
+
+Status TakeAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  environment.Out(1, 0);
+  if (member.decided.empty()) return kSuccess;
+  const admissions::Decided decided = member.decided.front();
+  member.decided.erase(member.decided.begin());
+  LetGoOf(environment, member);
+  environment.Out(1, static_cast<double>(decided.request));
+  environment.Out(2, static_cast<double>(decided.outcome));
+  environment.Out(3, static_cast<double>(decided.holder));
+  return kSuccess;
+}
+
+Status ReadAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  const auto lock = LockAdmissions();
+  const AdmissionQueue& queue = *(*found)->queue;
+  std::int64_t outside = 0;
+  for (const AdmissionMember* member : queue.members) outside += member->outside;
+  std::int64_t wanted = 0;
+  for (const admissions::Request& request : queue.waiting) wanted += request.bytes;
+  const auto holds = [](const admissions::Holders::value_type& each) { return each.second.promised > 0; };
+  int cell = 1;
+  for (const std::int64_t number : {
+           queue.committed,
+           outside,
+           static_cast<std::int64_t>(std::count_if(queue.holders.begin(), queue.holders.end(), holds)),
+           static_cast<std::int64_t>(queue.waiting.size()),
+           wanted,
+           queue.waiting.empty() ? std::int64_t{0} : queue.waiting.front().bytes,
+           static_cast<std::int64_t>(queue.admitted),
+           static_cast<std::int64_t>(queue.overtook),
+           static_cast<std::int64_t>(queue.deadlocks),
+       }) {
+    environment.Out(cell++, static_cast<double>(number));
+  }
+  return kSuccess;
+}
+
+Status ValidateAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  const auto lock = LockAdmissions();
+  environment.Out(1, (*found)->queue->Broken());
+  return kSuccess;
+}
+
+Status SettleAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  const AdmissionEntry member = *found;
+  bool is_left;
+  {
+    const auto lock = LockAdmissions();
+    is_left = !member->queue->left.empty();
+  }
+  if (is_left) {
+    if (environment.driver != nullptr) environment.ReapOrphans();
+    // Another environment may have taken them first.
+    AwaitFrees();
+  }
+  const AdmissionCall call(*member);
+  member->queue->Settle();
+  TellState(environment, *member);
+  return kSuccess;
+}
+
+}  // namespace cistern

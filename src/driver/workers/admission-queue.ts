@@ -1,0 +1,240 @@
+import { LiveInstances } from '../../basics/live-instances.js';
+import { mailbox, native } from '../native.js';
+import { check } from '../status.js';
+import { finalizationRegistry } from './finalization.js';
+
+/** Who holds promised bytes. */
+export interface Holder {
+  /** In the order of admission, in all environments that share the queue. */
+  readonly number: number;
+  readonly priority: number;
+  promisedBytes: number;
+  /** Bytes that are allocated. At most `promisedBytes`, until it has ended. */
+  usedBytes: number;
+  isEnded: boolean;
+  /** Live allocations that are taken from it, and its place among those who have some. */
+  allocations: number;
+  place: number;
+}
+
+/** How a request ended: `undefined` if it was withdrawn by whoever made it. */
+export type Outcome = { readonly kind: 'admitted'; readonly holder: Holder } | { readonly kind: 'refused' | 'ended' };
+
+export interface AdmissionRequest {
+  readonly bytes: number;
+  readonly priority: number;
+  readonly holder?: Holder | undefined;
+  /** @defaultValue false */
+  readonly grows?: boolean;
+  /** Called once, perhaps within the call of `ask`, unless the request is withdrawn. Must not call back. */
+  readonly settle: (outcome: Outcome) => void;
+}
+
+/** What a queue has promised, to all environments that share it. */
+export interface QueueState {
+  /** Bytes that nobody else can have: promised, or still allocated. */
+  readonly committedBytes: number;
+  readonly outsideBytes: number;
+  readonly holders: number;
+  readonly waiting: number;
+  readonly waitingBytes: number;
+  /** What the first that waits wants. */
+  readonly firstBytes: number;
+  readonly admitted: number;
+  readonly overtakes: number;
+  readonly deadlocks: number;
+}
+
+const outcomes = ['admitted', 'refused', 'ended'] as const;
+
+function close(handle: number): void {
+  native().closeAdmission(handle);
+  check('leave a queue for memory');
+}
+
+const unreachable = finalizationRegistry<number>('admission queue', 'CISTERN_UNREACHABLE_ADMISSION', close);
+const queues = new LiveInstances<AdmissionQueue>();
+let isListening = false;
+
+/**
+ * Who may have how many bytes of a limit, and who waits for them, in the order that
+ * `native/addon/admission.h` describes. Adaptors of several environments share one by its name. It knows only numbers.
+ *
+ * What a holder uses of its promise is counted here, and the rest there: allocations in the scope of a
+ * grant cross no boundary.
+ */
+export class AdmissionQueue {
+  readonly limitBytes: number;
+  readonly maximumOvertakes: number;
+  readonly #handle: number;
+  readonly #stillWaiting: () => void;
+  readonly #requests = new Map<number, AdmissionRequest>();
+
+  /**
+   * @param name of a queue for all environments; empty: for this object
+   * @param stillWaiting called when bytes were given back, or another environment asked, and somebody waits nevertheless; it may
+   * give more back, and must not throw
+   */
+  constructor(name: string, limitBytes: number, maximumOvertakes: number, stillWaiting: () => void) {
+    this.#stillWaiting = stillWaiting;
+    native().openAdmission(name, limitBytes, maximumOvertakes);
+    check('make a queue for memory');
+    this.#handle = mailbox[1] as number;
+    this.limitBytes = mailbox[2] as number;
+    this.maximumOvertakes = mailbox[3] as number;
+    unreachable.register(this, this.#handle);
+    if (name !== '') listen(this);
+  }
+
+  /** Whether something waits, and what is promised: of all environments that share the queue. */
+  read(): QueueState {
+    native().readAdmission(this.#handle);
+    check('read a queue for memory');
+    const [, committedBytes, outsideBytes, holders, waiting, waitingBytes, firstBytes, admitted, overtakes, deadlocks] =
+      mailbox as unknown as readonly number[] & readonly [number, number, number, number, number, number, number, number, number, number];
+    return { committedBytes, outsideBytes, holders, waiting, waitingBytes, firstBytes, admitted, overtakes, deadlocks };
+  }
+
+  /** Takes bytes for no holder, whoever waits. Returns false if they are not free. */
+  takeOutside(bytes: number): boolean {
+    mailbox[0] = this.#handle;
+    mailbox[1] = bytes;
+    native().takeUnpromised();
+    if (mailbox[0] !== 0) check('take memory');
+    return mailbox[1] === 1;
+  }
+
+  giveOutside(bytes: number): void {
+    this.#giveUnpromised(bytes, 0);
+  }
+
+  /** Uses promised bytes. Returns false if so many are not left. */
+  use(holder: Holder, bytes: number): boolean {
+    if (bytes > holder.promisedBytes - holder.usedBytes) return false;
+    holder.usedBytes += bytes;
+    return true;
+  }
+
+  /** What was used is free; of an ended holder, for others. */
+  unuse(holder: Holder, bytes: number): void {
+    holder.usedBytes -= bytes;
+    if (holder.isEnded) this.#giveUnpromised(bytes, 1);
+  }
+
+  /**
+   * Asks for bytes, and waits for them if need be. They must be less than the limit, with what the holder has if it grows.
+   * @returns the number of the request
+   */
+  ask(request: AdmissionRequest): number {
+    const { bytes, priority, holder, grows = false } = request;
+    native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows);
+    check('ask for memory');
+    const number = mailbox[3] as number;
+    this.#requests.set(number, request);
+    this.#deliver(mailbox[1] as number);
+    return number;
+  }
+
+  /** Ends the wait of a request, if it is still waiting. Returns whether it was. */
+  withdraw(number: number): boolean {
+    native().withdrawAdmission(this.#handle, number);
+    check('withdraw a request for memory');
+    const wasWaiting = mailbox[3] === 1;
+    if (wasWaiting) this.#requests.delete(number);
+    this.#deliver(mailbox[1] as number);
+    return wasWaiting;
+  }
+
+  /** Takes promised bytes back that are not used. */
+  shrink(holder: Holder, bytes: number): void {
+    native().shrinkAdmission(this.#handle, holder.number, bytes);
+    check('give promised memory back');
+    holder.promisedBytes -= bytes;
+    this.#gaveBack();
+  }
+
+  /** The holder needs nothing more. What it uses stays committed until it is free. */
+  end(holder: Holder): void {
+    if (holder.isEnded) return;
+    native().endAdmission(this.#handle, holder.number, holder.usedBytes);
+    check('end a grant');
+    holder.isEnded = true;
+    this.#gaveBack();
+  }
+
+  /** Ends every wait of this object, which asks for no more. */
+  stop(): void {
+    native().stopAdmission(this.#handle);
+    check('end waits for memory');
+    this.#deliver(mailbox[1] as number);
+  }
+
+  /** Frees what ended environments have left, if they had a part of the limit. */
+  settle(): void {
+    native().settleAdmission(this.#handle);
+    check('free what ended workers left');
+    this.#gaveBack();
+  }
+
+  /** Throws if an invariant does not hold. For tests. */
+  validate(): void {
+    native().validateAdmission(this.#handle);
+    check('validate a queue for memory');
+    if (mailbox[1] !== 0) throw new Error(`admission: invariant ${mailbox[1]} does not hold`);
+  }
+
+  /** @internal Requests were decided elsewhere, or somebody waits. */
+  wake(): void {
+    this.#deliver(Number.POSITIVE_INFINITY);
+    if (this.read().waiting > 0) this.#stillWaiting();
+  }
+
+  #giveUnpromised(bytes: number, ofEnded: 0 | 1): void {
+    mailbox[0] = this.#handle;
+    mailbox[1] = bytes;
+    mailbox[2] = ofEnded;
+    native().giveUnpromised();
+    if (mailbox[0] !== 0) check('give memory back');
+    this.#gaveBack();
+  }
+
+  /** After a call that gave bytes back. */
+  #gaveBack(): void {
+    const [, decided, waiting] = mailbox as unknown as readonly [number, number, number];
+    if (decided > 0) this.#deliver(decided);
+    if (waiting > 0) this.#stillWaiting();
+  }
+
+  /** Tells what became of at most so many requests. */
+  #deliver(most: number): void {
+    for (let left = most; left > 0; left--) {
+      native().takeAdmission(this.#handle);
+      check('take what became of a request');
+      const [, number, kind, holder] = mailbox as unknown as readonly [number, number, 0 | 1 | 2, number];
+      if (number === 0) return;
+      const request = this.#requests.get(number) as AdmissionRequest;
+      this.#requests.delete(number);
+      const outcome = outcomes[kind];
+      if (outcome === 'admitted') request.settle({ kind: outcome, holder: admit(request, holder) });
+      else request.settle({ kind: outcome });
+    }
+  }
+}
+
+function admit({ bytes, priority, holder, grows = false }: AdmissionRequest, number: number): Holder {
+  if (!grows) return { number, priority, promisedBytes: bytes, usedBytes: 0, isEnded: false, allocations: 0, place: 0 };
+  const growing = holder as Holder;
+  growing.promisedBytes += bytes;
+  return growing;
+}
+
+/** From now on, a queue is told what other environments do. */
+function listen(queue: AdmissionQueue): void {
+  queues.add(queue);
+  if (isListening) return;
+  native().onAdmissions(() => {
+    for (const each of queues.all()) each.wake();
+  });
+  check('wait for memory');
+  isListening = true;
+}
