@@ -17,7 +17,7 @@ const wasm2c = fileURLToPath(import.meta.resolve('wabt/bin/wasm2c'));
 async function compile() {
   const { default: binaryen } = await import('assemblyscript/binaryen');
   const textOf = (name) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : null);
-  const module = binaryen.readBinary(await compileWith(textOf, '-O0'));
+  const module = binaryen.readBinary(await compileWith(textOf, '-O0', ['free-space-index']));
   const { BulkMemory, BulkMemoryOpt, MutableGlobals, NontrappingFPToInt, SignExt } = binaryen.Features;
   module.setFeatures(BulkMemory | BulkMemoryOpt | MutableGlobals | NontrappingFPToInt | SignExt);
   binaryen.setDebugInfo(true);

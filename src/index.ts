@@ -67,6 +67,7 @@ export {
 } from './driver/memory/managed-memory.js';
 export type { MemoryPoolUsage } from './driver/memory/memory-pool.js';
 export type { MemoryKind } from './driver/memory/plain-memory.js';
+export type { ThreadSafeArenaStatistics } from './driver/memory/thread-safe-arena.js';
 export {
   copy,
   copyFromHost,

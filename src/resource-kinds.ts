@@ -129,7 +129,6 @@ export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resourc
 export {
   ThreadSafeArenaMemoryResource,
   type ThreadSafeArenaMemoryResourceOptions,
-  type ThreadSafeArenaStatistics,
 } from './resources/thread-safe-arena-memory-resource.js';
 export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
 

@@ -2,6 +2,7 @@
 #ifndef CISTERN_TEST_THREAD_SAFE_FIXTURE_H_
 #define CISTERN_TEST_THREAD_SAFE_FIXTURE_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -131,7 +132,7 @@ class Resource {
 
   const cistern_thread_safe_resource* c = nullptr;
   std::weak_ptr<ThreadSafeArena> arena;
-  int waits = 0;
+  std::atomic<int> waits{0};
 
  private:
   static std::uint64_t Handle(Stream stream) { return reinterpret_cast<std::uintptr_t>(stream); }

@@ -45,6 +45,28 @@ export function assertPointer(pointer: unknown, name = 'pointer'): asserts point
   assertBytes(pointer, name);
 }
 
+/** The most allocations of one call. */
+const maximumMany = 2 ** 20;
+
+/** An array of numbers for a call that stands for many. */
+export function assertMany(values: unknown, name: string): asserts values is Float64Array {
+  if (!(values instanceof Float64Array)) throw new ArgumentTypeError(`${name} must be a Float64Array, got ${formatValue(values)}`);
+  if (values.length > maximumMany) throw new ArgumentRangeError(`${name} must have at most ${maximumMany} elements, got ${values.length}`);
+}
+
+/** Arrays of pointers and of as many sizes. */
+export function assertManyPairs(pointers: unknown, sizes: unknown): asserts pointers is Float64Array {
+  assertMany(pointers, 'pointers');
+  assertMany(sizes, 'sizes');
+  if (pointers.length === sizes.length) return;
+  throw new ArgumentRangeError(`pointers and sizes must have as many elements, got ${pointers.length} and ${sizes.length}`);
+}
+
+/** Every element is a number of bytes. */
+export function assertEachBytes(values: Float64Array, name: string): void {
+  for (let i = 0; i < values.length; i++) assertBytes(values[i], `${name}[${i}]`);
+}
+
 /** The names of the options that a function knows. */
 export type OptionNames = ReadonlySet<string>;
 

@@ -46,6 +46,11 @@ export function intercept(resource: MemoryResource, interceptor: Interceptor): v
   };
 }
 
+/** Whether anybody looks on at the calls of a resource, each of which must then be made. */
+export function isIntercepted(resource: MemoryResource): boolean {
+  return Object.hasOwn(resource, 'allocate');
+}
+
 /** Offers an interceptor to every resource of cistern's own classes that is constructed from now on. */
 export function interceptConstruction(choose: InterceptorChoice): void {
   choices.push(choose);

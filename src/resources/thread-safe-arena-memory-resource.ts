@@ -3,7 +3,7 @@ import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import { type GlobalArenaMemoryKind, globalArenaMemoryKinds } from '../driver/memory/global-arena.js';
-import { nativeDeallocationPolicies, ThreadSafeArena } from '../driver/memory/thread-safe-arena.js';
+import { nativeDeallocationPolicies, ThreadSafeArena, type ThreadSafeArenaStatistics } from '../driver/memory/thread-safe-arena.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,
@@ -39,18 +39,6 @@ const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({
   name: true,
   superblockBytes: true,
 });
-
-/** Statistics of a {@link ThreadSafeArenaMemoryResource}: those of all threads. */
-export interface ThreadSafeArenaStatistics {
-  /** Bytes that are allocated, as they were asked for. */
-  readonly liveBytes: number;
-  readonly liveAllocations: number;
-  /** Bytes that it has of the global arena, in whole superblocks. */
-  readonly reservedBytes: number;
-  readonly peakReservedBytes: number;
-  /** How many threads have allocated from it at the same time at most, this one included. */
-  readonly threads: number;
-}
 
 /**
  * Memory that every thread of an addon may allocate and free: those of libuv on which `Napi::AsyncWorker`
@@ -133,11 +121,11 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
 
   /** Bytes that all threads have of the global arena through this resource, in whole superblocks; 0 once it is disposed. */
   get reservedBytes(): number {
-    return this.#isDisposed ? 0 : this.#arena.usage().reservedBytes;
+    return this.#isDisposed ? 0 : this.#arena.statistics().reservedBytes;
   }
 
   get peakReservedBytes(): number {
-    return this.#isDisposed ? this.#peakBytes : this.#arena.usage().peakReservedBytes;
+    return this.#isDisposed ? this.#peakBytes : this.#arena.statistics().peakReservedBytes;
   }
 
   resetPeakReservedBytes(): void {
@@ -168,7 +156,7 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
   /** The state of the arenas of all threads. Linear in their number. */
   statistics(): ThreadSafeArenaStatistics {
     if (this.#isDisposed) throw alreadyDisposed('read the statistics', `the ${this.constructor.name}`);
-    return Object.freeze(this.#arena.usage());
+    return Object.freeze(this.#arena.statistics());
   }
 
   isEqual(other: MemoryResource): boolean {

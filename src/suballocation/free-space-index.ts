@@ -87,6 +87,28 @@ export const unitBytes = 256;
 
 const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBlockOf } = indexModule;
 
+let doubles = new Float64Array(memory.buffer);
+
+/** The linear memory, which is another one after it has grown. */
+function linearDoubles(): Float64Array {
+  if (doubles.buffer !== memory.buffer) doubles = new Float64Array(memory.buffer);
+  return doubles;
+}
+
+/** Where an area for so many numbers begins among the doubles. */
+function areaFor(count: number): number {
+  const area = indexModule.numbersFor(count);
+  if (area === 0) throw outOfMemory();
+  return area >> 3;
+}
+
+function writePairs(addresses: Float64Array, sizes: Float64Array): void {
+  const count = addresses.length;
+  const area = areaFor(2 * count);
+  linearDoubles().set(addresses, area);
+  linearDoubles().set(sizes, area + count);
+}
+
 /** Frees the linear memory of indexes that were collected. */
 const collected = new FinalizationRegistry<number>((index) => indexModule.destroyIndex(index));
 
@@ -299,6 +321,34 @@ export class FreeSpaceIndex {
    */
   freeAt(address: number, bytes: number, lane: number): boolean {
     return freeAt(this.#index, address, bytes, lane) === 1;
+  }
+
+  /**
+   * Puts addresses for many sizes in bytes, at most 2^23, in the same places, up to the first that finds no block.
+   * Returns how many. Does none if any size is not a whole number from 1 to 2^31 - 256.
+   */
+  allocateMany(sizes: Float64Array, addresses: Float64Array, lane: number, owner: number): number {
+    const area = areaFor(2 * sizes.length); // so that `freeMany` can undo it
+    linearDoubles().set(sizes, area);
+    const done = indexModule.allocateMany(this.#index, sizes.length, lane, owner);
+    const numbers = linearDoubles();
+    for (let i = 0; i < done; i++) addresses[i] = numbers[area + i] as number;
+    return Math.max(done, 0);
+  }
+
+  /**
+   * The place of the first of many addresses, at most 2^23, at which no block is used with its size, or which comes
+   * twice; or -1. Address 0 is skipped.
+   */
+  firstUnused(addresses: Float64Array, sizes: Float64Array): number {
+    writePairs(addresses, sizes);
+    return indexModule.firstUnused(this.#index, addresses.length);
+  }
+
+  /** Frees the blocks at many addresses into a lane; none if `firstUnused` finds one. Returns what that does. */
+  freeMany(addresses: Float64Array, sizes: Float64Array, lane: number): number {
+    writePairs(addresses, sizes);
+    return indexModule.freeMany(this.#index, addresses.length, lane);
   }
 
   /** Moves every free block of one lane to another, coalescing neighbours. */

@@ -22,14 +22,15 @@
  * blocks that it moves, each of which became free by one `deallocate`. The last search is linear.
  */
 
-import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentRangeError, alreadyFreed, formatPointer, type OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertEachBytes, assertMany, assertManyPairs, assertOptions, optionNames } from '../../basics/validation.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEvents, DeallocationEventsOption, MemoryResource } from '../../memory-resource.js';
+import { isIntercepted } from '../../lifetimes/interceptor.js';
+import type { BulkMemoryResource, DeallocationEvents, DeallocationEventsOption, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
-import { leastBlockBytes } from '../../suballocation/blocks.js';
+import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
 import { growthInPlace } from '../growth-in-place.js';
 import type { StreamOrderedStatistics } from './keeper.js';
@@ -92,7 +93,7 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  * pool.deallocate(pointer, 1 * MiB, stream);
  * ```
  */
-export class PoolMemoryResource extends StreamOrderedMemoryResource {
+export class PoolMemoryResource extends StreamOrderedMemoryResource implements BulkMemoryResource {
   /** @internal */
   static override readonly name = 'PoolMemoryResource';
   protected readonly tries = new Tries(this.keeper, this.index, {
@@ -148,6 +149,88 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource {
   /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): PoolStatistics {
     return Object.freeze({ ...this.keeper.statistics(), merges: this.tries.merges });
+  }
+
+  /**
+   * Allocates so many bytes for each size, in order, as `allocate` does; all of them, or none. What the stream's own
+   * free memory serves is one call of the index for all.
+   * @param sizes up to 2^20 sizes in bytes
+   * @returns the pointers, in the places of their sizes; 0 for zero bytes
+   * @throws what `allocate` throws
+   * @example
+   * ```ts
+   * using pool = new PoolMemoryResource(new CudaMemoryResource());
+   * using stream = new Stream();
+   * const sizes = Float64Array.of(1 * MiB, 256, 4096);
+   * const pointers = pool.allocateMany(sizes, stream);
+   * pool.deallocateMany(pointers, sizes, stream);
+   * ```
+   */
+  allocateMany(sizes: Float64Array, stream: Stream): Float64Array {
+    assertMany(sizes, 'sizes');
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    const pointers = new Float64Array(sizes.length);
+    const done = isIntercepted(this) ? 0 : this.index.allocateMany(sizes, pointers, this.lane.number, this.lane.owner);
+    return done === sizes.length ? pointers : this.#allocateRest(sizes, pointers, done, stream);
+  }
+
+  /** What the index has not allocated, one after the other. */
+  #allocateRest(sizes: Float64Array, pointers: Float64Array, first: number, stream: Stream): Float64Array {
+    let done = first;
+    try {
+      assertEachBytes(sizes, 'sizes');
+      for (; done < sizes.length; done++) pointers[done] = this.allocate(sizes[done] as number, stream);
+    } catch (error) {
+      this.#undo(pointers.subarray(0, done), sizes.subarray(0, done), stream);
+      throw error;
+    }
+    return pointers;
+  }
+
+  /**
+   * Frees many allocations, as `deallocate` does without a fence; all of them, or none.
+   * @param sizes the bytes of each, as they were asked for
+   * @throws what `deallocate` throws; also for a pointer that comes twice
+   */
+  deallocateMany(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+    assertManyPairs(pointers, sizes);
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    if (pointers.length === 0) return;
+    if (isIntercepted(this)) {
+      const wrong = this.index.firstUnused(pointers, sizes);
+      if (wrong !== none) this.#refuse(pointers[wrong] as number, sizes[wrong] as number);
+      else this.#deallocateEach(pointers, sizes, stream);
+      return;
+    }
+    // In the order of a single free.
+    const { lane } = this;
+    if (lane.recordsFrees) lane.record();
+    const wrong = this.index.freeMany(pointers, sizes, lane.number);
+    if (wrong !== none) this.#refuse(pointers[wrong] as number, sizes[wrong] as number);
+    else if (lane.recordsFrees) lane.freeCovered();
+    else lane.freeUnrecorded();
+  }
+
+  #deallocateEach(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+    for (let i = 0; i < pointers.length; i++) this.deallocate(pointers[i] as number, sizes[i] as number, stream);
+  }
+
+  #refuse(pointer: number, bytes: number): void {
+    const isTwice = this.index.usedBlockOf(pointer, bytes) !== none;
+    if (isTwice) throw alreadyFreed(`the ${this.keeper.name} cannot free ${formatPointer(pointer)} twice in one call`);
+    this.keeper.refuseFree(pointer, bytes);
+  }
+
+  /** Frees what was allocated before the rest was refused. Nothing was queued that uses it but waits. */
+  #undo(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+    if (isIntercepted(this)) {
+      this.#deallocateEach(pointers, sizes, stream);
+      return;
+    }
+    if (stream !== this.lastStream) this.enter(stream, 'deallocate');
+    this.index.freeMany(pointers, sizes, this.lane.number);
+    // Some may have come from other streams, after whose work they are free.
+    this.lane.received();
   }
 
   /** @internal */

@@ -13,12 +13,15 @@ export type NativeDeallocationPolicy = keyof typeof NativeDeallocationEvents;
 
 export const nativeDeallocationPolicies = Object.keys(NativeDeallocationEvents) as readonly NativeDeallocationPolicy[];
 
-/** An arena as a whole, as all threads use it. */
-export interface ThreadSafeArenaUsage {
+/** Statistics of a `ThreadSafeArenaMemoryResource`: those of all threads. */
+export interface ThreadSafeArenaStatistics {
+  /** Bytes that are allocated, as they were asked for. */
   readonly liveBytes: number;
   readonly liveAllocations: number;
+  /** Bytes that it has of the global arena, in whole superblocks. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
+  /** How many threads have allocated from it at the same time at most, this one included. */
   readonly threads: number;
 }
 
@@ -28,15 +31,15 @@ export class ThreadSafeArena {
 
   /** Closes the global arena if this fails, and when this is closed. */
   constructor(arena: GlobalArena, events: NativeDeallocationPolicy) {
+    this.#arena = arena;
     native().openThreadSafeArena(arena.number, arena.device.index, NativeDeallocationEvents[events]);
     const status = mailbox[0] as number;
     if (status !== NativeStatus.success) {
-      const error = allocationError(`thread-safe arena ${formatValue(arena.name)}`, 0, status);
+      const error = allocationError(this.#name, 0, status);
       arena.close();
       throw error;
     }
     this.#handle = mailbox[1] as number;
-    this.#arena = arena;
   }
 
   /** @param bytes at least 1 */
@@ -81,11 +84,11 @@ export class ThreadSafeArena {
     this.#checkFree(address, bytes);
   }
 
-  usage(): ThreadSafeArenaUsage {
+  statistics(): ThreadSafeArenaStatistics {
     native().threadSafeStatistics(this.#handle);
     check('read the statistics of a thread-safe arena');
     const [, liveBytes, liveAllocations, reservedBytes, peakReservedBytes, threads] = mailbox as unknown as number[] & { length: 6 };
-    return { liveBytes, liveAllocations, reservedBytes, peakReservedBytes, threads } as ThreadSafeArenaUsage;
+    return { liveBytes, liveAllocations, reservedBytes, peakReservedBytes, threads } as ThreadSafeArenaStatistics;
   }
 
   /** Resets the peak of the reserved bytes to what is reserved now. */
