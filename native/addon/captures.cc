@@ -19,7 +19,7 @@ struct OwnCapture {
   int device;
   std::uint64_t environment;
   int mode;
-  std::uint64_t id;
+  std::uint64_t id;  // 0 until it has begun: another environment may be quicker
   HostNodes functions;
   std::vector<DeviceEvent> events;  // to be destroyed after it
 };
@@ -32,6 +32,18 @@ struct OwnCaptures {
 OwnCaptures& AllOwnCaptures() {
   static OwnCaptures& captures = *new OwnCaptures;
   return captures;
+}
+
+// Whether an environment has begun it on a stream.
+bool IsOf(const OwnCapture& capture, const Environment& environment, Stream stream) {
+  return capture.environment == environment.id() && capture.stream == stream;
+}
+
+// Whether it has begun on a stream, by whatever environment.
+auto IsOn(const Environment& environment, Stream stream) {
+  return [&environment, stream](const OwnCapture& each) {
+    return each.backend == environment.backend && each.stream == stream && each.id != 0;
+  };
 }
 
 template <typename Predicate>
@@ -57,6 +69,19 @@ bool Forget(Predicate&& predicate, std::vector<DeviceEvent>* events) {
   return true;
 }
 
+// Forgets a capture, and destroys the events that waited for its end.
+template <typename Predicate>
+bool ForgetAndDestroyEvents(Environment& environment, Predicate&& predicate) {
+  std::vector<DeviceEvent> events;
+  const bool was_open = Forget(predicate, &events);
+  for (const DeviceEvent& each : events) {
+    const RelaxedContextScope context(environment, each.device);
+    const bool is_destroyed = context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(each.event) == kSuccess;
+    if (!is_destroyed) LeaveOrphans(environment, {{OrphanKind::kEvent, each.device, AsAddress(each.event)}});
+  }
+  return was_open;
+}
+
 // kCaptureNone on a driver that knows no captures, and for the legacy stream, which has none.
 Status CaptureStatusOf(Environment& environment, const StreamEntry& stream, int* status) {
   *status = kCaptureNone;
@@ -80,8 +105,7 @@ Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* sta
 // The capture of a stream that cistern may end: its own, on the stream and thread where it began.
 Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, HostNodes* functions) {
   OwnCapture capture = {};
-  const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream.stream; };
-  if (!FindOwnCapture(is_here, &capture)) {
+  if (!FindOwnCapture(IsOn(environment, stream.stream), &capture)) {
     int status;
     const Status asked = CaptureStatusOf(environment, stream, &status);
     if (asked != kSuccess) return asked;
@@ -92,11 +116,13 @@ Status FindCaptureToEnd(Environment& environment, const StreamEntry& stream, Hos
   return is_of_thread ? kSuccess : kErrorCaptureWrongThread;
 }
 
-Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Graph* graph) {
+// The predicate says which one it is, if it has ended.
+template <typename Predicate>
+Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Predicate&& predicate, Graph* graph) {
   const Status status = environment.Counted<Call::kStreamEndCapture>(stream.stream, graph);
   int left = kCaptureNone;
   const bool has_ended = status == kSuccess || (CaptureStatusOf(environment, stream, &left) == kSuccess && left == kCaptureNone);
-  if (has_ended) ForgetCapture(environment, stream.stream);
+  if (has_ended) ForgetAndDestroyEvents(environment, predicate);
   return status;
 }
 
@@ -185,23 +211,13 @@ bool DestroyAfterCapture(const Environment& environment, const EventEntry& event
   return false;
 }
 
-bool ForgetCapture(Environment& environment, Stream stream) {
-  std::vector<DeviceEvent> events;
-  const auto is_here = [&](const OwnCapture& each) { return each.backend == environment.backend && each.stream == stream; };
-  const bool was_open = Forget(is_here, &events);
-  for (const DeviceEvent& each : events) {
-    const RelaxedContextScope context(environment, each.device);
-    const bool is_destroyed = context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(each.event) == kSuccess;
-    if (!is_destroyed) LeaveOrphans(environment, {{OrphanKind::kEvent, each.device, AsAddress(each.event)}});
-  }
-  return was_open;
-}
+bool ForgetCapture(Environment& environment, Stream stream) { return ForgetAndDestroyEvents(environment, IsOn(environment, stream)); }
 
 Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) {
-  const auto is_begun_here = [&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream.stream; };
+  const auto is_begun_here = [&](const OwnCapture& each) { return IsOf(each, environment, stream.stream); };
   if (own_captures == 0 || !FindOwnCapture(is_begun_here)) return kSuccess;
   Graph graph = nullptr;
-  EndOwnCapture(environment, stream, &graph);
+  EndOwnCapture(environment, stream, is_begun_here, &graph);
   if (graph != nullptr && environment.Counted<Call::kGraphDestroy>(graph) != kSuccess) {
     LeaveOrphans(environment, {{OrphanKind::kGraph, stream.device, AsAddress(graph)}});
   }
@@ -210,7 +226,7 @@ Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream) 
 
 std::vector<DeviceEvent> LeaveCapture(const Environment& environment, Stream stream) {
   std::vector<DeviceEvent> events;
-  Forget([&](const OwnCapture& each) { return each.environment == environment.id() && each.stream == stream; }, &events);
+  Forget([&](const OwnCapture& each) { return IsOf(each, environment, stream); }, &events);
   return events;
 }
 
@@ -231,8 +247,9 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
     own_captures += 1;
   }
   status = environment.Counted<Call::kStreamBeginCapture>(stream->stream, mode);
+  const auto is_this = [&](const OwnCapture& each) { return IsOf(each, environment, stream->stream); };
   if (status != kSuccess) {
-    ForgetCapture(environment, stream->stream);
+    ForgetAndDestroyEvents(environment, is_this);
     return status;
   }
   int capture;
@@ -244,7 +261,7 @@ Status BeginCapture(Environment& environment, const Napi::CallbackInfo& info) {
   }
   const std::lock_guard<std::mutex> lock(all.mutex);
   for (OwnCapture& each : all.open) {
-    if (each.backend == environment.backend && each.stream == stream->stream) each.id = id;
+    if (is_this(each)) each.id = id;
   }
   return kSuccess;
 }
@@ -260,7 +277,7 @@ Status EndCapture(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const int device = stream->device;
   Graph graph = nullptr;
-  status = EndOwnCapture(environment, *stream, &graph);
+  status = EndOwnCapture(environment, *stream, IsOn(environment, stream->stream), &graph);
   if (status != kSuccess) return status;
   const std::uint64_t handle = environment.graphs.Add({graph, device, std::move(functions)});
   if (handle == 0) {
