@@ -67,29 +67,43 @@ export function assertEachBytes(values: Float64Array, name: string): void {
   for (let i = 0; i < values.length; i++) assertBytes(values[i], `${name}[${i}]`);
 }
 
-/** The names of the options that a function knows. */
-export type OptionNames = ReadonlySet<string>;
+/** The names of the options that a function knows, and which of them are booleans. */
+export type OptionNames = ReadonlyMap<string, 'boolean' | true>;
 
 type NamesOf<T> = T extends unknown ? keyof T & string : never;
 
+type MarkOf<T, Name> = T extends { readonly [Key in Name & string]?: infer Value }
+  ? [Exclude<Value, undefined>] extends [never]
+    ? never
+    : [Exclude<Value, undefined>] extends [boolean]
+      ? 'boolean'
+      : true
+  : never;
+
 /**
  * Lists the names of an interface of options, for {@link assertOptions}. The compiler ensures that
- * there is exactly one entry for each.
+ * there is exactly one entry for each, and that booleans are marked as such.
  */
-export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: true }): OptionNames {
-  return new Set(Object.keys(names));
+export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: MarkOf<T, Name> }): OptionNames {
+  return new Map(Object.entries(names));
 }
 
 /**
- * Throws unless `options` is an object with no option outside `names`.
- * @throws ArgumentTypeError if it is not an object; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`)
+ * Throws unless `options` is an object with no option outside `names`, whose booleans are booleans.
+ * @throws ArgumentTypeError if it is not an object, or for a boolean; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`)
  * naming the unknown option and the nearest known one.
  */
 export function assertOptions(options: unknown, names: OptionNames, name = 'options'): asserts options is object {
   if (typeof options !== 'object' || options === null) {
     throw new ArgumentTypeError(`${name} must be an object, got ${formatValue(options)}`);
   }
-  for (const option in options) if (!names.has(option)) refuseOption(option, [...names], name);
+  for (const option in options) {
+    const mark = names.get(option);
+    if (mark === undefined) refuseOption(option, [...names.keys()], name);
+    if (mark !== 'boolean') continue;
+    const value = (options as Readonly<Record<string, unknown>>)[option];
+    if (value !== undefined) assertBoolean(value, option);
+  }
 }
 
 function refuseOption(option: string, names: readonly string[], name: string): never {
@@ -136,8 +150,14 @@ export function assertOneOf<T extends string>(value: unknown, allowed: readonly 
   );
 }
 
-/** @throws ArgumentRangeError if the value is not a finite number of at least 0. */
+/** Refuses `new` of a class whose objects only cistern makes; `source` says what returns one. */
+export function assertMadeByCistern(argument: unknown, name: string, source: string): void {
+  if (argument === undefined) throw new ArgumentTypeError(`a ${name} cannot be constructed: ${source} returns one`);
+}
+
+/** @throws ArgumentTypeError, ArgumentRangeError if the value is not a finite number of at least 0. */
 export function assertMilliseconds(value: number, name: string): void {
+  if (typeof value !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(value)}`);
   if (!Number.isFinite(value) || value < 0)
     throw new ArgumentRangeError(`${name} must be finite and at least 0, got ${formatValue(value)}`);
 }

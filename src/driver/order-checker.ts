@@ -38,7 +38,7 @@ export interface CheckOrderOptions {
   readonly throwOnViolation?: boolean;
 }
 
-const knownOptions = optionNames<CheckOrderOptions>({ onViolation: true, stacks: true, throwOnViolation: true });
+const knownOptions = optionNames<CheckOrderOptions>({ onViolation: true, stacks: 'boolean', throwOnViolation: 'boolean' });
 
 /**
  * What is wrong.

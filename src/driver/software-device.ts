@@ -1,5 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
-import { assertBoolean, assertOptions, optionNames } from '../basics/validation.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
@@ -60,13 +60,13 @@ export interface SoftwareDeviceSettings {
 }
 
 const knownSettings = optionNames<SoftwareDeviceSettings>({
-  coherent: true,
-  concurrentManagedAccess: true,
+  coherent: 'boolean',
+  concurrentManagedAccess: 'boolean',
   devices: true,
-  freesWait: true,
+  freesWait: 'boolean',
   migrationNanoseconds: true,
   peers: true,
-  strict: true,
+  strict: 'boolean',
   totalBytes: true,
 });
 
@@ -88,8 +88,6 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
     throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
   }
-  for (const [name, value] of Object.entries({ strict, freesWait, concurrentManagedAccess, coherent }))
-    if (value !== undefined) assertBoolean(value, name);
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
   native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, freesWait);
   check('configure the software device');

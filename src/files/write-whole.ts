@@ -33,7 +33,7 @@ export interface WriteWholeOptions {
   readonly gzip?: boolean;
 }
 
-const knownOptions = optionNames<WriteWholeOptions>({ gzip: true });
+const knownOptions = optionNames<WriteWholeOptions>({ gzip: 'boolean' });
 
 /** Signals that end a process, and that a program can handle. */
 const endingSignals = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;

@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBoolean, assertBytes, assertOptions, optionNames } from '../basics/validation.js';
+import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
@@ -44,7 +44,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
 
 const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
   device: true,
-  exportable: true,
+  exportable: 'boolean',
   initialBytes: true,
   maximumBytes: true,
   pool: true,
@@ -81,7 +81,6 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { exportable = false, initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY } = options;
-    assertBoolean(exportable, 'exportable');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     if (maximumBytes < Math.max(initialBytes, 1)) {
       const least = initialBytes > 0 ? `initialBytes (${initialBytes})` : '1';

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
   Account,
@@ -145,6 +145,21 @@ describe('a buffer that nobody pins', () => {
     using b = made(MiB, 1, { resource: latestFirst, label: 'b' });
     latestFirst.spill(1);
     expect([a.isOnDevice, b.isOnDevice, ranks]).toEqual([true, false, ['a', 'a', 'b', 'b']]);
+  });
+
+  test('is pinned and made although the policy throws', async () => {
+    const warned = vi.spyOn(process, 'emitWarning').mockReturnValue();
+    const failing = {
+      rank: (): number => {
+        throw new Error('no rank');
+      },
+    };
+    using above = new SpillingResourceAdaptor(pool, host, { policy: failing });
+    using buffer = made(MiB, 7, { resource: above });
+    expect(await contents(buffer)).toEqual([7]);
+    expect([buffer.isPinned, above.spill()]).toEqual([false, MiB]);
+    expect(warned.mock.calls).toEqual([['the policy of a SpillingResourceAdaptor threw: no rank', { code: 'CISTERN_SPILL_POLICY' }]]);
+    warned.mockRestore();
   });
 
   test('stays if the host has no memory for it', () => {

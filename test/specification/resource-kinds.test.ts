@@ -103,7 +103,7 @@ function namesOfConstructor(kind: ResourceKind, { upstream, options = {} }: Spec
   // Resources that the constructor makes check theirs later.
   const checked = vi.mocked(assertOptions).mock.calls[0]?.[1] as OptionNames;
   const [, parameters = ''] = /\bconstructor\(([^)]*?)\boptions\b/.exec(String(resource.constructor)) as RegExpExecArray;
-  const names = new Set([...checked, ...(parameters.match(/\w+/g) ?? [])]);
+  const names = new Set([...checked.keys(), ...(parameters.match(/\w+/g) ?? [])]);
   for (const given of ['device', 'upstream', 'resources']) names.delete(given);
   return names;
 }

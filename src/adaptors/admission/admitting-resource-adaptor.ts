@@ -189,7 +189,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     const promised = promisedBytes(bytes);
     assertOptions(options, reserveOptions);
     const { priority = 0 } = options;
-    if (!Number.isFinite(priority)) throw new ArgumentTypeError(`priority must be a finite number, got ${formatValue(priority)}`);
+    if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
+    if (!Number.isFinite(priority)) throw new ArgumentRangeError(`priority must be finite, got ${priority}`);
     const found = await this.#admitted({ bytes: promised, priority, holder: this.#current.find(), grows: false, options });
     return new Grant(this.#queue, found, (holder, more, waitingOptions) => this.#grow(holder, more, waitingOptions));
   }

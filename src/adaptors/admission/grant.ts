@@ -1,6 +1,6 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes } from '../../basics/validation.js';
+import { assertBytes, assertMadeByCistern } from '../../basics/validation.js';
 import type { AdmissionQueue, Holder } from '../../driver/workers/admission-queue.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
@@ -45,6 +45,7 @@ export class Grant implements Disposable {
 
   /** @internal */
   constructor(queue: AdmissionQueue, holder: Holder, ask: Ask) {
+    assertMadeByCistern(queue, 'Grant', 'AdmittingResourceAdaptor.reserve');
     this.#queue = queue;
     this.#holder = holder;
     this.#ask = ask;

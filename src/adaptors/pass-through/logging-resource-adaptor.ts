@@ -1,6 +1,6 @@
 import type { Writable } from 'node:stream';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
-import { assertBoolean, optionNames } from '../../basics/validation.js';
+import { optionNames } from '../../basics/validation.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { FileTarget, type LogTarget, WritableTarget } from '../../files/log-target.js';
 import type { RowText } from '../../formats/rmm-csv/csv-rows.js';
@@ -33,7 +33,12 @@ export interface StreamLogOptions extends CommonOptions {
 /** Options of {@link LoggingResourceAdaptor}: where the log goes, and how. */
 export type LoggingResourceAdaptorOptions = FileLogOptions | StreamLogOptions;
 
-const knownOptions = optionNames<LoggingResourceAdaptorOptions>({ autoFlush: true, deallocationEvents: true, file: true, stream: true });
+const knownOptions = optionNames<LoggingResourceAdaptorOptions>({
+  autoFlush: 'boolean',
+  deallocationEvents: true,
+  file: true,
+  stream: true,
+});
 
 /**
  * Writes a row of RMM's CSV log for each allocation, failed allocation and free: thread, local time
@@ -78,7 +83,6 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: LoggingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
     const { autoFlush = false } = options;
-    assertBoolean(autoFlush, 'autoFlush');
     this.#writesEveryRow = autoFlush;
     this.#writer = new LogWriter(openTarget(options), this.#writesEveryRow);
   }

@@ -1,6 +1,6 @@
 import { captureStack } from '../../basics/call-stack.js';
 import { formatPointer } from '../../basics/errors.js';
-import { assertBoolean, assertFunction, optionNames } from '../../basics/validation.js';
+import { assertFunction, optionNames } from '../../basics/validation.js';
 import {
   callObserver,
   checkOrder,
@@ -48,8 +48,8 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
 const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
   deallocationEvents: true,
   onViolation: true,
-  stacks: true,
-  throwOnViolation: true,
+  stacks: 'boolean',
+  throwOnViolation: 'boolean',
 });
 
 /** A free that is wrong regardless of stream order, or an allocation that was never freed. */
@@ -119,8 +119,6 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     const { onViolation, throwOnViolation = false, stacks = true } = options;
     if (onViolation !== undefined) assertFunction(onViolation, 'onViolation');
     this.#onViolation = onViolation;
-    assertBoolean(throwOnViolation, 'throwOnViolation');
-    assertBoolean(stacks, 'stacks');
     this.#wantsStacks = stacks;
     this.#checker = checkOrder({
       stacks: this.#wantsStacks,

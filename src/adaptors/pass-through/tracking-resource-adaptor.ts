@@ -1,6 +1,6 @@
 import { captureStack } from '../../basics/call-stack.js';
 import { ArgumentRangeError } from '../../basics/errors.js';
-import { assertBoolean, assertBytes, optionNames } from '../../basics/validation.js';
+import { assertBytes, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
@@ -23,7 +23,7 @@ export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption
   readonly stackDepth?: number;
 }
 
-const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: true, deallocationEvents: true, stackDepth: true });
+const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: 'boolean', deallocationEvents: true, stackDepth: true });
 
 /**
  * Knows every allocation that passed through it and is not yet freed. Refuses wrong frees before
@@ -61,7 +61,6 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: TrackingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { captureStacks = false, stackDepth = 64 } = options;
-    assertBoolean(captureStacks, 'captureStacks');
     assertBytes(stackDepth, 'stackDepth');
     if (stackDepth < 1 || stackDepth > 1000) throw new ArgumentRangeError(`stackDepth must be from 1 to 1000, got ${stackDepth}`);
     this.#captureStacks = captureStacks;

@@ -149,7 +149,7 @@ const knownOptions = optionNames<PlannedMemoryResourceOptions>({
   planner: true,
   planningMilliseconds: true,
   recordedPasses: true,
-  repeats: true,
+  repeats: 'boolean',
   replanAfter: true,
 });
 

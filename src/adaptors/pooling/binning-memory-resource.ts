@@ -271,6 +271,12 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
         `cannot add a bin of ${bytes} bytes: ${where}, which serves such requests, has ${server.liveCount} allocations that are not freed`,
       );
     }
+    if (resource && layersOf(resource).includes(this)) {
+      throw new ArgumentRangeError(
+        `bin.resource must not be built on this resource, got ${formatValue(resource)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
     const known = layersOf(this);
     const taker = resource && layersOf(resource).find((layer) => takesBack(layer) && !known.includes(layer));
     if (taker === undefined) return;

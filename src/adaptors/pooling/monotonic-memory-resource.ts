@@ -23,7 +23,7 @@ import {
   throwFirst,
 } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../../basics/units.js';
-import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
+import { assertAlignment, assertBytes, assertMadeByCistern, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../../lifetimes/bulk-frees.js';
@@ -149,6 +149,7 @@ export class MonotonicMark implements Disposable {
 
   /** @internal */
   constructor(resource: MonotonicMemoryResource, id: number, positions: readonly BumpPosition[], fallbackAllocations: number) {
+    assertMadeByCistern(resource, 'MonotonicMark', 'MonotonicMemoryResource.mark');
     this.resource = resource;
     this.id = id;
     this.positions = positions;

@@ -16,7 +16,8 @@ export interface SpillPolicy {
    * The rank of a buffer, asked for at each of its uses.
    * @param leftRank the greatest rank of any buffer that has left so far, or 0: what a policy adds so that ranks of long ago
    * do not last for ever
-   * @returns a finite number; it must not throw
+   * @returns a finite number; anything else counts as 0. If it throws, the rank stays as it was; the first time, a warning
+   * (`CISTERN_SPILL_POLICY`) says so
    */
   rank(buffer: SpillCandidate, leftRank: number): number;
 }

@@ -163,6 +163,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** As given; `undefined` if it was not. */
   readonly softBytes: number | undefined;
   readonly #policy: SpillPolicy;
+  /** That the policy has thrown. */
+  #hasWarned = false;
   readonly #members = new Set<Spillable>();
   readonly #admitting: readonly AdmittingResourceAdaptor[];
   /** In an array, since V8 makes an object for each large integer that is stored in a field. */
@@ -319,8 +321,16 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   used(member: Spillable): void {
     member.uses++;
     member.lastUse = ++this.#lastUse;
-    const rank = this.#policy.rank(member, this.#leftRank);
-    member.rank = Number.isFinite(rank) ? rank : 0;
+    try {
+      const rank = this.#policy.rank(member, this.#leftRank);
+      member.rank = Number.isFinite(rank) ? rank : 0;
+    } catch (error) {
+      // The use has succeeded, whatever a policy thinks of it.
+      if (this.#hasWarned) return;
+      this.#hasWarned = true;
+      const reason = error instanceof Error ? error.message : formatValue(error);
+      process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reason}`, { code: 'CISTERN_SPILL_POLICY' });
+    }
   }
 
   /** @internal A member came back. */

@@ -5,7 +5,7 @@
  */
 
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../../basics/errors.js';
-import { assertBoolean, assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
 import type { BufferMemory } from '../buffer-memory.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
@@ -75,7 +75,7 @@ export interface CudaArrayInterfaceOptions {
 
 const optionsOfDescriptions = optionNames<CudaArrayInterfaceOptions>({
   byteOffset: true,
-  readOnly: true,
+  readOnly: 'boolean',
   shape: true,
   stream: true,
   strides: true,
@@ -104,7 +104,6 @@ export function describeCudaArray(memory: BufferMemory, options: CudaArrayInterf
   const { pointer, byteLength, stream, origin } = memory;
   const { shape, typestr, strides, byteOffset = 0, readOnly = origin.isShared } = options;
   assertBytes(byteOffset, 'byteOffset');
-  assertBoolean(readOnly, 'readOnly');
   if (options.stream !== undefined && options.stream !== null) {
     throw new ArgumentRangeError(`stream must be null or left out, got ${formatValue(options.stream)}`, 'ERR_INVALID_ARG_VALUE');
   }

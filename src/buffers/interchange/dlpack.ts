@@ -4,7 +4,7 @@
  */
 import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, formatValue, UnsupportedError } from '../../basics/errors.js';
-import { assertBoolean, assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../../driver/memory/dlpack-capsule.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { type HasMemory, memoryOf } from '../buffer-memory.js';
@@ -93,11 +93,11 @@ export interface DLPackOptions {
 const optionsOfTensors = optionNames<DLPackOptions>({
   byteOffset: true,
   dtype: true,
-  readOnly: true,
+  readOnly: 'boolean',
   shape: true,
   stream: true,
   strides: true,
-  versioned: true,
+  versioned: 'boolean',
 });
 
 const namedTypes: Readonly<Record<DLPackTypeName, Required<DLPackDataType>>> = {
@@ -150,8 +150,6 @@ export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPac
   const layout = arrayLayout(shape, strides, itemBytes, itemBytes);
   assertBytes(byteOffset, 'byteOffset');
   assertWithin(layout, byteOffset, before.byteLength);
-  assertBoolean(readOnly, 'readOnly');
-  assertBoolean(versioned, 'versioned');
   if (readOnly && !versioned) {
     throw new ArgumentRangeError('readOnly must not be true for an unversioned tensor, which cannot say so', 'ERR_INVALID_ARG_VALUE');
   }

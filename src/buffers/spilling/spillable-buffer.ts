@@ -2,7 +2,7 @@ import { layersOf } from '../../adaptors/layers.js';
 import { SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../../adaptors/waits.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
-import { assertOptions, optionNames } from '../../basics/validation.js';
+import { assertMadeByCistern, assertOptions, optionNames } from '../../basics/validation.js';
 import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
@@ -327,6 +327,7 @@ export class SpillPin implements Disposable, DeviceMemory {
 
   /** @internal */
   constructor(buffer: SpillableBuffer, memory: SpillableMemory, state: PinState) {
+    assertMadeByCistern(buffer, 'SpillPin', 'SpillableBuffer.pin');
     this.#buffer = buffer;
     this.#memory = memory;
     this.#state = state;

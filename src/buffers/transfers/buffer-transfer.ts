@@ -1,6 +1,6 @@
 import { deviceOfMemory, hasMemoryOf } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, UnsupportedError } from '../../basics/errors.js';
-import { assertBoolean, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
 import { Device, usedDevices } from '../../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
@@ -56,15 +56,15 @@ export interface BlockingBufferTransferOptions extends BufferTransferOptions {
 }
 
 const asyncOptions = optionNames<BufferTransferOptions>({
-  copy: true,
-  preferredLocation: true,
+  copy: 'boolean',
+  preferredLocation: 'boolean',
   resource: true,
   stream: true,
 });
 const blockingOptions = optionNames<BlockingBufferTransferOptions>({
-  copy: true,
-  nonBlocking: true,
-  preferredLocation: true,
+  copy: 'boolean',
+  nonBlocking: 'boolean',
+  preferredLocation: 'boolean',
   resource: true,
   stream: true,
 });
@@ -164,10 +164,6 @@ function transfer<Buffer extends TransferableBuffer>(
 ): BufferTransfer<Buffer> {
   buffer[memoryOf].assertUsable(operation);
   assertMemoryLocation(location);
-  for (const name of ['copy', 'nonBlocking', 'preferredLocation'] as const) {
-    const value = (options as BlockingBufferTransferOptions)[name];
-    if (value !== undefined) assertBoolean(value, name);
-  }
   if (options.resource !== undefined) assertMemoryResource(options.resource, 'resource');
   if (options.stream !== undefined) assertStream(options.stream, operation);
   const kind = kindOfMemory(buffer.ptr, buffer.resource);

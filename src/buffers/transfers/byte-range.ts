@@ -33,10 +33,11 @@ export function resolveRange(
   range: { readonly byteOffset?: number | undefined; readonly byteLength?: number | undefined },
   limitBytes: number,
   name: string,
+  offsetName = 'byteOffset',
 ): ByteRange {
   assertNoMemory(range, rangeNames, 'range');
   const { byteOffset = 0 } = range;
-  assertBytes(byteOffset, 'byteOffset');
+  assertBytes(byteOffset, offsetName);
   const { byteLength = Math.max(limitBytes - byteOffset, 0) } = range;
   assertBytes(byteLength, 'byteLength');
   if (byteOffset > limitBytes || byteLength > limitBytes - byteOffset) {

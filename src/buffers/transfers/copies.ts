@@ -1,5 +1,5 @@
 /** Copies into and out of the memory of a buffer, in the order of its stream. */
-import { isAnyArrayBuffer } from 'node:util/types';
+import { isAnyArrayBuffer, isTypedArray } from 'node:util/types';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../../basics/errors.js';
 import { assertBytes, assertPointer, optionNames } from '../../basics/validation.js';
 import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../../driver/memory/transfer.js';
@@ -54,7 +54,12 @@ export function copyInto(memory: BufferMemory, source: HostData | DeviceMemory, 
   assertNoMemory(options, copyOptions, 'options');
   const data = readable(source);
   if (data instanceof BufferMemory) data.assertUsable('copy from a buffer');
-  const from = resolveRange({ byteOffset: options.sourceByteOffset, byteLength: options.byteLength }, data.byteLength, 'source');
+  const from = resolveRange(
+    { byteOffset: options.sourceByteOffset, byteLength: options.byteLength },
+    data.byteLength,
+    'source',
+    'sourceByteOffset',
+  );
   const to = resolveRange({ byteOffset: options.byteOffset, byteLength: from.byteLength }, memory.byteLength, 'buffer');
   if (!(data instanceof Uint8Array)) {
     const begin = (data instanceof BufferMemory ? data.pointer : data.ptr) + from.byteOffset;
@@ -132,6 +137,8 @@ function assertApart(source: DevicePointer, destination: DevicePointer, bytes: n
 
 function hostBytes(data: HostData, name: string): Uint8Array {
   try {
+    // An array that its memory has become too short for seems to be empty; this throws then.
+    if (data.byteLength === 0 && isTypedArray(data)) data.keys();
     return ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
   } catch {
     throw new ArgumentTypeError(`${name} must still have its memory, got ${formatValue(data)} whose memory was transferred or shortened`);

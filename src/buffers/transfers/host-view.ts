@@ -84,12 +84,13 @@ function viewRange(
   if (length !== undefined) assertBytes(length, 'length');
   const size = type.BYTES_PER_ELEMENT;
   const rest = byteLength - byteOffset;
+  if (rest < 0) throw new ArgumentRangeError(`byteOffset must be at most ${byteLength}, the length of the buffer, got ${byteOffset}`);
   if (byteOffset % size !== 0) throw new ArgumentRangeError(`byteOffset must be a multiple of ${size}, got ${byteOffset}`);
   if (length === undefined && rest % size !== 0) {
     throw new ArgumentRangeError(`the ${rest} bytes after byteOffset must be a multiple of ${size} if no length is given`);
   }
   const elements = length === undefined ? rest / size : length;
-  if (rest < 0 || elements > rest / size) {
+  if (elements > rest / size) {
     throw new ArgumentRangeError(
       `${elements} elements of ${size} bytes from offset ${byteOffset} do not lie within the ${byteLength} bytes of the buffer`,
     );

@@ -13,6 +13,7 @@ const updateFailure = 910;
 
 const kind: GraphKind = {
   name: 'the executable graph',
+  source: 'Graph.instantiate',
   destroy,
   unreachable: finalizationRegistry('executable graph', 'CISTERN_UNREACHABLE_GRAPH', destroy),
 };

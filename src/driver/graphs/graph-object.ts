@@ -1,4 +1,5 @@
 import { ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
+import { assertMadeByCistern } from '../../basics/validation.js';
 import type { Device } from '../device.js';
 import { keptResult } from '../native.js';
 import type { Stream } from '../streams/stream.js';
@@ -17,6 +18,8 @@ import type { Graph } from './graph.js';
 export interface GraphKind {
   /** For errors: `the graph`. */
   readonly name: string;
+  /** What returns one. */
+  readonly source: string;
   readonly destroy: (handle: number) => void;
   /** Destroys what belonged to an object that was collected. */
   readonly unreachable: FinalizationRegistry<number>;
@@ -55,6 +58,8 @@ export abstract class GraphObject implements Disposable {
 
   /** @internal Takes up what the last native call made. */
   constructor(device: Device, kind: GraphKind) {
+    // It would take up a handle that is another's.
+    assertMadeByCistern(device, new.target.name, kind.source);
     this.device = device;
     this.handle = keptResult(1);
     this.#kind = kind;

@@ -19,7 +19,7 @@ export interface GraphInstantiationOptions {
   readonly freesOnLaunch?: boolean;
 }
 
-const instantiationOptions = optionNames<GraphInstantiationOptions>({ freesOnLaunch: true });
+const instantiationOptions = optionNames<GraphInstantiationOptions>({ freesOnLaunch: 'boolean' });
 
 /** How many nodes of each kind a graph has. */
 export interface GraphNodeCounts {
@@ -40,7 +40,12 @@ const nodeTypes = { kernels: 0, copies: 1, fills: 2, hostFunctions: 3, childGrap
 /** As many kinds as CUDA has. */
 const nodeTypeCount = 14;
 
-const kind: GraphKind = { name: 'the graph', destroy, unreachable: finalizationRegistry('graph', 'CISTERN_UNREACHABLE_GRAPH', destroy) };
+const kind: GraphKind = {
+  name: 'the graph',
+  source: 'Stream.capture',
+  destroy,
+  unreachable: finalizationRegistry('graph', 'CISTERN_UNREACHABLE_GRAPH', destroy),
+};
 
 /**
  * Work that was captured from streams ({@link Stream.capture}), with its order. It runs only as a

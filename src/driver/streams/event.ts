@@ -32,7 +32,7 @@ export interface EventOptions {
   readonly timing?: boolean;
 }
 
-const knownOptions = optionNames<EventOptions>({ device: true, timing: true });
+const knownOptions = optionNames<EventOptions>({ device: true, timing: 'boolean' });
 
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 

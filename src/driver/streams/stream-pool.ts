@@ -20,7 +20,7 @@ export interface StreamPoolOptions extends StreamOptions {
   readonly size?: number;
 }
 
-const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking: true, priority: true, size: true });
+const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking: 'boolean', priority: true, size: true });
 const maximumSize = 65_536;
 
 /**

@@ -7,7 +7,7 @@ import {
   LifetimeError,
   UnsupportedError,
 } from '../../basics/errors.js';
-import { assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertMadeByCistern, assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
@@ -46,7 +46,7 @@ export interface StreamOptions {
   readonly priority?: number;
 }
 
-const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: true, priority: true });
+const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: 'boolean', priority: true });
 
 /** Options of {@link Stream.fromHandle}. */
 export interface ForeignStreamOptions {
@@ -65,7 +65,7 @@ export interface ForeignStreamOptions {
   readonly announcesEnd?: boolean;
 }
 
-const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: true, device: true });
+const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: 'boolean', device: true });
 
 /** A stream that was created elsewhere. */
 type ExistingStream =
@@ -540,7 +540,7 @@ export class Stream implements Disposable {
    * exists until this worker ends or {@link Stream.discard} is called. RMM has no counterpart.
    * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle}.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError
-   * (`ERR_CISTERN_INVALID_STATE`) if it is shared; DriverError as {@link Stream.dispose}. The state is
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or (`ERR_CISTERN_CAPTURING`) while it is captured; DriverError as {@link Stream.dispose}. The state is
    * unchanged then.
    * @example
    * ```ts
@@ -551,6 +551,7 @@ export class Stream implements Disposable {
   detach(): StreamMessage {
     const operation = 'detach a stream';
     this.#assertOwner(operation);
+    assertNotCaptured(this, operation);
     const { device, identity, id } = this;
     if (identity.shared !== undefined) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be using it`);
@@ -638,6 +639,7 @@ export class StreamHold implements Disposable {
 
   /** @internal */
   constructor(handle: number) {
+    assertMadeByCistern(handle, 'StreamHold', 'Stream.hold');
     this.#handle = handle;
     refuseCloning(this);
   }

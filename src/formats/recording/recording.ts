@@ -7,7 +7,7 @@
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../../basics/errors.js';
-import { assertBoolean, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertOptions, optionNames } from '../../basics/validation.js';
 import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/memory/managed-moves.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
@@ -66,7 +66,7 @@ export interface RecordingOptions {
   readonly autoFlush?: boolean;
 }
 
-const knownOptions = optionNames<RecordingOptions>({ autoFlush: true, file: true });
+const knownOptions = optionNames<RecordingOptions>({ autoFlush: 'boolean', file: true });
 
 /**
  * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see,
@@ -148,7 +148,6 @@ export class Recording implements Disposable {
   constructor(options: RecordingOptions) {
     assertOptions(options, knownOptions);
     const { file, autoFlush = false } = options;
-    assertBoolean(autoFlush, 'autoFlush');
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
     assertNotRecordedTo(file);
     const thread = operatingSystemThreadId();

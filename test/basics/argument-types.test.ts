@@ -1,0 +1,99 @@
+import { afterAll, expect, test } from 'vitest';
+import { planAllocations } from '../../src/planning/index.js';
+import * as cistern from '../support/package.js';
+
+const {
+  AdmittingResourceAdaptor,
+  BinningMemoryResource,
+  CudaMemoryResource,
+  DeviceBuffer,
+  Event,
+  KiB,
+  PlannedMemoryResource,
+  PoolMemoryResource,
+} = cistern;
+const { PinnedHostMemoryResource, Stream, StreamPool } = cistern;
+
+/** As of ES2024. */
+type ResizableArrayBufferConstructor = new (bytes: number, options: object) => ArrayBuffer & { resize(bytes: number): void };
+
+const upstream = new CudaMemoryResource();
+const stream = new Stream({ nonBlocking: true });
+const graph = stream.capture(() => {});
+afterAll(() => {
+  graph.dispose();
+  stream.dispose();
+});
+
+const notABoolean = expect.objectContaining({
+  code: 'ERR_INVALID_ARG_TYPE',
+  message: expect.stringMatching(/^\w+ must be a boolean, got /),
+});
+
+test.each<[string, (value: never) => unknown]>([
+  ['nonBlocking', (nonBlocking) => new Stream({ nonBlocking })],
+  ['nonBlocking of a pool', (nonBlocking) => new StreamPool({ nonBlocking })],
+  ['announcesEnd', (announcesEnd) => Stream.fromHandle(stream.nativeHandle, { announcesEnd })],
+  ['timing', (timing) => new Event({ timing })],
+  ['freesOnLaunch', (freesOnLaunch) => graph.instantiate({ freesOnLaunch })],
+  ['throwOnViolation', (throwOnViolation) => cistern.checkOrder({ throwOnViolation })],
+  ['stacks', (stacks) => cistern.checkOrder({ stacks })],
+  ['repeats', (repeats) => new PlannedMemoryResource(upstream, undefined, { planner: planAllocations, repeats })],
+])('%s takes booleans only', (_name, use) => {
+  for (const value of [1, 0, 'yes', null, {}]) expect(() => use(value as never)).toThrow(notABoolean);
+});
+
+test('what is no number is of the wrong type, and a number outside of its range is out of range', async () => {
+  using buffer = new DeviceBuffer(16, { resource: upstream, stream });
+  using admission = new AdmittingResourceAdaptor(upstream, { limitBytes: 16 * KiB });
+  const type = expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' });
+  const range = expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' });
+  expect(() => cistern.set(buffer.ptr, 1n as never, 1, 16, stream)).toThrow(type);
+  expect(() => cistern.set(buffer.ptr, 256, 1, 16, stream)).toThrow(range);
+  await expect(admission.reserve(1, { priority: '1' as never })).rejects.toThrow(type);
+  await expect(admission.reserve(1, { priority: Number.NaN })).rejects.toThrow(range);
+  await expect(admission.reserve(1, { timeoutMilliseconds: '1' as never })).rejects.toThrow(type);
+});
+
+test.each<[abstract new (...args: never) => unknown, string]>([
+  [cistern.Graph, 'Stream.capture'],
+  [cistern.GraphExec, 'Graph.instantiate'],
+  [cistern.Grant, 'AdmittingResourceAdaptor.reserve'],
+  [cistern.MonotonicMark, 'MonotonicMemoryResource.mark'],
+  [cistern.SpillPin, 'SpillableBuffer.pin'],
+  [cistern.StreamHold, 'Stream.hold'],
+])('an object of %o is made by cistern only', (Class, source) => {
+  expect(() => Reflect.construct(Class, [])).toThrow(` cannot be constructed: ${source} returns one`);
+});
+
+test('a range names the option that is wrong', () => {
+  using buffer = new DeviceBuffer(16, { resource: new PinnedHostMemoryResource(), stream });
+  expect(() => buffer.copyFrom(new Uint8Array(8), { sourceByteOffset: 2 ** 53 })).toThrow('sourceByteOffset must be');
+  expect(() => buffer.hostView(Int32Array, { byteOffset: 20 })).toThrow('byteOffset must be at most 16, the length of the buffer, got 20');
+});
+
+test('an array whose memory has become too short for it is refused', () => {
+  using buffer = new DeviceBuffer(16, { resource: upstream, stream });
+  const memory = new (ArrayBuffer as unknown as ResizableArrayBufferConstructor)(16, { maxByteLength: 16 });
+  const array = new Uint8Array(memory, 8, 8);
+  memory.resize(8);
+  expect(() => buffer.copyFrom(array)).toThrow('transferred or shortened');
+  expect(() => new DeviceBuffer(array, { resource: upstream, stream })).toThrow('transferred or shortened');
+  buffer.copyFrom(new Uint8Array(0));
+});
+
+test('a bin is not built on the resource that it would be a bin of', () => {
+  using binning = new BinningMemoryResource(upstream);
+  using above = new PoolMemoryResource(binning);
+  for (const resource of [binning, above]) {
+    expect(() => binning.addBin({ bytes: KiB, resource })).toThrow('bin.resource must not be built on this resource');
+  }
+  expect(binning.bins).toEqual([]);
+});
+
+test('a stream is not detached in a capture, which goes on', () => {
+  using captured = new Stream({ nonBlocking: true });
+  captured.beginCapture();
+  expect(() => captured.detach()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_CAPTURING' }));
+  captured.endCapture().dispose();
+});
