@@ -84,6 +84,7 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'stacks' | 'no file
 
 /** Every option of a resource that is text. */
 const textOptions: Readonly<Record<string, 'read' | 'appended' | 'overwritten' | 'no file'>> = {
+  'admitting shared': 'no file',
   'arena dumpFile': 'appended',
   'caching name': 'no file',
   'global-arena name': 'no file',

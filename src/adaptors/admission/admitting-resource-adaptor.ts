@@ -190,7 +190,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertOptions(options, reserveOptions);
     const { priority = 0 } = options;
     if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
-    if (!Number.isFinite(priority)) throw new ArgumentRangeError(`priority must be finite, got ${priority}`);
+    if (!Number.isFinite(priority)) throw new ArgumentRangeError(`priority must be a finite number, got ${priority}`);
     const found = await this.#admitted({ bytes: promised, priority, holder: this.#current.find(), grows: false, options });
     return new Grant(this.#queue, found, (holder, more, waitingOptions) => this.#grow(holder, more, waitingOptions));
   }
