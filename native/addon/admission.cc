@@ -372,6 +372,26 @@ void TellState(Environment& environment, const AdmissionMember& member) {
   environment.Out(2, static_cast<double>(member.queue->waiting.size()));
 }
 
+// Calls use(queue, holder, bytes) for a handle, the number of a holder, and bytes among those promised to it.
+template <typename Use>
+Status WithPromise(Environment& environment, const Napi::CallbackInfo& info, Use&& use) {
+  AdmissionEntry* found;
+  std::uint64_t number;
+  std::uint64_t bytes;
+  admissions::Holders::iterator holder;
+  Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &number) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  status = FindHolder(member, number, &holder);
+  if (status != kSuccess) return status;
+  if (static_cast<std::int64_t>(bytes) > holder->second.promised) return kInvalidArgument;
+  use(*member.queue, holder, static_cast<std::int64_t>(bytes));
+  TellState(environment, member);
+  return kSuccess;
+}
+
 void LetGoOf(Environment& environment, AdmissionMember& member) {
   if (member.keeping_alive == 0) return;
   member.keeping_alive -= 1;
@@ -540,40 +560,15 @@ Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& inf
 }
 
 Status ShrinkAdmission(Environment& environment, const Napi::CallbackInfo& info) {
-  AdmissionEntry* found;
-  std::uint64_t number;
-  std::uint64_t bytes;
-  admissions::Holders::iterator holder;
-  Status status = FindMember(environment, info[0], &found);
-  if (status != kSuccess) return status;
-  if (!ReadInteger(info[1], &number) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
-  AdmissionMember& member = **found;
-  const AdmissionCall call(member);
-  status = FindHolder(member, number, &holder);
-  if (status != kSuccess) return status;
-  if (static_cast<std::int64_t>(bytes) > holder->second.promised) return kInvalidArgument;
-  holder->second.promised -= static_cast<std::int64_t>(bytes);
-  member.queue->GiveBack(static_cast<std::int64_t>(bytes));
-  TellState(environment, member);
-  return kSuccess;
+  return WithPromise(environment, info, [](AdmissionQueue& queue, admissions::Holders::iterator holder, std::int64_t bytes) {
+    holder->second.promised -= bytes;
+    queue.GiveBack(bytes);
+  });
 }
 
 Status EndAdmission(Environment& environment, const Napi::CallbackInfo& info) {
-  AdmissionEntry* found;
-  std::uint64_t number;
-  std::uint64_t used;
-  admissions::Holders::iterator holder;
-  Status status = FindMember(environment, info[0], &found);
-  if (status != kSuccess) return status;
-  if (!ReadInteger(info[1], &number) || !ReadInteger(info[2], &used)) return kInvalidArgument;
-  AdmissionMember& member = **found;
-  const AdmissionCall call(member);
-  status = FindHolder(member, number, &holder);
-  if (status != kSuccess) return status;
-  if (static_cast<std::int64_t>(used) > holder->second.promised) return kInvalidArgument;
-  member.queue->End(holder, static_cast<std::int64_t>(used));
-  TellState(environment, member);
-  return kSuccess;
+  return WithPromise(environment, info,
+                     [](AdmissionQueue& queue, admissions::Holders::iterator holder, std::int64_t used) { queue.End(holder, used); });
 }
 
 Status StopAdmission(Environment& environment, const Napi::CallbackInfo& info) {

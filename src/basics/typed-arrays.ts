@@ -1,6 +1,13 @@
+type Column = Uint8Array | Uint16Array | Uint32Array | Int32Array | Float64Array;
+
 /** A copy with room for twice as many elements. */
-export function doubled<T extends Uint8Array | Uint16Array | Uint32Array | Int32Array | Float64Array>(array: T): T {
-  const larger = new (array.constructor as new (length: number) => T)(2 * array.length);
+export function doubled<T extends Column>(array: T): T {
+  return resized(array, 2 * array.length);
+}
+
+/** A copy with room for so many elements, which are no fewer. */
+export function resized<T extends Column>(array: T, length: number): T {
+  const larger = new (array.constructor as new (length: number) => T)(length);
   larger.set(array);
   return larger;
 }

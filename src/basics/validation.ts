@@ -150,6 +150,15 @@ export function assertOneOf<T extends string>(value: unknown, allowed: readonly 
   );
 }
 
+/** Refuses an option that differs from what other adaptors of the same shared name have. */
+export function assertShared(given: number, known: number, shared: string | undefined, name: string): void {
+  if (given === known) return;
+  throw new ArgumentRangeError(
+    `${name} must be ${known}, which other adaptors share as ${formatValue(shared)}, got ${given}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
 /** Refuses `new` of a class whose objects only cistern makes; `source` says what returns one. */
 export function assertMadeByCistern(argument: unknown, name: string, source: string): void {
   if (argument === undefined) throw new ArgumentTypeError(`a ${name} cannot be constructed: ${source} returns one`);

@@ -43,6 +43,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
+import { reasonOf } from '../basics/errors.js';
 import { letGoOfEnded } from '../driver/graphs/user-objects.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isCapturing } from '../driver/status.js';
@@ -313,7 +314,7 @@ function freeTaken(unreachable: readonly OwnedMemory[]): number {
   }
   if (failures > 0) {
     const others = failures === 1 ? '' : `, and ${failures - 1} more`;
-    process.emitWarning(`the memory of an unreachable buffer could not be freed: ${describe(firstFailure)}${others}`, {
+    process.emitWarning(`the memory of an unreachable buffer could not be freed: ${reasonOf(firstFailure)}${others}`, {
       code: 'CISTERN_UNREACHABLE_BUFFER',
     });
   }
@@ -359,10 +360,6 @@ function registerToken(): void {
   if (tokenIsLive || isSweeping || watchedCount + refused.length === 0) return;
   tokenIsLive = true;
   majorCollections.register({}, undefined);
-}
-
-function describe(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 /** Whether leak detection is on. */

@@ -1,6 +1,6 @@
 import { closeSync, constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import type { Writable } from 'node:stream';
-import { CisternError } from '../basics/errors.js';
+import { CisternError, reasonOf } from '../basics/errors.js';
 
 /** The destination of a log's bytes. */
 export interface LogTarget {
@@ -101,6 +101,6 @@ export class WritableTarget implements LogTarget {
 }
 
 function logWriteError(target: string, cause: unknown): CisternError {
-  const reason = cause instanceof Error ? cause.message : String(cause);
+  const reason = reasonOf(cause);
   return new CisternError('ERR_CISTERN_LOG_WRITE', `cannot write the log to the ${target}: ${reason}`, { cause });
 }

@@ -102,10 +102,10 @@ export interface EventSink {
   append(event: Readonly<LoggedEvent>): void;
 }
 
-/** Passes one event of a log that is in columns to a sink. */
-export function appendEvent(columns: EventColumns, index: number, sink: Pick<EventSink, 'append'>): void {
+/** One event of a log that is in columns. */
+export function eventAt(columns: EventColumns, index: number): LoggedEvent {
   const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, accountOf, times, firsts, seconds } = columns;
-  sink.append({
+  return {
     kind: kinds[index] as EventKind,
     layer: layerOf[index] as number,
     stream: streamOf[index] as number,
@@ -116,12 +116,12 @@ export function appendEvent(columns: EventColumns, index: number, sink: Pick<Eve
     time: times[index] as number,
     first: firsts[index] as number,
     second: seconds[index] as number,
-  });
+  };
 }
 
 /** Passes every event of a log that is in columns to a sink, in order. */
 export function appendEvents(columns: EventColumns, sink: Pick<EventSink, 'append'>): void {
-  for (let i = 0; i < columns.eventCount; i++) appendEvent(columns, i, sink);
+  for (let i = 0; i < columns.eventCount; i++) sink.append(eventAt(columns, i));
 }
 
 /** Builds {@link EventColumns}, growing them as needed. */

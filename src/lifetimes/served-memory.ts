@@ -12,7 +12,7 @@
  * the caller does not: the resource would free what is in use.
  */
 
-import { FaultyResourceError, formatPointer, formatValue } from '../basics/errors.js';
+import { FaultyResourceError, formatPointer, formatValue, reasonOf } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -112,7 +112,7 @@ function giveBackPromised(promise: PromiseLike<unknown>, to: MemoryResource, byt
 
 function warnOfRejection(promise: PromiseLike<unknown>, by: MemoryResource): void {
   promise.then(undefined, (error: unknown) => {
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = reasonOf(error);
     process.emitWarning(`the ${nameOf(by)} promised to free memory, and did not: ${reason}; deallocate must be synchronous`, {
       code: 'CISTERN_FAULTY_RESOURCE',
     });

@@ -12,7 +12,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
-import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
+import { EventColumnsBuilder, EventKind, eventAt } from '../formats/event-columns.js';
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
 
@@ -173,18 +173,7 @@ export class RunEstimator {
     const builder = new EventColumnsBuilder();
     let next = 0;
     for (let i = 0; i < run.eventCount; i++) {
-      const event = {
-        kind: run.kinds[i] as EventKind,
-        layer: 0,
-        stream: run.streamOf[i] as number,
-        thread: run.threadOf[i] as number,
-        phase: run.phaseOf[i] as number,
-        stack: run.stackOf[i] as number,
-        account: run.accountOf[i] as number,
-        time: run.times[i] as number,
-        first: run.firsts[i] as number,
-        second: run.seconds[i] as number,
-      };
+      const event = { ...eventAt(run, i), layer: 0 };
       if (event.kind >= EventKind.eventRecord && event.kind <= EventKind.phaseEnd) builder.append(event);
       for (; operationEvents[next] === i; next++) {
         const operation = operations[next] as number;

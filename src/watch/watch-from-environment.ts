@@ -1,6 +1,6 @@
 import { observeProgramCalls } from '../adaptors/pass-through/program-calls.js';
 import { StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, formatValue, reasonOf } from '../basics/errors.js';
 import { removeSetting, setting } from '../settings.js';
 import { findBufferSites } from './buffer-sites.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
@@ -27,7 +27,7 @@ async function start(): Promise<void> {
     process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);
     if (setting('CISTERN_WATCH_OPEN') === '1') await open(url);
   } catch (error) {
-    warn(`the process cannot be watched: ${error instanceof Error ? error.message : String(error)}`);
+    warn(`the process cannot be watched: ${reasonOf(error)}`);
   }
 }
 

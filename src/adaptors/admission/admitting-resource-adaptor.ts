@@ -9,7 +9,7 @@ import {
 } from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertName, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertName, assertOptions, assertShared, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
@@ -171,8 +171,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (shared !== undefined) assertName(shared, 'shared');
     this.limitBytes = limitBytes;
     this.#queue = new AdmissionQueue(shared ?? '', limitBytes, maximumOvertakes, () => this.admitBySpilling());
-    assertSame('limitBytes', limitBytes, this.#queue.limitBytes, shared);
-    assertSame('maximumOvertakes', maximumOvertakes, this.#queue.maximumOvertakes, shared);
+    assertShared(limitBytes, this.#queue.limitBytes, shared, 'limitBytes');
+    assertShared(maximumOvertakes, this.#queue.maximumOvertakes, shared, 'maximumOvertakes');
     this.#current = new CurrentHolder(this.#queue);
   }
 
@@ -418,14 +418,6 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; let it grow first`;
     return new OutOfMemoryError(message, { requestedBytes, availableBytes, limitBytes, path: [this.constructor.name] });
   }
-}
-
-function assertSame(name: string, given: number, known: number, shared: string | undefined): void {
-  if (given === known) return;
-  throw new ArgumentRangeError(
-    `${name} must be ${known}, which other adaptors share as ${formatValue(shared)}, got ${given}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
 }
 
 /** `admitting` in a specification. */

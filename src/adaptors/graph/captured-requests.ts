@@ -1,3 +1,4 @@
+import { resized } from '../../basics/typed-arrays.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { none } from '../../suballocation/blocks.js';
 
@@ -96,10 +97,4 @@ export class CapturedRequests {
     // Each is freed at most once.
     this.#operations = resized(this.#operations, 2 * capacity);
   }
-}
-
-function resized<T extends Int32Array | Float64Array>(column: T, length: number): T {
-  const larger = new (column.constructor as new (length: number) => T)(length);
-  larger.set(column);
-  return larger;
 }

@@ -5,7 +5,7 @@
  */
 import { join } from 'node:path';
 import { callStack } from '../../basics/call-stack.js';
-import type { OutOfMemoryError } from '../../basics/errors.js';
+import { type OutOfMemoryError, reasonOf } from '../../basics/errors.js';
 import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { Recording } from '../../formats/recording/recording.js';
 import { RecordKind } from '../../formats/recording/recording-format.js';
@@ -28,7 +28,7 @@ function dump(folder: string, error: OutOfMemoryError, resource: MemoryResource)
     writeDump(file, error, resource);
     process.emitWarning(`memory ran out; ${file} says what it was used for: cistern report ${file}`, { code: 'CISTERN_OUT_OF_MEMORY' });
   } catch (failure) {
-    const reason = failure instanceof Error ? failure.message : String(failure);
+    const reason = reasonOf(failure);
     process.emitWarning(`memory ran out, and ${file} could not be written: ${reason}`, { code: 'CISTERN_OUT_OF_MEMORY' });
   }
 }

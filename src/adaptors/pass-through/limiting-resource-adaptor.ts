@@ -1,6 +1,6 @@
-import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
+import { formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
-import { assertAlignment, assertBytes, assertName, optionNames } from '../../basics/validation.js';
+import { assertAlignment, assertBytes, assertName, assertShared, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { SharedCounts } from '../../driver/workers/shared-counts.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -153,12 +153,9 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
 function openLimit(name: string, limitBytes: number): SharedCounts {
   const counts = new SharedCounts(name, limitBytes);
-  if (counts.limitBytes === limitBytes) return counts;
-  counts.close();
-  throw new ArgumentRangeError(
-    `limitBytes must be ${counts.limitBytes}, which other adaptors share as ${formatValue(name)}, got ${limitBytes}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  if (counts.limitBytes !== limitBytes) counts.close();
+  assertShared(limitBytes, counts.limitBytes, name, 'limitBytes');
+  return counts;
 }
 
 /** `limiting` in a specification. */

@@ -23,7 +23,7 @@
  */
 
 import { appendFileSync } from 'node:fs';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError, reasonOf } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, formatBytes, KiB, MiB } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
@@ -309,7 +309,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
     try {
       appendFileSync(this.#dumpFile, `${this.dump()}\n`);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = reasonOf(error);
       process.emitWarning(`the dump of an arena could not be written: ${reason}`, { code: 'CISTERN_ARENA_DUMP' });
     }
   }

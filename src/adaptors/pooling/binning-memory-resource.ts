@@ -271,14 +271,15 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
         `cannot add a bin of ${bytes} bytes: ${where}, which serves such requests, has ${server.liveCount} allocations that are not freed`,
       );
     }
-    if (resource && layersOf(resource).includes(this)) {
+    const layers = resource === undefined ? [] : layersOf(resource);
+    if (layers.includes(this)) {
       throw new ArgumentRangeError(
         `bin.resource must not be built on this resource, got ${formatValue(resource)}`,
         'ERR_INVALID_ARG_VALUE',
       );
     }
     const known = layersOf(this);
-    const taker = resource && layersOf(resource).find((layer) => takesBack(layer) && !known.includes(layer));
+    const taker = layers.find((layer) => takesBack(layer) && !known.includes(layer));
     if (taker === undefined) return;
     throw new ArgumentRangeError(
       `bin.resource must not take memory back while it is in use, unless the constructor was given it, got ${formatValue(resource)}`,

@@ -16,7 +16,7 @@
  * the first that waits tries.
  * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
  */
-import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
@@ -328,8 +328,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       // The use has succeeded, whatever a policy thinks of it.
       if (this.#hasWarned) return;
       this.#hasWarned = true;
-      const reason = error instanceof Error ? error.message : formatValue(error);
-      process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reason}`, { code: 'CISTERN_SPILL_POLICY' });
+      process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reasonOf(error)}`, { code: 'CISTERN_SPILL_POLICY' });
     }
   }
 

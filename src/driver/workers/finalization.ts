@@ -1,3 +1,4 @@
+import { reasonOf } from '../../basics/errors.js';
 import { isCapturing } from '../status.js';
 
 /**
@@ -20,7 +21,7 @@ export function finalizationRegistry<T>(what: string, code: string, finalize: (h
   return new FinalizationRegistry<T>((held) =>
     release(held, (error) => {
       if (isCapturing(error)) return;
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = reasonOf(error);
       process.emitWarning(`an unreachable ${what} could not be released yet: ${reason}`, { code });
     }),
   );

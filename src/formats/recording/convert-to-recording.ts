@@ -1,4 +1,4 @@
-import { appendEvent, type LoggedEvent } from '../event-columns.js';
+import { eventAt, type LoggedEvent } from '../event-columns.js';
 import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { BlockEncoder } from './block-encoder.js';
 import { encodeHeader, maximumBlockNanoseconds, maximumTextBytes, RecordKind } from './recording-format.js';
@@ -30,7 +30,7 @@ export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { co
   });
   const encoder = new RunEncoder(run);
   for (let i = 0; i < run.eventCount; i++) {
-    appendEvent(run, i, encoder);
+    encoder.append(eventAt(run, i));
     if (encoder.blocks.length === 0) continue;
     written.count = i;
     yield* encoder.blocks.splice(0);

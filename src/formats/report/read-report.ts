@@ -4,7 +4,7 @@
  */
 import { gunzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../basics/errors.js';
-import { EventColumnsBuilder, EventKind, emptyEvent, type LoggedEvent } from '../event-columns.js';
+import { type EventColumns, EventColumnsBuilder, EventKind, emptyEvent, type LoggedEvent } from '../event-columns.js';
 import type { RecordedRun, RunDescription } from '../recorded-run.js';
 import { unpackReportRun } from './report-data.js';
 import type { ReportRun } from './report-run.js';
@@ -37,7 +37,7 @@ function descriptionOf(run: ReportRun): Omit<RunDescription, 'source'> {
 }
 
 /** The events of a run, in order of time. */
-function eventsOf(run: ReportRun): ReturnType<EventColumnsBuilder['finish']> {
+function eventsOf(run: ReportRun): EventColumns {
   const { changes, times, failures, phaseMarks } = run;
   const sink = new CheckedEvents(run);
   let [failure, mark] = [0, 0];
