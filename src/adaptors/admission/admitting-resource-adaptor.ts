@@ -171,6 +171,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (shared !== undefined) assertName(shared, 'shared');
     this.limitBytes = limitBytes;
     this.#queue = new AdmissionQueue(shared ?? '', limitBytes, maximumOvertakes, () => this.admitBySpilling());
+    // A refused adaptor must not keep the name in use.
+    if (limitBytes !== this.#queue.limitBytes || maximumOvertakes !== this.#queue.maximumOvertakes) this.#queue.stop();
     assertShared(limitBytes, this.#queue.limitBytes, shared, 'limitBytes');
     assertShared(maximumOvertakes, this.#queue.maximumOvertakes, shared, 'maximumOvertakes');
     this.#current = new CurrentHolder(this.#queue);

@@ -56,7 +56,9 @@ describe('a queue that adaptors share', () => {
     first.dispose();
     expect(caught(() => shared('b', 128 * KiB))).toBeInstanceOf(RangeError);
     first.deallocate(pointer, 256, stream);
-    shared('c').dispose();
+    const ended = shared('c');
+    expect(caught(() => shared('c', 128 * KiB))).toBeInstanceOf(RangeError);
+    ended.dispose();
     const other = shared('c', 128 * KiB);
     expect(other.statistics().limitBytes).toBe(128 * KiB);
     other.dispose();
