@@ -97,6 +97,8 @@ export class AdmissionQueue {
 
   /** Takes bytes for no holder, whoever waits. Returns false if they are not free. */
   takeOutside(bytes: number): boolean {
+    // The mailbox holds exact numbers only.
+    if (bytes > this.limitBytes) return false;
     mailbox[0] = this.#handle;
     mailbox[1] = bytes;
     native().takeUnpromised();
