@@ -138,7 +138,6 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
     throw new ArgumentRangeError(`destination must be a multiple of ${elementBytes}, got ${formatPointer(destination)}`);
   }
   const limit = elementBytes === 1 ? 0xff : 0xffff_ffff;
-  if (typeof value !== 'number') throw new ArgumentTypeError(`value must be a number, got ${formatValue(value)}`);
   if (!Number.isInteger(value) || value < 0 || value > limit) {
     throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
   }
