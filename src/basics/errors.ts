@@ -396,9 +396,9 @@ export function formatPointer(pointer: unknown): string {
   return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
 }
 
-/** What was thrown, as a part of a sentence. */
+/** @internal What was thrown, as a part of a sentence. */
 export function reasonOf(thrown: unknown): string {
-  return thrown instanceof Error ? thrown.message : String(thrown);
+  return thrown instanceof Error ? thrown.message : formatValue(thrown);
 }
 
 /** A received value, as error messages show it: never long, whatever it is. */

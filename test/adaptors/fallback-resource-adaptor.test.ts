@@ -78,6 +78,19 @@ describe('FallbackResourceAdaptor', () => {
     expect(upstream.fences).toEqual([]);
   });
 
+  test('says why both failed if the fallback throws something that is no error and has no text', () => {
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
+    upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
+    const thrown: unknown = Object.create(null);
+    fallback.allocate = () => {
+      throw thrown;
+    };
+    const error = caught(() => new FallbackResourceAdaptor(upstream, fallback).allocate(5, stream));
+    expect(error).toBeInstanceOf(OutOfMemoryError);
+    expect(error).toMatchObject({ message: 'nothing is left; and from the fallback: an instance of Object' });
+  });
+
   test('says why both failed', () => {
     const { resource } = make();
     const error = caught(() => resource.allocate(8192, stream));

@@ -1,4 +1,4 @@
-import { OutOfMemoryError } from '../../basics/errors.js';
+import { OutOfMemoryError, reasonOf } from '../../basics/errors.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import {
   assertFallback,
@@ -118,7 +118,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   }
 
   #bothFailed(refusal: OutOfMemoryError, error: unknown): OutOfMemoryError {
-    const message = `${refusal.message}; and from the fallback: ${error instanceof Error ? error.message : error}`;
+    const message = `${refusal.message}; and from the fallback: ${reasonOf(error)}`;
     const cause = new AggregateError([refusal, error], 'neither the upstream nor the fallback has the memory');
     return outOfMemoryThrough(this.constructor.name, refusal, refusal.requestedBytes, message, cause);
   }
