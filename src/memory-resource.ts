@@ -6,8 +6,8 @@ import type { Event } from './driver/streams/event.js';
 import type { Stream } from './driver/streams/stream.js';
 
 /**
- * The address of memory that a device can access: a safe integer. `0` is the null pointer, the
- * result of allocating zero bytes.
+ * The address of memory, a safe integer. `0` is the null pointer, which is the result of allocating
+ * zero bytes.
  */
 export type DevicePointer = number;
 
@@ -17,21 +17,21 @@ export type DevicePointer = number;
  * | value | at a free | when another stream wants the block |
  * |---|---|---|
  * | `'eager'` | an event is recorded on the freeing stream | that stream waits for the event |
- * | `'deferred'` | nothing | an event is recorded on the freeing stream then, and waited for |
- * | `'off'` | nothing | never: the block serves its own stream until that is known to be idle, or memory runs out |
+ * | `'deferred'` | nothing | an event is recorded on the freeing stream, and that stream waits for it |
+ * | `'off'` | nothing | it gets other memory, until the freeing stream is known to be idle or memory runs out |
  */
 export type DeallocationEvents = 'eager' | 'deferred' | 'off';
 
 /**
- * Overrides the policy of the resources below for one free. Either a policy, or an event that the
- * caller recorded on the freeing stream after that stream was ordered after every use of the
- * memory, so that a batch of frees can share one event. Resources rely on the event if they can
- * tell that it covers everything: if the memory was allocated on the freeing stream, and that
- * stream has waited for nothing since the record. Otherwise they act as with `'deferred'`.
+ * Overrides the policy of the resources below for one free. It is either a policy, or an event, so
+ * that a batch of frees can share one: record it on the freeing stream once that stream is ordered
+ * after every use of the memory. A resource relies on the event if it can tell that the event
+ * covers every use: if the memory was allocated on the freeing stream, and that stream has waited
+ * for nothing since the event was recorded. Otherwise it acts as with `'deferred'`.
  */
 export type DeallocationFence = DeallocationEvents | Event;
 
-/** The option that every adaptor has. */
+/** The option that all adaptors have. */
 export interface DeallocationEventsOption {
   /**
    * For a pooling resource: its policy at a free. For a pass-through adaptor: the fence that it
@@ -47,12 +47,13 @@ export interface DeallocationEventsOption {
 export const deallocationEventsOptionNames = optionNames<DeallocationEventsOption>({ deallocationEvents: true });
 
 /**
- * Allocates and frees memory in stream order. Upstream resources implement it, adaptors (which take
- * another resource) do, and so can any program in TypeScript.
+ * Allocates and frees memory in stream order. Leaf resources, whose memory comes from the driver,
+ * implement it, and so do adaptors, which take memory from another resource. You can implement your
+ * own in TypeScript.
  *
- * Memory may be used on the stream it was allocated on, and on streams that were ordered after it.
- * Freed memory may be reused in the order of the stream it was freed on; that stream must be
- * ordered after every use.
+ * Use memory on the stream that it was allocated on, or on streams that are ordered after the
+ * allocation. Free it on a stream that is ordered after every use. The resource then reuses it in
+ * the order of the stream that freed it.
  *
  * Counterpart of the `cuda::mr::resource` concept and `rmm::device_async_resource_ref`.
  */
@@ -60,9 +61,9 @@ export interface MemoryResource extends Disposable {
   /** Who can access the memory. */
   readonly memoryKind: MemoryKind;
   /**
-   * The device that the memory belongs to. Memory of kind `'device'` serves only the streams of
-   * this device, and of devices with access to its memory ({@link Device.enablePeerAccess}). Memory of any other kind serves the streams of every device, and this is where it
-   * was allocated.
+   * The device that the memory belongs to. Only streams of this device, and of devices with access
+   * to its memory ({@link Device.enablePeerAccess}), can use memory of kind `'device'`. Streams of
+   * all devices can use memory of the other kinds.
    */
   readonly device: Device;
 
@@ -78,36 +79,37 @@ export interface MemoryResource extends Disposable {
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
 
   /**
-   * Frees memory in the order of `stream`. Freeing the null pointer does nothing.
+   * Frees memory in the order of `stream`: `stream` must be ordered after every use. Freeing the
+   * null pointer does nothing.
    * @param bytes the size that was requested at the allocation
-   * @param fence overrides the policy of the resources below about events
+   * @param fence overrides the event policy of the resources below for this free
    * @throws LifetimeError for a pointer that is not live here, or has another size; nothing is then
    * freed.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
 
-  /** Whether each resource may free what the other allocated. */
+  /** Whether each of the two resources may free memory that the other allocated. */
   isEqual(other: MemoryResource): boolean;
 }
 
 /**
- * A resource that knows how much it holds of the memory below: upstream resources, and resources
- * that keep memory.
+ * A resource that knows how much memory it has taken from below and not returned: a leaf, or a
+ * pooling resource.
  */
 export interface ReservingMemoryResource extends MemoryResource {
-  /** The bytes that it holds, used or not. */
+  /** The bytes that it has taken and not returned, in use or free. */
   readonly reservedBytes: number;
   /** The peak of `reservedBytes` since it was created, or since `resetPeakReservedBytes`. */
   readonly peakReservedBytes: number;
-  /** Resets the peak to what is held now. */
+  /** Resets the peak to the current `reservedBytes`. */
   resetPeakReservedBytes(): void;
 }
 
 /**
- * An upstream resource whose allocations are adjacent if they follow each other and no older hole
- * fits, and which takes them back in pieces: `deallocate` accepts any part of adjacent allocations
- * that begins and ends at a multiple of `granularityBytes` from where one of them begins, or ends
- * where one of them ends.
+ * A resource whose consecutive allocations are adjacent unless an older hole fits, and which can
+ * free them in pieces: `deallocate` accepts any part of adjacent allocations whose beginning, and
+ * end, are multiples of `granularityBytes` from the start of one of them; it may also end where one
+ * of them ends.
  */
 export interface GrowingMemoryResource extends ReservingMemoryResource {
   /** The size of the smallest piece, a power of two. Allocations begin at a multiple of it. */
@@ -115,21 +117,21 @@ export interface GrowingMemoryResource extends ReservingMemoryResource {
 }
 
 /**
- * A resource that allocates and frees many blocks in one call, which takes less time for each, and under
- * `'eager'` records one event for all frees together.
+ * A resource that can allocate or free many blocks in one call. This takes less time per block, and
+ * under `'eager'` records one event for all the frees together.
  */
 export interface BulkMemoryResource extends MemoryResource {
   /**
-   * Allocates so many bytes for each size, in order, as `allocate` does; all of them, or none.
+   * Allocates a block for each size, in order, as `allocate` does: all of them, or none.
    * @param sizes up to 2^20 sizes in bytes
-   * @returns the pointers, in the places of their sizes; 0 for zero bytes
-   * @throws what `allocate` throws
+   * @returns the pointers, in the order of the sizes; 0 for zero bytes
+   * @throws the errors of `allocate`
    */
   allocateMany(sizes: Float64Array, stream: Stream): Float64Array;
   /**
-   * Frees many allocations, as `deallocate` does without a fence; all of them, or none.
-   * @param sizes the bytes of each, as they were asked for
-   * @throws what `deallocate` throws; also for a pointer that comes twice
+   * Frees many allocations, as `deallocate` does without a fence: all of them, or none.
+   * @param sizes the requested bytes of each
+   * @throws the errors of `deallocate`; LifetimeError also if a pointer occurs twice.
    */
   deallocateMany(pointers: Float64Array, sizes: Float64Array, stream: Stream): void;
 }
@@ -137,7 +139,7 @@ export interface BulkMemoryResource extends MemoryResource {
 /** Options of {@link TrimmingMemoryResource.trim}. */
 export interface TrimOptions {
   /**
-   * The bytes that the resource keeps at least.
+   * The least that the resource keeps, in bytes.
    * @defaultValue 0
    */
   readonly bytesToKeep?: number;
@@ -156,17 +158,25 @@ export interface TrimmingMemoryResource extends MemoryResource {
   trim(stream: Stream, options?: TrimOptions): number;
 }
 
-/** @internal A resource that can be trimmed by what it takes memory from. */
+/** @internal A resource that its upstream can trim. */
 export interface TakingMemoryResource extends TrimmingMemoryResource {
-  /** Whether it is waiting for memory of its upstream. */
+  /** Whether it is in a call that takes memory from its upstream. */
   readonly isTaking: boolean;
 }
 
-/** @internal An upstream resource that takes memory back for other workers when it runs out. */
+/**
+ * @internal An upstream whose memory several workers share. If it runs out, it reclaims memory from
+ * the resources above it, in all workers.
+ */
 export interface SharedMemoryResource extends MemoryResource {
-  /** Trims a resource above this whenever memory is needed. Does not keep it alive. */
+  /**
+   * Registers a resource above this one, to be trimmed whenever memory is needed. Does not keep it
+   * alive.
+   */
   trimOnRequest(user: TakingMemoryResource): void;
-  /** Trims the resources above this if another worker has asked for memory. Returns whether one has. */
+  /**
+   * Trims the resources above this one if another worker has asked for memory. Returns whether one has.
+   */
   answerRequests(): boolean;
 }
 
@@ -175,8 +185,8 @@ export interface MemoryResourceAdaptor extends MemoryResource {
   /** The resource below. Counterpart of `get_upstream_resource`. */
   readonly upstream: MemoryResource;
   /**
-   * The resources other than `upstream` that it takes memory from: a fallback, the bins of a
-   * binning resource. Not set if there are none.
+   * The resources other than `upstream` that it takes memory from, such as a fallback, or the bins
+   * of a binning resource. Not set if there are none.
    */
   readonly alternates?: readonly MemoryResource[];
 }
@@ -188,12 +198,12 @@ export function assertMemoryResource(value: unknown, name: string): asserts valu
   throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
 }
 
-/** @internal Checks the resource that serves what an upstream of a device does not. */
+/** @internal Throws unless `value` is a memory resource of the same device as the upstream. */
 export function assertFallback(value: unknown, device: Device): asserts value is MemoryResource {
   assertMemoryResource(value, 'fallback');
   if (value.device === device) return;
   throw new ArgumentRangeError(
-    `fallback must be of device ${device.index}, as the upstream is, got one of device ${value.device.index}`,
+    `fallback must belong to device ${device.index}, as the upstream does, got one of device ${value.device.index}`,
     'ERR_INVALID_ARG_VALUE',
   );
 }

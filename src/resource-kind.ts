@@ -1,7 +1,7 @@
 import type { Device } from './driver/device.js';
 import type { MemoryResource, MemoryResourceAdaptor, ReservingMemoryResource } from './memory-resource.js';
 
-/** What a resource does with freed memory, as far as events are concerned. */
+/** What a resource does with freed memory. */
 export type KindRole =
   /** A leaf, whose memory comes from the driver. */
   | 'upstream'
@@ -16,46 +16,46 @@ export type OptionType = 'size' | 'sizes' | 'integer' | 'number' | 'boolean' | '
 /** An option of a kind of resource. */
 export interface OptionDefinition {
   readonly type: OptionType;
-  /** A short description for people. */
+  /** A short, human-readable description. */
   readonly summary: string;
-  /** The default, as text for people. */
+  /** The default, as human-readable text. */
   readonly default?: string;
   /** @defaultValue false */
   readonly required?: boolean;
   /** The allowed values, for the type `word`. */
   readonly words?: readonly string[];
-  /** What the resource does with the file that a text names, if it names one. */
+  /** What the resource does with the file, if the option is the path of one. */
   readonly file?: 'read' | 'appended' | 'overwritten';
 }
 
 /**
- * A kind of resource that a specification can name. It is declared beside its class, and listed in
+ * A kind of resource that a specification can name. It is declared next to its class, and listed in
  * `resourceKinds`.
  */
 export interface ResourceKind {
   readonly name: string;
-  /** A short description for people. */
+  /** A short, human-readable description. */
   readonly summary: string;
   readonly role: KindRole;
   /**
-   * The options by name, in the order in which they are listed. The names are those of the options
-   * and parameters of the resource's constructor.
+   * The options by name, in the order of listings. They have the names of the constructor's options
+   * and parameters.
    */
   readonly options: Readonly<Record<string, OptionDefinition>>;
   /** An example specification. */
   readonly example: string;
-  /** @internal The option that limits what a resource holds or hands out in all, if there is one. */
+  /** @internal The option that limits the memory of a resource, if there is one. */
   readonly maximum?: string;
-  /** @internal Makes the resource from values that were checked against `options`. */
+  /** @internal Constructs the resource from values that were checked against `options`. */
   create(input: KindArguments<never>): MemoryResource;
 }
 
-/** What a kind makes its resource from. */
+/** What a kind constructs its resource from. */
 export interface KindArguments<Values> {
   /** The resource below; a leaf has none. */
   readonly upstream: MemoryResource;
   readonly device: Device;
-  /** Makes the resource below again, for another device. */
+  /** Constructs the resource below again, for another device. */
   readonly upstreamOf: (device: Device) => MemoryResource;
   readonly options: Values;
 }
@@ -88,7 +88,7 @@ type AdaptorRole = Exclude<KindRole, 'upstream'>;
 
 const eventsSummaries: Readonly<Record<AdaptorRole, string>> = {
   pooling: 'what it does at a free so that another stream can use the memory',
-  'pass-through': 'what it asks of the resources below at every free',
+  'pass-through': 'what it requests from the resources below at every free',
 };
 
 const eventsDefaults: Readonly<Record<AdaptorRole, string>> = {
@@ -107,8 +107,8 @@ function eventsOption(role: AdaptorRole): EventsDefinition {
 }
 
 /**
- * Declares the kind of an upstream resource: what a specification calls it, its options, and how it
- * is made.
+ * Declares the kind of a leaf resource: its name in specifications, its options, and how it is
+ * constructed.
  */
 /* @__NO_SIDE_EFFECTS__ */
 export function defineUpstream<const D extends Definitions>(definition: {
@@ -122,11 +122,11 @@ export function defineUpstream<const D extends Definitions>(definition: {
 }
 
 /**
- * Declares the kind of an adaptor: what a specification calls it, its options other than
- * `deallocationEvents`, and how it is made.
+ * Declares the kind of an adaptor: its name in specifications, its options other than
+ * `deallocationEvents`, and how it is constructed.
  *
- * The tests make every kind from its `example`, so that should take a few MiB at most, and set any
- * limit to 64 MiB. An example on `cuda` is also tested on `cuda-async`.
+ * The tests construct every kind from its `example`, which should therefore take a few MiB at most,
+ * and set any limit to 64 MiB. An example on `cuda` is also tested on `cuda-async`.
  */
 /* @__NO_SIDE_EFFECTS__ */
 export function defineAdaptor<const D extends Definitions>(definition: {
@@ -134,7 +134,7 @@ export function defineAdaptor<const D extends Definitions>(definition: {
   readonly role: AdaptorRole;
   readonly summary: string;
   readonly options: D;
-  /** The option that limits what the resource holds or hands out in all, in a replay too. */
+  /** The option that limits the memory of the resource, in a replay too. */
   readonly maximum?: keyof D & string;
   readonly example: string;
   readonly create: (input: KindArguments<Values<D & { deallocationEvents: EventsDefinition }>>) => MemoryResource;
@@ -152,17 +152,17 @@ export function defineAdaptor<const D extends Definitions>(definition: {
 
 /**
  * The name that specifications use for a resource of this class: `cuda-async` for a
- * `CudaAsyncMemoryResource`. It follows from the name of the class, for classes of programs too.
- * cistern's own classes state theirs as a static `name`, which bundlers that shorten names keep. A
- * symbol that `defineAdaptor` sets on the class would not do: the call would then have a side effect,
- * and a bundle would hold every adaptor.
+ * `CudaAsyncMemoryResource`. It is derived from the name of the class, for classes of your own, too.
+ * cistern's classes declare theirs as a static `name`, which bundlers that shorten names keep. (If
+ * `defineAdaptor` set a symbol on the class instead, the call would have a side effect, and every
+ * bundle would contain every adaptor.)
  */
 export function kindOf(resource: MemoryResource): string {
   const name = (resource.constructor?.name ?? '').replace(/(Memory)?Resource(Adaptor)?$/, '');
   return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '-').toLowerCase() || 'resource';
 }
 
-/** The kinds of a resource and of those that it is built on, as a specification writes them: `limiting(pool(cuda))`. */
+/** The kinds of a resource and of those below it, as in a specification: `limiting(pool(cuda))`. */
 export function stackName(resource: MemoryResource): string {
   const { upstream } = resource as Partial<MemoryResourceAdaptor>;
   return upstream === undefined ? kindOf(resource) : `${kindOf(resource)}(${stackName(upstream)})`;

@@ -1,34 +1,35 @@
 /**
- * Every environment variable that cistern reads. No other file in `src/` reads one; the software
- * device reads those marked `isNative` itself. `cistern doctor` prints this table, and a test compares
+ * All environment variables that cistern reads. No other file in `src/` reads one; the software device
+ * itself reads those marked `isNative`. `cistern doctor` prints this table, and a test compares
  * `docs/settings.md` with it.
  *
- * Who reads a variable also checks it: this file knows no errors.
+ * The code that uses a variable also checks its value.
  */
 
 /** One environment variable. */
 export interface SettingDescription {
-  /** What it can be, and what that means. Markdown. */
+  /** Its possible values and their meanings, in Markdown. */
   readonly values: string;
-  /** What holds if it is not set. */
+  /** What applies if it is not set. */
   readonly default: string;
-  /** The page of `docs/` that says more. */
+  /** The page in `docs/` with the details. */
   readonly page?: string;
   /** The software device reads it, in native code. */
   readonly isNative?: true;
-  /** It must not be printed. */
+  /** Its value must not be printed. */
   readonly isSecret?: true;
 }
 
-/** What cistern defines. */
+/** The variables that cistern defines. */
 export const settings = {
   CISTERN_DEVICE: {
-    values: '`cuda`; `software`; `auto`: CUDA if there is a driver (12.0 or newer) and a device, else the software device, with a warning',
+    values:
+      '`cuda`; `software`; `auto`: CUDA if there is a driver (12.0 or newer) and a device, otherwise the software device, with a warning',
     default: '`auto`',
     page: 'guides/install.md',
   },
   CISTERN_SOFTWARE_MEMORY: {
-    values: 'memory of each software device, such as `4GiB`',
+    values: 'the memory of each software device, such as `4GiB`',
     default: "half of the machine's",
     isNative: true,
   },
@@ -39,7 +40,7 @@ export const settings = {
     isNative: true,
   },
   CISTERN_SOFTWARE_STRICT: {
-    values: "1: software devices use all the freedom that CUDA's documentation leaves a driver",
+    values: "1: software devices are as strict as CUDA's documentation allows",
     default: '0',
     isNative: true,
   },
@@ -121,7 +122,7 @@ export const settings = {
   },
 } as const satisfies Record<string, SettingDescription>;
 
-/** What others define and cistern takes into account. */
+/** The variables of other programs that cistern respects. */
 export const foreignSettings = {
   NO_COLOR: { values: 'any value: the output of commands has no bold text', default: 'bold in a terminal' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
@@ -131,7 +132,7 @@ export const foreignSettings = {
 
 export type SettingName = keyof typeof settings | keyof typeof foreignSettings;
 
-/** The value of a variable, without spaces at its ends; `undefined` if it is not set or empty. */
+/** The value of a variable, trimmed; `undefined` if it is not set or empty. */
 export function setting(name: SettingName): string | undefined {
   return process.env[name]?.trim() || undefined;
 }
@@ -141,7 +142,7 @@ export function removeSetting(name: SettingName): void {
   delete process.env[name];
 }
 
-/** The whole environment, with these variables set: for a child process. */
+/** The environment with these variables added, for a child process. */
 export function environmentWith(added: Readonly<Partial<Record<SettingName, string>>>): NodeJS.ProcessEnv {
   return { ...process.env, ...added };
 }

@@ -4,8 +4,9 @@ import { packageRoot } from '../package/root.js';
 type Callee = ((...values: never[]) => unknown) | (abstract new (...values: never[]) => unknown);
 
 /**
- * Where cistern's own frames lie, as URL paths and as file paths, and the modules through which it
- * runs other code's functions. With source maps, the frames of `dist/` are shown as those of `src/`.
+ * The folders of cistern's own frames, as URL paths and as file paths, and the modules through which
+ * it calls other code's functions. With source maps, the frames of `dist/` are shown as those of
+ * `src/`.
  */
 const ownPlaces = [
   ...['dist/', 'src/'].map((folder) => new URL(folder, packageRoot)).flatMap((folder) => [folder.pathname, fileURLToPath(folder)]),
@@ -13,17 +14,18 @@ const ownPlaces = [
 ];
 
 /**
- * So many of cistern's frames usually precede those of the program at most; and so many ever do, such
- * as when pools on pools grow.
+ * The most frames of cistern that usually precede those of the program, and the most that ever do,
+ * such as when a pool on a pool grows.
  */
 const usualOwnFrames = 8;
 const mostOwnFrames = 128;
 
 /**
  * The stack above a call, one line `    at function (file:line:column)` per frame, the innermost
- * first. cistern's own frames are left out unless there are no others. It is text right away: until
- * its text is read, a stack keeps alive every object whose method is in it. Empty if the program's
- * own `Error.prepareStackTrace` fails. Never throws: the caller has just allocated memory.
+ * first. cistern's own frames are left out unless there are no others. It is turned into text
+ * immediately, because a stack keeps every object whose method is in it alive until its text is
+ * read. Empty if the program's own `Error.prepareStackTrace` fails. Never throws: the caller has
+ * just allocated memory.
  * @param below leaves out this function and those that it calls
  */
 export function captureStack(below: Callee | undefined, depth = Error.stackTraceLimit): string {
@@ -41,7 +43,7 @@ export function callStack(below: Callee): string {
 
 /**
  * The innermost frame of a stack that {@link captureStack} took: `name (file:line:column)`, with the file
- * below the current folder if it lies there. Empty for no stack.
+ * relative to the current folder if it is in it. Empty if there is no stack.
  */
 export function callerOf(stack: string | undefined): string {
   const [line = ''] = (stack ?? '').split('\n', 1);

@@ -1,6 +1,6 @@
 /**
  * Every error that cistern throws has a stable `code`. Errors for invalid arguments are `TypeError`
- * and `RangeError`, as in Node itself; everything else derives from {@link CisternError}.
+ * and `RangeError`, as in Node itself; all others derive from {@link CisternError}.
  */
 
 import { otherCopyHint } from '../package/copy.js';
@@ -79,13 +79,13 @@ export interface OutOfMemoryDetails {
   readonly path: readonly string[];
   /** The attempts to recover memory before giving up, in order. */
   readonly stages?: readonly RecoveryStage[];
-  /** The path of the {@link Account} whose limit was hit, if it was one. */
+  /** The path of the {@link Account} whose limit was hit, if the limit was an account's. */
   readonly account?: string;
-  /** The accounts that hold most, the largest first. */
+  /** The accounts that hold the most memory, the largest first. */
   readonly holders?: readonly MemoryHolder[];
 }
 
-/** Who holds memory. */
+/** An account that holds memory. */
 export interface MemoryHolder {
   /** The {@link Account.path} of one account, or of several that share it. */
   readonly account: string;
@@ -98,16 +98,16 @@ export interface RecoveryStage {
   /** The name of the stage, such as `'major-collection'`. */
   readonly stage: string;
   /**
-   * Set for a sub-stage: `'settle'` and `'trim'` run again after a collection or a callback, for
-   * what that freed.
+   * The stage that this one follows, for a sub-stage: `'settle'` and `'trim'` run again after a
+   * collection or a callback, for the memory that it freed.
    */
   readonly after?: string;
-  /** The bytes that it recovered; 0 if that cannot be known. */
+  /** The bytes that it recovered; 0 if unknown. */
   readonly recoveredBytes: number;
 }
 
 /**
- * Memory ran out. The state of every resource is unchanged, and the call may be repeated.
+ * Memory ran out. Every resource is as it was before the call, and you may repeat the call.
  *
  * Counterpart of `rmm::out_of_memory`.
  */
@@ -117,11 +117,14 @@ export class OutOfMemoryError extends CisternError {
   readonly limitBytes: number | undefined;
   /** The attempts to recover memory before giving up, in order; empty if there were none. */
   readonly stages: readonly RecoveryStage[];
-  /** The path of the {@link Account} whose limit was hit; `undefined` if it was none. */
+  /**
+   * The path of the {@link Account} whose limit was hit; `undefined` if the limit was not an
+   * account's.
+   */
   readonly account: string | undefined;
   /**
-   * The accounts that hold most, the largest first: of the account whose limit was hit, or of all.
-   * Empty if nothing is charged to accounts.
+   * The accounts that hold the most memory, the largest first: those within the account whose limit
+   * was hit, or otherwise all. Empty if nothing is charged to accounts.
    */
   readonly holders: readonly MemoryHolder[];
   #path: readonly string[];
@@ -146,8 +149,8 @@ export class OutOfMemoryError extends CisternError {
   }
 
   /**
-   * Adds the name of a resource that the error passes through to the front of the path. The
-   * resource then throws the result.
+   * Adds the name of a resource that passes the error on to the front of the path. The resource
+   * throws what this returns.
    */
   through(resource: string): this {
     this.#path = Object.freeze([resource, ...this.#path]);
@@ -156,20 +159,20 @@ export class OutOfMemoryError extends CisternError {
 }
 
 /**
- * Why memory was not promised: `'too-large'` if it never could be; `'timeout'`; `'deadlock'` if everybody who
- * holds promised memory waited for more, so that none could have come back.
+ * Why memory was not promised: `'too-large'` if it never can be; `'timeout'`; `'deadlock'` if all holders of
+ * promised memory waited for more, so that none of it would have been returned.
  */
 export type NotAdmittedReason = 'too-large' | 'timeout' | 'deadlock';
 
 /**
- * Memory was not promised. Nothing has changed. After `'timeout'` and `'deadlock'` the request may be
- * repeated; after `'deadlock'`, give back first what others may be waiting for.
+ * Memory was not promised. Nothing has changed. After `'timeout'` and `'deadlock'` you may repeat the
+ * request; after `'deadlock'`, first return memory that others may be waiting for.
  */
 export class NotAdmittedError extends CisternError {
   readonly reason: NotAdmittedReason;
-  /** The bytes that were asked for. */
+  /** The requested bytes. */
   readonly requestedBytes: number;
-  /** The bytes that can be promised in all. */
+  /** The most bytes that can be promised at one time. */
   readonly limitBytes: number;
 
   constructor(
@@ -206,13 +209,13 @@ export class DriverError extends CisternError {
 }
 
 /**
- * A stream of one device would use memory of another, to which its device has no access. Nothing was
+ * A stream's device has no access to memory of another device that the call would use. Nothing was
  * queued. The message says what to call.
  */
 export class PeerAccessError extends CisternError {
   /** The ordinal of the stream's device. */
   readonly device: number;
-  /** The ordinal of the device that has the memory. */
+  /** The ordinal of the device that the memory belongs to. */
   readonly memoryDevice: number;
 
   constructor(operation: string, device: number, memoryDevice: number) {
@@ -226,7 +229,10 @@ export class PeerAccessError extends CisternError {
   }
 }
 
-/** Something was used after its end, or freed by a resource that does not own it. */
+/**
+ * An object was used after it was disposed, or memory was freed twice, with a wrong size, or by a
+ * resource that did not allocate it.
+ */
 export class LifetimeError extends CisternError {
   constructor(
     code:
@@ -245,9 +251,8 @@ export class LifetimeError extends CisternError {
 }
 
 /**
- * A resource returned something from `allocate` that cannot be the memory that was asked for: no
- * address, an address that is not aligned, or memory that it has handed out already. The state of
- * the caller is unchanged.
+ * A resource's `allocate` returned something that cannot be the requested memory: no address, an
+ * address that is not aligned, or memory that is still in use. The caller's state is unchanged.
  */
 export class FaultyResourceError extends CisternError {
   /** The name of the resource's class. */
@@ -255,7 +260,7 @@ export class FaultyResourceError extends CisternError {
   /** What the resource returned. */
   readonly returned: unknown;
 
-  /** @param fault the end of a sentence that begins with the resource, one clause */
+  /** @param fault one clause, the end of a sentence that begins with the resource */
   constructor(resource: string, returned: unknown, fault: string, options?: ErrorOptions) {
     super('ERR_CISTERN_FAULTY_RESOURCE', `the ${resource} ${fault}`, options);
     this.resource = resource;
@@ -278,8 +283,8 @@ export class UnsupportedError extends CisternError {
 }
 
 /**
- * There is no addon for this platform, or it cannot be loaded. The message says what to do with the
- * package manager in use.
+ * There is no addon for this platform, or it cannot be loaded. The message says what to run with
+ * the package manager in use.
  */
 export class AddonMissingError extends CisternError {
   constructor(reason: string, cause: unknown) {
@@ -289,13 +294,13 @@ export class AddonMissingError extends CisternError {
 
 /** The details of a {@link SpecificationError}: a position in a text, or a path in an object. */
 export type SpecificationErrorDetails = {
-  /** The words that would have been valid there, if they can be listed. */
+  /** The words that are valid at that place, if they can be listed. */
   readonly expected: readonly string[];
 } & (
   | {
       /** The whole text. */
       readonly specification: string;
-      /** The start of the fault, in UTF-16 code units from 0. */
+      /** Where the fault starts, in UTF-16 code units from 0. */
       readonly position: number;
       /** The length of the fault in the text, at least 1. */
       readonly length: number;
@@ -310,14 +315,15 @@ export type SpecificationErrorDetails = {
 );
 
 /**
- * The description of a stack of resources is wrong. For a text, the message ends with the text, or
- * 160 characters of it, and a line of carets under the fault, and `specification`, `position` and `length` are set; for an
- * object, the message begins with the path to the fault, and `path` is set.
+ * The specification of a resource stack is wrong. For a text, the message ends with the text, or
+ * with 160 characters of it, and with carets under the fault; `specification`, `position` and
+ * `length` are set. For an object, the message begins with the path to the fault, and `path` is
+ * set.
  */
 export class SpecificationError extends CisternError {
   /** The whole text; `undefined` for an object. */
   readonly specification: string | undefined;
-  /** The start of the fault in the text, in UTF-16 code units from 0; `undefined` for an object. */
+  /** Where the fault in the text starts, in UTF-16 code units from 0; `undefined` for an object. */
   readonly position: number | undefined;
   /** The length of the fault in the text, at least 1; `undefined` for an object. */
   readonly length: number | undefined;
@@ -326,7 +332,7 @@ export class SpecificationError extends CisternError {
    * object itself; `undefined` for a text.
    */
   readonly path: string | undefined;
-  /** The words that would have been valid there, if they can be listed. */
+  /** The words that are valid at that place, if they can be listed. */
   readonly expected: readonly string[];
 
   /** @param fault one lowercase sentence */
@@ -379,7 +385,7 @@ export class InvalidLogError extends CisternError {
 }
 
 /**
- * A replay stopped at an event for a reason other than exhausted memory; `cause` is that reason.
+ * A replay stopped at an event for another reason than a lack of memory, which is the `cause`.
  */
 export class ReplayError extends CisternError {
   /** The line of the log, from 1. */
@@ -396,12 +402,12 @@ export function formatPointer(pointer: unknown): string {
   return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
 }
 
-/** @internal What was thrown, as a part of a sentence. */
+/** @internal What was thrown, as part of a sentence. */
 export function reasonOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : formatValue(thrown);
 }
 
-/** A received value, as error messages show it: never long, whatever it is. */
+/** A received value, as error messages show it: always short. */
 export function formatValue(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(shortened(value));
   // The digits of a number of n bits take n² steps.
@@ -415,7 +421,7 @@ export function formatValue(value: unknown): string {
   return shortened(String(value));
 }
 
-/** The name of a function or a class, unless it is empty or has been replaced by something else. */
+/** The name of a function or a class, unless it is empty or no longer a string. */
 function nameOf({ name }: { readonly name: unknown }): string | undefined {
   return typeof name === 'string' && name !== '' ? shortened(name) : undefined;
 }

@@ -1,12 +1,13 @@
 /**
- * The objects of a kind that are not collected, without keeping them alive. Weak references, swept whenever
- * their number has doubled: a program may make any number of objects, and dispose none.
+ * The objects of a kind that the garbage collector has not collected, without keeping them alive. The weak
+ * references are swept whenever their number has doubled, because a program may create any number of
+ * objects without disposing one.
  */
 export class LiveInstances<T extends object> {
   readonly #references = new Set<WeakRef<T>>();
   #sweepSize = minimumSweepSize;
 
-  /** Returns what `delete` takes. */
+  /** Returns the reference to pass to `delete`. */
   add(instance: T): WeakRef<T> {
     if (this.#references.size >= this.#sweepSize) this.#sweepSize = Math.max(minimumSweepSize, 2 * this.all().length);
     const reference = new WeakRef(instance);

@@ -5,17 +5,18 @@ export function suggestion(value: unknown, words: readonly string[]): string {
 }
 
 /**
- * The word that was probably meant, whatever the case and hyphens: the one in `words` with the
- * fewest edits, if those are few for its length; else the first word that the text abbreviates, as
- * `maxBytes` abbreviates `maximumBytes`; else the only word that has a part in common with it, as
- * `events` is a part of `deallocationEvents`.
+ * The word that was probably meant, ignoring case and hyphens: the one in `words` with the fewest
+ * edits, if those are few for its length; otherwise the first word that the text abbreviates, as
+ * `maxBytes` abbreviates `maximumBytes`; otherwise the only word that has a part in common with it,
+ * as `events` is a part of `deallocationEvents`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
   const plain = lettersOf(text);
   let nearest: string | undefined;
   let fewest = Math.max(1, Math.floor(plain.length / 3)) + 1;
   for (const word of words) {
-    // A text of another length needs at least as many edits; most long texts end here.
+    // A text needs at least as many edits as its length differs, which rules out most long texts
+    // here.
     if (Math.abs(plain.length - lettersOf(word).length) >= fewest) continue;
     const edits = editDistance(plain, lettersOf(word));
     if (edits < fewest) {

@@ -5,7 +5,7 @@ export function doubled<T extends Column>(array: T): T {
   return resized(array, 2 * array.length);
 }
 
-/** A copy with room for so many elements, which are no fewer. */
+/** A copy with room for `length` elements, at least as many as the array has. */
 export function resized<T extends Column>(array: T, length: number): T {
   const larger = new (array.constructor as new (length: number) => T)(length);
   larger.set(array);

@@ -6,7 +6,7 @@ export const MiB = 1024 * KiB;
 export const GiB = 1024 * MiB;
 
 /**
- * The alignment, in bytes, of every pointer that a memory resource returns, whatever its kind.
+ * The alignment, in bytes, of every pointer that a memory resource of any kind returns.
  *
  * Counterpart of `rmm::CUDA_ALLOCATION_ALIGNMENT`.
  */
@@ -14,8 +14,8 @@ export const ALLOCATION_ALIGNMENT = 256;
 
 /** `value` rounded up to a multiple of `alignment`, a power of two. Exact up to 2^53. */
 export function alignUp(value: number, alignment: number): number {
-  // Exact, because a division by a power of two is exact. It costs a third of a remainder, which is
-  // a library call for doubles.
+  // A division by a power of two is exact. It costs a third of a remainder, which is a library call
+  // for doubles.
   return Math.ceil(value / alignment) * alignment;
 }
 
@@ -27,13 +27,13 @@ export function alignDown(value: number, alignment: number): number {
 /** Whether `value` is a power of two, up to 2^53. */
 export function isPowerOfTwo(value: number): boolean {
   if (!Number.isSafeInteger(value) || value < 1) return false;
-  // The operators for bits take the lower 32.
+  // Bitwise operators use only the lower 32 bits.
   const upper = Math.floor(value / 2 ** 32);
   return upper === 0 ? (value & (value - 1)) === 0 : value >>> 0 === 0 && (upper & (upper - 1)) === 0;
 }
 const binarySuffixes = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
-/** A byte count for people: `1536` gives `1.5 KiB`, `-1` gives `-1 B`. */
+/** A human-readable number of bytes: `1536` gives `1.5 KiB`, `-1` gives `-1 B`. */
 export function formatBytes(bytes: number): string {
   let value = bytes;
   let suffix = 0;
@@ -45,8 +45,8 @@ export function formatBytes(bytes: number): string {
 }
 
 /**
- * A count, an integer from 0, for people: `194854` gives `194,854`. The formatter of the language for
- * numbers loads its tables for that, which takes a third of the time in which the command starts.
+ * A human-readable count, an integer from 0: `194854` gives `194,854`. `Intl.NumberFormat` would load
+ * its tables for that, which takes a third of the time in which the command starts.
  */
 export function formatCount(count: number): string {
   let text = String(count);

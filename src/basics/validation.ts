@@ -10,14 +10,14 @@ export function assertBytes(bytes: unknown, name = 'bytes'): asserts bytes is nu
   if (!Number.isSafeInteger(bytes) || (bytes as number) < 0) throw notBytes(bytes, name);
 }
 
-/** Apart from the check, which is then short enough to be inlined everywhere. */
+/** A separate function keeps the check short enough to be inlined everywhere. */
 function notBytes(value: unknown, name: string): ArgumentTypeError | ArgumentRangeError {
   return typeof value === 'number'
     ? new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${value}`)
     : new ArgumentTypeError(`${name} must be a number, got ${formatValue(value)}${sizeHint(value)}`);
 }
 
-/** How to write a size that was given as text. */
+/** A hint how to write a size that was given as text. */
 function sizeHint(value: unknown): string {
   if (typeof value !== 'string' || parseBytes(value) === undefined) return '';
   const [, count, unit] = /^\s*(\d+)\s*([KMG]iB)\s*$/.exec(value) ?? [];
@@ -45,24 +45,24 @@ export function assertPointer(pointer: unknown, name = 'pointer'): asserts point
   assertBytes(pointer, name);
 }
 
-/** The most allocations of one call. */
+/** The most allocations that one call may make. */
 const maximumMany = 2 ** 20;
 
-/** An array of numbers for a call that stands for many. */
+/** Throws unless `values` is an array of numbers for a call that allocates or frees many blocks. */
 export function assertMany(values: unknown, name: string): asserts values is Float64Array {
   if (!(values instanceof Float64Array)) throw new ArgumentTypeError(`${name} must be a Float64Array, got ${formatValue(values)}`);
   if (values.length > maximumMany) throw new ArgumentRangeError(`${name} must have at most ${maximumMany} elements, got ${values.length}`);
 }
 
-/** Arrays of pointers and of as many sizes. */
+/** Throws unless `pointers` and `sizes` are such arrays of the same length. */
 export function assertManyPairs(pointers: unknown, sizes: unknown): asserts pointers is Float64Array {
   assertMany(pointers, 'pointers');
   assertMany(sizes, 'sizes');
   if (pointers.length === sizes.length) return;
-  throw new ArgumentRangeError(`pointers and sizes must have as many elements, got ${pointers.length} and ${sizes.length}`);
+  throw new ArgumentRangeError(`pointers and sizes must have the same number of elements, got ${pointers.length} and ${sizes.length}`);
 }
 
-/** Every element is a number of bytes. */
+/** Throws unless every element is a number of bytes. */
 export function assertEachBytes(values: Float64Array, name: string): void {
   for (let i = 0; i < values.length; i++) assertBytes(values[i], `${name}[${i}]`);
 }
@@ -89,9 +89,10 @@ export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: MarkOf<T,
 }
 
 /**
- * Throws unless `options` is an object with no option outside `names`, whose booleans are booleans.
- * @throws ArgumentTypeError if it is not an object, or for a boolean; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`)
- * naming the unknown option and the nearest known one.
+ * Throws unless `options` is an object with no options but those in `names`, and those marked as
+ * booleans are booleans.
+ * @throws ArgumentTypeError if it is not an object, or if an option must be a boolean and is not;
+ * ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) naming the unknown option and the nearest known one.
  */
 export function assertOptions(options: unknown, names: OptionNames, name = 'options'): asserts options is object {
   if (typeof options !== 'object' || options === null) {
@@ -150,16 +151,16 @@ export function assertOneOf<T extends string>(value: unknown, allowed: readonly 
   );
 }
 
-/** Refuses an option that differs from what other adaptors of the same shared name have. */
+/** Refuses an option whose value differs from that of other adaptors with the same shared name. */
 export function assertShared(given: number, known: number, shared: string | undefined, name: string): void {
   if (given === known) return;
   throw new ArgumentRangeError(
-    `${name} must be ${known}, which other adaptors share as ${formatValue(shared)}, got ${given}`,
+    `${name} must be ${known}, as in the other adaptors that share ${formatValue(shared)}, got ${given}`,
     'ERR_INVALID_ARG_VALUE',
   );
 }
 
-/** Refuses `new` of a class whose objects only cistern makes; `source` says what returns one. */
+/** Refuses `new` for a class whose objects only cistern makes; `source` says what returns one. */
 export function assertMadeByCistern(argument: unknown, name: string, source: string): void {
   if (argument === undefined) throw new ArgumentTypeError(`a ${name} cannot be constructed: ${source} returns one`);
 }
@@ -172,11 +173,11 @@ export function assertMilliseconds(value: number, name: string): void {
 }
 
 /**
- * Checks what a function returned that must have done everything by then.
- * @param what ends with the function: `the capture`
+ * Refuses a promise returned by a function that must be synchronous.
+ * @param what is over when the function returns: `the capture`
  * @throws ArgumentTypeError if it is a promise.
  */
 export function assertNoPromise(result: unknown, name: string, what: string): void {
   if (!(result instanceof Object && 'then' in result)) return;
-  throw new ArgumentTypeError(`${name} must not return a promise: ${what} ends when it returns`);
+  throw new ArgumentTypeError(`${name} must be synchronous, but returned a promise: ${what} ends when the function returns`);
 }

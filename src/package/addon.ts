@@ -1,6 +1,6 @@
 /**
- * Finds the addon. It looks, in this order, at the file that `CISTERN_ADDON` names, at what was
- * built inside this package, at the package for this platform, and at what `cistern build` put into
+ * Finds the addon. It tries, in this order: the file that `CISTERN_ADDON` names, an addon built
+ * inside this package, the package for this platform, and an addon that `cistern build` put into
  * the user's cache because it could not write to this package.
  */
 import { existsSync } from 'node:fs';
@@ -19,7 +19,7 @@ export function addonPath(): string | undefined {
 
 let loadedFrom: string | undefined;
 
-/** Where a built addon lies, below the package's root or the cache. */
+/** The path of a built addon, below the package's root or the cache. */
 const builtAddon = 'build/Release/cistern.node';
 
 /** The packages of each platform, in the order in which they are tried. */
@@ -40,13 +40,15 @@ export function cacheFolder(): string {
 
 /**
  * Loads the addon.
- * @throws what `fail` makes of the reason, which says what to do, and of the loader's own error
+ * @throws the error that `fail` makes of the reason, which says what to do, and of the loader's own
+ * error
  */
 export function loadAddon(fail: (reason: string, cause: unknown) => Error): unknown {
   const explicit = setting('CISTERN_ADDON');
   if (explicit !== undefined) {
     try {
-      // The tests load an addon built with sanitizers this way, and a single executable its own copy.
+      // The tests load an addon built with sanitizers in this way, and a single executable its own
+      // copy.
       return load(requireFrom(ownFile), explicit);
     } catch (cause) {
       if (cause instanceof OtherVersion)
@@ -77,8 +79,8 @@ class OtherVersion extends Error {
 
 /**
  * Loads the file and removes it from Node's cache. Another copy of cistern that finds the same file
- * must get its own functions, which use its own mailbox: the addon has a state for each time that it
- * is loaded.
+ * must get its own functions, which use its own mailbox: the addon has separate state for each time
+ * that it is loaded.
  * @throws OtherVersion
  */
 function load(require: NodeJS.Require, path: string): unknown {
@@ -90,7 +92,9 @@ function load(require: NodeJS.Require, path: string): unknown {
   return addon;
 }
 
-/** The function of the runtime itself: bundlers replace one that is imported by its name. */
+/**
+ * Takes the function from the runtime, because bundlers replace one that is imported by its name.
+ */
 function requireFrom(file: string | URL): NodeJS.Require {
   return process.getBuiltinModule('node:module').createRequire(file);
 }
@@ -107,8 +111,8 @@ function loadFromPackage(): unknown {
   const root = installedRoot();
   const tries = [
     ...names.flatMap((name) => (existsSync(addonsBeside[name] as string) ? [[ownFile, addonsBeside[name] as string] as const] : [])),
-    // The second: a bundle of a program whose package manager shows each package only its own
-    // dependencies.
+    // The second place is for a bundle, if the program's package manager shows each package only
+    // its own dependencies.
     ...[ownFile, ...(root === undefined ? [] : [root])].flatMap((from) => names.map((name) => [from, `${name}/cistern.node`] as const)),
   ];
   for (const [from, path] of tries) {

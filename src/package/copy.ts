@@ -1,13 +1,13 @@
 import { fileURLToPath } from 'node:url';
 import { ownFile, packageRoot, packageVersion } from './root.js';
 
-/** In the registry of the process, so that every copy of cistern has the same symbol. */
+/** A registered symbol, so that every copy of cistern in the process has the same one. */
 const copyOf = Symbol.for('cistern.copy');
 
 /** `0.1.0 in /app/node_modules/cistern/`: one copy of cistern. */
 let ownCopy: string | undefined;
 
-/** Makes objects of a class known to other copies of cistern in the process. */
+/** Marks objects of a class for other copies of cistern in the process. */
 export function markCopy(marked: { readonly prototype: object }): void {
   Object.defineProperty(marked.prototype, copyOf, { get: describeOwnCopy });
 }
@@ -19,7 +19,7 @@ export function markCopy(marked: { readonly prototype: object }): void {
 export function otherCopyHint(value: object): string {
   const copy: unknown = Reflect.get(value, copyOf);
   if (typeof copy !== 'string' || copy === describeOwnCopy()) return '';
-  const advice = 'install one copy for both: a library has cistern as a peer dependency';
+  const advice = 'install one copy for both: a library declares cistern as a peer dependency';
   return ` of another copy of cistern (that copy is ${copy}, this one ${describeOwnCopy()}; ${advice})`;
 }
 

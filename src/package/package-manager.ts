@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setting } from '../settings.js';
 
-/** What to do with a package manager, to get the package for this platform or to run the command. */
+/** How to get the package for this platform, and how to run the command, with a package manager. */
 export interface PackageManagerAdvice {
   /** A clause that says how to install optional dependencies. */
   readonly install: string;
@@ -24,7 +24,7 @@ const advice = {
   deno: { install: 'run "deno install"', command: 'deno run --allow-all npm:cistern' },
 } satisfies Record<string, PackageManagerAdvice>;
 
-/** The files by which a project shows its package manager. */
+/** The lock files by which to recognize a project's package manager. */
 const lockFiles: readonly (readonly [string, keyof typeof advice])[] = [
   ['pnpm-lock.yaml', 'pnpm'],
   ['yarn.lock', 'yarn'],
@@ -35,8 +35,8 @@ const lockFiles: readonly (readonly [string, keyof typeof advice])[] = [
 ];
 
 /**
- * Advice for the package manager in use: the one that runs this process, or else the one whose lock
- * file is nearest above a folder; npm if neither tells.
+ * Advice for the package manager in use: the one that runs this process, otherwise the one whose
+ * lock file is nearest above a folder, otherwise npm.
  */
 export function packageManagerAdvice(folder: string): PackageManagerAdvice {
   const agent = setting('npm_config_user_agent')?.split('/')[0] ?? '';

@@ -6,18 +6,18 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 export const ownFile: string = import.meta.url ?? pathToFileURL(__filename).href;
 
 /**
- * The package's root folder. This file lies two folders below it, in `src/` as in the built
- * `dist/chunks/`. `scripts/build-entries.mjs` makes sure of that, and that no other file depends on
- * where it lies. In a program's own bundle, nothing is there: see `packageFile`.
+ * The package's root folder. This file is two folders below it, both in `src/` and in the built
+ * `dist/chunks/`; `scripts/build-entries.mjs` ensures this, and that no other file depends on its
+ * own place. In a program's own bundle, this folder has no files of cistern: see `packageFile`.
  */
 export const packageRoot: URL = new URL('../..', ownFile);
 
 const ownFolder = import.meta.url === undefined ? __dirname : dirname(fileURLToPath(import.meta.url));
 
 /**
- * The addon in the package of each platform, if the package lies where most package managers put it. Each
- * path is spelt out, because tools that trace a program's files (`@vercel/nft`) find it then. It is no
- * argument of `require`: bundlers would try to read the file.
+ * The addon in the package of each platform, in the place where most package managers install it. Each
+ * path is written out so that tools that trace a program's files (`@vercel/nft`) find it. None is an
+ * argument of `require`, because bundlers would try to read the file.
  */
 export const addonsBeside: Readonly<Record<string, string>> = {
   '@cistern/darwin-arm64': join(ownFolder, '../../../@cistern/darwin-arm64/cistern.node'),
@@ -29,7 +29,7 @@ export const addonsBeside: Readonly<Record<string, string>> = {
   '@cistern/win32-x64': join(ownFolder, '../../../@cistern/win32-x64/cistern.node'),
 };
 
-/** The build puts the version here, so that bundles know it too. */
+/** The build defines this, so that bundles know the version too. */
 declare const CISTERN_VERSION: string | undefined;
 
 /** The version of this package. */

@@ -184,7 +184,7 @@ describe('FallbackResourceAdaptor', () => {
     expect(() => new FallbackResourceAdaptor(upstream, fallback)).toThrow(
       expect.objectContaining({
         code: 'ERR_INVALID_ARG_VALUE',
-        message: 'fallback must be of device 0, as the upstream is, got one of device 1',
+        message: 'fallback must belong to device 0, as the upstream does, got one of device 1',
       }),
     );
     expect(() => new FallbackResourceAdaptor(upstream, {} as MemoryResource)).toThrow(/^fallback must be a MemoryResource/);

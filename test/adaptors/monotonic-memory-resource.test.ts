@@ -90,7 +90,7 @@ describe('a monotonic resource', () => {
 
   test('refuses a fallback on another device', () => {
     const fallback = new CudaMemoryResource({ device: Device.get(1) });
-    expect(() => scratchOn(undefined, { fallback })).toThrow('fallback must be of device 0, as the upstream is, got one of device 1');
+    expect(() => scratchOn(undefined, { fallback })).toThrow('fallback must belong to device 0, as the upstream does, got one of device 1');
   });
 
   test('takes nothing before the first allocation, then a block for each stream', () => {

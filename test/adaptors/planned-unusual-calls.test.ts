@@ -268,7 +268,7 @@ describe('the fallback of a plan', () => {
     const ofSecond = new CudaMemoryResource({ device: Device.get(1) });
     expect(caught(() => planned('+1@0:0', { fallback: ofSecond }))).toMatchObject({
       code: 'ERR_INVALID_ARG_VALUE',
-      message: 'fallback must be of device 0, as the upstream is, got one of device 1',
+      message: 'fallback must belong to device 0, as the upstream does, got one of device 1',
     });
   });
 

@@ -80,7 +80,7 @@ describe('bulk calls of a pool', () => {
       expect(() => pool.deallocateMany(new Float64Array(1), wrong, stream)).toThrow(TypeError);
     }
     expect(() => pool.allocateMany(new Float64Array(2 ** 20 + 1), stream)).toThrow('sizes must have at most 1048576 elements, got 1048577');
-    expect(() => pool.deallocateMany(new Float64Array(2), new Float64Array(3), stream)).toThrow('as many elements, got 2 and 3');
+    expect(() => pool.deallocateMany(new Float64Array(2), new Float64Array(3), stream)).toThrow('the same number of elements, got 2 and 3');
     for (const wrong of [-1, 0.5, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 53]) {
       expect(() => pool.allocateMany(Float64Array.of(256, wrong), stream)).toThrow(
         `sizes[1] must be an integer from 0 to 2^53 - 1, got ${wrong}`,

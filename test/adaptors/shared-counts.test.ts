@@ -50,7 +50,7 @@ describe('a limit that adaptors share', () => {
     const first = limited(1024, 'c');
     expect(caught(() => limited(2048, 'c'))).toMatchObject({
       code: 'ERR_INVALID_ARG_VALUE',
-      message: 'limitBytes must be 1024, which other adaptors share as "c", got 2048',
+      message: 'limitBytes must be 1024, as in the other adaptors that share "c", got 2048',
     });
     const pointer = first.allocate(1, stream);
     first.dispose();

@@ -48,7 +48,7 @@ describe('a queue that adaptors share', () => {
     const first = shared('b');
     expect(caught(() => shared('b', 128 * KiB))).toMatchObject({
       code: 'ERR_INVALID_ARG_VALUE',
-      message: 'limitBytes must be 65536, which other adaptors share as "b", got 131072',
+      message: 'limitBytes must be 65536, as in the other adaptors that share "b", got 131072',
     });
     expect(caught(() => shared('b', 64 * KiB, 1))).toMatchObject({ message: expect.stringContaining('maximumOvertakes must be 16') });
     expect(caught(() => shared(''))).toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
