@@ -172,12 +172,19 @@ export function assertMilliseconds(value: number, name: string): void {
     throw new ArgumentRangeError(`${name} must be finite and at least 0, got ${formatValue(value)}`);
 }
 
+/** Whether a function's result continues asynchronously. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+}
+
 /**
- * Refuses a promise returned by a function that must be synchronous.
+ * Refuses a promise returned by a function that must be synchronous. Nobody else will hear of its error, if that comes
+ * later, so it is ignored.
  * @param what is over when the function returns: `the capture`
- * @throws ArgumentTypeError if it is a promise.
+ * @throws ArgumentTypeError if it is a promise, of whatever library or realm.
  */
 export function assertNoPromise(result: unknown, name: string, what: string): void {
-  if (!(result instanceof Object && 'then' in result)) return;
+  if (!isThenable(result)) return;
+  Promise.resolve(result).catch(() => {});
   throw new ArgumentTypeError(`${name} must be synchronous, but returned a promise: ${what} ends when the function returns`);
 }

@@ -15,7 +15,7 @@
  */
 import { AsyncLocalStorage, executionAsyncId, executionAsyncResource } from 'node:async_hooks';
 import { ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertFunction } from '../basics/validation.js';
+import { assertFunction, isThenable } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import type { MemoryOwner } from './bulk-frees.js';
@@ -122,11 +122,6 @@ export function runInFrame<T>(frame: ScopeFrame | undefined, fn: () => T): T {
   } finally {
     forgetLastFrame();
   }
-}
-
-/** Whether a function's result continues asynchronously. */
-export function isThenable(value: unknown): value is PromiseLike<unknown> {
-  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
 }
 
 /**

@@ -14,11 +14,11 @@
 
 import { FaultyResourceError, formatPointer, formatValue, reasonOf } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
+import { isThenable } from '../basics/validation.js';
 import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import type { Segment } from '../suballocation/blocks.js';
 import { usableStream } from './bulk-frees.js';
-import { isThenable } from './resource-scope.js';
 
 /**
  * Returns what a resource returned from `allocate`, if that can be the address of the memory.

@@ -32,6 +32,11 @@ const handFiles = [
   'src/buffers/origins/foreign-memory-resource.ts',
   'src/buffers/device-buffer.ts',
   'src/buffers/interchange/dlpack.ts',
+  'src/adaptors/graph/capture-memory.ts',
+  'src/adaptors/graph/captured-memory.ts',
+  'src/adaptors/graph/graph-memory-resource.ts',
+  'src/adaptors/graph/graph-region.ts',
+  'src/driver/graphs/graph-exec.ts',
 ];
 const files = [
   'src/stream-ordering/stream-lane.ts',
@@ -94,6 +99,8 @@ const files = [
   'src/adaptors/pass-through/tracking-resource-adaptor.ts',
   'src/buffers/transfers/ordered-copy.ts',
   'src/collector/stage-timings.ts',
+  'src/adaptors/graph/capture-order.ts',
+  'src/adaptors/graph/launch-order.ts',
   'src/collector/free-unreachable-buffers.ts',
   ...handFiles,
 ];

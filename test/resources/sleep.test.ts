@@ -334,6 +334,16 @@ describe('while memory sleeps', () => {
     expect(valuesOf(output, 4096, stream)).toEqual([8]);
   });
 
+  test('a graph that keeps memory of its own is not launched either', async () => {
+    using graphs = new GraphMemoryResource(upstream);
+    using graph = graphs.capture(stream, () => set(graphs.kept.allocate(4096, stream), 8, 1, 4096, stream));
+    using exec = graph.instantiate();
+    await sleepResource(graphs, { keep: 'nothing' });
+    expect(() => exec.launch(stream)).toThrow(asleep);
+    await wakeResource(graphs);
+    exec.launch(stream);
+  });
+
   test('it can be freed', async () => {
     using checker = checkOrder();
     const pointer = upstream.allocate(6 * page, stream);

@@ -118,8 +118,12 @@ export class CaptureMemory implements EventObserver {
     return this.#plan !== undefined && Object.values(this.deviations).every((count) => count === 0);
   }
 
-  /** The number of a stream in the capture, or -1 if it has not joined, even by what another library has queued. */
+  /**
+   * The number of a stream in the capture, or -1 if it has not joined, even by what another library has queued; and if the
+   * capture was abandoned, since the first stream was disposed.
+   */
   numberOf(stream: Stream): number {
+    if (!this.origin.isCaptured) return none;
     if (stream === this.#lastStream && !stream.isDisposed) return this.#lastNumber;
     assertStream(stream, 'allocate');
     const { identity } = stream;

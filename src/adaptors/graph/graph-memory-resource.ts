@@ -29,7 +29,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../../memory-resource.js';
-import { checkedPlan, type Plan } from '../../plans/plan.js';
+import type { Plan } from '../../plans/plan.js';
 import { type PlanWithPredecessors, withPredecessors } from '../../plans/predecessors.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
@@ -37,7 +37,7 @@ import { isWithin, leastBlockBytes, none, type Segment } from '../../suballocati
 import { logCapture } from '../pass-through/graph-outputs.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { PassRecorder } from '../planned/pass-recorder.js';
-import type { Planner } from '../planned/plan-learner.js';
+import { type Planner, plannedBy } from '../planned/plan-learner.js';
 import { CaptureMemory, type GraphDeviation } from './capture-memory.js';
 import { CapturedMemory } from './captured-memory.js';
 import { CapturedRequests } from './captured-requests.js';
@@ -232,6 +232,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #unorderedBytes = 0;
   readonly #deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
   #planningError: unknown;
+  /** Whether a capture is about to begin: the planner and the upstream can call again. */
+  #isBeginning = false;
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option. */
   constructor(upstream: MemoryResource, options: GraphMemoryResourceOptions = {}) {
@@ -248,7 +250,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#planner = planner;
     this.#planningMilliseconds = planningMilliseconds;
     this.#refuses = deviations === 'refuse';
-    this.#order = new LaunchOrder(deallocationEvents, this.device);
+    this.#order = new LaunchOrder(deallocationEvents);
     this.#region = new GraphRegion(upstream, this.#order, maximumBytes);
     this.kept = new KeptGraphMemory(
       this,
@@ -293,9 +295,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertStreamOf(stream, this.device, 'allocate');
     assertFunction(record, 'record');
     for (const { address, bytes } of this.#region.extents) assertAwake(address, bytes, 'capture a graph');
-    const plan = this.#planOf(name);
+    const { plan, capture } = this.#begin(name, stream);
     const memory = new CapturedMemory(name, this.#region, this.#order, (ended, reason) => this.#ended(ended, reason));
-    const capture = this.#obtain(() => new CaptureMemory(stream.identity, this.#region, this.#requests, plan));
     memory.rememberedBefore = rememberedSoFar();
     this.#capture = capture;
     this.#captured = memory;
@@ -361,6 +362,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (capture === undefined || number === none) return this.#allocateOutside(bytes, stream, alignment);
     assertBytes(bytes);
     if (alignment !== undefined) assertAlignment(alignment);
+    assertStreamOf(stream, this.device, 'allocate');
     if (bytes === 0) return 0;
     const multiple = alignment ?? ALLOCATION_ALIGNMENT;
     const deviation = capture.deviationOf(bytes, number, multiple);
@@ -612,6 +614,17 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#ending = undefined;
   }
 
+  /** Plans the captures of a name, and takes the memory for one. */
+  #begin(name: string, { identity }: Stream): { plan: PlanWithPredecessors | undefined; capture: CaptureMemory } {
+    this.#isBeginning = true;
+    try {
+      const plan = this.#planOf(name);
+      return { plan, capture: this.#obtain(() => new CaptureMemory(identity, this.#region, this.#requests, plan)) };
+    } finally {
+      this.#isBeginning = false;
+    }
+  }
+
   /** The plan for the captures of a name, which is made now if necessary. */
   #planOf(name: string): PlanWithPredecessors | undefined {
     const learnt = this.#learnt.get(name);
@@ -632,7 +645,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (learnt.plan !== undefined || this.#planner === undefined || learnt.sequence.operations.length === 0) return;
     const limits = { alignmentBytes: learnt.alignmentBytes, timeLimitMilliseconds: this.#planningMilliseconds };
     try {
-      learnt.plan = withPredecessors(checkedPlan(this.#planner([learnt.sequence], limits), 'the plan of the planner'));
+      learnt.plan = withPredecessors(plannedBy(this.#planner, [learnt.sequence], limits));
       this.#planningError = undefined;
     } catch (error) {
       this.#planningError = error;
@@ -641,7 +654,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   #assertIdle(operation: string, mayBeDisposed = false): void {
     if (!mayBeDisposed) this.assertLive(operation);
-    const busy = this.#capture !== undefined ? 'captures' : this.#recorder !== undefined ? 'warms up' : undefined;
+    const captures = this.#isBeginning || this.#capture !== undefined;
+    const busy = captures ? 'captures' : this.#recorder !== undefined ? 'warms up' : undefined;
     if (busy === undefined) return;
     throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the ${GraphMemoryResource.name} ${busy} already`);
   }

@@ -30,6 +30,8 @@ export class GraphRegion {
   readonly #order: LaunchOrder;
   /** Where the upstream is called. Made at the first call. */
   #stream: Stream | undefined;
+  /** How many calls of the upstream have not returned: during one, a host function or the upstream may call this resource. */
+  #calls = 0;
   /** Whether memory has come that no launch has waited for. */
   #isFresh = false;
   readonly #maximumBytes: number;
@@ -105,7 +107,7 @@ export class GraphRegion {
     if (bytes > this.#maximumBytes - this.reservedBytes) throw this.#outOfMemory(bytes);
     const stream = this.#ownStream();
     const allocate = () => this.#upstream.allocate(bytes, stream);
-    const address = servedPointer(outsideGraph(allocate), this.#upstream, bytes, stream);
+    const address = this.#calling(() => servedPointer(outsideGraph(allocate), this.#upstream, bytes, stream));
     this.#isFresh = true;
     this.reservedBytes += bytes;
     this.peakReservedBytes = Math.max(this.peakReservedBytes, this.reservedBytes);
@@ -118,7 +120,7 @@ export class GraphRegion {
     try {
       const stream = this.#ownStream();
       this.#order.order(stream);
-      noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream);
+      this.#calling(() => noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream));
     } catch {
       this.reservedBytes += segment.bytes;
       this.#refused.push(segment);
@@ -145,7 +147,10 @@ export class GraphRegion {
   [Symbol.dispose](): void {
     this.shrink(new Map());
     if (this.#refused.length > 0) this.#retry();
-    if (this.#refused.length === 0) this.#stream?.dispose();
+    // A call of the upstream in which this was disposed still uses the stream; the collector disposes it then.
+    if (this.#refused.length > 0 || this.#calls > 0) return;
+    this.#stream?.dispose();
+    this.#stream = undefined;
   }
 
   /** The least bytes of an extent that can be kept if its first ones are needed. */
@@ -206,7 +211,8 @@ export class GraphRegion {
   #retry(): void {
     while (this.#refused.length > 0) {
       const segment = this.#refused[0] as Segment;
-      noteFree(this.#upstream.deallocate(segment.address, segment.bytes, this.#ownStream()), this.#upstream);
+      const stream = this.#ownStream();
+      this.#calling(() => noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream));
       this.#refused.shift();
       this.reservedBytes -= segment.bytes;
     }
@@ -219,6 +225,15 @@ export class GraphRegion {
     const grown = before === undefined ? segment : { address: before.address, bytes: before.bytes + segment.bytes };
     this.#extents = [...others, grown].sort((a, b) => a.address - b.address);
     if (!this.#takesPieces) this.#arrivals.push(segment);
+  }
+
+  #calling<T>(call: () => T): T {
+    this.#calls++;
+    try {
+      return call();
+    } finally {
+      this.#calls--;
+    }
   }
 
   #ownStream(): Stream {

@@ -1,6 +1,6 @@
 import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
 import { assertAlignment, assertBytes } from '../../basics/validation.js';
-import type { Stream } from '../../driver/streams/stream.js';
+import { assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 
@@ -21,6 +21,7 @@ export class KeptGraphMemory extends PassThroughAdaptor {
     if (!this.#isCaptured(stream)) return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     assertBytes(bytes);
     assertAlignment(alignment);
+    assertStreamOf(stream, this.device, 'allocate');
     return bytes === 0 ? 0 : this.#keep(bytes, alignment);
   }
 

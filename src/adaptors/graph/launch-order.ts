@@ -1,4 +1,4 @@
-import type { Device } from '../../driver/device.js';
+import { Device } from '../../driver/device.js';
 import type { Event } from '../../driver/streams/event.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity, StreamObserver } from '../../driver/streams/stream-identity.js';
@@ -16,15 +16,13 @@ import { StreamLane } from '../../stream-ordering/stream-lane.js';
  */
 export class LaunchOrder implements StreamObserver {
   readonly #policy: DeallocationEvents;
-  readonly #device: Device;
   /** The stream of the last use, if it has not ended. */
   #last: StreamLane | undefined;
   /** Comes after the last use, whose stream has ended. */
   #ended: Event | undefined;
 
-  constructor(policy: DeallocationEvents, device: Device) {
+  constructor(policy: DeallocationEvents) {
     this.#policy = policy;
-    this.#device = device;
   }
 
   /** Makes a stream wait for the last use. Blocks under `'off'` if that was on another stream, which is busy. */
@@ -67,7 +65,7 @@ export class LaunchOrder implements StreamObserver {
   /** From now on another stream has the last use. */
   #follow(identity: StreamIdentity): void {
     this.#last?.identity.unobserve(this);
-    this.#last = new StreamLane(0, identity, this.#device, false, this.#policy === 'eager');
+    this.#last = new StreamLane(0, identity, Device.get(identity.device), false, this.#policy === 'eager');
     this.#ended = undefined;
     identity.observe(this);
   }

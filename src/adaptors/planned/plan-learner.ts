@@ -9,15 +9,25 @@
  *     planned passes    ok  x   x   x     recorded again
  */
 import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
+import { assertNoPromise } from '../../basics/validation.js';
 import { checkedPlan, type Plan } from '../../plans/plan.js';
 import { differenceOf, type OrderedSequence } from '../../plans/sequence.js';
 import { PassRecorder } from './pass-recorder.js';
 
 /** Makes a plan of recorded passes with the same operations: `planAllocations` of `cistern/planning`. */
-export type Planner = (
-  passes: readonly OrderedSequence[],
-  options: { readonly alignmentBytes: number; readonly timeLimitMilliseconds: number },
-) => Plan;
+export type Planner = (passes: readonly OrderedSequence[], options: PlannerLimits) => Plan;
+
+interface PlannerLimits {
+  readonly alignmentBytes: number;
+  readonly timeLimitMilliseconds: number;
+}
+
+/** The plan of a planner. @throws what the planner throws; CisternError, ArgumentTypeError if it returns no plan. */
+export function plannedBy(planner: Planner, passes: readonly OrderedSequence[], limits: PlannerLimits): Plan {
+  const plan = planner(passes, limits);
+  assertNoPromise(plan, 'planner', 'the planning');
+  return checkedPlan(plan, 'the plan of the planner');
+}
 
 export class PlanLearner {
   /** Whether the passes that begin are recorded. */
@@ -105,7 +115,7 @@ export class PlanLearner {
     this.#alike = [];
     const limits = { alignmentBytes: this.#alignmentBytes, timeLimitMilliseconds: this.#planningMilliseconds };
     try {
-      return checkedPlan((this.#planner as Planner)(passes, limits), 'the plan of the planner');
+      return plannedBy(this.#planner as Planner, passes, limits);
     } catch (error) {
       this.isLearning = false;
       this.failure = { error };

@@ -98,6 +98,8 @@ export class StreamIdentity {
   #isEnding = false;
   /** The stream on which this environment has begun the capture that this one is in. */
   #captureOrigin: StreamIdentity | undefined = undefined;
+  /** Whether a function is being captured on this stream: the capture ends when it returns. */
+  isRecorded = false;
   /** Whether a capture that began on this stream was given up, and the driver refused to end it. */
   #hasGivenUp = false;
   /** Weak references to the `Stream` objects for this stream. */
@@ -250,6 +252,16 @@ export class StreamIdentity {
   /** A capture has begun on the stream. */
   captureBegan(): void {
     this.#enterCapture(this);
+  }
+
+  /** Calls a function that is captured on this stream, and returns its result. */
+  recorded(record: () => unknown): unknown {
+    this.isRecorded = true;
+    try {
+      return record();
+    } finally {
+      this.isRecorded = false;
+    }
   }
 
   /** The capture that began on this stream has ended. */

@@ -396,13 +396,17 @@ export class Stream implements Disposable {
   /**
    * Ends the capture that began on this stream.
    * @returns what was recorded
-   * @throws LifetimeError if the stream is disposed. DriverError if no capture of cistern's began on this
+   * @throws LifetimeError if the stream is disposed. CisternError (`ERR_CISTERN_INVALID_STATE`) in the function of
+   * {@link Stream.capture}, which ends that capture. DriverError if no capture of cistern's began on this
    * stream and thread, which changes nothing; or if the capture was invalidated
    * (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`) or a stream that joined has not been waited for
    * (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): then it has ended, without a graph.
    */
   endCapture(): Graph {
     this.#assertLive('end a capture');
+    if (this.identity.isRecorded) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot end a capture: it ends when the function that is captured returns');
+    }
     native().endCapture(this.handle);
     try {
       check('end a capture');
@@ -443,8 +447,7 @@ export class Stream implements Disposable {
     if (typeof record !== 'function') throw new ArgumentTypeError(`record must be a function, got ${formatValue(record)}`);
     this.beginCapture(mode);
     try {
-      const result: unknown = record();
-      assertNoPromise(result, 'record', 'the capture');
+      assertNoPromise(this.identity.recorded(record), 'record', 'the capture');
       return this.endCapture();
     } catch (error) {
       if (!this.isDisposed) this.identity.giveUpCapture();
