@@ -1,8 +1,8 @@
 /**
- * The whole fault sweep: `npm run sweep -- [--scenario TEXT | --save]`. Prints a table, and exits with 0
- * only if nothing leaked, crashed or went wrong otherwise. The trials run in separate processes;
- * one that ends early is a crash, and the next continues after that scenario. `--save` enters the sums in
- * docs/proof.md.
+ * The whole fault sweep, or only that of the scenarios with one of the texts in their names:
+ * `npm run sweep -- [--scenario TEXT]… [--save]`. Prints a table, and exits with 0 only if nothing leaked,
+ * crashed or went wrong otherwise. The trials run in separate processes; one that ends early is a crash, and
+ * the next continues after that scenario. `--save` enters the sums in docs/proof.md.
  */
 import { spawn } from 'node:child_process';
 import { writeSync } from 'node:fs';
@@ -18,12 +18,16 @@ const longestTrialMilliseconds = 60_000;
 const columns = ['scenario', 'trials', 'failed', 'errors', 'recovered', 'leaks', 'stranded', 'faults', 'crashes'];
 
 const { values } = parseArgs({
-  options: { scenario: { type: 'string', default: '' }, from: { type: 'string' }, save: { type: 'boolean', default: false } },
+  options: {
+    scenario: { type: 'string', multiple: true, default: [''] },
+    from: { type: 'string' },
+    save: { type: 'boolean', default: false },
+  },
 });
 if (values.from === undefined) await main(values.scenario, values.save);
 else await makeTrials(Number(values.from), values.scenario);
 
-async function makeTrials(from, filter) {
+async function makeTrials(from, filters) {
   const { runnerImport } = await import('vite');
   const { module } = await runnerImport(fileURLToPath(new URL('sweep-process.ts', import.meta.url)), {
     root,
@@ -33,15 +37,15 @@ async function makeTrials(from, filter) {
     oxc: { target: 'node20' },
   });
   // Written at once, so that nothing is lost if the process crashes.
-  await module.sweepAll(from, filter, (message) => writeSync(1, `${JSON.stringify(message)}\n`));
+  await module.sweepAll(from, filters, (message) => writeSync(1, `${JSON.stringify(message)}\n`));
   process.exit(0);
 }
 
-async function main(filter, save) {
+async function main(filters, save) {
   const started = performance.now();
   const results = [];
-  for (let from = 0; from !== undefined; from = await sweepFrom(from, filter, results));
-  if (results.length === 0) throw new Error(`no scenario has "${filter}" in its name`);
+  for (let from = 0; from !== undefined; from = await sweepFrom(from, filters, results));
+  if (results.length === 0) throw new Error(`no scenario has ${filters.join(', nor ')} in its name`);
   printTable(results);
   const problems = results.flatMap(({ scenario, problems }) => problems.map((problem) => `${scenario}: ${problem}`));
   for (const problem of problems) console.log(problem);
@@ -52,7 +56,7 @@ async function main(filter, save) {
     const [trials, failed] = [errors + recoveries + sum('untouched'), errors + recoveries + pairs];
     const found = { leaks: sum('leaks'), stranded: sum('stranded'), faults: problems.length, crashes: sum('crashes') };
     const counts = { scenarios: results.length, trials, 'calls failed': failed, errors, recovered: recoveries };
-    saveFigures('sweep', [{ 'run on': today(), ...counts, ...found, seconds }]);
+    saveFigures('sweep', [{ 'run on': [today(), ...filters].filter((text) => text !== '').join(', '), ...counts, ...found, seconds }]);
   }
   console.log(
     `\n${results.length} scenarios, ${errors + recoveries + sum('untouched')} trials, ${errors + recoveries + pairs} calls failed;`,
@@ -65,9 +69,9 @@ async function main(filter, save) {
 }
 
 /** Sweeps from one scenario on. Returns where to continue after a crash. */
-async function sweepFrom(from, filter, results) {
+async function sweepFrom(from, filters, results) {
   const script = fileURLToPath(import.meta.url);
-  const child = spawn(process.execPath, ['--no-warnings', script, `--from=${from}`, `--scenario=${filter}`], {
+  const child = spawn(process.execPath, ['--no-warnings', script, `--from=${from}`, ...filters.map((text) => `--scenario=${text}`)], {
     env: { ...process.env, ...deviceUnderTest },
     stdio: ['ignore', 'pipe', 'pipe'],
   });

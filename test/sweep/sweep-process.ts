@@ -12,19 +12,20 @@ export type SweepMessage =
 
 /**
  * Sweeps all scenarios from a given one on.
- * @param filter text that the names of the scenarios must contain
+ * @param filters texts of which the names of the scenarios must contain one
  */
-export async function sweepAll(from: number, filter: string, tell: (message: SweepMessage) => void): Promise<void> {
+export async function sweepAll(from: number, filters: readonly string[], tell: (message: SweepMessage) => void): Promise<void> {
   directFaults(native(), mailbox, (reason) => {
     throw new Error(reason);
   });
+  const isChosen = (name: string) => filters.some((text) => name.includes(text));
   const scenarios = allScenarios();
   const onTrialOf = (index: number, scenario: string) => (fault: string) => tell({ kind: 'trial', index, scenario, fault });
   for (const [index, scenario] of scenarios.entries()) {
-    if (index < from || !scenario.name.includes(filter)) continue;
+    if (index < from || !isChosen(scenario.name)) continue;
     tell({ kind: 'result', result: await sweep(scenario, { onTrial: onTrialOf(index, scenario.name) }) });
   }
-  if (from <= scenarios.length && openingName.includes(filter)) {
+  if (from <= scenarios.length && isChosen(openingName)) {
     tell({ kind: 'result', result: sweepOpening(onTrialOf(scenarios.length, openingName)) });
   }
   tell({ kind: 'end' });
