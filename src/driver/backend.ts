@@ -9,8 +9,8 @@ import { check, invalidValueStatus } from './status.js';
 export type Backend = 'cuda' | 'software';
 
 /**
- * How to choose the backend. `auto` takes CUDA if there is a driver and a device; otherwise it
- * takes the software device and warns once.
+ * How to choose the backend. `auto` uses CUDA if there is a driver and a device; otherwise it uses
+ * the software device, and warns once.
  */
 export type BackendChoice = 'auto' | Backend;
 
@@ -19,9 +19,10 @@ const choices: readonly string[] = ['auto', 'cuda', 'software'];
 let opened: Backend | undefined;
 
 /**
- * Chooses the devices of this environment (the main thread or one worker) before anything uses one.
- * If nobody calls it, the environment variable `CISTERN_DEVICE` decides; its default is `auto`.
- * @returns the backend that was opened
+ * Chooses the devices of this environment (the main thread or one worker). Call it before anything
+ * uses a device. If you do not call it, the environment variable `CISTERN_DEVICE` decides; its
+ * default is `auto`.
+ * @returns the backend in use
  * @throws DeviceUnavailableError for `cuda` if no CUDA device can be used; the message says what
  * was searched for.
  * @throws ArgumentRangeError for any other word.
@@ -67,7 +68,10 @@ export interface MissingDriverFunction {
   readonly cost: string;
 }
 
-/** What the CUDA driver lacks. Nothing if none can be used: then `cudaUnavailableReason` says why. */
+/**
+ * The functions that the CUDA driver lacks. Empty if no driver can be used: then
+ * `cudaUnavailableReason` says why.
+ */
 export function missingDriverFunctions(): readonly MissingDriverFunction[] {
   const lines = native().missingDriverFunctions().split('\n').slice(0, -1);
   return lines.map((line) => {
@@ -103,8 +107,8 @@ function warnOfKeptMemory(): void {
   const [, status, bytes] = mailbox as unknown as [number, number, number];
   const name = native().statusName(status) || `status ${status}`;
   process.emitWarning(
-    `${formatBytes(bytes)} that could not be freed when they were given up stay allocated, since waiting for the device fails with ` +
-      `${name} (${status}); cistern tries again`,
+    `${formatBytes(bytes)} that are no longer used cannot be freed yet, because waiting for the device fails with ` +
+      `${name} (${status}); cistern will try again`,
     { code: 'CISTERN_KEPT_MEMORY' },
   );
 }

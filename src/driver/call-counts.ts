@@ -2,7 +2,7 @@ import { counters, native } from './native.js';
 
 /** How often this environment has called the driver since it started, on all devices. */
 export interface DriverCallCounts {
-  /** Allocations of every kind, host memory and each page of virtual memory included. */
+  /** Allocations of every kind, including host memory and each page of virtual memory. */
   readonly allocations: number;
   readonly frees: number;
   readonly eventRecords: number;
@@ -21,7 +21,7 @@ const groups = {
   synchronizations: ['cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize'],
 } as const;
 
-/** The current counts. Subtract two of them to count the calls in between. */
+/** The current counts. To count the calls in between, subtract two of them. */
 export function driverCallCounts(): DriverCallCounts {
   const counts = counters();
   const names = native().functionNames;

@@ -70,7 +70,10 @@ export class Device {
   readonly uuid: string;
   /** The total memory of the device, in bytes. */
   readonly totalBytes: number;
-  /** The devices to whose memory this worker has enabled access, and whether it has not disabled it. */
+  /**
+   * The devices to whose memory this worker has enabled access, and whether the access is still
+   * enabled.
+   */
   readonly #peers = new Map<Device, boolean>();
 
   private constructor(index: number) {
@@ -164,11 +167,11 @@ export class Device {
   }
 
   /**
-   * Resolves once all work has run that was queued before this call on the streams that this
-   * environment uses and on every blocking stream. The event loop goes on.
+   * Resolves once all work that was queued before this call has run, on the streams that this
+   * environment uses and on every blocking stream. Does not block the event loop.
    *
-   * Other code's non-blocking streams are covered only if this environment uses them and their end
-   * is announced ({@link ForeignStreamOptions.announcesEnd}); others may already be gone.
+   * It covers other code's non-blocking streams only if this environment uses them and their end is
+   * announced ({@link ForeignStreamOptions.announcesEnd}), because others may already be destroyed.
    * {@link Device.synchronizeSync} waits for those too.
    */
   async synchronize(): Promise<void> {
@@ -187,9 +190,9 @@ export class Device {
 
   /**
    * Blocks until everything queued on every stream of the device has run; host functions of this
-   * thread run meanwhile. It returns only when no host function of this thread is outstanding. Host
-   * functions that always queue another therefore keep it from returning, unlike the
-   * synchronization of a single stream.
+   * thread run meanwhile. It returns only when no host function of this thread is outstanding. So a
+   * host function that always queues another keeps it from returning, which does not happen when
+   * you synchronize a single stream.
    */
   synchronizeSync(): void {
     const complete = StreamIdentity.beginDeviceSynchronization(this.index);
@@ -199,8 +202,8 @@ export class Device {
 
   /**
    * Whether streams of this device can be given access to device memory of another one. False for
-   * the device itself. Copies between devices need no access: without it the driver copies through
-   * the host.
+   * the device itself. Copies between devices do not need access: without it, the driver copies
+   * through the host.
    * @throws ArgumentTypeError if `peer` is not a device.
    */
   canAccessPeer(peer: Device): boolean {
@@ -212,14 +215,14 @@ export class Device {
 
   /**
    * Lets streams of this device use device memory of `peer`: in kernels and fills, and as streams of
-   * its resources and buffers. The other direction needs a call of its own. The access is to
+   * its resources and buffers. For the other direction, make another call. The access is to
    *
    * - plain memory (`cuMemAlloc`) of the whole process, since the driver sets this for contexts;
-   * - memory of this worker's {@link CudaAsyncMemoryResource}s and {@link VirtualMemoryResource}s, now
-   *   and later, but not of pools that were made elsewhere.
+   * - memory of this worker's {@link CudaAsyncMemoryResource}s and {@link VirtualMemoryResource}s,
+   *   present and future, but not of pools that were created elsewhere.
    *
-   * So a worker that gives memory of a pool to another one enables the access, and the worker that
-   * uses the memory with its streams does so, too. Enabling access twice does nothing.
+   * So if a worker hands memory of a pool over to another one, both the sender and the receiver
+   * must enable the access. Enabling access twice does nothing.
    * @returns whether this worker had not enabled it before
    * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if `peer` is not another device.
    * @throws UnsupportedError if the devices cannot reach each other; DriverError. The access is then
@@ -235,7 +238,7 @@ export class Device {
     native().enablePeerAccess(this.index, index);
     if (mailbox[0] === peerAccessUnsupportedStatus) {
       throw new UnsupportedError(
-        `device ${this.index} cannot be given access to memory of device ${index}: the devices cannot reach each other; copies between them work all the same`,
+        `device ${this.index} cannot be given access to memory of device ${index}: the devices cannot reach each other; copies between them still work`,
       );
     }
     check(`enable access of device ${this.index} to memory of device ${index}`);
@@ -245,12 +248,12 @@ export class Device {
   }
 
   /**
-   * Takes the access away that {@link Device.enablePeerAccess} gave, for plain memory from the whole
+   * Disables the access that {@link Device.enablePeerAccess} enabled; for plain memory, in the whole
    * process. Blocks until everything queued on this device has run; host functions of this thread run
-   * meanwhile. Resources go on taking frees on streams of this device.
+   * meanwhile. Resources still accept frees on streams of this device.
    * @returns whether this worker had enabled it
    * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if `peer` is not another device.
-   * @throws DriverError. The access to some of the memory may have ended then; the call can be repeated.
+   * @throws DriverError. The access to some of the memory may then be disabled; you can repeat the call.
    */
   disablePeerAccess(peer: Device): boolean {
     const { index } = assertPeer(this, peer);
@@ -267,7 +270,7 @@ export class Device {
     return this.#peers.get(peer) === true;
   }
 
-  /** @internal The same, even if the access was disabled since. */
+  /** @internal The same, including access that was disabled since. */
   hasHadAccessTo(peer: Device): boolean {
     return this.#peers.has(peer);
   }
@@ -280,14 +283,14 @@ function assertDevice(device: unknown): Device {
 
 function assertPeer(device: Device, peer: unknown): Device {
   if (assertDevice(peer) !== device) return peer as Device;
-  throw new ArgumentRangeError(`peer must be another device than device ${device.index}, got itself`, 'ERR_INVALID_ARG_VALUE');
+  throw new ArgumentRangeError(`peer must be a different device, got device ${device.index} itself`, 'ERR_INVALID_ARG_VALUE');
 }
 
 markCopy(Device);
 
 /**
- * @internal Whether streams of a device may have used memory of another, and may have to free it: access
- * that was disabled counts.
+ * @internal Whether streams of a device may have used memory of another, and so may have to free it,
+ * including access that was disabled.
  */
 export function mayUseMemoryOf(device: Device, owner: Device): boolean {
   return device === owner || device.hasHadAccessTo(owner);

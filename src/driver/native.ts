@@ -1,5 +1,5 @@
 /**
- * The only way to native code: this file names every symbol of the addon, and nothing else in
+ * The only way to native code: this file names every symbol of the addon, and no other file in
  * `src/` may load it.
  *
  * Convention for every call below: it leaves its status in `mailbox[0]` and its numeric results in
@@ -9,10 +9,10 @@
  *
  * Hot calls take no arguments: reading three numbers through Node-API costs 40 ns, reading them
  * from a shared array 11 ns. Their inputs are written to the mailbox first, starting at
- * `mailbox[0]`, in the order that the comment gives.
+ * `mailbox[0]`, in the order given in each comment.
  *
  * Inside a host function, a call that would wait for a stream leaves CUDA's status 800 (not
- * permitted) instead: it might wait for the very function that is running.
+ * permitted) instead, because it might wait for the function that is running.
  */
 import { AddonMissingError } from '../basics/errors.js';
 import { loadAddon } from '../package/addon.js';
@@ -20,7 +20,7 @@ import { loadAddon } from '../package/addon.js';
 /** cistern's own statuses. Positive ones are CUDA's. */
 export const NativeStatus = {
   success: 0,
-  /** An argument has the wrong type or is out of range: a bug in the TypeScript code. */
+  /** An argument has the wrong type or is out of range, which is a bug in the TypeScript code. */
   invalidArgument: -1,
   /** A stream, event, pool or hold handle that is not live in this environment. */
   staleHandle: -2,
@@ -30,7 +30,7 @@ export const NativeStatus = {
   doubleFree: -4,
   /** The pointer is live but was allocated with another size; `mailbox[1]` holds that size. */
   wrongSize: -5,
-  /** The driver returned an address above 2^53 - 1; the memory was given back. */
+  /** The driver returned an address above 2^53 - 1; the memory was freed. */
   addressTooLarge: -6,
   /**
    * No backend was opened, another one is already open in this environment, or CUDA cannot be used
@@ -57,21 +57,21 @@ export const NativeStatus = {
   foreignMessage: -13,
   /** This process exported the memory of the handle. */
   ownMessage: -14,
-  /** The process that made the handle belongs to somebody else. */
+  /** The process that made the handle belongs to another user. */
   forbiddenProcess: -15,
-  /** The handle is of another version: `mailbox[1]`. */
+  /** The handle has another version: `mailbox[1]`. */
   unknownVersion: -16,
-  /** The handle is of memory of another backend: `mailbox[1]`, numbered as for `openBackend`. */
+  /** The handle is for memory of another backend: `mailbox[1]`, numbered as for `openBackend`. */
   otherBackend: -17,
-  /** The handle is of a device that this process does not have. */
+  /** The handle is for memory of a device that this process does not have. */
   noSuchDevice: -18,
   /** 64 processes have memory of the exporting process open. */
   tooManyImporters: -19,
-  /** This process exports as many buffers as it can. */
+  /** This process already exports as many buffers as it can. */
   tooManyExports: -20,
   /** The memory belongs to another device than the stream, which has no access to it. */
   noAccess: -21,
-  /** A wait for the event has not ended. */
+  /** A wait for the event is still pending. */
   inUse: -22,
   /** Processes cannot share memory on this system. */
   noProcessMemory: -23,
@@ -80,15 +80,15 @@ export const NativeStatus = {
    * `mailbox[1]`, or of none that is in use if that is -1.
    */
   foreignContext: -24,
-  /** A stream is captured, and the call can neither become a node nor be made meanwhile. */
+  /** A stream is captured. The call cannot become a node, nor be made during the capture. */
   capturing: -25,
   /** The event was last recorded in a capture that is still open. */
   capturedEvent: -26,
-  /** A free-space index of native threads has failed a check of its own. */
+  /** A free-space index of native threads has failed one of its own checks. */
   brokenIndex: -27,
 } as const;
 
-/** What messages stand for, as the addon numbers it. */
+/** What a message refers to, as the addon numbers it. */
 export const HandOverContent = { buffer: 0, stream: 1, event: 2 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
@@ -109,7 +109,7 @@ export interface NativeBinding {
   /**
    * Binds this environment's mailbox (16 numbers) and counters (one number per driver function,
    * then one for host allocations and one for host frees). Call it once per environment, before
-   * anything else; a later call binds other arrays. Neither may be detached.
+   * anything else; a later call binds other arrays. Do not detach either array.
    */
   initialize(mailbox: Float64Array, counters: Float64Array): void;
   /**
@@ -118,13 +118,17 @@ export interface NativeBinding {
    */
   openBackend(kind: number): void;
   /**
-   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty
-   * string if it can. Loads and initialises the driver, unless this process has already done so.
+   * Why CUDA cannot be used: the libraries searched for and what failed, in one sentence; an empty
+   * string if CUDA can be used. Loads and initialises the driver, unless this process has already
+   * done so.
    */
   cudaUnavailableReason(): string;
-  /** `[1]`: the address of the driver's functions. Tests give it to another library. */
+  /** `[1]`: the address of the driver's function table. Tests pass it to another library. */
   driverTable(): void;
-  /** What the CUDA driver lacks: for each function a line with its name, a tab, and what that costs. */
+  /**
+   * The functions that the CUDA driver lacks: a line for each, with its name, a tab, and what does not
+   * work without it.
+   */
   missingDriverFunctions(): string;
   /**
    * The process-wide settings of the software device; zero, or `undefined`, leaves a value as it
@@ -147,21 +151,21 @@ export interface NativeBinding {
    * `[9]` thrashes.
    */
   managedActivity(place: number): void;
-  /** Resets the counts of every place; peaks become what is resident. */
+  /** Resets the counts of every place; peaks become the resident bytes. */
   resetManagedActivity(): void;
   /** `[1]`: how many of the bytes are at a place of the software device; 0 if they are not managed. */
   residentBytes(address: number, bytes: number, place: number): void;
   /** Tells the software device that the host is about to use managed memory directly. */
   accessFromHost(address: number, bytes: number, isWrite: boolean): void;
   /**
-   * Notes each arrival and departure of a page of managed memory of the software device from now on,
-   * after one arrival for each page that is somewhere. `pending[0]` is 1 while there are notes. It
-   * belongs to the native code, which writes it from any thread; do not detach it. `[1]`: 1, or 0 if
-   * another environment's notes are being taken. A second call starts again.
+   * From now on, records each arrival and departure of a page of managed memory of the software
+   * device, after one arrival for each page that already has a place. `pending[0]` is 1 while there
+   * are records. It belongs to the native code, which writes it from any thread; do not detach it.
+   * `[1]`: 1, or 0 if another environment is recording. A second call starts again.
    */
   beginManagedMoves(pending: Int32Array): void;
   /**
-   * Takes the oldest notes, as many as fit. `[1]`: how many. Each has seven numbers: nanoseconds
+   * Takes the oldest records, as many as fit. `[1]`: how many. Each has seven numbers: nanoseconds
    * since the beginning, address, bytes, place (a device, or -1 for the host), reason, and the
    * stream whose work caused it: its device and its driver handle, 0 for none.
    */
@@ -186,13 +190,12 @@ export interface NativeBinding {
   /** `[1]`: the operating system's id of this thread. */
   threadId(): void;
   /**
-   * Calls the function from the event loop when something that could not be freed before (what an
-   * ended environment left, or what was freed while a stream was stalled) stays because the devices
-   * could not be waited for. Once, until such a wait succeeds or fails in another way. The function
-   * must not throw.
+   * Calls the function from the event loop if memory of an ended environment, or memory that was
+   * freed while a stream was stalled, still cannot be freed because a wait for the devices fails.
+   * Called once, until such a wait succeeds or fails in another way. The function must not throw.
    */
   onKeptOrphans(callback: () => void): void;
-  /** `[1]`: the status of the last such wait, `[2]`: the bytes that stay. */
+  /** `[1]`: the status of the last such wait, `[2]`: the bytes that cannot be freed. */
   readKeptOrphans(): void;
 
   /** `[1]`: the number of devices. */
@@ -213,23 +216,22 @@ export interface NativeBinding {
   /** `[1]`: 1 if streams of the device can be given access to memory of the peer. */
   canAccessPeer(device: number, peer: number): void;
   /**
-   * Gives the streams of a device access to the peer's memory: plain memory, which is a setting of
-   * the process, and what this environment has and will have in pools and virtual memory. `[1]`: 1 if
-   * this environment had not done so before.
+   * Gives the streams of a device access to the peer's memory: to plain memory, for the whole
+   * process, and to this environment's present and future pools and virtual memory. `[1]`: 1 if this
+   * environment had not done so before.
    */
   enablePeerAccess(device: number, peer: number): void;
   /**
-   * Takes the access away, once everything queued on the device has run, or `hostFunctionReady`.
-   * `[1]`: 1 if this environment had given it.
+   * Disables the access once everything queued on the device has run, or leaves
+   * `hostFunctionReady`. `[1]`: 1 if this environment had enabled it.
    */
   disablePeerAccess(device: number, peer: number): void;
 
   /** `[1]`: a handle. */
   createStream(device: number, nonBlocking: boolean, priority: number): void;
   /**
-   * `[1]`: a handle for a stream created elsewhere; 1 is the legacy default stream, 2 the
-   * per-thread default stream. `foreignContext` if it is of another context, unless the driver cannot
-   * say so.
+   * `[1]`: a handle for a stream created elsewhere; 1 is the legacy default stream, 2 the per-thread
+   * default stream. `foreignContext` if it belongs to another context, unless the driver cannot tell.
    */
   wrapStream(device: number, address: number): void;
   /** Destroys a created stream, forgets a wrapped one. Work queued on it still runs. */
@@ -242,11 +244,11 @@ export interface NativeBinding {
   streamInfo(stream: number): void;
   /**
    * Blocks until everything queued on the stream before this call has run, or `hostFunctionReady`.
-   * If called again right after `runHostFunctions`, it goes on waiting for that same point,
-   * whatever the host functions have queued, and even if they have released the stream.
+   * If called again right after `runHostFunctions`, it goes on waiting for the same point, even if
+   * the host functions have queued more work or released the stream.
    */
   synchronizeStream(stream: number): void;
-  /** Hot. In: stream. `[1]`: 1 if everything queued has run, else 0. */
+  /** Hot. In: stream. `[1]`: 1 if everything queued has run, otherwise 0. */
   queryStream(): void;
   /**
    * Resolves with a status once everything queued on the stream before this call has run. Blocks no
@@ -255,8 +257,8 @@ export interface NativeBinding {
   streamCompletion(stream: number): Promise<number>;
   /**
    * Queues a JavaScript function: the stream pauses there until the function has returned. The
-   * function receives a status: success, or the reason why its turn will never come. May stop with
-   * `hostFunctionReady`.
+   * function receives a status: success, or the reason why it can never run in its turn. May stop
+   * with `hostFunctionReady`.
    */
   launchHostFunction(stream: number, callback: (status: number) => void): void;
   /** Runs every host function of this environment whose turn has come. `[1]`: how many ran. */
@@ -274,13 +276,13 @@ export interface NativeBinding {
   holdStream(stream: number): void;
   releaseHold(hold: number): void;
   /**
-   * Ends every hold of the process, and makes streams skip host functions from now on: for the end
-   * of the process.
+   * Ends every hold of the process, and makes streams skip host functions from now on. Used at the
+   * end of the process.
    */
   releaseAllStalls(): void;
 
   /**
-   * Begins to record what is queued on a stream: mode 0 is global, 1 thread-local, 2 relaxed.
+   * Begins to record the work queued on a stream: mode 0 is global, 1 thread-local, 2 relaxed.
    */
   beginCapture(stream: number, mode: number): void;
   /** `[1]`: the handle of a graph. Only on the stream where cistern has begun the capture. */
@@ -309,24 +311,26 @@ export interface NativeBinding {
   /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
   countGraphNodes(graph: number, counts: Float64Array): void;
   writeGraph(graph: number, path: string): void;
-  /** Gives a graph an object with a number that is not 0, for `takeEndedPart`. */
+  /** Makes a graph retain an object, under a number other than 0 that `takeEndedPart` returns. */
   retainInGraph(graph: number, object: number): void;
-  /** The callback is called from the event loop when there is something to take. */
+  /** Calls the function from the event loop when there is something to take. */
   onEndedParts(callback: () => void): void;
   /**
-   * `[1]`: the number of an object whose last graph, executable graph and launch have ended; 0: there is
-   * none. Hot, since it is asked at waits; takes nothing.
+   * `[1]`: the number of an object whose last graph, executable graph and launch have ended, or 0. Hot,
+   * because waits call it. Takes no input.
    */
   takeEndedPart(): void;
 
   /** `[1]`: a handle. */
   createEvent(device: number, timing: boolean): void;
   destroyEvent(event: number): void;
-  /** Hot. In: event, stream, 1 if it must not be in a capture, else 0. */
+  /** Hot. In: event, stream, 1 to refuse a captured stream, otherwise 0. */
   recordEvent(): void;
-  /** Hot. In: stream, event, 1 if it must have to do with no capture, else 0. */
+  /** Hot. In: stream, event, 1 to refuse captured streams and events, otherwise 0. */
   waitEvent(): void;
-  /** Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), else 0. */
+  /**
+   * Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), otherwise 0.
+   */
   queryEvent(): void;
   /**
    * Blocks until the event's latest recording before this call has happened, or
@@ -357,7 +361,7 @@ export interface NativeBinding {
   /**
    * `[1]`: a handle for a new stream-ordered pool of device memory, or of managed memory without a
    * preferred location. Allocations of an exportable one can be exported to other processes. A maximum of
-   * Infinity is the driver's own.
+   * Infinity stands for the driver's own limit.
    */
   createPool(device: number, releaseThresholdBytes: number, isManaged: boolean, isExportable: boolean, maximumBytes: number): void;
   /**
@@ -380,24 +384,24 @@ export interface NativeBinding {
     released: () => void,
   ): object;
   /**
-   * What a capsule contains: `[1]` 1 if it is versioned, `[2]` the address, `[3]` the type of device,
+   * The tensor of a capsule: `[1]` 1 if it is versioned, `[2]` the address, `[3]` the type of device,
    * `[4]` its number, `[5]` the number of dimensions (-1: no shape), `[6]` the code of the elements,
    * `[7]` their bits, `[8]` their lanes, `[9]` the byte offset, `[10]` the flags, `[11]` the major
    * and `[12]` the minor version, `[13]` 1 if there are strides. `numbers` (128 or more) gets the
    * shape from 0 on and the strides from 64 on. NaN stands for an integer that is not exact.
-   * `invalidArgument` for anything but a capsule, `staleHandle` for one that was consumed.
+   * `invalidArgument` if it is not a capsule, `staleHandle` if it was already consumed.
    */
   inspectTensor(capsule: unknown, numbers: Float64Array): void;
   /**
-   * Consumes a capsule. `[1]`: a handle. A tensor in ordinary host memory makes it known until the
-   * handle is released.
+   * Consumes a capsule. `[1]`: a handle. Until it is released, ordinary host memory of the tensor
+   * counts as known memory.
    */
   takeTensor(capsule: unknown): void;
   /** Calls the deleter. */
   releaseTensor(tensor: number): void;
   /**
-   * `[1]`: a handle for a pool that was made elsewhere; address 0 is the device's default pool.
-   * @param isCurrent the device's current pool, and no address
+   * `[1]`: a handle for a pool that was created elsewhere; address 0 is the device's default pool.
+   * @param isCurrent whether to open the device's current pool, and ignore the address
    */
   openPool(device: number, address: number, isCurrent: boolean): void;
   /** Makes the pool the current one of its device. */
@@ -405,12 +409,12 @@ export interface NativeBinding {
   /** `[1]`: the driver's own handle (`CUmemoryPool`). */
   poolAddress(pool: number): void;
   /**
-   * Destroys the pool, unless it was made elsewhere, and frees what this environment allocated from
-   * it once everything queued on the device has run. It waits for that; but if something stalls a
-   * stream, a later call does it.
+   * Waits for everything queued on the device, frees the memory that this environment allocated
+   * from the pool, and destroys the pool unless it was created elsewhere. If something stalls a
+   * stream, a later call does this instead.
    */
   destroyPool(pool: number): void;
-  /** The live allocations of a pool: address and bytes of each, in no order. */
+  /** The live allocations of a pool: address and bytes of each, in any order. */
   poolAllocations(pool: number): Float64Array;
   trimPool(pool: number, bytesToKeep: number): void;
 
@@ -421,9 +425,8 @@ export interface NativeBinding {
    */
   reserveAddresses(device: number, bytes: number): void;
   /**
-   * Gives the addresses back, and first the memory that is mapped there, once everything queued on
-   * the device has run. It waits for that; but if something stalls a stream, or the driver refuses,
-   * a later call does it.
+   * Waits for everything queued on the device, then returns the mapped memory and the addresses. If
+   * something stalls a stream, or the driver refuses, a later call does this instead.
    */
   freeAddresses(reservation: number): void;
   /** Maps memory at the lowest free addresses. `[1]`: the address. May stop like `allocate`. */
@@ -438,14 +441,14 @@ export interface NativeBinding {
   /** `[1]`: the bytes of the pages of live allocations that are not mapped. */
   absentBytes(reservation: number): void;
   /**
-   * Waits for what is queued on the devices of the process. The status is CUDA's 600 (not ready) if
-   * something stalls a stream, so that the wait might last forever; `inUse` if another environment has a
+   * Waits for the work queued on the devices of the process. The status is CUDA's 600 (not ready) if
+   * something stalls a stream, because the wait might last forever; `inUse` if another environment has
    * part of the memory. May stop with `hostFunctionReady`.
    */
   awaitBeforeSleep(reservation: number): void;
   /**
-   * The same, and then unmaps every page of live allocations. If the driver refuses one, those before stay
-   * unmapped, and the call can be repeated.
+   * The same, and then unmaps every page of live allocations. If the driver refuses one, the pages before
+   * it stay unmapped, and the call can be repeated.
    */
   unmapVirtual(reservation: number): void;
   /**
@@ -490,8 +493,8 @@ export interface NativeBinding {
   rangeAttribute(address: number, bytes: number, attribute: number): void;
   /**
    * An array over managed, pinned or ordinary host memory of resources. The status is CUDA's 801
-   * (not supported) if the runtime has no arrays over foreign memory, and `invalidRange` for any
-   * other memory. End it before the memory is freed.
+   * (not supported) if the runtime does not allow arrays over foreign memory, and `invalidRange`
+   * for any other memory. Call `endView` before the memory is freed.
    */
   viewFromHost(address: number, bytes: number): ArrayBuffer;
   /** Detaches an array that `viewFromHost` made. */
@@ -500,13 +503,13 @@ export interface NativeBinding {
   pointerInfo(address: number): void;
 
   /**
-   * Starts checking stream order in every environment of the process, until each start has been
-   * ended. `cells[0]` is the number of the operation that JavaScript is about to submit, 0 for
-   * none; `cells[1]` counts the reports that this environment's calls caused. A second call starts
-   * again with other cells.
+   * Starts checking stream order in every environment of the process, until `endOrderCheck` has
+   * been called for each start. `cells[0]` is the number of the operation that JavaScript is about
+   * to submit, 0 for none; `cells[1]` counts the reports that this environment's calls caused. A
+   * second call starts again with other cells.
    */
   beginOrderCheck(cells: Float64Array): void;
-  /** Reports that nobody has taken are lost when the last environment ends its check. */
+  /** When the last environment ends its check, reports that were not taken are lost. */
   endOrderCheck(): void;
   /**
    * Takes reports about the calls of this environment, and of threads that do not check, as many as
@@ -520,7 +523,7 @@ export interface NativeBinding {
    */
   takeOrderReports(cells: Float64Array): void;
   /**
-   * While stream order is checked: notes a use of memory in a stream's order that the driver does
+   * While stream order is checked: records a use of memory in a stream's order that the driver does
    * not see.
    */
   touch(address: number, bytes: number, stream: number, isWrite: boolean): void;
@@ -533,32 +536,32 @@ export interface NativeBinding {
   declareFree(address: number, bytes: number, stream: number): void;
 
   /**
-   * Calls the function from the event loop when memory that this environment handed over has come
-   * home. Does not keep the process alive. The function must not throw.
+   * Calls the function from the event loop when memory that this environment handed over is
+   * returned. Does not keep the process alive. The function must not throw.
    */
   onReturned(callback: () => void): void;
   /**
-   * Calls the function from the event loop when an environment, some of whose memory this one has
-   * attached, asks for a collection of garbage. The function must not throw, and must end with
+   * Calls the function from the event loop when an environment whose memory this one has attached
+   * asks for a garbage collection. The function must not throw, and must end with
    * `answerCollectionRequest`.
    */
   onCollectionRequest(callback: () => void): void;
   answerCollectionRequest(): void;
   /**
-   * Asks the environments that have attached memory of this one for a collection, except those that
-   * were asked less than 100 ms ago. `[1]`: 1 if any has not answered yet.
+   * Asks the environments that have attached memory of this one for a garbage collection, except
+   * those that were asked less than 100 ms ago. `[1]`: 1 if any has yet to answer.
    */
   askToCollect(): void;
   /**
-   * Waits until they have, at most so long. It counts as this environment's own answer, before and during
-   * the wait: it must have collected its garbage, and freed what was attached.
+   * Waits until they have answered, or the time is over. This also counts as this environment's own
+   * answer, before and during the wait, so first collect its garbage and free its attached memory.
    */
   awaitCollections(milliseconds: number): void;
   /**
-   * Hands memory over to other environments, ordered after what is queued on the stream. Its message
-   * can be attached once, or, if it is shared, until this environment gives its own attachment back.
-   * `[1]`: the hand-over, `[2]` the message, `[3]` its nonce, `[4]` this environment's attachment if
-   * it is shared.
+   * Hands memory over to other environments, ordered after the work queued on the stream. Its
+   * message can be attached once, or, if it is shared, until this environment returns its own
+   * attachment. `[1]`: the hand-over, `[2]` the message, `[3]` its nonce, `[4]` this environment's
+   * attachment if it is shared.
    */
   handOver(
     address: number,
@@ -576,33 +579,33 @@ export interface NativeBinding {
    */
   handOverInfo(message: number, nonce: number): void;
   /**
-   * Takes the memory up, and makes the stream wait for what was queued before it was given. `[1]`:
+   * Attaches the memory, and makes the stream wait for the work queued before the hand-over. `[1]`:
    * the hand-over, `[2]` the attachment, `[3]` the address.
    */
   attachHandOver(message: number, nonce: number, stream: number): void;
   /**
-   * Makes a new message of an attachment, which ends; or, if the memory is to be shared, remains the
-   * giver's own. `[1]`: the message, `[2]` its nonce.
+   * Makes a new message of an attachment, which ends; or, if the memory is to be shared, stays with
+   * this environment. `[1]`: the message, `[2]` its nonce.
    */
   handOn(handOver: number, attachment: number, byteLength: number, stream: number, isShared: boolean): void;
   /** Ends an attachment, after everything queued on the stream. */
   giveBack(handOver: number, attachment: number, stream: number): void;
   /**
-   * Nobody can attach the message any more, unless it is one that another environment shares. `content`
-   * is a {@link HandOverContent}. `[1]`: 1 if somebody could before.
+   * Prevents the message from being attached, unless another environment shares it. `content` is a
+   * {@link HandOverContent}. `[1]`: 1 if it could be attached until now.
    */
   discardMessage(message: number, nonce: number, content: number): void;
   /** For the environment that the memory belongs to: closes its message, unless it is attached. */
   recallHandOver(handOver: number): void;
   /**
    * Makes a message of a stream that this environment owns, whose id is given. The handle is released;
-   * or, if the stream is to be shared, goes on, and its release ends the message. `[1]`: the message,
-   * `[2]` its nonce.
+   * or, if the stream is to be shared, stays valid, and its release ends the message. `[1]`: the
+   * message, `[2]` its nonce.
    */
   handOverStream(stream: number, id: number, isShared: boolean): void;
   /**
-   * As `handOverStream`. `inUse` if an `eventCompletion` waits for the event, unless that is to be
-   * shared.
+   * As `handOverStream`. `inUse` if an `eventCompletion` waits for the event, unless the event is
+   * to be shared.
    */
   handOverEvent(event: number, isShared: boolean): void;
   /**
@@ -613,13 +616,16 @@ export interface NativeBinding {
   /** As `attachStream`, without an id. */
   attachEvent(message: number, nonce: number): void;
   /**
-   * Takes the next memory of this environment that has come home. Waits for the devices if an
+   * Takes the next memory of this environment that has been returned. Waits for the devices if an
    * environment ended while it used the memory; if something stalls a stream, that memory is left for
-   * later. `[1]`: the hand-over, 0 if there is none; `[2]`: 1 if everything that used the memory has
+   * later. `[1]`: the hand-over, or 0 if there is none; `[2]`: 1 if all work that used the memory has
    * run. Otherwise call `followReturned` next.
    */
   takeReturned(): void;
-  /** Makes a stream wait for everything that used the memory. On failure it can be taken again. */
+  /**
+   * Makes a stream wait for all work that used the memory. On failure, the memory can be taken
+   * again.
+   */
   followReturned(handOver: number, stream: number): void;
 
   /**
@@ -635,13 +641,13 @@ export interface NativeBinding {
    */
   openArena(name: string, device: number, kind: number, bytes: number, superblockBytes: number, thread: number): void;
   /**
-   * Closes the arena once. It ends when no environment has it open, or memory of it. Then its block
-   * is freed like memory of an ended environment.
+   * Undoes one `openArena`. The arena ends when no environment has it open or has memory of it.
+   * Then its block is freed like memory of an ended environment.
    */
   closeArena(arena: number): void;
   /**
-   * Takes whole superblocks, and makes the stream wait for their earlier frees. `[1]`: the address.
-   * CUDA's status 2 (out of memory) if there is no room.
+   * Allocates whole superblocks, and makes the stream wait for their earlier frees. `[1]`: the
+   * address. CUDA's status 2 (out of memory) if there is no room.
    */
   allocateSuperblocks(arena: number, bytes: number, stream: number): void;
   /**
@@ -656,16 +662,16 @@ export interface NativeBinding {
   arenaInfo(arena: number): void;
   /**
    * Asks all environments that have superblocks to free what they can, and blocks until there is room
-   * for `bytes`, all have answered, `left` milliseconds are over, or 50: so a worker that is
-   * terminated meanwhile ends. One that was asked `patience` milliseconds ago, by whomever, and has not
-   * answered since is not waited for. `[1]`: how many were asked, `[2]` and `[3]` the bytes that were
-   * freed in the arena before the call and after it, `[4]` 1 if there is room now, `[5]` the request if
-   * some may still answer in time, or 0.
-   * Returns the threads of those that have not answered.
-   * @param request 0, or the one to wait for again, without asking
+   * for `bytes`, all have answered, or `left` milliseconds are over; but for at most 50 ms, so that a
+   * worker that is terminated meanwhile can end. It does not wait for an environment that was asked
+   * `patience` milliseconds ago, by any environment, and has not answered since. `[1]`: how many were
+   * asked, `[2]` and `[3]` the bytes that were freed in the arena before the call and after it, `[4]` 1
+   * if there is room now, `[5]` the request if some may still answer in time, or 0. Returns the threads
+   * of the environments that have not answered.
+   * @param request 0, or the request to go on waiting for, without asking again
    */
   askForSuperblocks(arena: number, bytes: number, patience: number, left: number, request: number): Float64Array;
-  /** Hot. `[1]`: 1 if `takeArenaRequest` may have something. */
+  /** Hot. `[1]`: 1 if `takeArenaRequest` may have a request. */
   isAskedForSuperblocks(): void;
   /** `[1]`: an arena of which superblocks are needed, or 0; `[2]`: the request to answer. */
   takeArenaRequest(): void;
@@ -676,18 +682,23 @@ export interface NativeBinding {
    * `NativeDeallocationEvents`. `[1]`: its handle.
    */
   openThreadSafeArena(arena: number, device: number, events: number): void;
-  /** The handle ends when this environment has no memory of the arena; the arena, with its last user. */
+  /**
+   * The handle ends once this environment has no memory of the arena, and the arena ends with its last
+   * user.
+   */
   closeThreadSafeArena(handle: number): void;
   /** Hot. In: bytes (at least 1), alignment, handle, stream. `[1]`: the address. */
   allocateThreadSafe(): void;
   /** Hot. In: address, bytes, handle, stream. */
   deallocateThreadSafe(): void;
-  /** The environment has this memory, which another thread has allocated; it is freed after the environment's end. */
+  /**
+   * Makes memory that another thread has allocated this environment's own: it is freed after the environment's end.
+   */
   claimThreadSafe(handle: number, address: number, bytes: number): void;
   /** `[1]` live bytes, `[2]` live allocations, `[3]` reserved bytes, `[4]` their peak, `[5]` threads. */
   threadSafeStatistics(handle: number): void;
   resetThreadSafePeak(handle: number): void;
-  /** `[1]`: the address of a new `cistern_thread_safe_resource`, for which somebody has to call `release`. */
+  /** `[1]`: the address of a new `cistern_thread_safe_resource`, whose owner must call `release`. */
   threadSafeTable(handle: number, kind: number): void;
 
   /**
@@ -696,7 +707,7 @@ export interface NativeBinding {
    * `[1]`: its handle, `[2]`: the limit, which the first that opens them decides.
    */
   openShare(isLimited: boolean, name: string, limitBytes: number): void;
-  /** Closes a share once. It ends after the last close, when nothing is counted in it. */
+  /** Undoes one `openShare`. The share ends after the last close, once nothing is counted in it. */
   closeShare(share: number): void;
   /** Hot. In: share, bytes. Counts an allocation, unless it would exceed the limit. `[1]`: 1 if it did. */
   countAllocation(): void;
@@ -705,80 +716,89 @@ export interface NativeBinding {
   countFailure(share: number): void;
   /**
    * The counts of all environments: `[1]` bytes, `[2]` their peak, `[3]` their total, `[4]` to `[6]`
-   * the same of allocations, `[7]` failures, `[8]` how many environments have a share. What ended
-   * environments held counts until their memory is free.
+   * the same of allocations, `[7]` failures, `[8]` how many environments have a share. Memory of
+   * ended environments counts until it is freed.
    */
   readShare(share: number): void;
-  /** Frees what ended environments left, if they have a part in the counts. */
+  /** Frees memory that ended environments left, if it is counted here. */
   settleShare(share: number): void;
 
-  /** From now on, calls a function when requests were decided elsewhere, or somebody waits in a queue of a name. */
+  /**
+   * From now on, calls a function when requests were decided elsewhere, or when another environment waits in a
+   * named queue.
+   */
   onAdmissions(callback: () => void): void;
   /**
-   * Joins the queue of a name, which environments share, or a new one if that is empty. `[1]`: a handle, `[2]` the limit,
-   * and `[3]` how often a request may be passed, which the first that opens the queue decides.
+   * Joins the queue of a name, which environments share, or a new queue if the name is empty.
+   * `[1]`: a handle, `[2]` the limit, and `[3]` how often a request may be passed; the environment
+   * that opens the queue first decides both.
    *
-   * Calls that may decide requests leave in `[1]` how many of this handle `takeAdmission` has, and in `[2]` how many
-   * requests wait in the queue.
+   * Calls that may decide requests leave in `[1]` how many decided requests of this handle `takeAdmission` can
+   * return, and in `[2]` how many requests wait in the queue.
    */
   openAdmission(name: string, limitBytes: number, maximumOvertakes: number): void;
-  /** Ends the handle with its requests, and what it has of the limit. */
+  /** Ends the handle, its requests, and its part of the limit. */
   closeAdmission(handle: number): void;
-  /** Hot. In: handle, bytes. `[1]`: 1 if they were free of the limit, and are taken. */
+  /**
+   * Hot. In: handle, bytes. `[1]`: 1 if so many bytes of the limit were free, and are now taken.
+   */
   takeUnpromised(): void;
-  /** Hot. In: handle, bytes, 1 if they were used of a promise that has ended. May decide requests. */
+  /** Hot. In: handle, bytes, 1 if they belonged to a promise that has ended. May decide requests. */
   giveUnpromised(): void;
   /**
-   * Asks for bytes that the limit has. `[3]`: the number of the request. May decide requests.
-   * @param holder who asks, if that holds something, or 0
-   * @param grows whether the holder is to have them; otherwise a new one is
+   * Requests bytes, at most the limit. `[3]`: the number of the request. May decide requests.
+   * @param holder the holder that asks, or 0 if the requester holds nothing
+   * @param grows whether the bytes are added to the holder; otherwise a new holder gets them
    */
   askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean): void;
-  /** `[3]`: 1 if the request was waiting; it is not decided then. May decide others. */
+  /** `[3]`: 1 if the request was still waiting; it is then withdrawn. May decide others. */
   withdrawAdmission(handle: number, request: number): void;
-  /** Takes promised bytes back that are not used. May decide requests. */
+  /** Takes back promised bytes that are not used. May decide requests. */
   shrinkAdmission(handle: number, holder: number, bytes: number): void;
-  /** Ends a holder, who still uses bytes, and its requests. May decide requests. */
+  /** Ends a holder that still uses `usedBytes`, and its requests. May decide requests. */
   endAdmission(handle: number, holder: number, usedBytes: number): void;
-  /** Ends the requests of the handle, which will ask for no more. May decide requests. */
+  /** Ends the requests of the handle, which must not make new ones. May decide requests. */
   stopAdmission(handle: number): void;
   /** `[1]`: a request that was decided, or 0; `[2]` 0 if it was admitted, 1 refused, 2 ended; `[3]` the holder. */
   takeAdmission(handle: number): void;
   /**
-   * `[1]` bytes that nobody else can have, `[2]` of these outside of promises, `[3]` holders of promised bytes, `[4]` requests that
-   * wait, `[5]` their bytes, `[6]` those of the first, `[7]` admissions, `[8]` how often one passed another, `[9]`
-   * deadlocks.
+   * `[1]` bytes that are promised or in use, `[2]` those of them outside promises, `[3]` holders of promised
+   * bytes, `[4]` requests that wait, `[5]` their bytes, `[6]` those of the first, `[7]` admissions, `[8]` how
+   * often one passed another, `[9]` deadlocks.
    */
   readAdmission(handle: number): void;
   /** `[1]`: 0, or the number of an invariant that does not hold. */
   validateAdmission(handle: number): void;
-  /** Frees what ended environments left, if they had a part of the limit. May decide requests. */
+  /**
+   * Frees memory that ended environments left, if they had part of the limit. May decide requests.
+   */
   settleAdmission(handle: number): void;
 
   /**
-   * Lets other processes open memory, ordered after what is queued on the stream. Writes 56 bytes.
+   * Lets other processes open memory, ordered after the work queued on the stream. Writes 56 bytes.
    * `[1]`: the export. The status is CUDA's 801 (not supported) for memory that cannot be shared.
    */
   exportMemory(address: number, bytes: number, byteLength: number, alignment: number, stream: number, handle: Uint8Array): void;
-  /** Later opens are also ordered after what is queued on the stream now. */
+  /** Orders later opens also after the work that is now queued on the stream. */
   refreshExport(number: number, byteLength: number, stream: number): void;
   /** Clears the uses of all processes that have ended. */
   noticeEndedImporters(): void;
-  /** `[1]`: 1 if other processes use the memory, or ended without being noticed. */
+  /** `[1]`: 1 if other processes use the memory, or have ended without being detected. */
   exportIsUsed(number: number): void;
   /**
-   * Nobody can open the memory any more, unless somebody uses it and `onlyIfUnused` is true. `[1]`: 1
-   * if nobody uses it.
+   * Prevents processes from opening the memory, unless one uses it and `onlyIfUnused` is true. `[1]`:
+   * 1 if none uses it.
    */
   closeExport(number: number, onlyIfUnused: boolean): void;
   /** Undoes `closeExport`. */
   reopenExport(number: number): void;
-  /** Forgets an export that is closed, and that nobody uses. */
+  /** Forgets a closed export that no process uses. */
   endExport(number: number): void;
   /**
-   * Maps memory of another process, and makes the stream wait for what was queued there. `[1]`: the
+   * Maps memory of another process, and makes the stream wait for the work queued there. `[1]`: the
    * import, `[2]` the address, `[3]` the length of the contents, `[4]` the bytes, `[5]` the device,
-   * `[6]` the alignment. If it fails, `[1]` is the process, and `[2]` 1 if that has ended.
+   * `[6]` the alignment. If it fails, `[1]` is the process, and `[2]` is 1 if the process has
+   * ended.
    */
   openImport(handle: Uint8Array, stream: number): void;
   /** Unmaps memory that no work uses. CUDA's 600 (not ready) if something stalls a stream. */
@@ -804,8 +824,8 @@ const mailboxLength = 16;
 export const mailbox = new Float64Array(mailboxLength);
 
 /**
- * A result of the last call that is kept and used often. V8 keeps a number from a `Float64Array` in a
- * box on the heap, and copies the box with it; a small integer needs none.
+ * A result of the last call, to be stored and used often. V8 boxes a number from a `Float64Array` on
+ * the heap, and copies the box with it; a small integer needs no box.
  */
 export function keptResult(cell: number): number {
   const value = mailbox[cell] as number;
@@ -825,7 +845,7 @@ export function native(): NativeBinding {
   return loaded ?? load();
 }
 
-/** By itself, so that V8 has room to inline more of what calls `native`. */
+/** A separate function, so that V8 can inline more of the callers of `native`. */
 function load(): NativeBinding {
   const binding = loadAddon((reason, cause) => new AddonMissingError(reason, cause)) as NativeBinding;
   driverCounters = new Float64Array(binding.functionNames.length + 2);
@@ -837,8 +857,8 @@ function load(): NativeBinding {
 }
 
 /**
- * Makes `native()` return replacements, made from the addon's functions, for some of them. Without
- * an argument it restores the addon's own.
+ * Makes `native()` return replacements for some of the addon's functions. Without an argument,
+ * restores the addon's own.
  */
 export function interpose(replace?: (addon: NativeBinding) => Partial<NativeBinding>): void {
   native();
@@ -847,19 +867,19 @@ export function interpose(replace?: (addon: NativeBinding) => Partial<NativeBind
 }
 
 // When the process ends, Node waits for each worker before it notifies the addon, and a worker that
-// waits for a stream stalled by another thread would never end. Possibly only workers use the
-// addon.
+// waits for a stream stalled by another thread would never end. So the main thread must do this,
+// even if only workers use the addon.
 process.once('exit', () => {
   if (loaded === undefined && !mayHaveWorkers()) return;
   if (!process.getBuiltinModule('node:worker_threads').isMainThread) return;
   try {
     native().releaseAllStalls();
   } catch {
-    // If the addon cannot be loaded, nothing stalls.
+    // If the addon cannot be loaded, nothing can be stalled.
   }
 });
 
-/** Whether the process may have workers: it has none if the module that starts them is not loaded. */
+/** Whether the process may have workers: it has none unless the module that starts them is loaded. */
 function mayHaveWorkers(): boolean {
   const names: unknown = Reflect.get(process, 'moduleLoadList');
   return !Array.isArray(names) || names.some((name) => String(name).endsWith(' worker_threads'));

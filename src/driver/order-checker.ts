@@ -1,7 +1,7 @@
 /**
- * Checks that every use of memory is ordered after the uses that it conflicts with. The checking is
- * native (`native/order/`) and works on the driver calls that are actually made. This file turns it
- * on and off, keeps the stacks of operations, and puts violations into words.
+ * Checks that every use of memory is ordered after the uses that it conflicts with. The check is
+ * native (`native/order/`), and looks at the actual driver calls. This file turns it on and off,
+ * keeps the stacks of operations, and describes violations.
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
@@ -19,8 +19,8 @@ export type MemoryAccess = 'read' | 'write';
 /** Options of {@link checkOrder}. */
 export interface CheckOrderOptions {
   /**
-   * Whether both sides of a violation say where in the program they come from. Keeps the stacks of the
-   * last 4,096 operations, at a cost of some tens of microseconds per operation.
+   * Whether both sides of a violation have the stack of the call in the program. Keeps the stacks of
+   * the last 4,096 operations, which costs a few tens of microseconds per operation.
    * @defaultValue true
    */
   readonly stacks?: boolean;
@@ -31,8 +31,8 @@ export interface CheckOrderOptions {
   readonly onViolation?: (violation: OrderViolation) => void;
   /**
    * Whether the copy, set, touch or declaration that causes a violation throws an {@link OrderError}.
-   * It is submitted even so. Other calls, and a copy to the host that must run host functions
-   * first, are only reported.
+   * It is submitted nevertheless. Violations by other calls, and by a copy to the host that must run
+   * host functions first, are only reported.
    * @defaultValue false
    */
   readonly throwOnViolation?: boolean;
@@ -41,10 +41,10 @@ export interface CheckOrderOptions {
 const knownOptions = optionNames<CheckOrderOptions>({ onViolation: true, stacks: 'boolean', throwOnViolation: 'boolean' });
 
 /**
- * What is wrong.
+ * The kind of a violation.
  *
- * - `'unordered'`: two uses of the same memory, at least one of them a write, neither ordered after
- *   the other.
+ * - `'unordered'`: two uses of the same memory, of which at least one is a write and neither is
+ *   ordered after the other.
  * - `'use-after-free'`: a use submitted after the memory was freed.
  * - `'freed-while-in-use'`: memory freed in the order of a stream that does not wait for an earlier
  *   use.
@@ -57,26 +57,26 @@ export type OrderViolationKind = 'unordered' | 'use-after-free' | 'freed-while-i
 
 /** One of the two operations of an {@link OrderViolation}. */
 export interface OrderViolationSide {
-  /** What was done. A touch stands for a kernel ({@link Stream.touch}). */
+  /** The operation. A touch stands for a kernel ({@link Stream.touch}). */
   readonly operation: 'copy' | 'set' | 'touch' | 'allocate' | 'free';
   /** How the memory was used; `undefined` for an allocation and a free. */
   readonly access: MemoryAccess | undefined;
   /**
-   * The {@link Stream.id} of its stream; `undefined` for an operation in no stream's order, such as
-   * the free of plain memory.
+   * The {@link Stream.id} of its stream; `undefined` for an operation that is not in the order of a
+   * stream, such as a free of plain memory.
    */
   readonly streamId: number | undefined;
   /** The memory that it used, allocated or freed. */
   readonly pointer: number;
   readonly bytes: number;
   /**
-   * Operations of one thread have ascending numbers. 0 for cistern's own operations and for those
-   * of other threads.
+   * Operations of one thread have ascending numbers. cistern's own operations, and those of other
+   * threads, have 0.
    */
   readonly number: number;
   /**
-   * Where the program submitted it, one frame per line; `undefined` if that was not kept, or no
-   * longer is.
+   * The stack of the call that submitted it, one frame per line; `undefined` if it was not kept, or
+   * no longer is.
    */
   readonly stack: string | undefined;
 }
@@ -91,13 +91,13 @@ export interface OrderViolation {
   readonly earlier: OrderViolationSide;
   /** The operation that caused the violation. */
   readonly later: OrderViolationSide;
-  /** Which wait is missing, in one sentence. */
+  /** The missing wait, as text. */
   readonly missing: string;
 }
 
 /**
- * Two operations are not in order. The later one throws this if
- * {@link CheckOrderOptions.throwOnViolation} is set. The message is the violation as text.
+ * Two operations are not in order. The later one throws this error if {@link
+ * CheckOrderOptions.throwOnViolation} is set. The message describes the violation.
  */
 export class OrderError extends CisternError {
   readonly violation: OrderViolation;
@@ -137,7 +137,7 @@ const submittingCalls = [
 ] as const satisfies readonly (keyof NativeBinding)[];
 
 /**
- * The calls above that may throw although they succeeded: no resource's bookkeeping depends on
+ * The calls above that may throw after they succeeded, because no resource's bookkeeping depends on
  * their results.
  */
 const throwingCalls: ReadonlySet<string> = new Set<(typeof submittingCalls)[number]>([
@@ -165,26 +165,25 @@ let isChecking = false;
 let isThrowing = false;
 let lastNumber = 0;
 let seenViolations = 0;
-/** The stack of operation n is at n modulo the length; empty if no checker wants stacks. */
+/** The stack of operation n is at index n modulo the length. Empty if no checker wants stacks. */
 let stacks: KeptStack[] = [];
 
 /**
  * Checks stream order until the result is disposed. Every copy, set and {@link Stream.touch} is
  * checked against earlier uses, allocations and frees; one that conflicts with an earlier
  * operation, and is not ordered after it, is reported with both sides. The check depends on the
- * waits that the program submits, not on what happens to run first, so it finds a missing wait in
- * every run.
+ * waits that the program submits, not on which work happens to run first, so it finds a missing
+ * wait in every run.
  *
- * Whatever happened before the check counts as ordered before everything. It watches the memory
- * that this thread has already allocated, and everything that is allocated from now on. It sees the
- * driver calls of all threads, but touches and declarations only of threads that check too. All
- * threads together count as one that submits one operation after the other: order that is missing
- * between two threads is not found.
+ * Everything before the check counts as ordered. The check watches the memory that this thread has
+ * already allocated, and all memory allocated from now on. It sees the driver calls of all threads,
+ * but touches and declarations only of threads that check, too. It treats all threads as one that
+ * submits one operation after the other, so it does not find missing order between two threads.
  *
- * It does not see the use of ordinary host memory (`HostMemoryResource`, `ArrayBuffer`s), which is
- * allocated without the driver, not even on a coherent system, on which a device uses it.
+ * It does not see uses of ordinary host memory (`HostMemoryResource`, `ArrayBuffer`s), because the
+ * driver does not allocate it, not even those by a device of a coherent system.
  *
- * While nobody checks, it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment starts the
+ * It costs nothing while no checker exists. `CISTERN_CHECK_ORDER=1` in the environment starts the
  * check at the first use of a device and prints each violation as a process warning with the code
  * `CISTERN_ORDER`. Violations are also published on the diagnostics channel `cistern:order`.
  * @throws ArgumentTypeError for invalid options.
@@ -206,7 +205,7 @@ export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
   return new OrderChecker(wantsStacks !== false, throwOnViolation === true, onViolation);
 }
 
-/** The violations of one period of checking; see {@link checkOrder}. */
+/** A running check and the violations that it has found; see {@link checkOrder}. */
 export class OrderChecker implements Disposable {
   /** @internal */
   readonly wantsStacks: boolean;
@@ -234,7 +233,7 @@ export class OrderChecker implements Disposable {
   }
 
   /**
-   * The first 1,000 violations since the start or the last `clear`, about calls of this thread and of
+   * The first 1,000 violations since the start or the last `clear`, by calls of this thread and of
    * threads that do not check.
    */
   get violations(): readonly OrderViolation[] {
@@ -242,13 +241,13 @@ export class OrderChecker implements Disposable {
     return [...this.#violations];
   }
 
-  /** How many violations were dropped after the first 1,000. */
+  /** The number of violations that were dropped after the first 1,000. */
   get droppedViolations(): number {
     if (checkers.has(this)) collect();
     return this.#droppedViolations;
   }
 
-  /** Forgets the violations. Earlier uses still count. */
+  /** Forgets the violations found so far, but not the earlier uses. */
   clear(): void {
     if (checkers.has(this)) collect();
     this.#violations = [];
@@ -256,8 +255,8 @@ export class OrderChecker implements Disposable {
   }
 
   /**
-   * Ends this checker; the check itself ends with the last one. The violations stay. A second call
-   * does nothing.
+   * Ends this checker, but keeps its violations. The check itself ends with the last checker. A
+   * second call does nothing.
    */
   [Symbol.dispose](): void {
     if (!checkers.has(this)) return;
@@ -288,7 +287,7 @@ export class OrderChecker implements Disposable {
   }
 }
 
-/** @internal An error from a callback must not end the call that is reported. */
+/** @internal Calls a callback, whose errors must not fail the reported call. */
 export function callObserver<Violation>(onViolation: (violation: Violation) => void, violation: Violation): void {
   try {
     onViolation(violation);
@@ -305,11 +304,11 @@ export function isCheckingOrder(): boolean {
 }
 
 /**
- * Tells the order checker that memory which the caller cut out of one of its own allocations now
- * belongs to the stream. For a resource that hands out parts of what it allocated: uses before this
- * call, and the last {@link declareFree}, must be ordered before the stream. Does nothing while
- * stream order is not checked. Memory that was not allocated through cistern, or that is unknown to
- * the driver, is not watched.
+ * Tells the order checker that a part of one of the caller's own allocations is now in use on the
+ * stream. Call this in a resource that allocates parts of larger blocks: the stream must be ordered
+ * after all earlier uses, and after the last {@link declareFree}. Does nothing unless stream order
+ * is checked. Memory that was not allocated through cistern, or that the driver does not know, is
+ * not watched.
  * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
  */
 export function declareAllocation(pointer: number, bytes: number, stream: Stream): void {
@@ -320,8 +319,8 @@ export function declareAllocation(pointer: number, bytes: number, stream: Stream
 }
 
 /**
- * Tells the order checker that the memory of a {@link declareAllocation} is free again in the
- * stream's order. Uses must be ordered before this point of the stream, and none may follow.
+ * Tells the order checker that the memory of a {@link declareAllocation} is free again, in the
+ * stream's order. All uses must be ordered before this point of the stream, and none may follow.
  * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
  */
 export function declareFree(pointer: number, bytes: number, stream: Stream): void {
@@ -346,7 +345,7 @@ export function touch(pointer: number, bytes: number, stream: Stream, access: Me
   check('touch memory');
 }
 
-/** A violation as text of several lines, for people. */
+/** A violation as human-readable text of several lines. */
 export function formatOrderViolation(violation: OrderViolation): string {
   const { kind, pointer, bytes, earlier, later, missing } = violation;
   return [
@@ -368,10 +367,10 @@ export function checkOrderIfAsked(): void {
 }
 
 const headings: Readonly<Record<OrderViolationKind, string>> = {
-  unordered: 'memory is used by two streams without order',
+  unordered: 'two streams use memory without order',
   'use-after-free': 'memory is used after it was freed',
   'freed-while-in-use': 'memory is freed while it may be in use',
-  'reuse-without-wait': 'memory is used again without a wait',
+  'reuse-without-wait': 'memory is reused without a wait',
   'use-before-allocation': 'memory is used before its allocation',
 };
 
@@ -402,7 +401,7 @@ function missingWait(kind: OrderViolationKind, earlier: OrderViolationSide, late
   return `stream ${later.streamId} must wait for ${event}${before}`;
 }
 
-/** Makes `native()` number operations and look for violations while anybody checks. */
+/** Makes `native()` number operations and look for violations while any checker exists. */
 function follow(): void {
   const wantsStacks = [...checkers].some((checker) => checker.wantsStacks);
   if (!wantsStacks) stacks = [];
@@ -452,8 +451,8 @@ export function stackOf(number: number): string | undefined {
 }
 
 /**
- * Takes new violations, passes them on and returns them. Leaves the mailbox unchanged: its results may
- * not have been read yet.
+ * Takes new violations, reports them and returns them. Leaves the mailbox unchanged, because its
+ * results may not have been read yet.
  */
 function collect(): OrderViolation[] {
   seenViolations = cells[1] as number;

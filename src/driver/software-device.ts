@@ -31,9 +31,9 @@ export interface SoftwareDeviceSettings {
    */
   readonly freesWait?: boolean;
   /**
-   * Whether the host and the devices can use managed memory at the same time. Without that, as on
-   * GPUs before Pascal and under Windows, managed memory cannot be prefetched or be viewed by the
-   * host. May change at any time.
+   * Whether the host and the devices can use managed memory at the same time. Otherwise, as on GPUs
+   * before Pascal and on Windows, managed memory cannot be prefetched, or viewed by the host. May
+   * change at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_CONCURRENT_MANAGED` is not 0
    */
   readonly concurrentManagedAccess?: boolean;
@@ -93,7 +93,7 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   check('configure the software device');
 }
 
-/** Pairs as `CISTERN_SOFTWARE_PEERS` has them. */
+/** Pairs, as written in `CISTERN_SOFTWARE_PEERS`. */
 function textOfPeers(peers: NonNullable<SoftwareDeviceSettings['peers']>): string {
   if (peers === 'all' || peers === 'none') return peers;
   const isDevice = (device: unknown) => Number.isInteger(device) && (device as number) >= 0 && (device as number) <= 7;
@@ -126,8 +126,8 @@ export function setCallLatency(functionName: string, nanoseconds: number): void 
  * cancels a failure.
  * @param functionName CUDA's name, such as `cuMemAlloc`
  * @param status the `CUresult` it returns; out of memory by default
- * @returns whether a failure requested earlier for this function had not happened yet; it is
- * cancelled. So `failCall(functionName, 0)` tells whether the call was never made.
+ * @returns whether a failure that was requested earlier for this function, and is now cancelled,
+ * had not happened yet. So `failCall(functionName, 0)` returns whether the call was never made.
  */
 export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): boolean {
   assertFunction(functionName);

@@ -25,7 +25,7 @@ export const notReadyStatus = 600;
 export const notSupportedStatus = 801;
 /** CUDA_ERROR_CAPTURED_EVENT. */
 const capturedEventStatus = 907;
-/** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
+/** CUDA_ERROR_NOT_PERMITTED: the status of a wait inside a host function. */
 const notPermittedStatus = 800;
 
 /** Throws the error for the last native call's status, unless it succeeded. */
@@ -76,19 +76,19 @@ export function statusError(operation: string, status: number): Error {
   if (status === NativeStatus.capturedEvent || status === capturedEventStatus) {
     return new CisternError(
       'ERR_CISTERN_CAPTURING',
-      `cannot ${operation}: an event was last recorded in a capture, so that it stands for no work that was queued; record it outside of the capture first`,
+      `cannot ${operation}: the event was last recorded in a capture, so it marks no queued work; first record it outside the capture`,
     );
   }
   const name = native().statusName(status) || 'CUDA_ERROR_UNNAMED';
   return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');
 }
 
-/** Whether a call was refused because a host function must not wait. */
+/** Whether an error says that a host function must not wait. */
 export function isNotPermitted(error: unknown): boolean {
   return error instanceof DriverError && error.driverStatus === notPermittedStatus;
 }
 
-/** Whether a call was refused because of a capture: it can be made after that. */
+/** Whether an error says that a capture forbids the call, which can be made after the capture. */
 export function isCapturing(error: unknown): boolean {
   return error instanceof CisternError && error.code === 'ERR_CISTERN_CAPTURING';
 }
@@ -119,7 +119,7 @@ export function deallocationError(resource: string, pointer: number, bytes: numb
   }
 }
 
-/** Warns that host functions are lost since the device is in error. */
+/** Warns that host functions are lost because the device has failed. */
 export function warnOfLost(what: string, status: number): void {
   const name = native().statusName(status) || `status ${status}`;
   process.emitWarning(`${what} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });

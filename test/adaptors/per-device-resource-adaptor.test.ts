@@ -83,7 +83,7 @@ describe('buffers', () => {
 
   test('are refused streams of a device without access to their memory', () => {
     using buffer = new DeviceBuffer(16, { resource, stream: streams[1] as Stream });
-    expect(() => buffer.setStream(streams[0] as Stream)).toThrow('stream must be of device 1, got one of device 0');
+    expect(() => buffer.setStream(streams[0] as Stream)).toThrow('stream must belong to device 1, got one of device 0');
   });
 
   test('go to the other device as copies of the same resource', () => {

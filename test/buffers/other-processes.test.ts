@@ -646,7 +646,7 @@ describe('a handle that cannot be opened', () => {
     `);
     const foreign = 'ERR_CISTERN_FOREIGN_HANDLE';
     const version =
-      'ERR_CISTERN_NOT_SUPPORTED: cannot open a buffer: its handle is of version 2, and this version of cistern reads version 1';
+      'ERR_CISTERN_NOT_SUPPORTED: cannot open a buffer: its handle has version 2, but this version of cistern reads only version 1';
     expect(end).toEqual(printed(foreign, foreign, foreign, version, 'ERR_INVALID_ARG_TYPE', '8', '0,0'));
   });
 
@@ -679,7 +679,7 @@ describe('a handle that cannot be opened', () => {
       show(resource.reservedBytes);
       await child.ended;
     `);
-    const stale = 'ERR_CISTERN_STALE_HANDLE: cannot open a buffer: process N, which exported it, has given its memory up';
+    const stale = 'ERR_CISTERN_STALE_HANDLE: cannot open a buffer: process N, which exported it, has released it';
     expect(end).toEqual(
       printed(
         'ERR_CISTERN_INVALID_STATE: cannot open a buffer: this process, N, exported it; use the buffer itself, or share it with other workers',
@@ -723,7 +723,7 @@ describe('a handle that cannot be opened', () => {
     );
     expect(end).toEqual(
       printed(
-        'ERR_CISTERN_DEVICE_UNAVAILABLE: cannot open a buffer: this process has no device with the UUID of the one that process N exported it on',
+        'ERR_CISTERN_DEVICE_UNAVAILABLE: cannot open a buffer: process N exported it on a device with a UUID that no device of this process has',
         'ERR_INVALID_ARG_VALUE',
       ),
     );

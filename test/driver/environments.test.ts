@@ -176,7 +176,7 @@ describe('an environment', () => {
       device,
     );
     const warning = (size: string, name: string) =>
-      `CISTERN_KEPT_MEMORY ${size} that could not be freed when they were given up stay allocated, since waiting for the device fails with ${name}; cistern tries again\n`;
+      `CISTERN_KEPT_MEMORY ${size} that are no longer used cannot be freed yet, because waiting for the device fails with ${name}; cistern will try again\n`;
     expect(end.stdout).toBe(
       [
         `${warning('4 MiB', 'CUDA_ERROR_ILLEGAL_ADDRESS (700)')}0 0 0\n0 0 0\n`,

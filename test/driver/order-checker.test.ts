@@ -106,7 +106,7 @@ describe('a violation', () => {
     const [violation] = checker.violations as [OrderViolation];
     const address = `0x${pointer.toString(16)}`;
     const lines = formatOrderViolation(violation).split('\n');
-    expect(lines[0]).toBe(`memory is used by two streams without order: 8 bytes from ${address}`);
+    expect(lines[0]).toBe(`two streams use memory without order: 8 bytes from ${address}`);
     expect(lines[1]).toMatch(new RegExp(`^ {2}later: {3}touch \\(read\\) of 8 bytes from ${address} on stream ${b.id}, operation \\d+$`));
     expect(lines[2]).toMatch(/^ {4}at /);
     expect(lines.at(-1)).toBe(`  missing: stream ${b.id} must wait for an event recorded on stream ${a.id} after its write`);
@@ -523,7 +523,7 @@ describe('checking', () => {
     const run = (CISTERN_CHECK_ORDER: string) => runModule(program, { CISTERN_CHECK_ORDER });
     expect(run('1')).toMatchObject({
       status: 0,
-      stdout: 'CISTERN_ORDER memory is used by two streams without order: 64 bytes from \n',
+      stdout: 'CISTERN_ORDER two streams use memory without order: 64 bytes from \n',
     });
     expect(run('0')).toMatchObject({ status: 0, stdout: '' });
     expect(run('yes').stderr).toContain('CISTERN_CHECK_ORDER must be 0 or 1');

@@ -93,7 +93,7 @@ describe('which devices reach each other', () => {
   test('a device is not its own peer', () => {
     const code = expect.objectContaining({
       code: 'ERR_INVALID_ARG_VALUE',
-      message: 'peer must be another device than device 0, got itself',
+      message: 'peer must be a different device, got device 0 itself',
     });
     expect(() => first.enablePeerAccess(first)).toThrow(code);
     expect(() => first.disablePeerAccess(first)).toThrow(code);
@@ -235,7 +235,8 @@ describe('buffers on a stream of a peer', () => {
     expect(() => buffer.setStream(far)).toThrow(
       expect.objectContaining({
         code: 'ERR_INVALID_ARG_VALUE',
-        message: 'stream must be of device 0, got one of device 1; Device.get(1).enablePeerAccess(Device.get(0)) gives it access',
+        message:
+          'stream must belong to device 0, got one of device 1; call Device.get(1).enablePeerAccess(Device.get(0)) to give it access',
       }),
     );
   });

@@ -91,15 +91,15 @@ test('an import that a stream stalls, or that the driver refuses to unmap, is cl
 });
 
 test.each<[keyof typeof NativeStatus, number, string, string]>([
-  ['foreignMessage', 0, 'ERR_CISTERN_FOREIGN_HANDLE', 'no export made these 56 bytes, which begin with "0102030405060708"'],
-  ['unknownVersion', 9, 'ERR_CISTERN_NOT_SUPPORTED', 'its handle is of version 9, and this version of cistern reads version 1'],
+  ['foreignMessage', 0, 'ERR_CISTERN_FOREIGN_HANDLE', 'these 56 bytes are not a handle from an export; they begin with "0102030405060708"'],
+  ['unknownVersion', 9, 'ERR_CISTERN_NOT_SUPPORTED', 'its handle has version 9, but this version of cistern reads only version 1'],
   ['otherBackend', 1, 'ERR_CISTERN_FOREIGN_HANDLE', 'it is memory of a software device, and this process uses DEVICE'],
   ['otherBackend', 2, 'ERR_CISTERN_FOREIGN_HANDLE', 'it is memory of a CUDA device, and this process uses DEVICE'],
   [
     'forbiddenProcess',
     41,
     'ERR_CISTERN_NOT_SUPPORTED',
-    'the system does not let this process look into process 41, which exported it; both must run as the same user',
+    'the system does not let this process access process 41, which exported it; run both as the same user',
   ],
   ['noProcessMemory', 0, 'ERR_CISTERN_NOT_SUPPORTED', `processes share memory on Linux only, and this is ${process.platform}`],
   ['tooManyImporters', 41, 'ERR_CISTERN_INVALID_STATE', '64 processes already have memory of process 41 open'],

@@ -43,7 +43,7 @@ describe('a stream that was created elsewhere', () => {
     expect(() => Stream.fromHandle(handle)).toThrow(
       expect.objectContaining({
         code: 'ERR_CISTERN_NOT_SUPPORTED',
-        message: expect.stringContaining(`0x${handle.toString(16)}: it belongs to another context`),
+        message: expect.stringContaining(`0x${handle.toString(16)}: it belongs to a context other than the primary one`),
       }),
     );
   });

@@ -46,7 +46,7 @@ describe('CallbackMemoryResource', () => {
     expect([other.device.index, other.memoryKind]).toEqual([1, 'pinned-host']);
     expect(() => other.allocate(5, stream)).toThrow(OutOfMemoryError);
     const ofDevice = make(0, { device: Device.get(1) }).resource;
-    expect(() => ofDevice.allocate(5, stream)).toThrow('stream must be of device 1, got one of device 0');
+    expect(() => ofDevice.allocate(5, stream)).toThrow('stream must belong to device 1, got one of device 0');
   });
 
   test('is out of memory if the function returns the null pointer', () => {

@@ -94,7 +94,7 @@ describe('one arena for all workers', () => {
     `);
     expect(end).toEqual(
       printed(
-        'global arena "test" is out of memory: 4 MiB (4194304 bytes) were asked for; of its 8 MiB, 6 MiB are in use by 2 workers, 0 B by this one, and the largest free range has 2 MiB; 1 other worker was asked to give back what is free, 0 answered within 200 ms (not: worker 1), and 0 B came back',
+        'global arena "test" is out of memory: 4 MiB (4194304 bytes) were asked for; of its 8 MiB, 6 MiB are in use by 2 workers, 0 B by this one, and the largest free range has 2 MiB; 1 other worker was asked to return free memory, 0 answered within 200 ms (not: worker 1), and 0 B were returned',
         'true true',
       ),
     );
@@ -297,7 +297,7 @@ describe('one arena for all workers', () => {
       for (const each of [own, await message]) show(each.match(/[0-9]+ other .* ms[^,]*/)[0]);
       await worker.terminate();
     `);
-    const answer = '1 other worker was asked to give back what is free, 1 answered within 10000 ms';
+    const answer = '1 other worker was asked to return free memory, 1 answered within 10000 ms';
     expect(end).toEqual(printed(answer, answer));
   });
 

@@ -83,7 +83,7 @@ describe('a global arena', () => {
     ] as const) {
       expect(caught(() => new GlobalArenaMemoryResource({ name: 'test', ...option }))).toMatchObject({
         code: 'ERR_INVALID_ARG_VALUE',
-        message: `${Object.keys(option)[0]} must be ${found}, with which global arena "test" was opened, got ${JSON.stringify(Object.values(option)[0])}`,
+        message: `${Object.keys(option)[0]} must be ${found}, because global arena "test" was opened with that, got ${JSON.stringify(Object.values(option)[0])}`,
       });
     }
     expect(first.statistics().workers).toBe(1);

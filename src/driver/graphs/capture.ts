@@ -4,18 +4,18 @@ import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
 
 /**
- * Which calls a capture forbids because they are potentially unsafe, such as an allocation of another
- * library, which would not be repeated at a launch: `'thread-local'`, those of this thread; `'global'`,
- * those of every thread of the process; `'relaxed'`, none. cistern's own calls are safe in each mode, or
- * are refused with `ERR_CISTERN_CAPTURING`.
+ * Which potentially unsafe calls a capture forbids, such as an allocation by another library, which a
+ * launch would not repeat: `'thread-local'`, calls of this thread; `'global'`, calls of every thread of
+ * the process; `'relaxed'`, none. In each mode, cistern's own calls are safe, or are refused with
+ * `ERR_CISTERN_CAPTURING`.
  *
  * Counterpart of `CUstreamCaptureMode`.
  */
 export type CaptureMode = 'global' | 'thread-local' | 'relaxed';
 
 /**
- * `'none'`; `'active'` while what is queued on a stream is recorded; `'invalidated'` if an error has
- * ended the recording, until the capture is ended on the stream where it began.
+ * `'none'`; `'active'` while the work queued on a stream is recorded; `'invalidated'` if an error
+ * has ended the recording, until you end the capture on the stream where it began.
  */
 export type CaptureStatus = 'none' | 'active' | 'invalidated';
 
@@ -23,7 +23,7 @@ export type CaptureStatus = 'none' | 'active' | 'invalidated';
 const modes: readonly CaptureMode[] = ['global', 'thread-local', 'relaxed'];
 const statuses: readonly CaptureStatus[] = ['none', 'active', 'invalidated'];
 
-/** Begins to record what is queued on a stream. */
+/** Begins to record the work queued on a stream. */
 export function beginCapture(stream: number, mode: CaptureMode): void {
   if (typeof mode !== 'string') throw new ArgumentTypeError(`mode must be a string, got ${formatValue(mode)}`);
   assertOneOf(mode, modes, 'mode');
@@ -31,13 +31,16 @@ export function beginCapture(stream: number, mode: CaptureMode): void {
   check('begin a capture');
 }
 
-/** Ends a capture of cistern's on the stream where it began, if there is one, and drops its graph. */
+/** Ends cistern's capture that began on this stream, if there is one, and drops its graph. */
 export function abandonCapture(stream: number): void {
   native().abandonCapture(stream);
   check('give up a capture');
 }
 
-/** Whether two streams are in one valid capture, whoever made the second one join it. */
+/**
+ * Whether two streams are in the same valid capture, even if other code made the second one join
+ * it.
+ */
 export function areInOneCapture(stream: number, other: number): boolean {
   captureStatusOf(stream);
   const id = mailbox[2] as number;

@@ -24,21 +24,21 @@ const kind: GraphKind = {
  * RMM has no counterpart; CUDA's is `CUgraphExec`.
  */
 export class GraphExec extends GraphObject {
-  /** @internal Takes up the executable graph of the last native call. */
+  /** @internal Wraps the executable graph that the last native call returned. */
   constructor(device: Device) {
     super(device, kind);
   }
 
   /**
-   * Queues all of the graph's work. It runs after everything that was queued on the stream before, and
-   * after earlier launches of this executable graph on whatever stream; what is queued on the stream later
-   * runs after it. Does not block.
+   * Queues all of the graph's work. It runs after everything queued on the stream so far, and after
+   * earlier launches of this executable graph on any stream; later work on the stream runs after it. Does
+   * not block.
    *
-   * Host functions of the graph run on this thread, as those of {@link Stream.launchHostFunction}. If they
-   * never will, a process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
+   * Host functions of the graph run on this thread, as with {@link Stream.launchHostFunction}. If they can
+   * never run, a process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
    * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if it or this object is disposed,
    * CisternError (`ERR_CISTERN_CAPTURING`) if the stream is captured, DriverError if the driver refuses,
-   * as when memory that the last launch allocated is not freed.
+   * such as when memory that the last launch allocated is not freed.
    */
   launch(stream: Stream): void {
     this.#assertUse('launch a graph', stream);
@@ -60,12 +60,12 @@ export class GraphExec extends GraphObject {
   }
 
   /**
-   * Takes over the addresses and values of another graph, which has the same nodes and edges. Later
-   * launches use them; those that are queued already do not.
-   * @returns whether it was possible; otherwise nothing has changed, and the other graph must be
-   * instantiated
+   * Adopts the addresses and values of another graph, which must have the same nodes and edges.
+   * Later launches use them; launches that are already queued do not.
+   * @returns whether this was possible; if not, nothing has changed, and you must instantiate the
+   * other graph
    * @throws ArgumentTypeError if `graph` is not a graph, LifetimeError if it or this object is disposed,
-   * DriverError for any other refusal of the driver.
+   * DriverError if the driver refuses for any other reason.
    */
   update(graph: Graph): boolean {
     this.assertLive('update a graph');

@@ -14,24 +14,27 @@ import {
 } from '../workers/local-object.js';
 import type { Graph } from './graph.js';
 
-/** What differs between graphs and executable graphs. */
+/** The differences between graphs and executable graphs. */
 export interface GraphKind {
   /** For errors: `the graph`. */
   readonly name: string;
-  /** What returns one. */
+  /** The call that returns one. */
   readonly source: string;
   readonly destroy: (handle: number) => void;
-  /** Destroys what belonged to an object that was collected. */
+  /** Destroys the native object of an object that was collected. */
   readonly unreachable: FinalizationRegistry<number>;
 }
 
-/** Memory that a graph and what is made of it have in common, and that nothing else may use during a launch. */
+/**
+ * Memory that a graph shares with the executable graphs made from it, and that nothing else may use during a
+ * launch.
+ */
 export interface GraphMemory {
-  /** Another graph or executable graph uses the memory, until it calls `release`. */
+  /** One more graph or executable graph uses the memory, until it calls `release`. */
   retain(): void;
   /** Must not throw. */
   release(): void;
-  /** Puts the stream after whatever may have used the memory before. */
+  /** Orders the stream after everything that may have used the memory before. */
   beforeLaunch(stream: Stream): void;
   /** A launch was queued on the stream. Must not throw. */
   launched(stream: Stream): void;
@@ -39,7 +42,7 @@ export interface GraphMemory {
 
 const collected = finalizationRegistry<GraphMemory>('graph', 'CISTERN_UNREACHABLE_GRAPH', (memory) => memory.release());
 
-/** Refuses what is no graph, or one that is disposed. */
+/** Throws unless `graph` is a graph that is not disposed. */
 export function assertGraph(graph: Graph, operation: string): void {
   if (!(graph instanceof Object) || typeof graph.handle !== 'number' || typeof graph.instantiate !== 'function') {
     throw new ArgumentTypeError(`graph must be a Graph, got ${formatValue(graph)}`);
@@ -47,18 +50,18 @@ export function assertGraph(graph: Graph, operation: string): void {
   if (graph.isDisposed) throw alreadyDisposed(operation, 'the graph');
 }
 
-/** What graphs and executable graphs have in common: an object of the driver that is destroyed once. */
+/** The base of graphs and executable graphs: an object of the driver that is destroyed once. */
 export abstract class GraphObject implements Disposable {
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
-  /** @internal The memory that it uses and that it keeps, if it was captured with memory. */
+  /** @internal The memory that it uses and keeps alive, if it was captured with memory. */
   memory: GraphMemory | undefined;
   readonly #kind: GraphKind;
 
-  /** @internal Takes up what the last native call made. */
+  /** @internal Wraps the object that the last native call created. */
   constructor(device: Device, kind: GraphKind) {
-    // It would take up a handle that is another's.
+    // Otherwise it would wrap a handle that belongs to another object.
     assertMadeByCistern(device, new.target.name, kind.source);
     this.device = device;
     this.handle = keptResult(1);
@@ -90,7 +93,7 @@ export abstract class GraphObject implements Disposable {
     this.useMemory(undefined);
   }
 
-  /** @internal Uses other memory from now on, or none. */
+  /** @internal From now on it uses this memory, or none. */
   useMemory(memory: GraphMemory | undefined): void {
     const { memory: before } = this;
     if (memory === before) return;

@@ -12,8 +12,8 @@ import { retainInGraph } from './user-objects.js';
 /** Options of {@link Graph.instantiate}. */
 export interface GraphInstantiationOptions {
   /**
-   * Whether a launch first frees what the last one allocated in the graph and nobody has freed. Without
-   * it, such a launch fails.
+   * Whether a launch first frees memory that the graph's last launch allocated and that is still not
+   * freed. Otherwise, such a launch fails.
    * @defaultValue false
    */
   readonly freesOnLaunch?: boolean;
@@ -51,8 +51,8 @@ const kind: GraphKind = {
  * Work that was captured from streams ({@link Stream.capture}), with its order. It runs only as a
  * {@link GraphExec}.
  *
- * A copy keeps the addresses of its memory, not the memory: what the graph uses must stay allocated until
- * its last launch has run.
+ * A graph keeps the addresses that its work uses, but not the memory: keep the memory allocated
+ * until the graph's last launch has run.
  *
  * RMM has no counterpart; CUDA's is `CUgraph`.
  * @example
@@ -68,7 +68,7 @@ const kind: GraphKind = {
  * ```
  */
 export class Graph extends GraphObject {
-  /** @internal Takes up the graph of the last native call. */
+  /** @internal Wraps the graph that the last native call returned. */
   constructor(device: Device) {
     super(device, kind);
   }
@@ -89,8 +89,8 @@ export class Graph extends GraphObject {
   }
 
   /**
-   * Makes what a launch needs. The graph can be disposed then. A graph that allocates memory can have
-   * only one executable graph at a time.
+   * Makes an executable graph, which can be launched. You can dispose this graph afterwards. A graph
+   * that allocates memory can have only one executable graph at a time.
    * @throws ArgumentTypeError for invalid options, LifetimeError if the graph is disposed, DriverError if
    * the driver refuses.
    */
@@ -105,12 +105,12 @@ export class Graph extends GraphObject {
   }
 
   /**
-   * Keeps an object reachable for as long as the graph, an executable graph that is made of it later, or
-   * one of their launches exists: a buffer that the graph uses, say. An executable graph that is updated
-   * ({@link GraphExec.update}) lets go of what it had, and keeps what the other graph has.
+   * Keeps an object, such as a buffer that the graph uses, reachable for as long as the graph, an
+   * executable graph made from it later, or one of their launches exists. An executable graph that is
+   * updated ({@link GraphExec.update}) releases its objects, and keeps those of the other graph instead.
    *
-   * A buffer that is disposed is freed nevertheless. RMM has no counterpart; CUDA's is
-   * `cuGraphRetainUserObject`.
+   * If you dispose a retained buffer, its memory is freed nevertheless. RMM has no counterpart;
+   * CUDA's is `cuGraphRetainUserObject`.
    * @throws ArgumentTypeError if it is not an object, LifetimeError if the graph is disposed, DriverError if
    * the driver refuses.
    * @example
@@ -130,7 +130,7 @@ export class Graph extends GraphObject {
   }
 
   /**
-   * Writes the graph as a file for Graphviz, for people to look at. What it contains is up to the driver.
+   * Writes the graph to a file for Graphviz, for you to look at. The driver decides what it contains.
    * @param path of the file, which is replaced
    * @throws ArgumentTypeError if `path` is not a string, LifetimeError if the graph is disposed,
    * DriverError if the file cannot be written.

@@ -1,12 +1,12 @@
 /**
- * What belongs to a graph: JavaScript objects that stay reachable until the last graph, executable graph and
- * launch that uses them is gone.
+ * Objects that graphs retain: JavaScript objects that stay reachable until the last graph, executable graph
+ * and launch that uses them has ended.
  *
  *     retainInGraph ──► number ──► the driver's user object ──► graph, executable graphs, launches
  *                          ▲                                                  │
  *     retained: number ──► object   event loop, or letGoOfEnded ◄─────────────┘ the last one has ended
  *
- * The driver says so on a thread of its own, at some time after the end.
+ * The driver reports the end on a thread of its own, some time later.
  */
 import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
@@ -24,7 +24,7 @@ export function retainInGraph(graph: number, object: object): void {
   retained.set(lastNumber, object);
 }
 
-/** Lets go of what graphs retain that have ended. Never throws. */
+/** Releases the objects that ended graphs retained. Never throws. */
 export function letGoOfEnded(): void {
   while (retained.size > 0) {
     native().takeEndedPart();

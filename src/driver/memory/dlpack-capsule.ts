@@ -2,7 +2,7 @@ import { ArgumentTypeError, formatValue, LifetimeError, UnsupportedError } from 
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, notSupportedStatus } from '../status.js';
 
-/** The types of devices in DLPack that cistern has memory for. */
+/** DLPack's device types for cistern's kinds of memory. */
 export const dlpackDeviceType = { host: 1, device: 2, 'pinned-host': 3, managed: 13 } as const;
 
 /** The flag of a tensor that must not be written. */
@@ -54,14 +54,14 @@ export function exportTensor(
     Float64Array.from(strides),
     released,
   );
-  if (mailbox[0] === notSupportedStatus) throw new UnsupportedError('this runtime cannot tag the externals that DLPack capsules are');
+  if (mailbox[0] === notSupportedStatus) throw new UnsupportedError('this runtime cannot tag externals, which DLPack capsules require');
   check('make a DLPack capsule');
   return capsule;
 }
 
 /**
- * Reads what a capsule describes, without consuming it.
- * @throws ArgumentTypeError for anything but a capsule; LifetimeError for one that is consumed;
+ * Reads the tensor that a capsule describes, without consuming it.
+ * @throws ArgumentTypeError if it is not a capsule; LifetimeError if it is already consumed;
  * UnsupportedError for a major version other than 1.
  */
 export function inspectTensor(capsule: unknown): TensorDescription {

@@ -1,6 +1,6 @@
 /**
- * One block of memory for all environments of the process, handed out in superblocks. The state is
- * native and belongs to the process: see `native/addon/global_arena.h`.
+ * One block of memory that all environments of the process share, allocated in superblocks. The
+ * state is native and belongs to the process: see `native/addon/global_arena.h`.
  */
 import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { alignUp, formatBytes } from '../../basics/units.js';
@@ -14,7 +14,7 @@ export type GlobalArenaMemoryKind = 'device' | 'managed' | 'pinned-host';
 
 export const globalArenaMemoryKinds: readonly GlobalArenaMemoryKind[] = ['device', 'managed', 'pinned-host'];
 
-/** What decides what an arena is. */
+/** The settings that an arena is opened with. */
 export interface GlobalArenaSettings {
   readonly name: string;
   readonly device: Device;
@@ -25,25 +25,25 @@ export interface GlobalArenaSettings {
   readonly superblockBytes: number | undefined;
 }
 
-/** An arena as a whole. */
+/** How an arena is used, by all environments. */
 export interface GlobalArenaUsage {
   readonly usedBytes: number;
   readonly peakUsedBytes: number;
   readonly largestFreeBytes: number;
-  /** How many environments have it open, or memory of it. */
+  /** How many environments have it open, or hold memory of it. */
   readonly environments: number;
 }
 
 /** How a request to other environments ended. */
 interface Answers {
   readonly asked: number;
-  /** What had been freed in the arena, ever, when it was asked for. */
+  /** The bytes that had ever been freed in the arena when the request was made. */
   readonly freedBefore: number;
   readonly freedBytes: number;
   readonly hasRoom: boolean;
-  /** The request to wait for again; 0 once all have answered, or the time is over. */
+  /** The request to go on waiting for; 0 if all have answered, or the time is over. */
   readonly request: number;
-  /** The threads, as Node numbers them, of those that have not answered. */
+  /** The threads that have not answered, as Node numbers them. */
   readonly silent: readonly number[];
 }
 
@@ -61,7 +61,7 @@ export class GlobalArena {
   readonly kind: GlobalArenaMemoryKind;
   readonly arenaBytes: number;
   readonly superblockBytes: number;
-  /** Bytes that this environment has, in whole superblocks. */
+  /** Bytes that this environment holds, in whole superblocks. */
   liveBytes = 0;
   /** The peak of `liveBytes` since `resetPeak`. */
   peakBytes = 0;
@@ -85,13 +85,14 @@ export class GlobalArena {
   }
 
   /**
-   * Opens an arena. The first that opens it decides its settings.
+   * Opens an arena. The first environment to open it decides its settings.
    * @throws OutOfMemoryError if its block cannot be allocated.
    * @throws ArgumentRangeError if it was opened with other settings.
    */
   static open(settings: GlobalArenaSettings): GlobalArena {
     const { name, device, kind = 'device', superblockBytes = 1024 * 1024 } = settings;
-    // At least one superblock: an arena can be joined although its device has no free memory.
+    // At least one superblock, so that an existing arena can be opened even if its device has no
+    // free memory.
     const arenaBytes = wholeSuperblocks(settings.arenaBytes ?? Math.max(device.memoryInfo().freeBytes / 2, 1), superblockBytes);
     const { threadId } = process.getBuiltinModule('node:worker_threads');
     do native().openArena(name, device.index, NativeMemoryKind[kind], arenaBytes, superblockBytes, threadId);
@@ -115,10 +116,10 @@ export class GlobalArena {
   }
 
   /**
-   * Takes whole superblocks, in the order of a stream. If there is no room, frees what this
-   * environment does not need, and asks the others to do the same.
+   * Allocates whole superblocks, in the order of a stream. If there is no room, it frees
+   * superblocks that this environment does not need, and asks the others to do the same.
    * @param bytes at least 1
-   * @param waitMilliseconds how long to wait for the others at most; 0: they are asked and not waited for
+   * @param waitMilliseconds how long to wait for the others at most; 0: asks them without waiting
    * @throws OutOfMemoryError, DriverError
    */
   allocate(bytes: number, stream: Stream, waitMilliseconds: number): number {
@@ -131,7 +132,7 @@ export class GlobalArena {
       for (let left = waitMilliseconds; address === 0; left = deadline - performance.now()) {
         answers = this.#ask(bytes, waitMilliseconds, Math.max(left, 0), answers);
         address = this.#tryAllocate(bytes, stream);
-        // If there was room, somebody else may have taken it.
+        // If there was room, another environment may have taken it.
         if (left <= 0 || !(answers.hasRoom || answers.request > 0)) break;
       }
     }
@@ -187,7 +188,7 @@ export class GlobalArena {
     for (const [option, value, found] of wanted) {
       if (value === undefined || value === found) continue;
       throw new ArgumentRangeError(
-        `${option} must be ${formatValue(found)}, with which global arena ${formatValue(this.name)} was opened, got ${formatValue(value)}`,
+        `${option} must be ${formatValue(found)}, because global arena ${formatValue(this.name)} was opened with that, got ${formatValue(value)}`,
         'ERR_INVALID_ARG_VALUE',
       );
     }
@@ -198,7 +199,7 @@ export class GlobalArena {
     native().allocateSuperblocks(this.number, bytes, stream.handle);
     if (mailbox[0] === outOfMemoryStatus) return 0;
     check(`allocate ${bytes} bytes`);
-    // The events of earlier frees came into the stream's order.
+    // The stream is now ordered after the events of earlier frees.
     stream.identity.outdateFences();
     return mailbox[1] as number;
   }
@@ -243,7 +244,10 @@ export function isAsked(): boolean {
   return mailbox[1] === 1;
 }
 
-/** Frees what other environments have asked for and this one does not need. Never throws. */
+/**
+ * Frees superblocks that other environments have asked for and that this one does not need. Never
+ * throws.
+ */
 export function answerRequests(): void {
   for (;;) {
     native().takeArenaRequest();
@@ -254,7 +258,7 @@ export function answerRequests(): void {
   }
 }
 
-/** The bytes of an arena, rounded up to whole superblocks, but to a safe integer. */
+/** The bytes of an arena, rounded up to whole superblocks, but at most to a safe integer. */
 function wholeSuperblocks(bytes: number, superblockBytes: number): number {
   return Math.min(alignUp(bytes, superblockBytes), 2 ** 53 - superblockBytes);
 }
@@ -265,7 +269,7 @@ function explained(answers: Answers | undefined, waitMilliseconds: number): stri
   if (asked === 0) return '; no other worker has any of it';
   const threads =
     silent.length === 0 ? '' : ` (not: ${silent.map((thread) => (thread === 0 ? 'the main thread' : `worker ${thread}`)).join(', ')})`;
-  return `; ${count(asked, 'other worker')} ${asked === 1 ? 'was' : 'were'} asked to give back what is free, ${asked - silent.length} answered within ${waitMilliseconds} ms${threads}, and ${formatBytes(freedBytes)} came back`;
+  return `; ${count(asked, 'other worker')} ${asked === 1 ? 'was' : 'were'} asked to return free memory, ${asked - silent.length} answered within ${waitMilliseconds} ms${threads}, and ${formatBytes(freedBytes)} were returned`;
 }
 
 function count(number: number, what: string): string {

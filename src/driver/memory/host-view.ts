@@ -3,7 +3,7 @@ import { currentBackend } from '../backend.js';
 import { mailbox, native } from '../native.js';
 import { check, notSupportedStatus } from '../status.js';
 
-/** An array that is moved to another one leaves nothing to detach, and the other would outlive the memory. */
+/** A transferred array cannot be detached, and its successor would outlive the memory. */
 const refusedTransfers = Object.fromEntries(
   ['transfer', 'transferToFixedLength'].map((name) => [
     name,
@@ -16,25 +16,25 @@ const refusedTransfers = Object.fromEntries(
 );
 
 /**
- * An array over memory that the host can use, without a copy. It does not keep the memory: call
- * {@link endView} before the memory is freed.
+ * An array over memory that the host can access, without a copy. It does not keep the memory alive:
+ * call {@link endView} before the memory is freed.
  * @param bytes at least 1
- * @throws UnsupportedError if the runtime allows no arrays over foreign memory, as one with V8's
- * sandbox.
+ * @throws UnsupportedError if the runtime does not allow arrays over foreign memory, because of
+ * V8's sandbox.
  * @throws DriverError if the range is not managed, pinned or ordinary host memory of a resource.
  */
 export function viewFromHost(pointer: number, bytes: number): ArrayBuffer {
   const view = native().viewFromHost(pointer, bytes);
   if (mailbox[0] === notSupportedStatus) {
-    throw new UnsupportedError('this runtime allows no array over memory that is not its own: copy the memory instead');
+    throw new UnsupportedError('this runtime does not allow arrays over memory that is not its own: copy the memory instead');
   }
   check(`view ${bytes} bytes from the host`);
-  // Node itself refuses to transfer it to another thread. `markAsUntransferable` would make it
-  // impossible to detach, since Node 24.
+  // Node itself refuses to transfer it to another thread. Since Node 24, `markAsUntransferable`
+  // would also make it impossible to detach.
   return Object.defineProperties(view, refusedTransfers);
 }
 
-/** Detaches the array: it has no bytes from now on, and neither have typed arrays over it. */
+/** Detaches the array: from now on it has no bytes, and neither do typed arrays over it. */
 export function endView(view: ArrayBuffer): void {
   native().endView(view);
   check('end a view of memory');

@@ -9,8 +9,8 @@ import { assertMemoryLocation, type MemoryLocation } from './managed-memory.js';
 export type { ManagedActivity };
 
 /**
- * What happened to managed memory at a location. Only the software device counts this; work that is
- * still queued is not part of it.
+ * What happened to managed memory at a location. Only the software device counts this, and only for
+ * work that has run.
  * @throws UnsupportedError on a GPU.
  * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an invalid location.
  * @example
@@ -42,7 +42,7 @@ export function managedActivity(location: MemoryLocation): ManagedActivity {
 }
 
 /**
- * Sets the counts of every location to 0, and the peaks to what is resident now.
+ * Sets the counts of every location to 0, and the peaks to the resident bytes.
  * @throws UnsupportedError on a GPU.
  */
 export function resetManagedActivity(): void {
@@ -54,7 +54,7 @@ export function resetManagedActivity(): void {
 /**
  * How many bytes of a range of managed memory are at a location now. 0 for any other memory.
  * @param bytes an integer from 0 to 2^53 - 1
- * @throws UnsupportedError on a GPU, whose driver does not tell.
+ * @throws UnsupportedError on a GPU, whose driver does not report it.
  * @throws ArgumentTypeError, ArgumentRangeError for an invalid argument.
  */
 export function residentBytes(pointer: number, bytes: number, location: MemoryLocation): number {

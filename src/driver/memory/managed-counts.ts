@@ -1,4 +1,4 @@
-// In a file of its own, which imports nothing: pages in a browser have these counts too.
+// This file imports nothing, because pages in a browser use these counts, too.
 
 /**
  * What happened to managed memory at one location of the software device, a device or the host,
@@ -20,8 +20,11 @@ export interface ManagedActivity {
   readonly remoteBytes: number;
   /** Pages that were used from there and found elsewhere, or nowhere yet, and not mapped. */
   readonly faults: number;
-  /** Pages that this device gave up to make room. Another copy may have made copying needless. */
+  /**
+   * Pages that this device evicted to make room, even those that needed no copying because another
+   * copy exists.
+   */
   readonly evictions: number;
-  /** Faults that brought a page back to the location that it had left last. */
+  /** Faults that moved a page back to the location that it left last. */
   readonly thrashes: number;
 }

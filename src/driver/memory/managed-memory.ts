@@ -41,17 +41,17 @@ export interface ManagedRangeAttributes {
 
 /**
  * Advises the driver about a range of managed memory, or of ordinary host memory if a device uses the
- * host's page tables. Takes effect at once, in no stream's order.
- * The range is widened to whole pages.
+ * host's page tables. Takes effect immediately, not in the order of a stream. The range is widened to
+ * whole pages.
  *
  * - `'set-read-mostly'`: each device that reads the memory, or prefetches it, gets a copy; a write
  *   ends the other copies.
- * - `'set-preferred-location'`: memory that is there stays there when another device, which can map
- *   it, uses it. Moves nothing by itself.
- * - `'set-accessed-by'`: the location has the memory mapped wherever it is, so that using it causes
- *   no fault and no move.
+ * - `'set-preferred-location'`: memory at this location stays there when another device that can
+ *   map it uses it. Moves nothing by itself.
+ * - `'set-accessed-by'`: the memory stays mapped at this location wherever it is, so that using it
+ *   from there causes no fault and no move.
  *
- * A location that is a device must have concurrent managed access.
+ * If the location is a device, it must have concurrent managed access.
  * @param location ignored for read-mostly advice; the first device by default
  * @throws DriverError if the range is not managed memory.
  */
@@ -70,14 +70,13 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
 }
 
 /**
- * Moves a range of managed memory to a location before it is used, or of ordinary host memory if the
- * device uses the host's page tables, in the stream's order. Does not
- * block. Does nothing for zero bytes, for memory that is not managed, and on a device without
- * concurrent managed access, which cannot prefetch. Code that handles every kind of memory can
- * therefore call it unconditionally.
+ * Moves a range of managed memory, or of ordinary host memory if the device uses the host's page
+ * tables, to a location before it is used, in the stream's order. Does not block. Does nothing for
+ * zero bytes, for memory that is not managed, and on a device without concurrent managed access,
+ * which cannot prefetch. So you can call it unconditionally for any kind of memory.
  *
  * Counterpart of `rmm::prefetch`, which ignores the same cases.
- * @throws DriverError if the range is not memory of the driver's, or extends beyond it.
+ * @throws DriverError if the range is not inside the driver's memory.
  * @example
  * ```ts
  * using managed = new ManagedMemoryResource();
@@ -108,7 +107,7 @@ function cannotBePrefetched(status: number, pointer: number, device: Device, loc
   return memoryKind !== 'managed' && memoryKind !== 'unknown';
 }
 
-/** Reads what was advised and prefetched for a range of managed memory. */
+/** The advice for a range of managed memory, and the location that it was last prefetched to. */
 export function managedRangeAttributes(pointer: number, bytes: number): ManagedRangeAttributes {
   assertPointer(pointer);
   assertBytes(bytes);

@@ -1,16 +1,16 @@
 /**
- * Moves of managed memory, as the software device notes them. Stream threads note them; this thread
- * takes them. At most one thread of the process gets them.
+ * Moves of managed memory on the software device. Stream threads record them, and this thread reads
+ * them. At most one thread of the process can.
  */
 import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
 
-/** `pendingMoves[0]` is not 0 while there are moves to take. Native code writes it at any time. */
+/** `pendingMoves[0]` is not 0 while there are moves to read. Native code writes it at any time. */
 export const pendingMoves = new Int32Array(1);
 
 /**
  * Why a page is at a place, in the order of native code's `MoveReason`. `left`: it no longer is.
- * `fault, not moved`: it `left` just before, because a fault did not move it. `lost`: no page, but
+ * `fault, not moved`: it `left` just before, because a fault did not move it. `lost`: not a page;
  * moves were lost, and `bytes` is their number.
  */
 const reasons = [
@@ -27,7 +27,7 @@ const reasons = [
   'lost',
 ] as const;
 
-/** A page that came to a place, or left it, or how many moves were lost. */
+/** A page that came to a place or left it, or the number of lost moves. */
 export interface ManagedMove {
   /** Since {@link beginManagedMoves}. */
   readonly nanoseconds: number;
@@ -46,8 +46,8 @@ const movesAtOnce = 256;
 const cells = new Float64Array(movesAtOnce * cellsOfMove);
 
 /**
- * Begins the noting of moves, with an arrival for each page that is somewhere already. Returns
- * `false` if another thread takes them.
+ * Begins to record moves, with an arrival for each page that already has a place. Returns `false`
+ * if another thread reads them.
  */
 export function beginManagedMoves(): boolean {
   native().beginManagedMoves(pendingMoves);
@@ -56,9 +56,9 @@ export function beginManagedMoves(): boolean {
 }
 
 /**
- * Takes the moves that were noted, oldest first.
- * @param until nanoseconds since {@link beginManagedMoves}: later moves may be left, since streams
- * may note moves faster than they are taken
+ * Takes the recorded moves, oldest first.
+ * @param until nanoseconds since {@link beginManagedMoves}: later moves may be left over, because
+ * streams may record moves faster than they can be taken
  * @param most how many to take, rounded up to a multiple of 256
  */
 export function* takeManagedMoves(until: number, most: number): Generator<ManagedMove> {
@@ -67,7 +67,7 @@ export function* takeManagedMoves(until: number, most: number): Generator<Manage
     native().takeManagedMoves(cells);
     check('take the moves of managed memory');
     const count = mailbox[1] as number;
-    // Moves were lost, and there is no memory to say so now.
+    // Moves were lost, but there is no memory to record that.
     if (count === 0) return;
     for (let at = 0; at < count * cellsOfMove; at += cellsOfMove) {
       time = cells[at] as number;
@@ -84,7 +84,7 @@ export function* takeManagedMoves(until: number, most: number): Generator<Manage
   }
 }
 
-/** Ends the noting of moves; those not yet taken are dropped. */
+/** Stops recording moves, and drops those not yet taken. */
 export function endManagedMoves(): void {
   native().endManagedMoves();
   check('end the noting of moves of managed memory');

@@ -20,12 +20,12 @@ export interface MemoryPoolUsage {
   readonly peakUsedBytes: number;
 }
 
-/** A pool to create, or one that was made elsewhere. */
+/** A pool to create, or one that was created elsewhere. */
 export type PoolSource =
   | {
-      /** How much the pool keeps at a synchronization; Infinity keeps everything. */
+      /** How much free memory the pool keeps at a synchronization; Infinity keeps everything. */
       readonly releaseThresholdBytes: number;
-      /** Whether it has managed memory, which drivers before CUDA 13 refuse. */
+      /** Whether its memory is managed, which drivers before CUDA 13 refuse. */
       readonly isManaged: boolean;
       /** Whether its memory can be exported to other processes. */
       readonly isExportable: boolean;
@@ -38,8 +38,8 @@ export type PoolSource =
     };
 
 /**
- * A stream-ordered memory pool of the driver (`CUmemoryPool`). One that was made elsewhere is not
- * destroyed.
+ * A stream-ordered memory pool of the driver (`CUmemoryPool`). Disposing it does not destroy a pool
+ * that was created elsewhere.
  */
 export class DriverMemoryPool implements Disposable {
   readonly device: Device;
@@ -111,15 +111,17 @@ export class DriverMemoryPool implements Disposable {
   }
 
   /**
-   * Returns unused memory to the device, down to `bytesToKeep`. Memory whose free no
-   * synchronization has covered may count as used.
+   * Returns free memory to the device, down to `bytesToKeep`. Memory may still count as used until
+   * a synchronization has covered its free.
    */
   trim(bytesToKeep: number): void {
     native().trimPool(this.#handle, bytesToKeep);
     check('trim a memory pool');
   }
 
-  /** What is allocated from the pool, in the order of the addresses. Linear in the number of allocations. */
+  /**
+   * The live allocations of the pool, in the order of their addresses. Takes time linear in their number.
+   */
   allocations(): { readonly address: number; readonly bytes: number }[] {
     const pairs = native().poolAllocations(this.#handle);
     check('list the allocations of a memory pool');

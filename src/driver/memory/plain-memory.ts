@@ -7,14 +7,13 @@ import type { Stream } from '../streams/stream.js';
 export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /**
- * Memory of one kind on one device, straight from the driver and without stream order: every stream
- * may use an allocation at once, and a free waits for its stream, except one of host memory, whose
- * resource waits. There is one object per kind and device, which counts the memory.
+ * Memory of one kind on one device, straight from the driver and without stream order: any stream
+ * can use an allocation immediately, and a free waits for its stream (for host memory, its resource
+ * waits instead). One object per kind and device counts the memory.
  *
- * The driver may wait for the whole device, in a free and in an allocation. Outstanding host functions therefore run
- * first, in allocations and frees; inside a host function neither is permitted, except for memory
- * of kind `host`. Memory that cannot be freed because a hold, or another thread, stalls a stream is
- * freed later.
+ * The driver may wait for the whole device, in a free and in an allocation. So allocations and frees first run
+ * outstanding host functions, and neither is permitted inside a host function, except for memory of kind `host`. If
+ * a hold or another thread stalls a stream, memory is freed later.
  */
 export class PlainMemory {
   readonly kind: MemoryKind;

@@ -1,6 +1,6 @@
 /**
- * Memory that other processes use, and memory of other processes. The state is native, and lies in
- * memory that the processes share: see `native/addon/ipc.h`.
+ * Memory exported to other processes, and memory imported from them. The state is native, in memory
+ * that the processes share: see `native/addon/ipc.h`.
  */
 import { CisternError, DeviceUnavailableError, formatValue, LifetimeError, UnsupportedError } from '../../basics/errors.js';
 import { Device } from '../device.js';
@@ -8,7 +8,7 @@ import { mailbox, NativeStatus, native } from '../native.js';
 import { check, invalidDeviceStatus, notSupportedStatus } from '../status.js';
 import { assertStreamOf, type Stream } from '../streams/stream.js';
 
-/** The bytes of a handle. */
+/** The size of a handle in bytes. */
 export const handleBytes = 56;
 
 /** Memory to export. */
@@ -28,7 +28,8 @@ export interface ImportedRange extends ExportedRange {
 }
 
 /**
- * Lets other processes open memory, ordered after what is queued on a stream. Writes the handle.
+ * Lets other processes open memory, ordered after the work queued on a stream so far. Writes the
+ * handle.
  * @returns the number of the export; `undefined` if the driver cannot share this memory
  * @throws CisternError, UnsupportedError, DriverError; nothing has changed then.
  */
@@ -44,18 +45,20 @@ export function exportMemory(memory: ExportedRange, stream: Stream, handle: Uint
   return mailbox[1] as number;
 }
 
-/** Later opens are also ordered after what is queued on the stream now. */
+/** Orders later opens also after the work that is now queued on the stream. */
 export function refreshExport(number: number, byteLength: number, stream: Stream): void {
   native().refreshExport(number, byteLength, stream.handle);
   check('export a buffer');
 }
 
-/** Notices the processes that have ended while they used exported memory. One look serves all exports. */
+/**
+ * Detects processes that have ended while they used exported memory. One call does this for all exports.
+ */
 export function noticeEndedImporters(): void {
   native().noticeEndedImporters();
 }
 
-/** Whether other processes use exported memory, or ended and were not noticed yet. */
+/** Whether other processes use exported memory, or have ended without being detected yet. */
 export function exportIsUsed(number: number): boolean {
   native().exportIsUsed(number);
   check('look for users of a buffer');
@@ -63,8 +66,8 @@ export function exportIsUsed(number: number): boolean {
 }
 
 /**
- * Makes sure that no process opens the memory from now on. Returns whether none uses it.
- * @param onlyIfUnused whether nothing changes if one does
+ * Prevents processes from opening the memory from now on. Returns whether none uses it.
+ * @param onlyIfUnused whether to change nothing if one uses it
  */
 export function closeExport(number: number, onlyIfUnused: boolean): boolean {
   native().closeExport(number, onlyIfUnused);
@@ -78,15 +81,15 @@ export function reopenExport(number: number): void {
   check('reopen the export of a buffer');
 }
 
-/** Forgets an export that is closed, and that no process uses. */
+/** Forgets a closed export that no process uses. */
 export function endExport(number: number): void {
   native().endExport(number);
   check('end the export of a buffer');
 }
 
 /**
- * Maps memory of another process, and makes the stream wait for everything that was queued there
- * before the export.
+ * Maps memory of another process, and makes the stream wait for everything that the process had
+ * queued before the export.
  * @throws LifetimeError, CisternError, UnsupportedError, DeviceUnavailableError for a handle that
  * cannot be opened, DriverError; nothing has changed then.
  */
@@ -105,8 +108,8 @@ export function openImport(handle: Uint8Array, stream: Stream): ImportedRange {
 }
 
 /**
- * Unmaps memory, which the devices must not use any more. Returns false if that must be tried again
- * later: something stalls a stream, or the driver refuses.
+ * Unmaps memory that no device uses any more. Returns false if you must try again later, because
+ * something stalls a stream or the driver refuses.
  */
 export function closeImport(number: number): boolean {
   native().closeImport(number);
@@ -130,10 +133,10 @@ function openError(
     case NativeStatus.foreignMessage:
       return new LifetimeError(
         'ERR_CISTERN_FOREIGN_HANDLE',
-        `${refusal}: no export made these ${handle.byteLength} bytes, which begin with ${formatValue(Buffer.from(handle.subarray(0, 8)).toString('hex'))}`,
+        `${refusal}: these ${handle.byteLength} bytes are not a handle from an export; they begin with ${formatValue(Buffer.from(handle.subarray(0, 8)).toString('hex'))}`,
       );
     case NativeStatus.unknownVersion:
-      return new UnsupportedError(`${refusal}: its handle is of version ${first}, and this version of cistern reads version 1`);
+      return new UnsupportedError(`${refusal}: its handle has version ${first}, but this version of cistern reads only version 1`);
     case NativeStatus.otherBackend:
       return new LifetimeError(
         'ERR_CISTERN_FOREIGN_HANDLE',
@@ -144,7 +147,7 @@ function openError(
         'ERR_CISTERN_STALE_HANDLE',
         isProcessGone
           ? `${refusal}: process ${first}, which exported it, has ended`
-          : `${refusal}: process ${first}, which exported it, has given its memory up`,
+          : `${refusal}: process ${first}, which exported it, has released it`,
       );
     case NativeStatus.ownMessage:
       return new CisternError(
@@ -153,7 +156,7 @@ function openError(
       );
     case NativeStatus.forbiddenProcess:
       return new UnsupportedError(
-        `${refusal}: the system does not let this process look into process ${first}, which exported it; both must run as the same user`,
+        `${refusal}: the system does not let this process access process ${first}, which exported it; run both as the same user`,
       );
     case NativeStatus.noProcessMemory:
       return new UnsupportedError(`${refusal}: ${noProcessMemory()}`);
@@ -161,7 +164,7 @@ function openError(
       return new CisternError('ERR_CISTERN_INVALID_STATE', `${refusal}: 64 processes already have memory of process ${first} open`);
     case NativeStatus.noSuchDevice:
       return new DeviceUnavailableError(
-        `${refusal}: this process has no device with the UUID of the one that process ${first} exported it on`,
+        `${refusal}: process ${first} exported it on a device with a UUID that no device of this process has`,
       );
     case invalidDeviceStatus:
       if (device >= 0) assertStreamOf(stream, Device.get(device));

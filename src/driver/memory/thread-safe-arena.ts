@@ -15,13 +15,13 @@ export const nativeDeallocationPolicies = Object.keys(NativeDeallocationEvents) 
 
 /** Statistics of a `ThreadSafeArenaMemoryResource`: those of all threads. */
 export interface ThreadSafeArenaStatistics {
-  /** Bytes that are allocated, as they were asked for. */
+  /** Bytes that are allocated, as requested. */
   readonly liveBytes: number;
   readonly liveAllocations: number;
-  /** Bytes that it has of the global arena, in whole superblocks. */
+  /** Bytes that it holds of the global arena, in whole superblocks. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** How many threads have allocated from it at the same time at most, this one included. */
+  /** The most threads that have allocated from it at the same time, including this one. */
   readonly threads: number;
 }
 
@@ -46,12 +46,12 @@ export class ThreadSafeArena {
   allocate(bytes: number, stream: Stream, alignment: number): number {
     let status = this.#tryAllocate(bytes, stream, alignment);
     if (status === outOfMemoryStatus) {
-      // What only JavaScript of this thread can give back.
+      // Only this thread's JavaScript can return this memory.
       this.#arena.giveBack();
       status = this.#tryAllocate(bytes, stream, alignment);
     }
     if (status !== NativeStatus.success) throw allocationError(this.#name, bytes, status);
-    // Events of other streams may have come into the stream's order.
+    // The stream may now be ordered after events of other streams.
     stream.identity.outdateFences();
     return mailbox[1] as number;
   }
@@ -76,7 +76,8 @@ export class ThreadSafeArena {
   }
 
   /**
-   * Memory that another thread has allocated is this environment's from now on, and freed after its end.
+   * Makes memory that another thread has allocated this environment's own: it is freed when the
+   * environment ends.
    * @throws LifetimeError for memory that is not live here, or not with this size.
    */
   claim(address: number, bytes: number): void {
@@ -97,14 +98,17 @@ export class ThreadSafeArena {
     check('reset the peak of a thread-safe arena');
   }
 
-  /** The address of a new table of native functions, which whoever has it releases. */
+  /** The address of a new table of native functions. Its owner must release it. */
   table(): number {
     native().threadSafeTable(this.#handle, NativeMemoryKind[this.#arena.kind]);
     check('hand out a thread-safe arena');
     return mailbox[1] as number;
   }
 
-  /** Ends allocation by this object. Live memory can still be freed, and tables that were handed out go on. */
+  /**
+   * Ends allocation through this object. Live memory can still be freed, and tables that were returned stay
+   * valid.
+   */
   close(): void {
     native().closeThreadSafeArena(this.#handle);
     check('close a thread-safe arena');

@@ -7,11 +7,11 @@ import { assertAwake } from './asleep.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
- * block. Between the memory of two devices, the driver copies through the host unless one was given
- * access to the other ({@link Device.enablePeerAccess}).
+ * block. Between two devices, the driver copies through the host unless one has access to the
+ * other's memory ({@link Device.enablePeerAccess}).
  * @throws DriverError if a range is not inside live memory; nothing is then copied.
- * @throws PeerAccessError for a copy between the host and memory of a device to which the stream's has
- * no access.
+ * @throws PeerAccessError for a copy between the host and memory of a device to which the stream's
+ * device has no access.
  */
 export function copy(destination: number, source: number, bytes: number, stream: Stream): void {
   assertStream(stream, 'copy');
@@ -23,7 +23,7 @@ export function copy(destination: number, source: number, bytes: number, stream:
   queueCopy(destination, source, bytes, stream);
 }
 
-/** The same, of checked arguments; the memory may be asleep, as long as it is mapped. */
+/** The same, for checked arguments; the memory may be asleep, as long as it is mapped. */
 export function queueCopy(destination: number, source: number, bytes: number, stream: Stream): void {
   const { handle } = stream;
   repeatWhileStopped(() => native().copy(destination, source, bytes, handle));
@@ -38,9 +38,9 @@ export function copySync(destination: number, source: number, bytes: number, str
 }
 
 /**
- * Copies a host array to a pointer in the stream's order. The array may be changed as soon as this
- * returns. On a captured stream, each launch of the graph copies the bytes that the array has now: the
- * graph keeps them in pinned memory.
+ * Copies a host array to a pointer in the stream's order. You may change the array as soon as this
+ * returns. On a captured stream, each launch of the graph copies the array's bytes as they are now:
+ * the graph keeps them in pinned memory.
  */
 export function copyFromHost(destination: number, source: ArrayBufferView, stream: Stream): void {
   assertStream(stream, 'copy from the host');
@@ -62,8 +62,8 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
 /**
  * Fills a host array from a pointer in the stream's order, and blocks until the copy is done; host
  * functions of this thread run meanwhile.
- * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if one of them transferred or shortened the
- * array.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if a host function transferred or shortened
+ * the array.
  */
 export function copyToHostSync(destination: ArrayBufferView, source: number, stream: Stream): void {
   assertStream(stream, 'copy to the host');
@@ -82,8 +82,8 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
 }
 
 /**
- * Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event
- * loop goes on.
+ * Queues a copy of device memory now, in the stream's order, and resolves with the bytes. Does not
+ * block the event loop.
  */
 export async function copyToHost(source: number, bytes: number, stream: Stream): Promise<ArrayBuffer> {
   assertStream(stream, 'copy to the host');
@@ -97,7 +97,7 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
 
 /**
  * Queues a copy of device memory now, in the stream's order, and resolves once it has filled a host
- * array. The event loop goes on. The array is written all at once at the end.
+ * array. Does not block the event loop. The array is written in one piece at the end.
  * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if the array was transferred or shortened
  * meanwhile.
  */
@@ -123,9 +123,9 @@ function queueCopyToHost(source: number, bytes: number, stream: Stream, destinat
 
 /**
  * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block.
- * Ordinary host memory cannot be set, since the driver does not know it; copy to it instead.
+ * You cannot set ordinary host memory, because the driver does not know it; copy to it instead.
  * @param value an unsigned integer that fits the element
- * @throws PeerAccessError for memory of another device, to which the stream's has no access.
+ * @throws PeerAccessError for memory of another device, to which the stream's device has no access.
  */
 export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
   assertStream(stream, 'set memory');
@@ -146,7 +146,7 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
   if (mailbox[0] !== NativeStatus.success) throw transferError(mailbox[0] as number, `set ${count} elements`, stream, destination);
 }
 
-/** The error of a copy or a fill, whose status may be that the stream's device has no access. */
+/** The error of a copy or a fill, including the case that the stream's device has no access. */
 function transferError(status: number, operation: string, { device }: Stream, ...pointers: number[]): Error {
   if (status !== NativeStatus.noAccess) return statusError(operation, status);
   const owners = pointers.map((pointer) => pointerInfo(pointer)).filter(({ memoryKind }) => memoryKind === 'device');

@@ -21,9 +21,9 @@ export interface Extent {
 }
 
 /**
- * Device memory that is mapped, page by page, to a reserved range of addresses. Without stream
- * order: every stream may use an allocation at once, and a free waits for its stream. What is said
- * of host functions and stalled streams in `PlainMemory` holds here too.
+ * Device memory that is mapped, page by page, to a reserved range of addresses. It has no stream
+ * order: any stream can use an allocation immediately, and a free waits for its stream. Host
+ * functions and stalled streams are handled as in `PlainMemory`.
  */
 export class VirtualMemory {
   readonly kind = 'device';
@@ -44,8 +44,8 @@ export class VirtualMemory {
 
   /**
    * @param reservationBytes at least 1; rounded up to whole pages
-   * @throws OutOfMemoryError if so many addresses cannot be reserved; DriverError if the device does
-   * not support virtual memory.
+   * @throws OutOfMemoryError if the addresses cannot be reserved; DriverError if the device does not
+   * support virtual memory.
    */
   constructor(device: Device, reservationBytes: number) {
     this.device = device;
@@ -65,7 +65,7 @@ export class VirtualMemory {
     this.#range = { begin, end: begin + this.reservationBytes };
   }
 
-  /** Whether uses of the memory are refused, because it is asleep or about to be. */
+  /** Whether uses of the memory are refused, because it is asleep or about to fall asleep. */
   get isAsleep(): boolean {
     return this.#isAsleep;
   }
@@ -84,7 +84,7 @@ export class VirtualMemory {
     return this.liveBytes - (mailbox[1] as number);
   }
 
-  /** What is allocated, by address; adjacent allocations are one extent. */
+  /** The live allocations, by address; adjacent allocations are one extent. */
   liveExtents(): Extent[] {
     if (this.#handle < 0) return [];
     const pairs = native().liveExtents(this.#handle);
@@ -93,25 +93,25 @@ export class VirtualMemory {
   }
 
   /**
-   * Waits for everything that is queued on the devices. Returns false, at once, if something stalls a stream,
-   * so that the wait might never end.
-   * @throws CisternError if another worker has a part of the memory, or while a stream is captured.
+   * Waits for everything queued on the devices. Returns false immediately if something stalls a stream,
+   * because the wait might never end.
+   * @throws CisternError if another worker has part of the memory, or while a stream is captured.
    */
   awaitBeforeSleep(): boolean {
     return this.#withoutStalls('wait before memory sleeps', (handle) => native().awaitBeforeSleep(handle));
   }
 
   /**
-   * The same, and then gives the memory back to the device. The allocations keep their addresses. If the
-   * driver refuses a part, the rest is given back, and the call can be repeated.
+   * The same, and then returns the memory to the device. The allocations keep their addresses. If the
+   * driver refuses a part, the rest is returned, and you can repeat the call.
    */
   unmap(): boolean {
     return this.#withoutStalls('unmap memory that sleeps', (handle) => native().unmapVirtual(handle));
   }
 
   /**
-   * Maps new memory where `unmap` took it away.
-   * @throws OutOfMemoryError, DriverError; the call can be repeated.
+   * Maps new memory to the addresses that `unmap` unmapped.
+   * @throws OutOfMemoryError, DriverError; you can repeat the call.
    */
   mapAgain(): void {
     const missingBytes = this.liveBytes - this.mappedBytes;
@@ -139,8 +139,8 @@ export class VirtualMemory {
   }
 
   /**
-   * Unmaps the pages of an allocation, or any whole pages of adjacent allocations. What is asleep can be
-   * freed like anything else.
+   * Unmaps the pages of an allocation, or any whole pages of adjacent allocations. Memory that is asleep
+   * can be freed, too.
    * @throws LifetimeError for memory that is not live here, or not with this size; nothing is then
    * freed.
    */
@@ -159,7 +159,7 @@ export class VirtualMemory {
     this.peakBytes = this.liveBytes;
   }
 
-  /** Gives the addresses back as soon as nothing is mapped. */
+  /** Returns the addresses as soon as nothing is mapped. */
   close(): void {
     this.#isClosed = true;
     this.#release();
@@ -181,7 +181,7 @@ export class VirtualMemory {
     if (status === NativeStatus.inUse) {
       throw new CisternError(
         'ERR_CISTERN_INVALID_STATE',
-        `cannot ${operation}: a buffer in the ${this.#name} is shared with another worker, or was given to it`,
+        `cannot ${operation}: a buffer in the ${this.#name} is shared with another worker, or was handed over to it`,
       );
     }
     check(operation);

@@ -20,8 +20,8 @@ const everyObserver: EventObserver = {
 };
 
 /**
- * Called for each recording of an event and each wait for one in this environment; `undefined` if
- * nobody observes.
+ * Called for each recording of an event, and each wait for one, in this environment; `undefined` if
+ * there are no observers.
  */
 export let eventObserver: EventObserver | undefined;
 

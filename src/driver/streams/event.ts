@@ -26,7 +26,7 @@ export interface EventOptions {
    */
   readonly device?: Device;
   /**
-   * Whether {@link Event.elapsedMilliseconds} can be called. Makes every recording slower.
+   * Whether you can call {@link Event.elapsedMilliseconds}. Makes every recording slower.
    * @defaultValue false
    */
   readonly timing?: boolean;
@@ -52,8 +52,8 @@ export class Event implements Disposable {
   /** @internal The native handle; -1 once disposed. */
   handle: number;
   /**
-   * @internal The number of its latest recording, counted over all events. Tells whether a
-   * recording that somebody relies on has been replaced, and which of two recordings is later.
+   * @internal The number of its latest recording, counted over all events. It shows whether a
+   * recording has been replaced, and which of two recordings is later.
    */
   version = 0;
   /**
@@ -61,7 +61,7 @@ export class Event implements Disposable {
    * failed, or another worker made it.
    */
   recordedOn: number | undefined;
-  /** The message of an event that workers share. */
+  /** Its message, if workers share it. */
   #shared: EventMessage | undefined;
 
   /** @throws ArgumentTypeError for invalid options, DriverError if the driver refuses. */
@@ -92,12 +92,12 @@ export class Event implements Disposable {
   }
 
   /**
-   * Takes up an event that another worker, or this one, has given or shared, with its latest recording.
-   * The last worker that disposes it, or ends, returns it to the driver. Does not block, and calls no
-   * driver.
+   * Attaches an event that another worker, or this one, has detached or shared, with its latest
+   * recording. It is returned to the driver once the last worker that uses it has disposed it, or
+   * ended. Does not block, and does not call the driver.
    *
-   * Resources do not accept it as a fence, because they do not know which stream it was recorded on.
-   * RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
+   * Resources do not accept the event as a fence, because they do not know on which stream it was
+   * recorded. RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
    * @param message from `detach`, which one call can attach; or from `share`, which any number of
    * calls can attach
    * @throws as {@link Stream.attach}.
@@ -116,15 +116,16 @@ export class Event implements Disposable {
     return new Event({ device: attached.device }, attached);
   }
 
-  /** Gives up a message without attaching it, as {@link Stream.discard}. */
+  /** Discards a message without attaching it, as {@link Stream.discard} does. */
   static discard(message: EventMessage): boolean {
     return discardMessage(message, 'event');
   }
 
   /**
-   * Gives the event to another worker: returns a message for {@link Event.attach}, which one call in any
-   * worker of the process can attach. This object is disposed; whoever waits for the event goes on
-   * waiting. The taker may record it again, and give it back. Does not block, and calls no driver.
+   * Hands the event over to another worker: returns a message for {@link Event.attach}, which one call
+   * in any worker of the process can attach. This object is disposed; streams that wait for the event go
+   * on waiting. The receiver may record it again, and hand it back. Does not block, and does not call
+   * the driver.
    *
    * The message can be attached as long as this worker lives. If it is never attached, the event
    * exists until this worker ends or {@link Event.discard} is called. RMM has no counterpart.
@@ -149,11 +150,11 @@ export class Event implements Disposable {
   }
 
   /**
-   * Lets other workers wait for the event: returns a message that any number of calls of
-   * {@link Event.attach} can attach, until this object is disposed. From now on the event keeps its
-   * recording: nobody can record or detach it. The driver gets it back once every worker has disposed
-   * it. A second call returns the same message. Does not block, and calls no driver. RMM has no
-   * counterpart; in C++, threads share a `cudaEvent_t`.
+   * Lets other workers wait for the event: returns a message that any number of calls of {@link
+   * Event.attach} can attach, until this object is disposed. From now on the event keeps its
+   * recording: no worker can record or detach it. It is returned to the driver once every worker has
+   * disposed it. A second call returns the same message. Does not block, and does not call the
+   * driver. RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
    * (`ERR_CISTERN_CAPTURING`) if it was last recorded in a capture.
    * @example
@@ -189,7 +190,7 @@ export class Event implements Disposable {
   recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1 = 1): void {
     this.version = ++StreamIdentity.records;
     this.recordedOn = identity.key;
-    // What another module exports is checked at each use.
+    // Exports of another module are checked at each use; a local variable is not.
     const box = mailbox;
     box[0] = this.handle;
     box[1] = identity.handle;
@@ -217,7 +218,7 @@ export class Event implements Disposable {
     checkBlocking('synchronize an event', () => native().synchronizeEvent(handle));
   }
 
-  /** Resolves once the work recorded before this call has run. The event loop goes on. */
+  /** Resolves once the work recorded before this call has run. Does not block the event loop. */
   async synchronize(): Promise<void> {
     this.#assertLive('synchronize an event');
     mailbox[0] = await native().eventCompletion(this.handle);
@@ -227,8 +228,8 @@ export class Event implements Disposable {
   /**
    * Milliseconds on the device between a start event and this one. Both need `timing` and must have
    * completed.
-   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) if they do not,
-   * ArgumentTypeError if `start` is not an event.
+   * @throws DriverError if one has not completed (`CUDA_ERROR_NOT_READY`) or lacks `timing`
+   * (`CUDA_ERROR_INVALID_HANDLE`); ArgumentTypeError if `start` is not an event.
    */
   elapsedMilliseconds(start: Event): number {
     if (!(start instanceof Event)) throw new ArgumentTypeError(`start must be an Event, got ${formatValue(start)}`);
@@ -238,10 +239,10 @@ export class Event implements Disposable {
   }
 
   /**
-   * Returns the event to the driver. Whoever waits for it goes on waiting. A second call does
+   * Returns the event to the driver. Streams that wait for it go on waiting. A second call does
    * nothing.
-   * @throws DriverError if the driver refuses; the event is then not disposed, and the call can be
-   * repeated.
+   * @throws DriverError if the driver refuses; the event is then not disposed, and you can repeat
+   * the call.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0) return;

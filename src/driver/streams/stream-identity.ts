@@ -7,7 +7,7 @@ import type { Event } from './event.js';
 import { eventObserver } from './event-observer.js';
 import type { Stream } from './stream.js';
 
-/** Holds memory back for a stream, and must know when the stream ends. */
+/** A user that holds memory back for a stream, and must know when the stream ends. */
 export interface StreamObserver {
   /**
    * Whether it holds back memory that only an event recorded on the stream now can release to
@@ -15,13 +15,13 @@ export interface StreamObserver {
    */
   needsLastEvent(identity: StreamIdentity): boolean;
   /**
-   * The stream ends. `event`, if given, was recorded after everything that was queued on it; all
-   * observers share it. No call for this identity follows. Must not throw.
+   * The stream ends. `event`, if given, was recorded after everything queued on it; all observers
+   * share it. No call for this identity follows. Must not throw.
    */
   streamEnded(identity: StreamIdentity, event: Event | undefined): void;
   /**
-   * The stream is captured from now on (`isCaptured`), so that nothing known of it may be used without
-   * asking that. Must not throw.
+   * The stream is captured from now on: check `isCaptured` before you rely on anything known about the
+   * stream. Must not throw.
    */
   captureBegan?(identity: StreamIdentity): void;
 }
@@ -30,7 +30,7 @@ export interface StreamObserver {
 const captured = new Set<StreamIdentity>();
 const captureEnds: (() => void)[] = [];
 
-/** From now on, calls a function whenever a capture that this environment has begun ends. It must not throw. */
+/** Calls a function, which must not throw, whenever a capture that this environment has begun ends. */
 export function atCaptureEnds(onEnd: () => void): void {
   captureEnds.push(onEnd);
 }
@@ -40,8 +40,8 @@ const vacantSlots: number[] = [];
 let slots = 0;
 let identities = 0;
 /**
- * By device: how many streams have ended before their work had run, and how many had when the
- * device was last known to be idle.
+ * By device: how many streams have ended before their work had run, and that number when the device
+ * was last known to be idle.
  */
 const endedBusy: number[] = [];
 const endedAndRun: number[] = [];
@@ -57,12 +57,12 @@ export class StreamIdentity {
   /** The number of events recorded since the start, on all streams. */
   static records = 0;
   /**
-   * Counts what lets other streams have memory that was held back for one: a synchronization has
-   * completed, or an event covers the memory at last.
+   * Counts the occasions that release memory held back for a stream to other streams: a
+   * synchronization has completed, or an event now covers the memory.
    */
   static releases = 0;
 
-  // What every change of streams reads comes first, in one or two cache lines.
+  // The fields that every change of streams reads come first, in one or two cache lines.
   readonly slot: number;
   /**
    * Synchronizations of the stream that have begun. Work queued while this is n is known to have
@@ -72,8 +72,8 @@ export class StreamIdentity {
   /** The number of the latest completed synchronization. */
   synchronized = 0;
   /**
-   * The number of the latest recording at the time when the stream last waited, or when memory last
-   * came into its order. No event up to that number covers what the stream was then ordered after.
+   * The number of the latest recording when the stream last waited, or when memory last came into
+   * its order. No event up to that number covers the work that the stream was then ordered after.
    */
   receivedAt = StreamIdentity.records;
   /**
@@ -86,13 +86,13 @@ export class StreamIdentity {
   /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
   readonly serial = ++identities | 0;
   readonly device: number;
-  /** Whether cistern created the driver's stream and destroys it. */
+  /** Whether cistern created the driver's stream, and will destroy it. */
   isOwned: boolean;
   /** The message with which other environments attach the stream, if it is shared. */
   shared: StreamMessage | undefined = undefined;
   /**
-   * Whether cistern is notified before the stream ends, so that it can still record events then.
-   * The first object for the stream decides.
+   * Whether cistern is told before the stream ends, so that it can still record events then. The
+   * first object for the stream decides.
    */
   readonly announcesEnd: boolean;
   #isEnding = false;
@@ -166,8 +166,8 @@ export class StreamIdentity {
   }
 
   /**
-   * Whether the stream is in a capture that this environment has begun; the driver is not asked. Captures
-   * of other libraries and workers are not seen here.
+   * Whether the stream is in a capture that this environment has begun. Does not ask the driver, so it
+   * does not see captures of other libraries and workers.
    */
   get isCaptured(): boolean {
     return this.#captureOrigin !== undefined;
@@ -180,7 +180,7 @@ export class StreamIdentity {
     return mailbox[1] as number;
   }
 
-  /** Begins a synchronization; call the result once everything queued before has run. */
+  /** Begins a synchronization; call the result once everything queued so far has run. */
   beginSynchronization(): () => void {
     const number = ++this.synchronizing;
     return () => {
@@ -222,8 +222,8 @@ export class StreamIdentity {
   }
 
   /**
-   * Makes later work on the stream wait for the event's latest recording, unless that has to do with a
-   * capture: the wait would make the stream part of it. Does not block.
+   * Makes later work on the stream wait for the event's latest recording. Refuses events and streams
+   * of captures, because the wait would make the stream part of the capture. Does not block.
    */
   wait(event: Event): void {
     mailbox[0] = this.handle;
@@ -242,8 +242,8 @@ export class StreamIdentity {
   }
 
   /**
-   * Memory comes into the stream's order here. An event recorded earlier does not cover it,
-   * although the stream may never use it.
+   * Notes that memory comes into the stream's order. Events recorded earlier do not cover it, even
+   * if the stream never uses it.
    */
   outdateFences(): void {
     this.receivedAt = StreamIdentity.records;
@@ -277,7 +277,7 @@ export class StreamIdentity {
     } catch {}
   }
 
-  /** Gives up the capture that cistern has begun on this stream, if there is one. */
+  /** Abandons the capture that cistern has begun on this stream, if there is one. */
   abandonCapture(): void {
     abandonCapture(this.handle);
     this.captureEnded();
@@ -296,7 +296,10 @@ export class StreamIdentity {
     if (this.#hasGivenUp) this.abandonCapture();
   }
 
-  /** The stream has waited for an event. If that was recorded in a capture, this stream is now part of it. */
+  /**
+   * Notes that the stream has waited for an event. If the event was recorded in a capture, this stream is now
+   * part of it.
+   */
   #joinCaptureOf({ recordedOn }: Event): void {
     if (this.isCaptured || recordedOn === undefined) return;
     const recorder = live.get(recordedOn);
@@ -306,8 +309,8 @@ export class StreamIdentity {
   }
 
   /**
-   * Whether the stream is in the capture of another one, whoever made it join. If that has begun here, the
-   * stream counts as captured from now on.
+   * Whether the stream is in the capture of another one, even if other code made it join. If this
+   * environment has begun that capture, the stream counts as captured from now on.
    */
   joinsCaptureOf(other: StreamIdentity): boolean {
     if (!areInOneCapture(this.handle, other.handle)) return false;
@@ -327,7 +330,7 @@ export class StreamIdentity {
       identity.#captureOrigin = undefined;
       captured.delete(identity);
     }
-    // Events can be recorded again for what was held back.
+    // Events can be recorded again for memory that was held back.
     StreamIdentity.releases++;
     for (const onEnd of captureEnds) onEnd();
   }
@@ -340,7 +343,7 @@ export class StreamIdentity {
     this.#observers.delete(observer);
   }
 
-  /** Adds an object for this stream, until `leave` is called with the result. */
+  /** Adds an object for this stream. Pass the result to `leave` to remove it. */
   join(stream: Stream): WeakRef<Stream> {
     const reference = new WeakRef(stream);
     this.#streams.add(reference);
@@ -348,8 +351,8 @@ export class StreamIdentity {
   }
 
   /**
-   * Removes an object; the last one ends the identity. Does nothing if it has ended. After an end
-   * that was refused, the call can be repeated.
+   * Removes an object; removing the last one ends the identity. Does nothing if it has ended. If
+   * the end was refused, you can repeat the call.
    */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
     const wasRefused = this.#streams.size === 0 && live.get(this.key) === this;
@@ -361,11 +364,11 @@ export class StreamIdentity {
    * Ends the identity, and disposes the remaining objects for the stream. `record` is called if an
    * observer needs an event, before any observer is notified. If it throws, or if the driver
    * refuses to destroy the stream, the state is unchanged.
-   * @param release gives the driver's stream up; `undefined`: destroys it if it is cistern's
+   * @param release releases the driver's stream; `undefined`: destroys it if it is cistern's
    */
   end(record: () => Event | undefined, release: (handle: number) => void = destroy): void {
-    // An event could not stand for what was queued before the capture. A stream whose end is not announced
-    // may be gone.
+    // An event recorded in the capture could not cover work queued before it. A stream whose end is not
+    // announced may already be destroyed.
     if (this.isOwned || this.announcesEnd) this.abandonCapture();
     else if (this.#captureOrigin === this) this.#endCapture();
     const observers = [...this.#observers];
@@ -375,7 +378,7 @@ export class StreamIdentity {
     let event: Event | undefined;
     let isBusy: boolean;
     try {
-      // A stream whose end is not announced may be gone: its handle must not be used.
+      // A stream whose end is not announced may already be destroyed: do not use its handle.
       isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
       if (observers.some((observer) => observer.needsLastEvent(this))) event = record();
       release(this.handle);
@@ -392,7 +395,7 @@ export class StreamIdentity {
     vacantSlots.push(this.slot);
   }
 
-  /** A stream that was attached, and of which this environment had a foreign handle. */
+  /** Makes an attached stream, for which this environment had a foreign handle, its own. */
   #own(handle: number): void {
     native().releaseStream(this.handle);
     this.handle = handle;
@@ -420,7 +423,7 @@ function setHandle(reference: WeakRef<Stream>, handle: number): boolean {
   return true;
 }
 
-/** Throws why something cannot be used as a stream: what `assertStream` throws, for classes that `Stream` imports. */
+/** Throws what `assertStream` throws if something cannot be used as a stream. For classes that `Stream` imports. */
 export function refuseStream(stream: unknown, operation: string): never {
   if (stream instanceof Object && (stream as Stream).identity instanceof StreamIdentity) {
     throw alreadyDisposed(operation, `stream ${(stream as Stream).id}`);

@@ -24,8 +24,9 @@ const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking:
 const maximumSize = 65_536;
 
 /**
- * Streams that are created once and handed out in turn, so that work split into parts needs no new
- * stream for each. The pool owns and disposes them; several users may share one stream.
+ * Streams that are created once and then used in turn, so that you can split work into parts
+ * without creating a stream for each. The pool owns and disposes them; several users may share one
+ * stream.
  *
  * Counterpart of `rmm::cuda_stream_pool`.
  * @example
@@ -46,7 +47,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
 
   /**
    * @throws ArgumentTypeError or ArgumentRangeError for an invalid option, DriverError if the
-   * driver refuses a stream; no stream is then left behind.
+   * driver refuses a stream; none is then left behind.
    */
   constructor(options: StreamPoolOptions = {}) {
     assertOptions(options, knownOptions);
@@ -132,6 +133,6 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   }
 
   #assertLive(): void {
-    if (this.#isDisposed) throw alreadyDisposed('hand out a stream', 'the StreamPool');
+    if (this.#isDisposed) throw alreadyDisposed('take a stream', 'the StreamPool');
   }
 }

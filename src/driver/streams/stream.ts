@@ -53,13 +53,13 @@ export interface ForeignStreamOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
-   * A promise that the stream's owner disposes this object *before* destroying the stream. Without
-   * it, resources record an event at every free on the stream even under `'deferred'`, because the
-   * stream may be gone by the time they need one.
+   * You promise to dispose this object *before* the stream's owner destroys the stream. Without
+   * this promise, resources record an event at every free on the stream, even under `'deferred'`,
+   * because the stream may no longer exist when they need the event.
    *
-   * Disposing an object with the promise disposes every other object for the stream. If there are
-   * several objects, the first one decides whether events are recorded. A {@link Stream} that
-   * cistern created needs no promise, and is not disposed with an object that has it.
+   * Disposing an object with this promise also disposes every other object for the stream. If there
+   * are several objects, the first one decides whether resources record events at every free. A
+   * {@link Stream} that cistern created needs no promise, and is not disposed with such an object.
    * @defaultValue false
    */
   readonly announcesEnd?: boolean;
@@ -72,7 +72,7 @@ type ExistingStream =
   | { readonly address: number; readonly announcesEnd: boolean }
   | (AttachedObject<StreamMessage> & { readonly id: number });
 
-/** What is needed to end a stream whose object became unreachable. */
+/** The data needed to end a stream whose object became unreachable. */
 interface Ending {
   readonly device: Device;
   readonly identity: StreamIdentity;
@@ -89,11 +89,11 @@ const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_
 const defaultStreams = new Map<string, Stream>();
 
 /**
- * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that
+ * An in-order queue of work on a device. Memory that is freed on a stream can be reused in that
  * stream's order.
  *
- * Disposing a stream first records one event that stands for everything that resources still hold
- * back for it. Queued work still runs. Other objects for the same stream are disposed too.
+ * Disposing a stream first records one event for all the memory that resources hold back for it.
+ * Queued work still runs. Other objects for the same stream are disposed, too.
  *
  * Counterpart of `rmm::cuda_stream` and `rmm::cuda_stream_view`.
  * @example
@@ -117,8 +117,8 @@ export class Stream implements Disposable {
   readonly identity: StreamIdentity;
   readonly #isDefault: boolean;
   /**
-   * Whether the driver's stream may be gone once this object is disposed, even if there are other
-   * objects for it.
+   * Whether the driver's stream may be destroyed once this object is disposed, even if there are
+   * other objects for it.
    */
   readonly #endsStream: boolean;
   readonly #reference: WeakRef<Stream>;
@@ -185,13 +185,14 @@ export class Stream implements Disposable {
 
   /**
    * A stream created elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an
-   * address). Its owner keeps it. Without a promise ({@link ForeignStreamOptions.announcesEnd}) the
-   * owner may destroy it at any time, provided that nothing more is queued through this object.
+   * address). It still belongs to its owner. Without a promise ({@link
+   * ForeignStreamOptions.announcesEnd}), the owner may destroy it at any time, provided that you
+   * queue nothing more through this object.
    * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, or one of another device's
    * stream; DriverError for a handle that the driver does not know.
-   * @throws UnsupportedError for a stream of another context than the device's primary one, such as a
-   * green context or one from `cuCtxCreate`: CUDA records no event of one context on a stream of
-   * another.
+   * @throws UnsupportedError for a stream of a context other than the device's primary one, such as a
+   * green context or one from `cuCtxCreate`: CUDA cannot record an event of one context on a stream
+   * of another.
    */
   static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
     if (typeof handle !== 'number' && typeof handle !== 'bigint') {
@@ -207,17 +208,17 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Takes up a stream that another worker, or this one, has given or shared. Disposing the result
-   * releases it for this worker; the last worker that uses the stream returns it to the driver. That
-   * also happens if this worker ends. If several objects of one worker stand for a shared stream, it
-   * is released with the last of them. Does not block, and calls no driver.
+   * Attaches a stream that another worker, or this one, has detached or shared. Disposing the
+   * result, or the end of this worker, releases the stream for this worker; it is returned to the
+   * driver once no worker uses it. If a worker has several objects for a shared stream, disposing
+   * the last one releases it. Does not block, and does not call the driver.
    *
-   * Stream order: what this worker queues runs after what others have queued on the stream by then.
-   * RMM has no counterpart; in C++, threads share a `cudaStream_t`.
+   * Stream order: work that this worker queues runs after the work that others have queued on the
+   * stream by then. RMM has no counterpart; in C++, threads share a `cudaStream_t`.
    * @param message from `detach`, which one call can attach; or from `share`, which any number of
    * calls can attach
    * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
-   * discarded, if its giver has ended, or if the giver has disposed a shared stream;
+   * discarded, if its sender has ended, or if the sender has disposed a shared stream;
    * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it. ArgumentTypeError for any
    * other value.
    * @example
@@ -237,9 +238,9 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Gives up a message without attaching it: the stream is returned to the driver. The giver and
-   * everybody who has the message can call this. If the stream is shared, only its giver can: then
-   * nobody else can attach it, and in another worker this does nothing.
+   * Discards a message without attaching it: the stream is returned to the driver. Any worker that
+   * has the message can call this. If the stream is shared, only its sender can; the message can
+   * then no longer be attached. In another worker, the call does nothing.
    * @returns whether the message could be attached until now; if it is false, nothing has changed
    * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
    * message; ArgumentTypeError for any other value.
@@ -297,7 +298,7 @@ export class Stream implements Disposable {
     return this.identity.query();
   }
 
-  /** Resolves once everything queued before this call has run. The event loop goes on. */
+  /** Resolves once everything queued before this call has run. Does not block the event loop. */
   async synchronize(): Promise<void> {
     this.#assertLive('synchronize a stream');
     const complete = this.identity.beginSynchronization();
@@ -319,23 +320,23 @@ export class Stream implements Disposable {
 
   /**
    * Queues a function. When its turn comes, the stream pauses until the function has run on this
-   * thread, either from the event loop or inside a blocking call. Meanwhile other streams of the same
-   * hardware queue may pause too, as with {@link Stream.hold}. An error that it throws is
-   * reported as an uncaught exception. If the device fails first, the function never runs, and a
-   * process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
+   * thread, either from the event loop or inside a blocking call. Meanwhile, other streams of the
+   * same hardware queue may pause, too, as with {@link Stream.hold}. If the function throws, the
+   * error is reported as an uncaught exception. If the device fails first, the function never runs,
+   * and a process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
    *
-   * As with CUDA's own host functions, it must not wait for a device: synchronizing, and allocating
-   * or freeing plain memory, fail inside it with a {@link DriverError}
-   * (`CUDA_ERROR_NOT_PERMITTED`). So does a copy from or to an array if it needs more pinned memory for
-   * staging than cistern keeps, which is room for sixteen copies of 64 KiB that have not run yet. A pool can
-   * still serve requests from memory that it holds.
+   * Like CUDA's own host functions, it must not wait for a device: inside it, synchronizing, and allocating
+   * or freeing plain memory, fail with a {@link DriverError} (`CUDA_ERROR_NOT_PERMITTED`). So does a copy
+   * from or to an array that needs more pinned memory for staging than cistern keeps, which is enough for
+   * sixteen copies of 64 KiB that have not run yet. A pool can still serve requests from memory that it
+   * holds.
    *
-   * On a captured stream it becomes part of the graph, and runs at each launch. The graph keeps the
-   * function, and whatever the function refers to; if that is the graph itself, it must be disposed to be
-   * freed.
+   * On a captured stream, it becomes part of the graph, and runs at each launch. The graph keeps the
+   * function alive, and everything that the function refers to. If the function refers to the graph
+   * itself, you must dispose the graph to free it.
    * @throws ArgumentTypeError if `callback` is not a function, LifetimeError if the stream is disposed,
    * CisternError (`ERR_CISTERN_CAPTURING`) in a capture that another library or another worker has begun,
-   * since only they would know when the graph runs, DriverError if the driver refuses.
+   * because only they know when the graph runs, DriverError if the driver refuses.
    */
   launchHostFunction(callback: () => void): void {
     this.#assertLive('launch a host function');
@@ -353,8 +354,8 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Whether what is queued on the stream runs or is recorded. Other streams join a capture by waiting for
-   * an event that was recorded in it.
+   * Whether work queued on the stream runs or is recorded. Other streams join a capture by waiting for an
+   * event that was recorded in it.
    * @throws LifetimeError if the stream is disposed, DriverError if the driver refuses.
    */
   get captureStatus(): CaptureStatus {
@@ -363,21 +364,21 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Records what is queued on the stream from now on, instead of running it, until
-   * {@link Stream.endCapture}. {@link Stream.capture} does both, and is harder to get wrong.
+   * Records the work queued on the stream from now on, instead of running it, until {@link
+   * Stream.endCapture}. Prefer {@link Stream.capture}, which does both and is harder to get wrong.
    *
-   * Copies but those to arrays, fills and host functions become part of the graph, as does the work of other
-   * libraries. Events and waits give it an order: a stream that waits for an event of the capture joins it,
-   * and must be waited for by the first stream in the end. Other calls are refused with
-   * `ERR_CISTERN_CAPTURING`, and the capture goes on. If the driver invalidates it nevertheless, because of
-   * what another library calls, {@link Stream.captureStatus} says so, and `endCapture` fails.
+   * Fills, host functions, and copies other than those to arrays become part of the graph, as does the work
+   * of other libraries. Events and waits give it an order: a stream that waits for an event of the capture
+   * joins it, and before the end, the first stream must wait for an event of each stream that joined. Other
+   * calls are refused with `ERR_CISTERN_CAPTURING`, and the capture goes on. If a call of another library
+   * makes the driver invalidate it, {@link Stream.captureStatus} says so, and `endCapture` fails.
    *
-   * Memory that a graph uses must stay allocated until its last launch has run. RMM has no counterpart;
+   * Keep memory that a graph uses allocated until its last launch has run. RMM has no counterpart;
    * CUDA's is `cuStreamBeginCapture`.
    * @param mode which potentially unsafe calls of other libraries invalidate the capture
    * @throws ArgumentTypeError or ArgumentRangeError for an invalid mode; LifetimeError if the stream is
    * disposed; CisternError (`ERR_CISTERN_CAPTURING`) if it is captured already; DriverError if the driver
-   * refuses, as on the legacy default stream.
+   * refuses, as it does on the legacy default stream.
    */
   beginCapture(mode: CaptureMode = 'thread-local'): void {
     this.#assertLive('begin a capture');
@@ -386,7 +387,7 @@ export class Stream implements Disposable {
     try {
       beginCapture(this.handle, mode);
     } catch (error) {
-      // It may have begun all the same.
+      // The capture may have begun nevertheless.
       if (!isCaptured && !isCapturing(error)) this.identity.giveUpCapture();
       throw error;
     }
@@ -397,10 +398,10 @@ export class Stream implements Disposable {
    * Ends the capture that began on this stream.
    * @returns what was recorded
    * @throws LifetimeError if the stream is disposed. CisternError (`ERR_CISTERN_INVALID_STATE`) in the function of
-   * {@link Stream.capture}, which ends that capture. DriverError if no capture of cistern's began on this
+   * {@link Stream.capture}, which ends that capture. DriverError if cistern began no capture on this
    * stream and thread, which changes nothing; or if the capture was invalidated
-   * (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`) or a stream that joined has not been waited for
-   * (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): then it has ended, without a graph.
+   * (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`), or this stream has not waited for a stream that joined
+   * (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): the capture has then ended without a graph.
    */
   endCapture(): Graph {
     this.#assertLive('end a capture');
@@ -420,12 +421,13 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Records what a function queues on the stream, and on streams that join. If the function throws, or the driver
-   * refuses to end the capture, it is given up; if the driver refuses that too, before the next capture.
-   * @param record a function that returns before the capture ends: not an `async` one
+   * Records the work that a function queues on the stream, and on streams that join. If the function throws, or
+   * the driver refuses to end the capture, the capture is abandoned, or if the driver refuses that, too, before
+   * the next capture.
+   * @param record a synchronous function: the capture ends when it returns
    * @param mode as for {@link Stream.beginCapture}
-   * @throws whatever `record` throws; ArgumentTypeError if it is not a function, or returns a promise; else as
-   * {@link Stream.beginCapture} and {@link Stream.endCapture}
+   * @throws any error that `record` throws; ArgumentTypeError if it is not a function, or returns a promise;
+   * otherwise as {@link Stream.beginCapture} and {@link Stream.endCapture}
    * @example
    * ```ts
    * using stream = new Stream();
@@ -456,18 +458,18 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Makes a graph a node of the one that this stream is captured into: all of its work runs after what was
-   * captured on the stream before, and before what is captured later. It is copied as it is now, with what it
-   * retains ({@link Graph.retain}) and its host functions, and can be disposed then. It can be added
-   * any number of times, to any number of graphs. Does not block.
+   * Adds a graph as a node to the one that this stream is captured into: all of its work runs after the work
+   * captured on the stream so far, and before later work. The node is a copy of the graph as it is now, with
+   * the objects that it retains ({@link Graph.retain}) and its host functions, so you can dispose the graph
+   * afterwards. You can add it any number of times, to any number of graphs. Does not block.
    *
    * RMM has no counterpart; CUDA's is `cuGraphAddChildGraphNode`.
    * @throws ArgumentTypeError if `graph` is not a graph; LifetimeError if it or the stream is disposed;
-   * UnsupportedError if it allocates or frees memory, which CUDA allows in no child graph, or was captured by a
-   * `GraphMemoryResource`, whose graphs take turns; CisternError (`ERR_CISTERN_CAPTURING`) if it has host
-   * functions and another library or worker has begun the capture; DriverError if the stream is not captured,
-   * or the driver refuses: if it has taken the child already, the capture is invalid, so that no graph has the
-   * child out of order.
+   * UnsupportedError if it allocates or frees memory, which CUDA does not allow in a child graph, or was
+   * captured by a `GraphMemoryResource`, whose graphs take turns; CisternError (`ERR_CISTERN_CAPTURING`) if it
+   * has host functions and another library or worker has begun the capture; DriverError if the stream is not
+   * captured, or the driver refuses. If the driver refuses after it has added the child, the capture becomes
+   * invalid, so that no graph has the child out of order.
    * @example
    * ```ts
    * using stream = new Stream();
@@ -484,12 +486,12 @@ export class Stream implements Disposable {
     this.#assertLive(operation);
     assertGraph(graph, operation);
     if (graph.memory !== undefined) {
-      throw new UnsupportedError(`cannot ${operation}: it has memory that it shares with other graphs, and takes turns with them`);
+      throw new UnsupportedError(`cannot ${operation}: it shares memory with other graphs, with which it takes turns`);
     }
     const { allocations, frees } = graph.nodeCounts;
     if (allocations + frees > 0) {
       throw new UnsupportedError(
-        `cannot ${operation}: it has ${allocations} allocations and ${frees} frees of memory, and CUDA allows none in a child graph`,
+        `cannot ${operation}: it has ${allocations} allocations and ${frees} frees of memory, which CUDA does not allow in a child graph`,
       );
     }
     native().addChildGraph(this.handle, graph.handle);
@@ -497,10 +499,10 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Declares a use of memory by work on the stream that cistern cannot see, such as another
-   * library's kernel, at this point of the stream. While stream order is checked
-   * ({@link checkOrder}), the use is checked against the others; otherwise this does nothing.
-   * @param pointer the start of the memory that is used
+   * Declares that work which cistern cannot see, such as another library's kernel, uses memory at
+   * this point of the stream. While stream order is checked ({@link checkOrder}), this use is
+   * checked against the others; otherwise the call does nothing.
+   * @param pointer the start of the used memory
    * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is
    * checked)
    * @example
@@ -521,11 +523,11 @@ export class Stream implements Disposable {
    * Pauses the stream here until the hold is released. For tests of stream order. A blocking call
    * that waits for a held stream never returns.
    *
-   * Any number of streams can be held at a time. On a GPU, streams that share a hardware queue
-   * may pause with a held one: there are `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 unless this environment
-   * variable is set (up to 32) before the process first uses the device. On a device
-   * without stream memory operations, a host function of the driver does the waiting; only one
-   * stream can then be held at a time, with no other host function outstanding.
+   * You can hold any number of streams at a time. On a GPU, streams that share a hardware queue with a
+   * held one may pause, too: there are `CUDA_DEVICE_MAX_CONNECTIONS` queues, 8 unless this environment
+   * variable is set (up to 32) before the process first uses the device. On a device without stream
+   * memory operations, a host function of the driver waits instead; then you can hold only one stream at
+   * a time, while no other host function is outstanding.
    */
   hold(): StreamHold {
     this.#assertLive('hold a stream');
@@ -534,10 +536,10 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Gives the stream to another worker: returns a message for {@link Stream.attach}, which one call in
-   * any worker of the process can attach. For this worker the stream is disposed, with the same
-   * consequences as {@link Stream.dispose}; but it goes on, and work that is queued still runs in its
-   * order. Does not block.
+   * Hands the stream over to another worker: returns a message for {@link Stream.attach}, which one
+   * call in any worker of the process can attach. For this worker, the effects are those of {@link
+   * Stream.dispose}; but the driver's stream lives on, and queued work still runs in its order. Does
+   * not block.
    *
    * The message can be attached as long as this worker lives. If it is never attached, the stream
    * exists until this worker ends or {@link Stream.discard} is called. RMM has no counterpart.
@@ -572,13 +574,13 @@ export class Stream implements Disposable {
 
   /**
    * Lets other workers queue work on the stream: returns a message that any number of calls of
-   * {@link Stream.attach} can attach, until this worker has disposed the stream. The driver gets the
-   * stream back once every worker has disposed it. A second call returns the same message. Does not
-   * block, and calls no driver.
+   * {@link Stream.attach} can attach, until this worker has disposed the stream. The stream is
+   * returned to the driver once every worker has disposed it. A second call returns the same
+   * message. Does not block, and does not call the driver.
    *
-   * Stream order: work runs in the order in which the workers queue it. If that matters, they must
-   * tell each other when they have queued. RMM has no counterpart; in C++, threads share a
-   * `cudaStream_t`.
+   * Stream order: work runs in the order in which the workers queue it. If that order matters, they
+   * must tell each other when they have queued their work. RMM has no counterpart; in C++, threads
+   * share a `cudaStream_t`.
    * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle};
    * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError (`ERR_CISTERN_CAPTURING`)
    * if it is captured.
@@ -595,12 +597,13 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Records an event for what resources hold back for the stream, and returns the stream to the
-   * driver. Queued work still runs. A second call does nothing. An object for a foreign stream
-   * whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) does not touch the
-   * stream, which may be gone; if an event would be needed, it waits for the device instead.
+   * Records an event for the memory that resources hold back for the stream, and returns the stream
+   * to the driver. Queued work still runs. A second call does nothing. If the object is for a
+   * foreign stream whose end is not announced ({@link ForeignStreamOptions.announcesEnd}), the
+   * stream may no longer exist: the call does not touch it, and if an event would be needed, waits
+   * for the device instead.
    * @throws DriverError if the driver can neither record an event nor wait, or if it refuses to
-   * destroy the stream; the stream is then not disposed, and the call can be repeated.
+   * destroy the stream; the stream is then not disposed, and you can repeat the call.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
@@ -621,7 +624,7 @@ export class Stream implements Disposable {
     if (this.handle < 0) throw alreadyDisposed(operation, `stream ${this.id}`);
   }
 
-  /** @throws UnsupportedError if the driver's stream is not this object's. */
+  /** @throws UnsupportedError if this object does not own the driver's stream. */
   #assertOwner(operation: string): void {
     this.#assertLive(operation);
     if (this.#endsStream && this.identity.isOwned) return;
@@ -667,8 +670,8 @@ export class StreamHold implements Disposable {
 }
 
 /**
- * @internal Stands for "no stream yet" in a cache of the last call's stream: no argument equals it,
- * not even `undefined`.
+ * @internal Means "no stream yet" in a cache of the last call's stream. No argument equals it, not
+ * even `undefined`.
  */
 export const noStream = Object.freeze({ handle: -1 }) as Stream;
 
@@ -682,7 +685,7 @@ export function assertStream(stream: unknown, operation: string): asserts stream
 }
 
 /**
- * Checks that a graph need not contain something, before any part of it is queued.
+ * Refuses an operation that cannot be part of a graph, before any part of it is queued.
  * @throws as `assertStream`; CisternError (`ERR_CISTERN_CAPTURING`) if the stream is captured
  */
 export function assertNotCaptured(stream: Stream, operation: string): void {
@@ -691,16 +694,17 @@ export function assertNotCaptured(stream: Stream, operation: string): void {
 }
 
 /**
- * @param operation what needs the stream; any but `'allocate'` may follow the end of access
+ * @param operation the operation that needs the stream; any except `'allocate'` is allowed after
+ * access was disabled
  * @throws ArgumentRangeError for a stream of another device that has no access to the device's memory.
  */
 export function assertStreamOf(stream: Stream, device: Device, operation?: string): void {
   if (stream.device === device || stream.device.hasAccessTo(device)) return;
   if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;
   const { index } = stream.device;
-  const cure = `; Device.get(${index}).enablePeerAccess(Device.get(${device.index})) gives it access`;
+  const cure = `; call Device.get(${index}).enablePeerAccess(Device.get(${device.index})) to give it access`;
   throw new ArgumentRangeError(
-    `stream must be of device ${device.index}${otherCopyHint(device)}, got one of device ${index}${index === device.index ? '' : cure}`,
+    `stream must belong to device ${device.index}${otherCopyHint(device)}, got one of device ${index}${index === device.index ? '' : cure}`,
     'ERR_INVALID_ARG_VALUE',
   );
 }
@@ -728,7 +732,7 @@ function checkContext(address: number, device: Device): void {
     );
   }
   throw new UnsupportedError(
-    `cannot use the stream with handle ${handle}: it belongs to another context than the primary one of device ${device.index}, ` +
+    `cannot use the stream with handle ${handle}: it belongs to a context other than the primary one of device ${device.index}, ` +
       "such as a green context or one from cuCtxCreate; create it in the primary context, as CUDA's runtime does",
   );
 }
@@ -774,8 +778,7 @@ function lastEventOf(device: Device, identity: StreamIdentity, isAlive: boolean)
       // Without an event, wait below.
     }
   }
-  // Without an event or a wait, memory held back for the stream could not safely be given to
-  // anybody.
+  // Without an event or a wait, memory held back for the stream could never be reused safely.
   device.synchronizeSync();
   return undefined;
 }

@@ -3,7 +3,7 @@ import { mailbox, native } from '../native.js';
 import { check } from '../status.js';
 import { finalizationRegistry } from './finalization.js';
 
-/** Who holds promised bytes. */
+/** A holder of promised bytes. */
 export interface Holder {
   /** In the order of admission, in all environments that share the queue. */
   readonly number: number;
@@ -12,12 +12,15 @@ export interface Holder {
   /** Bytes that are allocated. At most `promisedBytes`, until it has ended. */
   usedBytes: number;
   isEnded: boolean;
-  /** Live allocations that are taken from it, and its place among those who have some. */
+  /**
+   * The live allocations that count against its promise, and its place among the holders that have
+   * some.
+   */
   allocations: number;
   place: number;
 }
 
-/** How a request ended: `undefined` if it was withdrawn by whoever made it. */
+/** How a request ended: `undefined` if its maker withdrew it. */
 export type Outcome = { readonly kind: 'admitted'; readonly holder: Holder } | { readonly kind: 'refused' | 'ended' };
 
 export interface AdmissionRequest {
@@ -30,15 +33,15 @@ export interface AdmissionRequest {
   readonly settle: (outcome: Outcome) => void;
 }
 
-/** What a queue has promised, to all environments that share it. */
+/** The promises of a queue, to all environments that share it. */
 export interface QueueState {
-  /** Bytes that nobody else can have: promised, or still allocated. */
+  /** Bytes that are promised, or still allocated, and so not available. */
   readonly committedBytes: number;
   readonly outsideBytes: number;
   readonly holders: number;
   readonly waiting: number;
   readonly waitingBytes: number;
-  /** What the first that waits wants. */
+  /** The bytes that the first waiting request needs. */
   readonly firstBytes: number;
   readonly admitted: number;
   readonly overtakes: number;
@@ -57,11 +60,11 @@ const queues = new LiveInstances<AdmissionQueue>();
 let isListening = false;
 
 /**
- * Who may have how many bytes of a limit, and who waits for them, in the order that
- * `native/addon/admission.h` describes. Adaptors of several environments share one by its name. It knows only numbers.
+ * Shares the bytes of a limit among holders and waiting requests, in the order that `native/addon/admission.h`
+ * describes. Adaptors of several environments share a queue by its name. It deals only with numbers.
  *
- * What a holder uses of its promise is counted here, and the rest there: allocations in the scope of a
- * grant cross no boundary.
+ * The bytes that a holder uses of its promise are counted here, and everything else in native code, so
+ * that an allocation in the scope of a grant makes no native call.
  */
 export class AdmissionQueue {
   readonly limitBytes: number;
@@ -72,8 +75,8 @@ export class AdmissionQueue {
 
   /**
    * @param name of a queue for all environments; empty: for this object
-   * @param stillWaiting called when bytes were given back, or another environment asked, and somebody waits nevertheless; it may
-   * give more back, and must not throw
+   * @param stillWaiting called if requests still wait after bytes were returned, or after another
+   * environment asked; it may return more, and must not throw
    */
   constructor(name: string, limitBytes: number, maximumOvertakes: number, stillWaiting: () => void) {
     this.#stillWaiting = stillWaiting;
@@ -86,7 +89,7 @@ export class AdmissionQueue {
     if (name !== '') listen(this);
   }
 
-  /** Whether something waits, and what is promised: of all environments that share the queue. */
+  /** Reads the state of the queue, over all environments that share it. */
   read(): QueueState {
     native().readAdmission(this.#handle);
     check('read a queue for memory');
@@ -95,7 +98,7 @@ export class AdmissionQueue {
     return { committedBytes, outsideBytes, holders, waiting, waitingBytes, firstBytes, admitted, overtakes, deadlocks };
   }
 
-  /** Takes bytes for no holder, whoever waits. Returns false if they are not free. */
+  /** Takes bytes without a holder, even if requests wait. Returns false if they are not free. */
   takeOutside(bytes: number): boolean {
     // The mailbox holds exact numbers only.
     if (bytes > this.limitBytes) return false;
@@ -110,21 +113,22 @@ export class AdmissionQueue {
     this.#giveUnpromised(bytes, 0);
   }
 
-  /** Uses promised bytes. Returns false if so many are not left. */
+  /** Uses promised bytes. Returns false if fewer are left. */
   use(holder: Holder, bytes: number): boolean {
     if (bytes > holder.promisedBytes - holder.usedBytes) return false;
     holder.usedBytes += bytes;
     return true;
   }
 
-  /** What was used is free; of an ended holder, for others. */
+  /** Frees used bytes. If the holder has ended, they become available to others. */
   unuse(holder: Holder, bytes: number): void {
     holder.usedBytes -= bytes;
     if (holder.isEnded) this.#giveUnpromised(bytes, 1);
   }
 
   /**
-   * Asks for bytes, and waits for them if need be. They must be less than the limit, with what the holder has if it grows.
+   * Requests bytes, and waits for them if necessary. If the holder grows, they must not exceed the
+   * limit together with the bytes that it already has.
    * @returns the number of the request
    */
   ask(request: AdmissionRequest): number {
@@ -147,7 +151,7 @@ export class AdmissionQueue {
     return wasWaiting;
   }
 
-  /** Takes promised bytes back that are not used. */
+  /** Takes back promised bytes that are not used. */
   shrink(holder: Holder, bytes: number): void {
     native().shrinkAdmission(this.#handle, holder.number, bytes);
     check('give promised memory back');
@@ -155,7 +159,7 @@ export class AdmissionQueue {
     this.#gaveBack();
   }
 
-  /** The holder needs nothing more. What it uses stays committed until it is free. */
+  /** Ends a holder. The bytes that it uses stay committed until they are freed. */
   end(holder: Holder): void {
     if (holder.isEnded) return;
     native().endAdmission(this.#handle, holder.number, holder.usedBytes);
@@ -164,14 +168,14 @@ export class AdmissionQueue {
     this.#gaveBack();
   }
 
-  /** Ends every wait of this object, which asks for no more. */
+  /** Ends every wait of this object, which must not make new requests. */
   stop(): void {
     native().stopAdmission(this.#handle);
     check('end waits for memory');
     this.#deliver(mailbox[1] as number);
   }
 
-  /** Frees what ended environments have left, if they had a part of the limit. */
+  /** Frees memory that ended environments have left, if they had part of the limit. */
   settle(): void {
     native().settleAdmission(this.#handle);
     check('free what ended workers left');
@@ -185,7 +189,7 @@ export class AdmissionQueue {
     if (mailbox[1] !== 0) throw new Error(`admission: invariant ${mailbox[1]} does not hold`);
   }
 
-  /** @internal Requests were decided elsewhere, or somebody waits. */
+  /** @internal Requests were decided elsewhere, or requests wait. */
   wake(): void {
     this.#deliver(Number.POSITIVE_INFINITY);
     if (this.read().waiting > 0) this.#stillWaiting();
@@ -200,14 +204,14 @@ export class AdmissionQueue {
     this.#gaveBack();
   }
 
-  /** After a call that gave bytes back. */
+  /** To be called after a native call that returned bytes. */
   #gaveBack(): void {
     const [, decided, waiting] = mailbox as unknown as readonly [number, number, number];
     if (decided > 0) this.#deliver(decided);
     if (waiting > 0) this.#stillWaiting();
   }
 
-  /** Tells what became of at most so many requests. */
+  /** Settles at most `most` decided requests. */
   #deliver(most: number): void {
     for (let left = most; left > 0; left--) {
       native().takeAdmission(this.#handle);
@@ -230,7 +234,7 @@ function admit({ bytes, priority, holder, grows = false }: AdmissionRequest, num
   return growing;
 }
 
-/** From now on, a queue is told what other environments do. */
+/** From now on, a queue is notified of calls by other environments. */
 function listen(queue: AdmissionQueue): void {
   queues.add(queue);
   if (isListening) return;

@@ -2,10 +2,10 @@ import { reasonOf } from '../../basics/errors.js';
 import { isCapturing } from '../status.js';
 
 /**
- * A registry that releases what belonged to an object once the object is collected. An error from
- * `finalize` would end the process, since nobody could catch it; it becomes a process warning with
- * `code` instead, and what was not released is tried again at every later collection. There is no warning
- * if only a capture forbids the release.
+ * A registry that releases the native resources of an object once the object is collected. Nobody could
+ * catch an error from `finalize`, and it would end the process. So it becomes a process warning with
+ * `code` instead, and the release is tried again at every later collection. There is no warning if only a
+ * capture forbids the release.
  */
 export function finalizationRegistry<T>(what: string, code: string, finalize: (held: T) => void): FinalizationRegistry<T> {
   const release = (held: T, onError: (error: unknown) => void) => {
@@ -13,7 +13,7 @@ export function finalizationRegistry<T>(what: string, code: string, finalize: (h
       finalize(held);
     } catch (error) {
       onError(error);
-      // An object that nothing refers to is found by the next collection.
+      // Nothing refers to this object, so the next collection finds it.
       refused.register({}, held);
     }
   };

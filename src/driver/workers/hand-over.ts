@@ -1,6 +1,6 @@
 /**
- * Memory, streams and events handed from one environment (the main thread or a worker) to others. The
- * state is native and belongs to the process: see `native/addon/hand_overs.h`.
+ * Memory, streams and events handed over from one environment (the main thread or a worker) to
+ * others. The state is native and belongs to the process: see `native/addon/hand_overs.h`.
  */
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../../basics/errors.js';
 import { currentBackend } from '../backend.js';
@@ -11,15 +11,17 @@ import { check } from '../status.js';
 import type { Stream } from '../streams/stream.js';
 
 /**
- * What {@link DeviceBuffer.detach} and {@link DeviceBuffer.share} give: a plain object that
- * `postMessage` can send to any worker of the process. It stands for the memory, and contains none
- * of it.
+ * What {@link DeviceBuffer.detach} and {@link DeviceBuffer.share} return: a plain object that
+ * `postMessage` can send to any worker of the process. It refers to the memory without containing
+ * it.
  */
 export interface BufferMessage {
   readonly kind: 'cistern-buffer';
   /** The number of the message, from 1, never reused in a process. */
   readonly number: number;
-  /** A random number, so that a message of another process is not taken for one of this process. */
+  /**
+   * A random number, so that a message of another process is not mistaken for one of this process.
+   */
   readonly nonce: number;
   /** The label of the buffer. */
   readonly label?: string | undefined;
@@ -51,7 +53,7 @@ export interface EventMessage {
 
 type Message = BufferMessage | StreamMessage | EventMessage;
 
-/** What messages stand for. */
+/** What a message can refer to. */
 type Content = keyof typeof HandOverContent;
 
 /** A stream or an event that was attached. */
@@ -74,7 +76,7 @@ export interface HandedMemory {
   readonly device: Device;
 }
 
-/** A use of handed memory by this environment. */
+/** A use of handed-over memory by this environment. */
 export interface Attachment {
   /** The hand-over, from 1. */
   readonly handOver: number;
@@ -91,10 +93,10 @@ const words = { buffer: 'a buffer', stream: 'a stream', event: 'an event' } as c
 const memoryKinds = Object.keys(NativeMemoryKind) as readonly MemoryKind[];
 
 /**
- * Hands memory over, ordered after what is queued on a stream. Throws if the driver refuses;
- * nothing has changed then.
- * @returns a message that can be attached once; or, if the memory is shared, any number of times
- * until the attachment in the result is given back
+ * Hands memory over, ordered after the work queued on a stream so far. Throws if the driver
+ * refuses; nothing has changed then.
+ * @returns a message that can be attached once, or, if the memory is shared, any number of times
+ * until the attachment in the result is returned
  */
 export function handOver(memory: HandedMemory, stream: Stream, isShared: boolean, label: string | undefined): HandOver {
   const { pointer, bytes, byteLength, alignment, memoryKind, device } = memory;
@@ -106,8 +108,8 @@ export function handOver(memory: HandedMemory, stream: Stream, isShared: boolean
 }
 
 /**
- * A new message for attached memory, ordered after what is queued on a stream. The attachment ends,
- * unless the memory is to be shared.
+ * Makes a new message for attached memory, ordered after the work queued on a stream so far. The
+ * attachment ends, unless the memory is to be shared.
  */
 export function handOn(
   { handOver: hand, number }: Attachment,
@@ -122,7 +124,7 @@ export function handOn(
 }
 
 /**
- * A copy of a message, whose properties cannot change any more.
+ * A copy of a message, whose properties can no longer change.
  * @throws ArgumentTypeError if the value does not have the form of a message.
  */
 export function checkedMessage(message: unknown): BufferMessage {
@@ -132,7 +134,7 @@ export function checkedMessage(message: unknown): BufferMessage {
   return messageOf(number, nonce, label);
 }
 
-/** What a message stands for. @throws LifetimeError if it cannot be attached. */
+/** Describes the memory of a message. @throws LifetimeError if it cannot be attached. */
 export function messageInfo(message: BufferMessage, operation: string): Omit<HandedMemory, 'pointer'> & { readonly isShared: boolean } {
   native().handOverInfo(message.number, message.nonce);
   checkMessage(message, operation);
@@ -148,7 +150,7 @@ export function messageInfo(message: BufferMessage, operation: string): Omit<Han
 }
 
 /**
- * Takes memory up, and makes the stream wait for everything queued before it was given.
+ * Attaches memory, and makes the stream wait for everything queued before the hand-over.
  * @throws LifetimeError if the message cannot be attached, DriverError if the stream cannot wait;
  * nothing has changed then.
  */
@@ -159,17 +161,17 @@ export function attach(message: BufferMessage, stream: Stream, operation: string
   return { handOver: mailbox[1] as number, number: mailbox[2] as number, pointer: mailbox[3] as number };
 }
 
-/** Gives attached memory back, after everything queued on a stream. */
+/** Returns attached memory, ordered after everything queued on a stream. */
 export function giveBack({ handOver: hand, number }: Attachment, stream: Stream): void {
   native().giveBack(hand, number, stream.handle);
   check('give a buffer back');
 }
 
 /**
- * Makes sure that nobody attaches a message any more, unless another environment shares it. Returns
- * whether somebody could before.
- * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it is not of
- * this process.
+ * Prevents a message from being attached, unless another environment shares it. Returns whether it
+ * could be attached until now.
+ * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if no
+ * environment of this process made it.
  */
 export function discardMessage(message: unknown, content: Content): boolean {
   const { number, nonce } = checkedNumbers(message, content);
@@ -190,12 +192,12 @@ export function handOverStream(handle: number, id: number, isShared: boolean): S
 
 /**
  * Hands an event of this environment over. Its handle is released, unless it is shared.
- * @throws CisternError if somebody waits for its recording, unless it is shared.
+ * @throws CisternError if a wait for its recording is pending, unless it is shared.
  */
 export function handOverEvent(handle: number, isShared: boolean): EventMessage {
   native().handOverEvent(handle, isShared);
   if (mailbox[0] === NativeStatus.inUse) {
-    throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot detach an event: a wait for it has not ended');
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot detach an event: a wait for it is still pending');
   }
   check('hand an event over');
   return Object.freeze({ kind: 'cistern-event', number: mailbox[1] as number, nonce: mailbox[2] as number });
@@ -222,15 +224,15 @@ export function attachEvent(message: unknown): AttachedObject<EventMessage> {
   return attachedObject({ kind: 'cistern-event', ...numbers });
 }
 
-/** Brings memory home that no environment has attached. */
+/** Takes back memory that no environment has attached. */
 export function recall(hand: number): void {
   native().recallHandOver(hand);
   check('take a buffer back');
 }
 
 /**
- * The next hand-over of this environment that has come home, or `undefined`. If not everything that
- * used the memory has run, call {@link followReturned} next.
+ * The next hand-over of this environment that has been returned, or `undefined`. If not all work
+ * that used the memory has run, call {@link followReturned} next.
  */
 export function takeReturned(): { readonly handOver: number; readonly isComplete: boolean } | undefined {
   native().takeReturned();
@@ -239,8 +241,8 @@ export function takeReturned(): { readonly handOver: number; readonly isComplete
 }
 
 /**
- * Makes a stream wait for everything that used memory which has come home. If that fails, or no
- * stream is given, the memory can be taken again. Returns whether it succeeded.
+ * Makes a stream wait for all work that used returned memory. If that fails, or no stream is given,
+ * the memory can be taken again. Returns whether it succeeded.
  */
 export function followReturned(hand: number, stream: Stream | undefined): boolean {
   native().followReturned(hand, stream?.handle ?? -1);
@@ -249,15 +251,17 @@ export function followReturned(hand: number, stream: Stream | undefined): boolea
   return true;
 }
 
-/** Calls a function, which must not throw, from the event loop whenever memory has come home. */
+/**
+ * Calls a function, which must not throw, from the event loop whenever memory has been returned.
+ */
 export function onReturned(callback: () => void): void {
   native().onReturned(callback);
   check('wait for handed memory');
 }
 
 /**
- * Calls a function, which must not throw, from the event loop whenever another environment, some of
- * whose memory this one has attached, is short of memory.
+ * Calls a function, which must not throw, from the event loop whenever an environment whose memory
+ * this one has attached is short of memory.
  */
 export function onCollectionRequest(collect: () => void): void {
   native().onCollectionRequest(() => {
@@ -269,14 +273,14 @@ export function onCollectionRequest(collect: () => void): void {
 
 /**
  * Asks the environments that have attached memory of this one to collect garbage. Returns whether any
- * of them has not answered yet.
+ * of them has yet to answer.
  */
 export function askToCollect(): boolean {
   native().askToCollect();
   return mailbox[1] === 1;
 }
 
-/** Blocks until they have answered, but no longer than a time. */
+/** Blocks until they have answered, or until a time is over. */
 export function awaitCollections(milliseconds: number): void {
   native().awaitCollections(milliseconds);
 }
@@ -301,7 +305,7 @@ function checkedNumbers(message: unknown, content: Content): { readonly number: 
 }
 
 function invalidMessage(message: unknown, content: Content): ArgumentTypeError {
-  return new ArgumentTypeError(`message must be what detach or share of ${words[content]} returned, got ${formatValue(message)}`);
+  return new ArgumentTypeError(`message must come from detach or share of ${words[content]}, got ${formatValue(message)}`);
 }
 
 function isNumber(value: unknown): value is number {

@@ -1,6 +1,5 @@
 /**
- * What objects bound to this environment have in common: they cannot be cloned, and they can be
- * inspected.
+ * Objects bound to this environment cannot be cloned, but can be inspected.
  */
 import { formatPointer } from '../../basics/errors.js';
 
@@ -13,7 +12,7 @@ export type InspectionOptions = object;
 /** The third argument that Node passes, after the depth and the options: `util.inspect`. */
 export type Inspect = (value: unknown, options: InspectionOptions) => string;
 
-/** Shown as text without quotes. */
+/** An object that is shown as text without quotes. */
 class Plain {
   readonly #text: string;
 
@@ -44,9 +43,9 @@ let refuse = (object: object): void => {
 
 /**
  * Makes `structuredClone` and `postMessage` throw a `DataCloneError` for an object, because a clone
- * would not have the native state. Before Node 22.10 the only way is a property that cannot be
- * cloned. A class whose objects are made often declares such a property itself, which takes no time:
- * `readonly cannotBeCloned = cannotBeCloned`.
+ * would not have the native state. Before Node 22.10, the only way is a property that cannot be
+ * cloned. A class with many objects declares such a property itself, which takes no time: `readonly
+ * cannotBeCloned = cannotBeCloned`.
  */
 export function refuseCloning(object: object): void {
   refuse(object);
@@ -63,7 +62,7 @@ export function inspectObject(object: object, fields: object, depth: number, opt
   return `${name} ${inspect(shown, options)}`;
 }
 
-/** A pointer that is shown in hexadecimal. */
+/** An object that shows a pointer in hexadecimal. */
 export function inspectedPointer(pointer: number): object {
   return new Plain(formatPointer(pointer));
 }

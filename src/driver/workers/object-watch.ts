@@ -18,8 +18,8 @@ export function unwatchObject(slot: number): void {
 }
 
 /**
- * Writes the slots whose objects were collected into `slots` and returns how many it wrote. It sees
- * a collection as soon as that is over, even within the same job. The slots stay watched.
+ * Writes the slots whose objects were collected into `slots`, and returns how many it wrote. It
+ * sees a collection as soon as it is over, even within the same job. The slots stay watched.
  */
 export function collectedSlots(slots: Int32Array): number {
   native().collectedSlots(slots);

@@ -2,14 +2,14 @@ import { mailbox, NativeStatus, native } from '../native.js';
 import { check } from '../status.js';
 import { finalizationRegistry } from './finalization.js';
 
-/** A number of all environments of the process. */
+/** A count over all environments of the process. */
 export interface SharedTally {
   readonly current: number;
   readonly peak: number;
   readonly total: number;
 }
 
-/** What all environments of the process have counted. */
+/** The counts of all environments of the process. */
 export interface SharedTallies {
   readonly bytes: SharedTally;
   readonly allocations: SharedTally;
@@ -26,11 +26,11 @@ function close(handle: number): void {
 const unreachable = finalizationRegistry<number>('adaptor with shared counts', 'CISTERN_UNREACHABLE_COUNTS', close);
 
 /**
- * Counts that all environments of the process share by name. The state is native and belongs to the
+ * Counts that environments of the process share by name. The state is native and belongs to the
  * process: see `native/addon/shared_counts.h`.
  *
- * What an ended environment held stays counted until its memory has been freed. An object that is
- * collected is closed.
+ * Memory of an ended environment stays counted until it has been freed. An object that is collected
+ * is closed.
  */
 export class SharedCounts {
   readonly name: string;
@@ -79,7 +79,10 @@ export class SharedCounts {
     return mailbox[1] as number;
   }
 
-  /** The counts now. Each number is exact; numbers that are read together may be of slightly different moments. */
+  /**
+   * The current counts. Each number is exact, but numbers that are read together may be from slightly different
+   * moments.
+   */
   read(): SharedTallies {
     native().readShare(this.#handle);
     check('read shared counts');
@@ -93,13 +96,13 @@ export class SharedCounts {
     };
   }
 
-  /** Frees what ended environments left, if it counts here. */
+  /** Frees memory that ended environments left, if it counts here. */
   settle(): void {
     native().settleShare(this.#handle);
     check('free what ended workers left');
   }
 
-  /** Ends the use of this object, except for frees. A second call does nothing. */
+  /** Closes this object, which then only counts frees. A second call does nothing. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
