@@ -119,6 +119,7 @@ export {
   type CallbackMemoryResourceOptions,
   type DeallocateCallback,
 } from './resources/callback-memory-resource.js';
+export { LeafMemoryResource } from './resources/leaf-memory-resource.js';
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
 export { formatSpecification } from './specification/format-specification.js';
 export { parseSpecification } from './specification/parse-specification.js';

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, alreadyDisposed, formatPointer, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import {
   assertAlignment,
@@ -12,18 +12,9 @@ import {
 import { type Device, deviceOption } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
 import { giveBack, noteFree, servedPointer } from '../lifetimes/served-memory.js';
-import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { stackName } from '../resource-kind.js';
+import type { DeallocationFence, DevicePointer } from '../memory-resource.js';
+import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /**
  * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes (1 or more),
@@ -75,11 +66,9 @@ const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, 
  * );
  * ```
  */
-export class CallbackMemoryResource implements MemoryResource {
+export class CallbackMemoryResource extends LeafMemoryResource {
   /** @internal */
-  static readonly name = 'CallbackMemoryResource';
-  readonly memoryKind: MemoryKind;
-  readonly device: Device;
+  static override readonly name = 'CallbackMemoryResource';
   /** Not set once this is disposed. */
   #allocate: AllocateCallback | undefined;
   readonly #deallocate: DeallocateCallback;
@@ -94,28 +83,9 @@ export class CallbackMemoryResource implements MemoryResource {
     assertOptions(options, knownOptions);
     const { memoryKind = 'device' } = options;
     assertOneOf(memoryKind, ['device', 'managed', 'pinned-host', 'host'], 'memoryKind');
-    this.memoryKind = memoryKind;
-    this.device = deviceOption(options.device);
+    super(memoryKind, deviceOption(options.device));
     this.#allocate = allocate;
     this.#deallocate = deallocate;
-    refuseCloning(this);
-    announceConstruction(this);
-  }
-
-  /** The stack as a specification writes it, without options: `callback`. */
-  toString(): string {
-    return stackName(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#allocate === undefined) },
-      depth,
-      options,
-      inspect,
-    );
   }
 
   /**
@@ -128,11 +98,11 @@ export class CallbackMemoryResource implements MemoryResource {
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);
-    // Not called as a method, so that the functions do not get this object as `this`.
-    const allocate = this.#allocate;
-    if (allocate === undefined) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    this.assertLive('allocate');
     this.#assertUsable(stream, 'allocate');
     if (bytes === 0) return 0;
+    // Not called as a method, so that the functions do not get this object as `this`.
+    const allocate = this.#allocate as AllocateCallback;
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
     let pointer: DevicePointer;
     try {
@@ -163,21 +133,13 @@ export class CallbackMemoryResource implements MemoryResource {
     noteFree(deallocate(pointer, bytes, stream, fence), this);
   }
 
-  isEqual(other: MemoryResource): boolean {
-    return other === this;
-  }
-
   /**
-   * Ends allocation through this object, which then lets go of the allocate function. Memory that the functions allocated is left as it is, and can
-   * still be freed through this.
+   * Ends allocation through this object, which then lets go of the allocate function. Memory that the functions
+   * allocated is left as it is, and can still be freed through this.
    */
-  [Symbol.dispose](): void {
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
     this.#allocate = undefined;
-  }
-
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
   }
 
   #assertUsable(stream: Stream, operation: string): void {

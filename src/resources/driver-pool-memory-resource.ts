@@ -1,31 +1,21 @@
-import { ArgumentRangeError, alreadyDisposed, formatPointer, throwFirst } from '../basics/errors.js';
+import { ArgumentRangeError, formatPointer, throwFirst } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory/memory-pool.js';
 import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
 import { rememberedSoFar, takeBack } from '../lifetimes/bulk-frees.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
 import {
   type DeallocationFence,
   type DevicePointer,
-  type MemoryResource,
   type ReservingMemoryResource,
   type TrimmingMemoryResource,
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
-import { stackName } from '../resource-kind.js';
 import { isWithin, type Segment } from '../suballocation/blocks.js';
+import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /** Options of {@link ManagedAsyncMemoryResource}. */
 export interface ManagedAsyncMemoryResourceOptions {
@@ -55,15 +45,13 @@ export const ownPoolOptionNames = optionNames<ManagedAsyncMemoryResourceOptions>
  * The common part of resources that allocate from a stream-ordered pool of the driver. A pool of
  * the resource's own is destroyed with it; one that was made elsewhere is not.
  */
-export abstract class DriverPoolMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
-  readonly memoryKind: 'device' | 'managed';
-  readonly device: Device;
+export abstract class DriverPoolMemoryResource extends LeafMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
+  declare readonly memoryKind: 'device' | 'managed';
   readonly #pool: DriverMemoryPool;
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
   /** Allocations remembered since this was made have higher numbers. */
   readonly #remembered = rememberedSoFar();
-  #isDisposed = false;
 
   /**
    * @param address the driver's handle of a pool that was made elsewhere, or a pool of the device;
@@ -77,13 +65,10 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     isExportable: boolean,
     maximumBytes: number = Number.POSITIVE_INFINITY,
   ) {
+    super(memoryKind, deviceOption(options.device));
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
-    this.memoryKind = memoryKind;
-    this.device = deviceOption(options.device);
-    refuseCloning(this);
-    announceConstruction(this);
     const isManaged = memoryKind === 'managed';
     this.#pool = new DriverMemoryPool(
       this.device,
@@ -91,22 +76,6 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     );
     if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
-  }
-
-  /** The stack as a specification writes it, without options: `cuda-async`. */
-  toString(): string {
-    return stackName(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#isDisposed) },
-      depth,
-      options,
-      inspect,
-    );
   }
 
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
@@ -121,7 +90,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
 
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
   resetPeakReservedBytes(): void {
-    this.#assertLive('reset the peaks');
+    this.assertLive('reset the peaks');
     this.#pool.resetPeaks();
   }
 
@@ -133,13 +102,13 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
    */
   get nativeHandle(): number {
-    this.#assertLive('read the handle of the pool');
+    this.assertLive('read the handle of the pool');
     return this.#pool.address;
   }
 
   /** @internal What `makeCurrent` of the derived class does. */
   protected makePoolCurrent(): void {
-    this.#assertLive('make the pool the current one');
+    this.assertLive('make the pool the current one');
     this.#pool.makeCurrent();
   }
 
@@ -150,7 +119,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
 
   /** Reserved and allocated bytes of the pool, now and at their peak. */
   usage(): MemoryPoolUsage {
-    this.#assertLive('read the usage');
+    this.assertLive('read the usage');
     return this.#pool.usage();
   }
 
@@ -190,15 +159,11 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     this.#enter(stream, 'trim');
     // Does not wait, but lets the driver see what is free.
     if (stream.query()) stream.synchronizeSync();
-    this.#assertLive('trim');
+    this.assertLive('trim');
     const before = this.reservedBytes;
     this.#pool.trim(bytesToKeep);
     // Other users of the pool may have made it grow meanwhile.
     return Math.max(0, before - this.reservedBytes);
-  }
-
-  isEqual(other: MemoryResource): boolean {
-    return other === this;
   }
 
   /**
@@ -209,16 +174,11 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
    * @throws the error of a buffer's free, if the buffer still has its memory: the pool is not
    * disposed then, and can be disposed again.
    */
-  [Symbol.dispose](): void {
-    if (!this.#isDisposed) this.#disposeBuffers();
-    this.#isDisposed = true;
+  override [Symbol.dispose](): void {
+    if (!this.isDisposed) this.#disposeBuffers();
+    super[Symbol.dispose]();
     this.#lastStream = noStream;
     this.#pool[Symbol.dispose]();
-  }
-
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
   }
 
   /** Disposes the buffers whose memory goes with the pool. */
@@ -227,7 +187,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     let listedAt = -1;
     const has = (pointer: DevicePointer, number: number) => {
       // Host functions may have disposed this meanwhile.
-      if (this.#isDisposed) return false;
+      if (this.isDisposed) return false;
       // Buffers may have been allocated since, by host functions that ran while another was freed.
       if (number > listedAt) {
         listedAt = rememberedSoFar();
@@ -271,13 +231,9 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
 
   /** Checks everything that can change only if the stream differs from the last call's. */
   #enter(stream: Stream, operation: string): void {
-    this.#assertLive(operation);
+    this.assertLive(operation);
     assertStream(stream, operation);
     if (this.memoryKind === 'device') assertStreamOf(stream, this.device, operation);
     this.#lastStream = stream;
-  }
-
-  #assertLive(operation: string): void {
-    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);
   }
 }

@@ -1,22 +1,14 @@
-import { ArgumentRangeError, alreadyDisposed } from '../basics/errors.js';
+import { ArgumentRangeError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { answerRequests, GlobalArena, type GlobalArenaMemoryKind, globalArenaMemoryKinds, isAsked } from '../driver/memory/global-arena.js';
 import { assertStream, assertStreamOf, Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
 import { ResourcesAbove } from '../lifetimes/resources-above.js';
 import type { DeallocationFence, DevicePointer, GrowingMemoryResource, MemoryResource, TakingMemoryResource } from '../memory-resource.js';
-import { defineUpstream, stackName } from '../resource-kind.js';
+import { defineUpstream } from '../resource-kind.js';
+import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /** Options of {@link GlobalArenaMemoryResource}. */
 export interface GlobalArenaMemoryResourceOptions {
@@ -116,11 +108,10 @@ const longestWaitMilliseconds = 60_000;
  * console.log(arena.reservedBytes, arena.statistics().usedBytes); // of this worker, and of all
  * ```
  */
-export class GlobalArenaMemoryResource implements GrowingMemoryResource {
+export class GlobalArenaMemoryResource extends LeafMemoryResource implements GrowingMemoryResource {
   /** @internal */
-  static readonly name = 'GlobalArenaMemoryResource';
-  readonly memoryKind: GlobalArenaMemoryKind;
-  readonly device: Device;
+  static override readonly name = 'GlobalArenaMemoryResource';
+  declare readonly memoryKind: GlobalArenaMemoryKind;
   /** The arena's name in the process. */
   readonly name: string;
   /** The bytes of the arena's block. */
@@ -130,7 +121,6 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
   /** The milliseconds that `allocate` waits at most for other workers. */
   readonly waitMilliseconds: number;
   readonly #arena: GlobalArena;
-  #isDisposed = false;
 
   /**
    * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
@@ -144,38 +134,12 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
       throw new ArgumentRangeError(`waitMilliseconds must be a number from 0 to ${longestWaitMilliseconds}, got ${waitMilliseconds}`);
     }
     const arena = openGlobalArena(options);
+    super(arena.kind, arena.device);
     this.#arena = arena;
-    this.memoryKind = arena.kind;
-    this.device = arena.device;
     this.name = arena.name;
     this.arenaBytes = arena.arenaBytes;
     this.granularityBytes = arena.superblockBytes;
     this.waitMilliseconds = waitMilliseconds;
-    refuseCloning(this);
-    announceConstruction(this);
-  }
-
-  /** The stack as a specification writes it, without options: `global-arena`. */
-  toString(): string {
-    return stackName(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      {
-        name: this.name,
-        device: this.device.index,
-        memoryKind: this.memoryKind,
-        arenaBytes: this.arenaBytes,
-        reservedBytes: this.reservedBytes,
-        isDisposed: inspectedDisposal(this.#isDisposed),
-      },
-      depth,
-      options,
-      inspect,
-    );
   }
 
   /** Bytes that this worker has of the arena, in whole superblocks. */
@@ -200,7 +164,7 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
     assertBytes(bytes);
     assertAlignment(alignment, this.granularityBytes);
     this.#enter(stream, 'allocate');
-    if (this.#isDisposed) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    this.assertLive('allocate');
     return bytes === 0 ? 0 : this.#arena.allocate(bytes, stream, this.waitMilliseconds);
   }
 
@@ -213,12 +177,12 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
 
   /** The state of the whole arena. Linear in the number of ranges that workers have. */
   statistics(): GlobalArenaStatistics {
-    if (this.#isDisposed) throw alreadyDisposed('read the statistics', `the ${this.constructor.name}`);
+    this.assertLive('read the statistics');
     const { environments, ...usage } = this.#arena.usage();
     return Object.freeze({ ...usage, workers: environments });
   }
 
-  isEqual(other: MemoryResource): boolean {
+  override isEqual(other: MemoryResource): boolean {
     return other instanceof GlobalArenaMemoryResource && other.#arena === this.#arena;
   }
 
@@ -238,15 +202,16 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
    * Ends allocation through this object. Its allocations stay, and can still be freed by it or by an
    * equal resource of this worker.
    */
-  [Symbol.dispose](): void {
-    if (this.#isDisposed) return;
-    this.#isDisposed = true;
+  override [Symbol.dispose](): void {
+    if (this.isDisposed) return;
+    super[Symbol.dispose]();
     this.#arena.close();
   }
 
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
+  /** @internal */
+  protected override shown(): object {
+    const { name, arenaBytes, reservedBytes } = this;
+    return { name, ...super.shown(), arenaBytes, reservedBytes };
   }
 
   #enter(stream: Stream, operation: string): void {

@@ -1,21 +1,11 @@
-import { alreadyDisposed } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertPointer, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
-import type { MemoryKind, PlainMemory } from '../driver/memory/plain-memory.js';
+import type { PlainMemory } from '../driver/memory/plain-memory.js';
 import type { VirtualMemory } from '../driver/memory/virtual-memory.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
-import { stackName } from '../resource-kind.js';
+import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {
@@ -32,41 +22,14 @@ export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOpt
  * functions until none is outstanding, so it never returns if each of them queues the next. Two
  * resources are equal, and each may free what the other allocated, if they share their memory.
  */
-export abstract class PlainMemoryResource implements ReservingMemoryResource {
-  readonly memoryKind: MemoryKind;
-  readonly device: Device;
+export abstract class PlainMemoryResource extends LeafMemoryResource implements ReservingMemoryResource {
   readonly #memory: PlainMemory | VirtualMemory;
   readonly #maximumAlignment: number;
-  #isDisposed = false;
 
   protected constructor(memory: PlainMemory | VirtualMemory, maximumAlignment: number) {
-    this.memoryKind = memory.kind;
-    this.device = memory.device;
+    super(memory.kind, memory.device);
     this.#memory = memory;
     this.#maximumAlignment = maximumAlignment;
-    refuseCloning(this);
-    announceConstruction(this);
-  }
-
-  /** The stack as a specification writes it, without options: `cuda`. */
-  toString(): string {
-    return stackName(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      {
-        device: this.device.index,
-        memoryKind: this.memoryKind,
-        reservedBytes: this.reservedBytes,
-        isDisposed: inspectedDisposal(this.#isDisposed),
-      },
-      depth,
-      options,
-      inspect,
-    );
   }
 
   get reservedBytes(): number {
@@ -85,7 +48,7 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     assertBytes(bytes);
     assertAlignment(alignment, this.#maximumAlignment);
     assertStream(stream, 'allocate');
-    this.#assertLive('allocate');
+    this.assertLive('allocate');
     return bytes === 0 ? 0 : this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT));
   }
 
@@ -98,27 +61,15 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this.#memory.deallocate(pointer, bytes, stream);
   }
 
-  isEqual(other: MemoryResource): boolean {
+  override isEqual(other: MemoryResource): boolean {
     return other instanceof PlainMemoryResource && other.#memory === this.#memory;
-  }
-
-  /**
-   * Ends allocation through this object. Its allocations stay, and can still be freed by it or by
-   * an equal resource.
-   */
-  [Symbol.dispose](): void {
-    this.#isDisposed = true;
-  }
-
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
   }
 
   /** Waits for work that may still use memory freed on a stream, if the memory is not the driver's. */
   protected beforeFree(_stream: Stream): void {}
 
-  #assertLive(operation: string): void {
-    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);
+  /** @internal */
+  protected override shown(): object {
+    return { ...super.shown(), reservedBytes: this.reservedBytes };
   }
 }

@@ -1,22 +1,12 @@
-import { alreadyDisposed } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
-import type { Device } from '../driver/device.js';
 import { type GlobalArenaMemoryKind, globalArenaMemoryKinds } from '../driver/memory/global-arena.js';
 import { nativeDeallocationPolicies, ThreadSafeArena, type ThreadSafeArenaStatistics } from '../driver/memory/thread-safe-arena.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
-import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
-import { defineUpstream, stackName } from '../resource-kind.js';
+import type { DeallocationEvents, DeallocationFence, DevicePointer, ReservingMemoryResource } from '../memory-resource.js';
+import { defineUpstream } from '../resource-kind.js';
 import { type GlobalArenaMemoryResourceOptions, openGlobalArena } from './global-arena-memory-resource.js';
+import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /** Options of {@link ThreadSafeArenaMemoryResource}: those of the global arena that it takes superblocks of, and its own. */
 export interface ThreadSafeArenaMemoryResourceOptions extends Omit<GlobalArenaMemoryResourceOptions, 'waitMilliseconds'> {
@@ -70,11 +60,10 @@ const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({
  * console.log(arena.statistics().liveBytes); // 1048576, of all threads
  * ```
  */
-export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
+export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements ReservingMemoryResource {
   /** @internal */
-  static readonly name = 'ThreadSafeArenaMemoryResource';
-  readonly memoryKind: GlobalArenaMemoryKind;
-  readonly device: Device;
+  static override readonly name = 'ThreadSafeArenaMemoryResource';
+  declare readonly memoryKind: GlobalArenaMemoryKind;
   /** The name of the global arena in the process. */
   readonly name: string;
   /** The bytes of the global arena's block. */
@@ -84,7 +73,6 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
   readonly deallocationEvents: DeallocationEvents;
   readonly #arena: ThreadSafeArena;
   #peakBytes = 0;
-  #isDisposed = false;
 
   /**
    * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
@@ -96,40 +84,25 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
     const { deallocationEvents = 'eager' } = options;
     assertOneOf(deallocationEvents, nativeDeallocationPolicies, 'deallocationEvents');
     const arena = openGlobalArena(options);
+    super(arena.kind, arena.device);
     this.#arena = new ThreadSafeArena(arena, deallocationEvents);
-    this.memoryKind = arena.kind;
-    this.device = arena.device;
     this.name = arena.name;
     this.arenaBytes = arena.arenaBytes;
     this.superblockBytes = arena.superblockBytes;
     this.deallocationEvents = deallocationEvents;
-    refuseCloning(this);
-    announceConstruction(this);
-  }
-
-  /** The stack as a specification writes it, without options: `thread-safe-arena`. */
-  toString(): string {
-    return stackName(this);
-  }
-
-  /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    const { name, memoryKind, arenaBytes, deallocationEvents } = this;
-    const shown = { name, device: this.device.index, memoryKind, arenaBytes, deallocationEvents };
-    return inspectObject(this, { ...shown, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
   }
 
   /** Bytes that all threads have of the global arena through this resource, in whole superblocks; 0 once it is disposed. */
   get reservedBytes(): number {
-    return this.#isDisposed ? 0 : this.#arena.statistics().reservedBytes;
+    return this.isDisposed ? 0 : this.#arena.statistics().reservedBytes;
   }
 
   get peakReservedBytes(): number {
-    return this.#isDisposed ? this.#peakBytes : this.#arena.statistics().peakReservedBytes;
+    return this.isDisposed ? this.#peakBytes : this.#arena.statistics().peakReservedBytes;
   }
 
   resetPeakReservedBytes(): void {
-    if (this.#isDisposed) this.#peakBytes = 0;
+    if (this.isDisposed) this.#peakBytes = 0;
     else this.#arena.resetPeak();
   }
 
@@ -142,7 +115,7 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
     assertBytes(bytes);
     assertAlignment(alignment, this.superblockBytes);
     this.#enter(stream, 'allocate');
-    if (this.#isDisposed) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    this.assertLive('allocate');
     return bytes === 0 ? 0 : this.#arena.allocate(bytes, stream, alignment);
   }
 
@@ -155,12 +128,8 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
 
   /** The state of the arenas of all threads. Linear in their number. */
   statistics(): ThreadSafeArenaStatistics {
-    if (this.#isDisposed) throw alreadyDisposed('read the statistics', `the ${this.constructor.name}`);
+    this.assertLive('read the statistics');
     return Object.freeze(this.#arena.statistics());
-  }
-
-  isEqual(other: MemoryResource): boolean {
-    return other === this;
   }
 
   /** @internal Takes over memory that a native thread has allocated. */
@@ -170,7 +139,7 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
 
   /** @internal The address of a new table of functions for native threads; see `include/cistern_resource.h`. */
   table(): number {
-    if (this.#isDisposed) throw alreadyDisposed('hand out', `the ${this.constructor.name}`);
+    this.assertLive('hand out');
     return this.#arena.table();
   }
 
@@ -178,16 +147,17 @@ export class ThreadSafeArenaMemoryResource implements ReservingMemoryResource {
    * Ends allocation through this object. Its allocations stay, and can still be freed by it; tables that were
    * handed out to addons go on.
    */
-  [Symbol.dispose](): void {
-    if (this.#isDisposed) return;
+  override [Symbol.dispose](): void {
+    if (this.isDisposed) return;
     this.#peakBytes = this.peakReservedBytes;
-    this.#isDisposed = true;
+    super[Symbol.dispose]();
     this.#arena.close();
   }
 
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
+  /** @internal */
+  protected override shown(): object {
+    const { name, arenaBytes, deallocationEvents } = this;
+    return { name, ...super.shown(), arenaBytes, deallocationEvents };
   }
 
   #enter(stream: Stream, operation: string): void {
