@@ -1,9 +1,8 @@
 /**
- * All environment variables that cistern reads. No other file in `src/` reads one; the software device
- * itself reads those marked `isNative`. `cistern doctor` prints this table, and a test compares
- * `docs/settings.md` with it.
+ * All environment variables that cistern reads. No other file reads one. `cistern doctor` prints this
+ * table, and a test compares `docs/settings.md` with it.
  *
- * The code that uses a variable also checks its value.
+ * `basics/checked-settings.ts` has the rules for the values; this file knows no errors.
  */
 
 /** One environment variable. */
@@ -14,8 +13,6 @@ export interface SettingDescription {
   readonly default: string;
   /** The page in `docs/` with the details. */
   readonly page?: string;
-  /** The software device reads it, in native code. */
-  readonly isNative?: true;
   /** Its value must not be printed. */
   readonly isSecret?: true;
 }
@@ -31,41 +28,34 @@ export const settings = {
   CISTERN_SOFTWARE_MEMORY: {
     values: 'the memory of each software device, such as `4GiB`',
     default: "half of the machine's",
-    isNative: true,
   },
-  CISTERN_SOFTWARE_DEVICES: { values: 'the number of software devices, 1 to 8', default: '1', isNative: true },
+  CISTERN_SOFTWARE_DEVICES: { values: 'the number of software devices, 1 to 8', default: '1' },
   CISTERN_SOFTWARE_PEERS: {
     values: "which software devices can reach each other's memory: `all`, `none`, or pairs such as `0-1,2-3`",
     default: '`all`',
-    isNative: true,
   },
   CISTERN_SOFTWARE_STRICT: {
     values: "1: software devices are as strict as CUDA's documentation allows",
     default: '0',
-    isNative: true,
   },
   CISTERN_SOFTWARE_FREES_WAIT: {
     values: '0: plain frees and the unmapping of virtual memory do not wait for software devices',
     default: '1',
-    isNative: true,
   },
   CISTERN_SOFTWARE_CONCURRENT_MANAGED: {
     values: '0: the host and software devices cannot use managed memory at the same time',
     default: '1',
     page: 'guides/managed-memory.md',
-    isNative: true,
   },
   CISTERN_SOFTWARE_COHERENT: {
     values: "1: software devices use the host's page tables, as on Grace Hopper, so that ordinary host memory moves to them",
     default: '0',
     page: 'guides/managed-memory.md',
-    isNative: true,
   },
   CISTERN_SOFTWARE_MIGRATION_NS: {
     values: 'nanoseconds that each 2 MiB page of managed memory takes to move',
     default: '0',
     page: 'guides/managed-memory.md',
-    isNative: true,
   },
   CISTERN_CHECK_ORDER: {
     values: '1: checks the order of all uses of memory from the start, and warns of each fault',

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "addon/bindings.h"
 #include "addon/orphans.h"
@@ -51,6 +52,8 @@ Status MissingDriverFunctions(Environment&, const Napi::CallbackInfo& info, Napi
 }
 
 Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
+  static std::mutex mutex;
+  static bool is_configured = false;
   std::uint64_t total_bytes;
   int device_count;
   bool is_strict, has_access, is_coherent, frees_wait;
@@ -58,6 +61,10 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
   std::string peers;
   const bool has_peers = ReadString(info[6], &peers);
+  bool is_only_first = false;
+  if (!ReadBoolean(info[8], &is_only_first)) is_only_first = false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_only_first && is_configured) return kSuccess;
   const Status status = software::Configure(total_bytes, device_count);
   if (status != kSuccess) return status;
   if (ReadBoolean(info[2], &is_strict)) software::SetStrict(is_strict);
@@ -66,6 +73,7 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   if (ReadBoolean(info[5], &is_coherent)) software::SetCoherent(is_coherent);
   if (ReadBoolean(info[7], &frees_wait)) software::SetFreesWait(frees_wait);
   if (has_peers && !software::SetPeers(peers.c_str())) return kErrorInvalidValue;
+  is_configured = true;
   return kSuccess;
 }
 

@@ -11,7 +11,6 @@
 
 #include "platform/library.h"
 #include "platform/memory.h"
-#include "platform/system.h"
 #include "platform/thread.h"
 
 namespace cistern {
@@ -101,11 +100,6 @@ bool StartThread(void* (*function)(void*), void* argument, [[maybe_unused]] cons
 #endif
   pthread_detach(thread);
   return true;
-}
-
-std::optional<std::string> EnvironmentVariable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
 const char* const kDriverLibraryName = "libcuda.so.1";

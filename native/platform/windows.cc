@@ -164,19 +164,6 @@ std::uint64_t MachineMemory() {
   return bytes;
 }
 
-// Not the C library's copy, which does not see what a program sets in `process.env`.
-std::optional<std::string> EnvironmentVariable(const char* name) {
-  std::string value;
-  for (;;) {
-    SetLastError(ERROR_SUCCESS);
-    const DWORD length = GetEnvironmentVariableA(name, value.data(), static_cast<DWORD>(value.size() + 1));
-    if (length == 0 && GetLastError() == ERROR_ENVVAR_NOT_FOUND) return std::nullopt;
-    const bool is_whole = length <= value.size();
-    value.resize(is_whole ? length : length - 1);
-    if (is_whole) return value;
-  }
-}
-
 const char* const kDriverLibraryName = "nvcuda.dll";
 
 void* OpenDriverLibrary(std::string* failure) {

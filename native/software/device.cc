@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "platform/system.h"
 #include "software/managed_memory.h"
 #include "software/memory_pool.h"
 #include "software/settings.h"
@@ -14,7 +15,8 @@ namespace {
 // All of this is never destroyed: streams may still run while the process ends.
 std::atomic<int> device_count{0};
 Device* devices[kMaxDevices];
-Settings configured = {0, 0};
+std::uint64_t configured_bytes = 0;
+int configured_count = 1;
 
 std::mutex& SetupMutex() {
   static std::mutex* mutex = new std::mutex;
@@ -35,11 +37,9 @@ Status Initialize() {
   if (IsInitialized()) return kSuccess;
   std::lock_guard<std::mutex> guard(SetupMutex());
   if (IsInitialized()) return kSuccess;
-  Settings settings = configured;
-  Status status = CompleteSettings(&settings);
-  if (status != kSuccess) return status;
-  for (int i = 0; i < settings.device_count; ++i) devices[i] = new Device(i, settings.total_bytes);
-  device_count.store(settings.device_count, std::memory_order_release);
+  const std::uint64_t total_bytes = configured_bytes != 0 ? configured_bytes : std::min(MachineMemory() / 2, kMaxTotalBytes);
+  for (int i = 0; i < configured_count; ++i) devices[i] = new Device(i, total_bytes);
+  device_count.store(configured_count, std::memory_order_release);
   return kSuccess;
 }
 
@@ -66,8 +66,8 @@ Status Configure(std::uint64_t total_bytes, int count) {
   if (total_bytes > kMaxTotalBytes || count < 0 || count > kMaxDevices) return kErrorInvalidValue;
   std::lock_guard<std::mutex> guard(SetupMutex());
   if (!IsInitialized()) {
-    if (total_bytes != 0) configured.total_bytes = total_bytes;
-    if (count != 0) configured.device_count = count;
+    if (total_bytes != 0) configured_bytes = total_bytes;
+    if (count != 0) configured_count = count;
     return kSuccess;
   }
   if (count != 0 && count != DeviceCount()) return kErrorNotPermitted;

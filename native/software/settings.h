@@ -1,21 +1,13 @@
-// The amount of memory and the number of devices: from Configure, the environment, or the machine,
-// in this order.
+// What can change at any time. software_device.h has the functions that change it.
 #ifndef CISTERN_SOFTWARE_SETTINGS_H_
 #define CISTERN_SOFTWARE_SETTINGS_H_
 
 #include <atomic>
 #include <cstdint>
 
-#include "cuda/driver_table.h"
-
 namespace cistern::software {
 
 inline constexpr std::uint64_t kMaxTotalBytes = std::uint64_t{1} << 42;
-
-struct Settings {
-  std::uint64_t total_bytes;  // 0: not set
-  int device_count;           // 0: not set
-};
 
 // Whether the device uses the freedom that the driver's documentation leaves it: host functions run
 // one at a time, plain allocations wait for the device, and the default streams of every device and
@@ -37,18 +29,14 @@ inline bool IsCoherent() { return is_coherent.load(std::memory_order_relaxed); }
 
 extern std::atomic<std::uint64_t> migration_nanoseconds;  // for each page of managed memory that moves
 
-// By device: a bit for each device whose memory its streams can be given access to.
-extern std::atomic<std::uint32_t> reachable_peers[];
+// By device: a bit for each device whose memory its streams cannot be given access to.
+extern std::atomic<std::uint32_t> unreachable_peers[];
 inline bool CanReach(int device, int peer) {
-  return device != peer && (reachable_peers[device].load(std::memory_order_relaxed) >> peer & 1) != 0;
+  return device != peer && (unreachable_peers[device].load(std::memory_order_relaxed) >> peer & 1) == 0;
 }
 // "all", "none", or pairs such as "0-1,2-3", each in both directions. False if the text is none of them;
 // nothing has changed then.
 bool SetReachablePeers(const char* text);
-
-// Fills in what is not set. kErrorInvalidValue if CISTERN_SOFTWARE_MEMORY or
-// CISTERN_SOFTWARE_DEVICES is needed and malformed, or CISTERN_SOFTWARE_PEERS is malformed.
-Status CompleteSettings(Settings* settings);
 
 }  // namespace cistern::software
 

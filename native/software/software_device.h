@@ -15,17 +15,16 @@ const DriverTable& Table();
 
 // Sets the memory of every software device, in bytes, and the number of devices (1 to 8). The first
 // cuInit fixes the number of devices; later calls may only repeat it. The memory may change at any
-// time, but not below what is in use. Zero leaves a value unchanged. Returns kErrorInvalidValue for
-// a value out of range and kErrorNotPermitted for a change that comes too late; the state is then
-// unchanged.
+// time, but not below what is in use. Zero leaves a value unchanged; the first values are half of the
+// machine's memory, and one device. Returns kErrorInvalidValue for a value out of range and
+// kErrorNotPermitted for a change that comes too late; the state is then unchanged.
 Status Configure(std::uint64_t total_bytes, int device_count);
 
-// See is_strict in settings.h. May change at any time; initially false unless
-// CISTERN_SOFTWARE_STRICT is 1.
+// See is_strict in settings.h. May change at any time; initially false.
 void SetStrict(bool strict);
 
 // Whether plain frees and unmappings wait for the work that may use the memory. May change at any
-// time; initially true unless CISTERN_SOFTWARE_FREES_WAIT is 0.
+// time; initially true.
 void SetFreesWait(bool waits);
 
 // Every later call of this function takes at least this long on the calling thread. Zero removes
@@ -42,22 +41,19 @@ bool FailCall(Call call, std::uint64_t nth, Status status);
 void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status);
 
 // Whether the devices have concurrent managed access: without it they cannot prefetch, and take no
-// advice that names them. May change at any time; initially true unless
-// CISTERN_SOFTWARE_CONCURRENT_MANAGED is 0.
+// advice that names them. May change at any time; initially true.
 void SetConcurrentManagedAccess(bool has_access);
 
 // Whether the host and the devices are coherent, as on Grace Hopper: the devices use the host's page
 // tables, so that ordinary host memory can be prefetched and advised, and the host maps managed memory
-// that is at a device. May change at any time; initially whether CISTERN_SOFTWARE_COHERENT is 1.
+// that is at a device. May change at any time; initially false.
 void SetCoherent(bool is_coherent);
 
 // Which devices can be given access to each other's memory; see SetReachablePeers in settings.h. May
-// change at any time, and takes no access away; initially CISTERN_SOFTWARE_PEERS, or all. False if the
-// text is malformed.
+// change at any time, and takes no access away; initially all can. False if the text is malformed.
 bool SetPeers(const char* text);
 
-// Every operation takes at least this long for each page of managed memory that it moves. Initially
-// CISTERN_SOFTWARE_MIGRATION_NS, or 0.
+// Every operation takes at least this long for each page of managed memory that it moves. Initially 0.
 void SetMigrationCost(std::uint64_t nanoseconds);
 
 // What happened to managed memory at one place since the start, or since the last reset.

@@ -1,34 +1,29 @@
-// Cases that need a process of their own: the environment's settings, and the end of a process. The
-// program runs itself with the name of a scene.
+// Cases that need a process of their own: what comes before the first use, and the end of a process.
+// The program runs itself with the name of a scene.
 #include "process_test.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "fixture.h"
+#include "software/software_device.h"
 
 namespace cistern::test {
 namespace {
 
 // The exit status of a scene, or -1 if it did not end within ten seconds.
-int Play(const std::string& scene, std::vector<std::string> environment = {}) {
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (std::strncmp(*variable, "CISTERN_", 8) != 0) environment.push_back(*variable);
-  }
-  std::vector<char*> variables;
-  for (std::string& variable : environment) variables.push_back(variable.data());
-  variables.push_back(nullptr);
+int Play(const std::string& scene) {
   std::string program = "/proc/self/exe";
   std::string argument = scene;
   char* arguments[] = {program.data(), argument.data(), nullptr};
   pid_t child = 0;
-  if (posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, variables.data()) != 0) return -2;
+  if (posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) != 0) return -2;
   for (int waited = 0; waited < 10000; waited += 10) {
     int status = 0;
     if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -57,8 +52,10 @@ int ExitStalled() {
   std::exit(7);
 }
 
-int ReportSettings() {
-  if (Status status = driver.Init(0); status != kSuccess) return status == kErrorInvalidValue ? 100 : 101;
+// Zero: not set.
+int ReportSettings(int mebibytes, int devices) {
+  if (software::Configure(static_cast<std::uint64_t>(mebibytes) << 20, devices) != kSuccess) return 100;
+  if (driver.Init(0) != kSuccess) return 101;
   int count = 0;
   std::size_t bytes = 0;
   driver.DeviceGetCount(&count);
@@ -81,7 +78,9 @@ int UseBeforeInit() {
 
 int PlayScene(const char* scene) {
   if (std::strcmp(scene, "exit-stalled") == 0) return ExitStalled();
-  if (std::strcmp(scene, "report-settings") == 0) return ReportSettings();
+  int mebibytes;
+  int devices;
+  if (std::sscanf(scene, "report-settings %d %d", &mebibytes, &devices) == 2) return ReportSettings(mebibytes, devices);
   if (std::strcmp(scene, "use-before-init") == 0) return UseBeforeInit();
   return 99;
 }
@@ -90,20 +89,13 @@ TEST("a process ends while its streams are stalled") { CHECK(Play("exit-stalled"
 
 TEST("only the version can be queried before the driver is initialized") { CHECK(Play("use-before-init") == 0); }
 
-TEST("the environment sets the memory and the number of devices") {
-  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=3MiB", "CISTERN_SOFTWARE_DEVICES=4"}) == 43);
-  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=5242880"}) == 15);
-  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=2GiB", "CISTERN_SOFTWARE_DEVICES=8"}) == 88);
-  CHECK(Play("report-settings") >= 10);
-}
-
-TEST("a malformed setting makes the initialization fail") {
-  for (const char* text : {"", "0", "1gb", "-1", "GiB", "1.5GiB", "99999999999999999999", "9TiB", "1GiB "}) {
-    CHECK(Play("report-settings", {std::string("CISTERN_SOFTWARE_MEMORY=") + text}) == 100);
-  }
-  for (const char* text : {"", "0", "9", "one", "11"}) {
-    CHECK(Play("report-settings", {std::string("CISTERN_SOFTWARE_DEVICES=") + text}) == 100);
-  }
+TEST("the memory and the number of devices are set before the first use") {
+  CHECK(Play("report-settings 3 4") == 43);
+  CHECK(Play("report-settings 5 0") == 15);
+  CHECK(Play("report-settings 2048 8") == 88);
+  CHECK(Play("report-settings 0 0") >= 10);
+  CHECK(Play("report-settings 0 9") == 100);
+  CHECK(Play("report-settings 5242880 1") == 100);
 }
 
 }  // namespace cistern::test

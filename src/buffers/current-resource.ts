@@ -1,7 +1,7 @@
 import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resource-adaptor.js';
 import { recorded } from '../adaptors/pass-through/record-everything.js';
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
-import { parseBytes, parseShare, shareOf } from '../basics/units.js';
+import { bytesSetting } from '../basics/checked-settings.js';
+import { parseShare, shareOf } from '../basics/units.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { environmentRecording } from '../formats/recording/shared-recordings.js';
 import { assertResourceOfDevice, scopedResource } from '../lifetimes/resource-scope.js';
@@ -118,10 +118,6 @@ function limitIfAsked(device: Device): number | undefined {
   const text = setting('CISTERN_LIMIT');
   if (text === undefined) return undefined;
   const share = parseShare(text);
-  const limitBytes = share === undefined ? parseBytes(text) : shareOf(device.memoryInfo().totalBytes, share);
-  if (limitBytes !== undefined) return limitBytes;
-  throw new ArgumentRangeError(
-    `CISTERN_LIMIT must be a size such as 8GiB, or a share of the device's memory such as 50%, got ${formatValue(text)}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  if (share !== undefined) return shareOf(device.memoryInfo().totalBytes, share);
+  return bytesSetting('CISTERN_LIMIT', "a size such as 8GiB, or a share of the device's memory such as 50%");
 }

@@ -4,6 +4,7 @@ import { formatBytes } from '../basics/units.js';
 import {
   type Backend,
   type BackendChoice,
+  backendFromEnvironment,
   cudaUnavailableReason,
   type MissingDriverFunction,
   missingDriverFunctions,
@@ -98,9 +99,9 @@ function openDevices(
   choice: BackendChoice | undefined,
   cudaReason: string | undefined,
 ): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
-  const wanted = choice ?? setting('CISTERN_DEVICE') ?? 'auto';
+  const wanted = choice ?? backendFromEnvironment();
   // The output includes the reason, so the warning of 'auto' is suppressed.
-  const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
+  const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : wanted);
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
   const isCuda = backend === 'cuda';
   return {

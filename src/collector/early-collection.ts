@@ -23,12 +23,12 @@
  * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
 import { totalmem } from 'node:os';
+import { wordSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { setting } from '../settings.js';
 import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
 
 /** Options of {@link configureEarlyCollection}. */
@@ -189,10 +189,7 @@ function currentSettings(): Required<EarlyCollectionOptions> {
 }
 
 function timeShareFromEnvironment(): number {
-  const value = setting('CISTERN_EARLY_COLLECTION') ?? 'on';
-  if (value === 'on') return defaultTimeShare;
-  if (value === 'off') return 0;
-  throw new ArgumentRangeError(`CISTERN_EARLY_COLLECTION must be 'on' or 'off', got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
+  return wordSetting('CISTERN_EARLY_COLLECTION', ['on', 'off']) === 'off' ? 0 : defaultTimeShare;
 }
 
 function assertFraction(value: unknown, name: string): void {

@@ -1,9 +1,10 @@
+import { wordSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
-import { setting } from '../settings.js';
 import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
-import { check, invalidValueStatus } from './status.js';
+import { configureFromEnvironment } from './software-device.js';
+import { check } from './status.js';
 
 /** What the devices of this process are: real GPUs, or the software device. */
 export type Backend = 'cuda' | 'software';
@@ -14,7 +15,7 @@ export type Backend = 'cuda' | 'software';
  */
 export type BackendChoice = 'auto' | Backend;
 
-const choices: readonly string[] = ['auto', 'cuda', 'software'];
+const choices: readonly BackendChoice[] = ['auto', 'cuda', 'software'];
 
 let opened: Backend | undefined;
 
@@ -25,7 +26,8 @@ let opened: Backend | undefined;
  * @returns the backend in use
  * @throws DeviceUnavailableError for `cuda` if no CUDA device can be used; the message says what
  * was searched for.
- * @throws ArgumentRangeError for any other word.
+ * @throws ArgumentRangeError for any other word, or if the software device is opened and one of its
+ * environment variables is invalid.
  * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the other backend is already in use.
  */
 export function selectBackend(choice: BackendChoice): Backend {
@@ -54,7 +56,7 @@ export function selectBackend(choice: BackendChoice): Backend {
 
 /** The backend in use; the first call opens it. */
 export function currentBackend(): Backend {
-  return opened ?? selectBackend(choiceFromEnvironment());
+  return opened ?? selectBackend(backendFromEnvironment());
 }
 
 /** Why CUDA cannot be used, in one sentence, or `undefined` if it can. */
@@ -80,22 +82,15 @@ export function missingDriverFunctions(): readonly MissingDriverFunction[] {
   });
 }
 
-function choiceFromEnvironment(): BackendChoice {
-  const value = setting('CISTERN_DEVICE') ?? 'auto';
-  if (choices.includes(value)) return value as BackendChoice;
-  throw new ArgumentRangeError(`CISTERN_DEVICE must be one of ${choices.join(', ')}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
+/** @internal What `CISTERN_DEVICE` asks for. */
+export function backendFromEnvironment(): BackendChoice {
+  return wordSetting('CISTERN_DEVICE', choices) ?? 'auto';
 }
 
 function open(backend: Backend): Backend {
   checkOrderIfAsked();
+  if (backend === 'software') configureFromEnvironment();
   native().openBackend(backend === 'cuda' ? 0 : 1);
-  if (backend === 'software' && mailbox[0] === invalidValueStatus) {
-    throw new ArgumentRangeError(
-      'CISTERN_SOFTWARE_MEMORY must be a size such as 1GiB, and CISTERN_SOFTWARE_DEVICES a count from 1 to 8, ' +
-        `got ${formatValue(setting('CISTERN_SOFTWARE_MEMORY'))} and ${formatValue(setting('CISTERN_SOFTWARE_DEVICES'))}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
-  }
   check(`open the ${backend} device`);
   opened = backend;
   native().onKeptOrphans(warnOfKeptMemory);

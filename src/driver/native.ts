@@ -132,7 +132,7 @@ export interface NativeBinding {
   missingDriverFunctions(): string;
   /**
    * The process-wide settings of the software device; zero, or `undefined`, leaves a value as it
-   * is.
+   * is. With `onlyFirst`, nothing changes unless this is the first call in the process.
    */
   configureSoftware(
     totalBytes: number,
@@ -143,6 +143,7 @@ export interface NativeBinding {
     isCoherent?: boolean,
     peers?: string,
     freesWait?: boolean,
+    onlyFirst?: boolean,
   ): void;
   /**
    * What happened to managed memory on the software device at a place: a device, or -1 for the

@@ -5,9 +5,9 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
-import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, CisternError, formatPointer, formatValue } from '../basics/errors.js';
+import { flagSetting } from '../basics/checked-settings.js';
+import { ArgumentTypeError, alreadyDisposed, CisternError, formatPointer, formatValue } from '../basics/errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
-import { setting } from '../settings.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
 import type { Stream } from './streams/stream.js';
@@ -358,11 +358,7 @@ export function formatOrderViolation(violation: OrderViolation): string {
 
 /** @internal Starts a check that never ends if `CISTERN_CHECK_ORDER` is 1. */
 export function checkOrderIfAsked(): void {
-  const value = setting('CISTERN_CHECK_ORDER') ?? '0';
-  if (value === '0') return;
-  if (value !== '1') {
-    throw new ArgumentRangeError(`CISTERN_CHECK_ORDER must be 0 or 1, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
-  }
+  if (flagSetting('CISTERN_CHECK_ORDER') !== true) return;
   checkOrder({ onViolation: (violation) => process.emitWarning(formatOrderViolation(violation), { code: 'CISTERN_ORDER' }) });
 }
 

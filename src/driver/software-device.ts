@@ -1,13 +1,19 @@
+import { bytesSetting, flagSetting, integerSetting, invalidSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
+import { setting } from '../settings.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
-/** Settings of the software device. They apply to the whole process. */
+/**
+ * Settings of the software device. They apply to the whole process. What is never set has the value of
+ * the environment variable that the default names, as the first thread that uses the software device
+ * has it.
+ */
 export interface SoftwareDeviceSettings {
   /**
-   * The memory of each software device, in bytes. May change at any time, but not to less than is
-   * in use.
+   * The memory of each software device, in bytes, up to 4 TiB. May change at any time, but not to less
+   * than is in use.
    * @defaultValue `CISTERN_SOFTWARE_MEMORY`, or half of the machine's memory
    */
   readonly totalBytes?: number;
@@ -71,26 +77,63 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({
 });
 
 const longestMigration = 1e15;
+const mostDevices = 8;
+/** The native code's limit, too. */
+const mostBytes = 2 ** 42;
 
 /**
  * Sets the size and number of the software devices.
- * @throws ArgumentRangeError for a value out of range, DriverError if the change comes too late.
+ * @throws ArgumentRangeError for a value out of range, or an environment variable of the software device
+ * that is invalid; DriverError if the change comes too late.
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
   const { totalBytes, devices, strict, freesWait, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
-  if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
-    throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
+  if (totalBytes !== undefined && (!Number.isInteger(totalBytes) || totalBytes < 1 || totalBytes > mostBytes)) {
+    throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^42, got ${formatValue(totalBytes)}`);
   }
-  if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > 8)) {
+  if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > mostDevices)) {
     throw new ArgumentRangeError(`devices must be an integer from 1 to 8, got ${formatValue(devices)}`);
   }
   if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
     throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
   }
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
+  configureFromEnvironment();
   native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, freesWait);
   check('configure the software device');
+}
+
+/**
+ * @internal Gives the software device the values of its environment variables, once in a process.
+ * `configureSoftwareDevice` calls this first, so that the values from code replace them.
+ * @throws ArgumentRangeError if one of them is invalid; nothing has changed then
+ */
+export function configureFromEnvironment(): void {
+  if (isConfigured) return;
+  const range = '0 to 10^15';
+  native().configureSoftware(
+    bytesSetting('CISTERN_SOFTWARE_MEMORY', 'a size such as 4GiB, up to 4TiB', 1, mostBytes) ?? 0,
+    integerSetting('CISTERN_SOFTWARE_DEVICES', 1, mostDevices) ?? 0,
+    flagSetting('CISTERN_SOFTWARE_STRICT'),
+    flagSetting('CISTERN_SOFTWARE_CONCURRENT_MANAGED'),
+    integerSetting('CISTERN_SOFTWARE_MIGRATION_NS', 0, longestMigration, range),
+    flagSetting('CISTERN_SOFTWARE_COHERENT'),
+    peersFromEnvironment(),
+    flagSetting('CISTERN_SOFTWARE_FREES_WAIT'),
+    true,
+  );
+  check('configure the software device');
+  isConfigured = true;
+}
+
+/** Whether this thread has given its values, or found that another one has. */
+let isConfigured = false;
+
+function peersFromEnvironment(): string | undefined {
+  const text = setting('CISTERN_SOFTWARE_PEERS');
+  if (text === undefined || /^(?:all|none|([0-7])-(?!\1)[0-7](?:,([0-7])-(?!\2)[0-7])*)$/.test(text)) return text;
+  throw invalidSetting('CISTERN_SOFTWARE_PEERS', 'all, none, or pairs of different devices from 0 to 7 such as 0-1,2-3');
 }
 
 /** Pairs, as written in `CISTERN_SOFTWARE_PEERS`. */

@@ -74,9 +74,10 @@ function assertPort(port: unknown): void {
   }
 }
 
-function assertToken(token: unknown): void {
-  if (typeof token !== 'string') throw new ArgumentTypeError(`token must be a string, got ${formatValue(token)}`);
+/** @internal */
+export function assertToken(token: unknown, name = 'token'): void {
+  if (typeof token !== 'string') throw new ArgumentTypeError(`${name} must be a string, got ${formatValue(token)}`);
   if (!/^[\w-]{22,256}$/.test(token)) {
-    throw new ArgumentRangeError('token must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -', 'ERR_INVALID_ARG_VALUE');
+    throw new ArgumentRangeError(`${name} must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -`, 'ERR_INVALID_ARG_VALUE');
   }
 }

@@ -1,6 +1,7 @@
 import { observeProgramCalls } from '../adaptors/pass-through/program-calls.js';
 import { StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
-import { ArgumentRangeError, formatValue, reasonOf } from '../basics/errors.js';
+import { flagSetting, integerSetting } from '../basics/checked-settings.js';
+import { reasonOf } from '../basics/errors.js';
 import { removeSetting, setting } from '../settings.js';
 import { findBufferSites } from './buffer-sites.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
@@ -23,9 +24,10 @@ async function start(): Promise<void> {
   // Before the program constructs a resource.
   countEverything();
   try {
-    const { url } = await serve(optionsFromEnvironment(wanted));
+    const shouldOpen = flagSetting('CISTERN_WATCH_OPEN');
+    const { url } = await serve(optionsFromEnvironment());
     process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);
-    if (setting('CISTERN_WATCH_OPEN') === '1') await open(url);
+    if (shouldOpen === true) await open(url);
   } catch (error) {
     warn(`the process cannot be watched: ${reasonOf(error)}`);
   }
@@ -42,15 +44,13 @@ function countEverything(): void {
   });
 }
 
-function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
-  const interval = setting('CISTERN_WATCH_INTERVAL');
+function optionsFromEnvironment(): ServeStatisticsOptions {
+  const port = integerSetting('CISTERN_WATCH', 1, 65_535, '1, which takes any free port, to 65535') as number;
+  const interval = integerSetting('CISTERN_WATCH_INTERVAL', 10, 2 ** 31 - 1, '10 to 2^31 - 1');
   const token = setting('CISTERN_WATCH_TOKEN');
-  if (!/^\d+$/.test(wanted)) {
-    throw new ArgumentRangeError(`CISTERN_WATCH must be 1 or a port, got ${formatValue(wanted)}`, 'ERR_INVALID_ARG_VALUE');
-  }
   return {
-    port: wanted === '1' ? 0 : Number(wanted),
-    ...(interval !== undefined ? { intervalMilliseconds: Number(interval) } : {}),
+    port: port === 1 ? 0 : port,
+    ...(interval !== undefined ? { intervalMilliseconds: interval } : {}),
     ...(token !== undefined ? { token } : {}),
   };
 }
@@ -58,7 +58,8 @@ function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
 /** The port may already be taken by the parent process, which has the same variables. */
 async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer> {
   // Load the server only in a process that is watched.
-  const { serveStatistics } = await import('./serve-statistics.js');
+  const { assertToken, serveStatistics } = await import('./serve-statistics.js');
+  if (options.token !== undefined) assertToken(options.token, 'CISTERN_WATCH_TOKEN');
   try {
     return await serveStatistics(options);
   } catch (error) {

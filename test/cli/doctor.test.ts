@@ -58,7 +58,7 @@ describe('cistern doctor', () => {
   test('refuses a misspelt device in the environment', async () => {
     const { code, stderr } = await runCistern(['doctor'], undefined, { CISTERN_DEVICE: 'gpu' });
     expect(code).toBe(1);
-    expect(stderr).toMatch(/one of auto, cuda, software, got "gpu"/);
+    expect(stderr).toMatch(/CISTERN_DEVICE must be one of auto, cuda, software, got "gpu"/);
   });
 });
 

@@ -178,7 +178,7 @@ describe('early collection', () => {
 
   it('refuses any other word in the environment', () => {
     vi.stubEnv('CISTERN_EARLY_COLLECTION', 'perhaps');
-    expect(() => allocate(1)).toThrow(`CISTERN_EARLY_COLLECTION must be 'on' or 'off', got "perhaps"`);
+    expect(() => allocate(1)).toThrow(`CISTERN_EARLY_COLLECTION must be one of on, off, got "perhaps"`);
     expect(held.heldBytes).toBe(0);
   });
 

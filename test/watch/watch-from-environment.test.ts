@@ -128,10 +128,12 @@ describe('CISTERN_WATCH', () => {
   });
 
   test.each([
-    [{ CISTERN_WATCH: 'yes' }, 'CISTERN_WATCH must be 1 or a port, got "yes"'],
-    [{ CISTERN_WATCH: '70000' }, 'port must be an integer from 0 to 65535, got 70000'],
-    [{ CISTERN_WATCH_INTERVAL: 'often' }, 'intervalMilliseconds must be an integer from 10 to 2^31 - 1, got NaN'],
-    [{ CISTERN_WATCH_TOKEN: 'short' }, 'token must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -'],
+    [{ CISTERN_WATCH: 'yes' }, 'CISTERN_WATCH must be an integer from 1, which takes any free port, to 65535, got "yes"'],
+    [{ CISTERN_WATCH: '70000' }, 'CISTERN_WATCH must be an integer from 1, which takes any free port, to 65535, got "70000"'],
+    [{ CISTERN_WATCH_INTERVAL: 'often' }, 'CISTERN_WATCH_INTERVAL must be an integer from 10 to 2^31 - 1, got "often"'],
+    [{ CISTERN_WATCH_INTERVAL: '1e3' }, 'CISTERN_WATCH_INTERVAL must be an integer from 10 to 2^31 - 1, got "1e3"'],
+    [{ CISTERN_WATCH_OPEN: 'yes' }, 'CISTERN_WATCH_OPEN must be 0 or 1, got "yes"'],
+    [{ CISTERN_WATCH_TOKEN: 'short' }, 'CISTERN_WATCH_TOKEN must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -'],
   ])('warns about %j, and the program runs', (wrong, message) => {
     const { status, stdout, stderr } = runModule("import 'cistern'; console.log('ran');", { ...environment, ...wrong });
     expect([status, stdout]).toEqual([0, 'ran\n']);

@@ -3,8 +3,7 @@
  * what the program allocates through a resource directly is recorded in a layer of that resource.
  * What a resource takes from the resources below it is not; pools record their growth.
  */
-import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
-import { parseBytes } from '../../basics/units.js';
+import { bytesSetting } from '../../basics/checked-settings.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { kindOf } from '../../resource-kind.js';
@@ -33,14 +32,8 @@ export function recorded(resource: MemoryResource, sharesLayer: boolean): Record
 
 /** Reads `CISTERN_LOG_STACKS`. */
 function stackSampleBytes(): number {
-  const text = setting('CISTERN_LOG_STACKS');
-  if (text === undefined) return Number.POSITIVE_INFINITY;
-  const bytes = parseBytes(text);
-  if (bytes !== undefined) return bytes;
-  throw new ArgumentRangeError(
-    `CISTERN_LOG_STACKS must be a size such as 16MiB, or 0 for the stack of every allocation, got ${formatValue(text)}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  const expected = 'a size such as 16MiB, or 0 for the stack of every allocation';
+  return bytesSetting('CISTERN_LOG_STACKS', expected) ?? Number.POSITIVE_INFINITY;
 }
 
 if (setting('CISTERN_LOG_FILE') !== undefined) {

@@ -1,0 +1,56 @@
+import { type SettingName, setting } from '../settings.js';
+import { ArgumentRangeError, formatValue } from './errors.js';
+import { parseBytes } from './units.js';
+
+/** The error for a value that an environment variable cannot have. `expected` follows "must be". */
+export function invalidSetting(name: SettingName, expected: string): ArgumentRangeError {
+  return new ArgumentRangeError(`${name} must be ${expected}, got ${formatValue(setting(name))}`, 'ERR_INVALID_ARG_VALUE');
+}
+
+/**
+ * Whether a variable is 1 and not 0; `undefined` if it is not set.
+ * @throws ArgumentRangeError for any other value
+ */
+export function flagSetting(name: SettingName): boolean | undefined {
+  const value = setting(name);
+  if (value === undefined) return undefined;
+  if (value !== '0' && value !== '1') throw invalidSetting(name, '0 or 1');
+  return value === '1';
+}
+
+/**
+ * The word of a variable; `undefined` if it is not set.
+ * @throws ArgumentRangeError if it is none of the words
+ */
+export function wordSetting<Word extends string>(name: SettingName, words: readonly Word[]): Word | undefined {
+  const value = setting(name);
+  if (value === undefined) return undefined;
+  const word = words.find((each) => each === value);
+  if (word === undefined) throw invalidSetting(name, `one of ${words.join(', ')}`);
+  return word;
+}
+
+/**
+ * The integer of a variable, in decimal digits; `undefined` if it is not set.
+ * @throws ArgumentRangeError if it is no integer from `least` to `most`, which `range` names
+ */
+export function integerSetting(name: SettingName, least: number, most: number, range = `${least} to ${most}`): number | undefined {
+  const value = setting(name);
+  if (value === undefined) return undefined;
+  const integer = /^\d+$/.test(value) ? Number(value) : -1;
+  if (integer < least || integer > most) throw invalidSetting(name, `an integer from ${range}`);
+  return integer;
+}
+
+/**
+ * The bytes of a variable such as `512MiB`, as {@link parseBytes} reads them; `undefined` if it is not
+ * set.
+ * @throws ArgumentRangeError if it is no size from `least` to `most`; `expected` says what it must be
+ */
+export function bytesSetting(name: SettingName, expected: string, least = 0, most: number = Number.MAX_SAFE_INTEGER): number | undefined {
+  const value = setting(name);
+  if (value === undefined) return undefined;
+  const bytes = parseBytes(value);
+  if (bytes === undefined || bytes < least || bytes > most) throw invalidSetting(name, expected);
+  return bytes;
+}
