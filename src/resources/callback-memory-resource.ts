@@ -26,7 +26,7 @@ export type AllocateCallback = (bytes: number, stream: Stream, alignment: number
 /**
  * Frees memory that an {@link AllocateCallback} allocated, ordered on `stream`. `bytes` is the
  * requested size. `fence` is the fence of this free, if any: a policy, or an event that covers
- * every use of the memory. If it throws, it must not have freed anything.
+ * every use of the memory. It must throw only if it has freed nothing.
  */
 export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence) => void;
 
@@ -46,13 +46,13 @@ const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, 
 /**
  * Memory from two functions, such as those of another library's allocator.
  *
- * Arguments are checked before the functions are called; the functions never see zero bytes or the
- * null pointer. Whether a pointer is live is for `deallocate` to check; if it does not, put a
- * {@link TrackingResourceAdaptor} on this.
+ * Arguments are checked before the functions are called, and the functions never see zero bytes or
+ * the null pointer. Only `deallocate` can check whether a pointer is live; if yours does not, put a
+ * {@link TrackingResourceAdaptor} on this resource.
  *
- * Stream order, alignment: as the functions implement them.
+ * Stream order and alignment are as the functions implement them.
  *
- * Counterpart of `rmm::mr::callback_memory_resource`, whose functions get no fence, since RMM has
+ * Counterpart of `rmm::mr::callback_memory_resource`, whose functions get no fence, because RMM has
  * none.
  * @example
  * ```ts
@@ -89,11 +89,11 @@ export class CallbackMemoryResource extends LeafMemoryResource {
   }
 
   /**
-   * @throws OutOfMemoryError if the function returns 0; or whatever the function throws.
-   * @throws FaultyResourceError if the function returns anything but the address of memory; one that
-   * is not a multiple of 256 is freed again.
-   * @throws ArgumentRangeError if the address is not a multiple of a greater alignment; it is freed
-   * again.
+   * @throws OutOfMemoryError if the function returns 0; also any error that the function throws.
+   * @throws FaultyResourceError if the function returns something other than the address of memory.
+   * An address that is not a multiple of 256 is freed again.
+   * @throws ArgumentRangeError if the address is not a multiple of a larger requested alignment; it
+   * is freed again.
    */
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
@@ -120,7 +120,7 @@ export class CallbackMemoryResource extends LeafMemoryResource {
     if (pointer % aligned === 0) return pointer;
     giveBack(pointer, this, bytes, stream);
     throw new ArgumentRangeError(
-      `alignment must be one that the allocate function serves, got ${alignment}; it returned ${formatPointer(pointer)}, which goes back to the deallocate function`,
+      `alignment must be one that the allocate function supports, got ${alignment}; it returned ${formatPointer(pointer)}, which is freed again`,
     );
   }
 
@@ -134,8 +134,8 @@ export class CallbackMemoryResource extends LeafMemoryResource {
   }
 
   /**
-   * Ends allocation through this object, which then lets go of the allocate function. Memory that the functions
-   * allocated is left as it is, and can still be freed through this.
+   * Ends allocation through this object, and releases the allocate function. Memory that the functions
+   * allocated stays allocated, and you can still free it through this object.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();

@@ -7,26 +7,25 @@ import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from
 /** Options of {@link CudaAsyncMemoryResource}. */
 export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResourceOptions {
   /**
-   * A pool that was made elsewhere: `'default'` for the device's own, which other libraries of the
-   * process may use too; `'current'` for the one that `cuMemAllocAsync` takes memory from when this is constructed, which is the default pool unless
-   * somebody has set another; or the driver's handle of a pool of the device (a `CUmemoryPool` or
-   * `cudaMemPool_t` as an address). It is used and not destroyed, and its settings are its owner's:
-   * `initialBytes`, `maximumBytes` and `releaseThresholdBytes` cannot be given with it. The figures of `usage()`,
-   * `reservedBytes` and its peak are those of the whole pool, whoever uses it, and resetting the
-   * peaks resets them for everybody. A handle must stay valid as long as the resource or anything
-   * allocated from it; CUDA may not notice one that is wrong.
-   * To see whose memory the pool has, a byte is allocated from it and freed, on the legacy default
-   * stream.
+   * A pool that was created elsewhere: `'default'` for the device's own, which other libraries of the process may
+   * use, too; `'current'` for the one that `cuMemAllocAsync` uses when this object is constructed, which is the
+   * default pool unless other code has set another; or the driver's handle of a pool of the device (a
+   * `CUmemoryPool` or `cudaMemPool_t` as an address). The resource does not destroy it, and its settings belong
+   * to its owner: you cannot give `initialBytes`, `maximumBytes` or `releaseThresholdBytes` with it. `usage()`,
+   * `reservedBytes` and its peak count the whole pool, with all its users, and resetting the peaks resets them
+   * for all. Keep a handle valid as long as the resource and everything allocated from it; CUDA may not detect a
+   * wrong one. To find out which memory the pool has, the constructor allocates and frees a byte on the legacy
+   * default stream.
    *
    * Counterpart of `rmm::mr::cuda_async_view_memory_resource`.
    * @defaultValue a new pool, destroyed with the resource
    */
   readonly pool?: 'default' | 'current' | number | bigint;
   /**
-   * Whether buffers in the pool's memory can be exported to other processes
-   * ({@link DeviceBuffer.export}). CUDA then creates the pool with a handle type, POSIX file
-   * descriptors; the software device takes shared pages for it. Cannot be given with a `pool`, whose
-   * creator has decided that.
+   * Whether buffers in the pool's memory can be exported to other processes ({@link
+   * DeviceBuffer.export}). CUDA then creates the pool with the handle type of POSIX file
+   * descriptors, and the software device uses shared pages. You cannot give it with a `pool`, whose
+   * creator has decided it.
    *
    * Counterpart of the handle type of `rmm::mr::cuda_async_memory_resource`.
    * @defaultValue false
@@ -34,7 +33,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
   readonly exportable?: boolean;
   /**
    * The most bytes that the pool may hold, at least 1 and at least `initialBytes`. The driver counts what it reserves,
-   * in blocks of some MiB, so somewhat less can be allocated. Cannot be given with a `pool`.
+   * in blocks of a few MiB, so you can allocate somewhat less. You cannot give it with a `pool`.
    *
    * RMM has no counterpart; it is `maxSize` of `CUmemPoolProps`.
    * @defaultValue Infinity, the driver's own limit
@@ -55,9 +54,9 @@ const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
  * Device memory from a stream-ordered pool of the driver (`cuMemAllocFromPoolAsync`,
  * `cuMemFreeAsync`).
  *
- * Stream order: an allocation may be used on its stream, and on streams ordered after it; memory
- * freed on a stream is reused in that stream's order, and the driver inserts the dependencies that
- * it needs. Alignment: 256 bytes, no more.
+ * Stream order: use an allocation on its stream, and on streams ordered after it. Memory freed on a
+ * stream is reused in that stream's order; the driver inserts the dependencies that it needs.
+ * Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_async_memory_resource`.
  * @example
@@ -91,14 +90,17 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
     } catch (error) {
       if (!exportable || !(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus))
         throw error;
-      throw new UnsupportedError('the driver has no pools that can be exported to other processes: use a pool over CudaMemoryResource');
+      throw new UnsupportedError(
+        'the driver does not support pools that can be exported to other processes: use a pool over CudaMemoryResource',
+      );
     }
   }
 
   /**
-   * Makes the pool the current one of its device: what other libraries of the process allocate with `cuMemAllocAsync` or
-   * `cudaMallocAsync`, which name no pool, comes from it from now on, and counts in its figures. If it is destroyed, the device's default
-   * pool is the current one again; memory that others have of it stays valid.
+   * Makes the pool the current one of its device: from now on, other libraries of the process that
+   * allocate with `cuMemAllocAsync` or `cudaMallocAsync`, which do not name a pool, use it, and its
+   * figures count their memory. When it is destroyed, the device's default pool becomes the current
+   * one again, and their memory stays valid.
    *
    * Counterpart of `cudaDeviceSetMemPool`.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed; DriverError if the driver refuses.
@@ -108,7 +110,7 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   }
 }
 
-/** The pool that was made elsewhere: by the driver's handle, or as a pool of the device. */
+/** The pool that was created elsewhere: the driver's handle, or a name for a pool of the device. */
 function poolAddress(options: CudaAsyncMemoryResourceOptions): number | 'default' | 'current' | undefined {
   const { pool } = options;
   if (pool === undefined) return undefined;
@@ -122,7 +124,7 @@ function poolAddress(options: CudaAsyncMemoryResourceOptions): number | 'default
   for (const name of ['exportable', 'initialBytes', 'maximumBytes', 'releaseThresholdBytes'] as const) {
     if (options[name] === undefined) continue;
     throw new ArgumentRangeError(
-      `${name} must not be given with a pool, whose settings are its owner's, got ${formatValue(options[name])}`,
+      `${name} must not be given with a pool, because the pool's owner has set it, got ${formatValue(options[name])}`,
       'ERR_INVALID_ARG_VALUE',
     );
   }

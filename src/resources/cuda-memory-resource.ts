@@ -7,9 +7,9 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 
 /**
  * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver
- * call, and a free makes the host wait: put a pool on it.
+ * call, and a free makes the host wait, so put a pool on it.
  *
- * Stream order: every stream may use an allocation at once; a free waits for its stream, and the
+ * Stream order: any stream can use an allocation immediately. A free waits for its stream, and the
  * driver may make it wait for the whole device. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_memory_resource`.

@@ -22,13 +22,13 @@ export interface ManagedAsyncMemoryResourceOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
-   * Bytes that the pool reserves at once.
+   * Bytes that the pool reserves when it is created.
    * @defaultValue 0
    */
   readonly initialBytes?: number;
   /**
-   * Bytes that the pool may keep when a stream, an event or the device is synchronized; the excess
-   * goes back to the device.
+   * Free bytes that the pool may keep when a stream, an event or the device is synchronized; the
+   * excess is returned to the device.
    * @defaultValue Infinity
    */
   readonly releaseThresholdBytes?: number;
@@ -42,8 +42,8 @@ export const ownPoolOptionNames = optionNames<ManagedAsyncMemoryResourceOptions>
 });
 
 /**
- * The common part of resources that allocate from a stream-ordered pool of the driver. A pool of
- * the resource's own is destroyed with it; one that was made elsewhere is not.
+ * The base of resources that allocate from a stream-ordered pool of the driver. A pool that the
+ * resource created is destroyed with it; one that was created elsewhere is not.
  */
 export abstract class DriverPoolMemoryResource extends LeafMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
   declare readonly memoryKind: 'device' | 'managed';
@@ -54,8 +54,8 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
   readonly #remembered = rememberedSoFar();
 
   /**
-   * @param address the driver's handle of a pool that was made elsewhere, or a pool of the device;
-   * `undefined` makes a pool
+   * @param address the driver's handle of a pool that was created elsewhere, or a name for a pool
+   * of the device; `undefined` creates a pool
    * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
    */
   protected constructor(
@@ -106,13 +106,13 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     return this.#pool.address;
   }
 
-  /** @internal What `makeCurrent` of the derived class does. */
+  /** @internal Implements `makeCurrent` of the derived class. */
   protected makePoolCurrent(): void {
     this.assertLive('make the pool the current one');
     this.#pool.makeCurrent();
   }
 
-  /** Bytes that the pool may keep at a synchronization; Infinity for all. */
+  /** Free bytes that the pool may keep at a synchronization; Infinity for all. */
   get releaseThresholdBytes(): number {
     return this.#pool.releaseThresholdBytes;
   }
@@ -144,20 +144,20 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
   }
 
   /**
-   * Gives unused memory back to the device. Does not wait: memory that a stream still uses stays. A
-   * free counts only after the driver has seen it complete. CUDA promises this only for a free that
-   * something was synchronized after: to give back everything that was freed on `stream`,
-   * synchronize it first. If `stream` has completed all its work, this does so. A pool that was made
-   * elsewhere gives back what any of its users left unused, and `bytesToKeep` counts the memory of
-   * all of them.
-   * @returns the bytes given back, 0 or more: what the pool has less than before
+   * Returns unused memory to the device. Does not wait: memory that a stream still uses stays. A
+   * free counts only after the driver has seen it complete, and CUDA promises this only if you
+   * synchronize after the free. So to return everything that was freed on `stream`, synchronize it
+   * first; if `stream` has completed all its work, this call does so. A pool that was created
+   * elsewhere returns the unused memory of all its users, and `bytesToKeep` counts the memory of all
+   * of them.
+   * @returns the returned bytes, 0 or more: by how much the pool has shrunk
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     assertOptions(options, trimOptionNames);
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#enter(stream, 'trim');
-    // Does not wait, but lets the driver see what is free.
+    // This does not wait, but lets the driver see which memory is free.
     if (stream.query()) stream.synchronizeSync();
     this.assertLive('trim');
     const before = this.reservedBytes;
@@ -167,12 +167,12 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
   }
 
   /**
-   * Destroys the pool, unless it was made elsewhere. Buffers from this resource are disposed first.
-   * Other memory still allocated from it is freed, after all work queued on the device has run, on
-   * any stream: this call waits for that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
-   * the memory is freed later.
-   * @throws the error of a buffer's free, if the buffer still has its memory: the pool is not
-   * disposed then, and can be disposed again.
+   * Destroys the pool, unless it was created elsewhere. First disposes the buffers from this
+   * resource. Then waits until all work queued on the device, on any stream, has run, and frees
+   * other memory that is still allocated through it. If a hold or a host function stalls a stream,
+   * this call does not wait, and the memory is freed later.
+   * @throws the error of a buffer's free, if the buffer still has its memory; the pool is then not
+   * disposed, and you can repeat the call.
    */
   override [Symbol.dispose](): void {
     if (!this.isDisposed) this.#disposeBuffers();
@@ -181,7 +181,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     this.#pool[Symbol.dispose]();
   }
 
-  /** Disposes the buffers whose memory goes with the pool. */
+  /** Disposes the buffers whose memory the pool owns. */
   #disposeBuffers(): void {
     let allocations: readonly Segment[] = [];
     let listedAt = -1;
@@ -199,7 +199,9 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     throwFirst(takeBack(taken).map(({ error }) => error));
   }
 
-  /** Asks for the place of a block, since a driver does not say whose memory a pool has. */
+  /**
+   * Finds out where a block of the pool is, because a driver does not say which memory a pool has.
+   */
   #assertPoolOfDevice(address: number): void {
     let place: PointerInfo | undefined;
     this.#prime(1, (pointer) => {
@@ -229,7 +231,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     }
   }
 
-  /** Checks everything that can change only if the stream differs from the last call's. */
+  /** Makes the checks that can fail only if the stream differs from the last call's. */
   #enter(stream: Stream, operation: string): void {
     this.assertLive(operation);
     assertStream(stream, operation);

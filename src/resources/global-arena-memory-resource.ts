@@ -21,28 +21,28 @@ export interface GlobalArenaMemoryResourceOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
-   * Bytes that the arena takes from the driver when it is first opened, in one block, and the most
-   * that all workers together can have of it; at least 1, rounded up to whole superblocks. Every
-   * resource of an arena that gives this option must give the same.
-   * @defaultValue half of the device's free memory, or what the arena has
+   * Bytes of the block that the arena takes from the driver when it is first opened, and the most
+   * that all workers together can hold of it; at least 1, rounded up to whole superblocks. All
+   * resources of an arena that give this option must give the same value.
+   * @defaultValue half of the device's free memory, or the value of the open arena
    */
   readonly arenaBytes?: number;
   /**
-   * Bytes of a superblock: a power of two from 256 on. Workers take whole superblocks. Smaller ones
-   * waste less, and are taken more often. Every resource of an arena that gives this option must give
-   * the same.
-   * @defaultValue 1 MiB, or what the arena has
+   * Bytes of a superblock: a power of two of at least 256. Workers take whole superblocks. Smaller
+   * ones waste less memory, but must be taken more often. All resources of an arena that give this
+   * option must give the same value.
+   * @defaultValue 1 MiB, or the value of the open arena
    */
   readonly superblockBytes?: number;
   /**
-   * The kind of memory. Every resource of an arena that gives this option must give the same.
-   * @defaultValue `'device'`, or what the arena has
+   * The kind of memory. All resources of an arena that give this option must give the same value.
+   * @defaultValue `'device'`, or the value of the open arena
    */
   readonly memoryKind?: GlobalArenaMemoryKind;
   /**
-   * If there is no room: the milliseconds that `allocate` waits at most, while it blocks this thread,
-   * for other workers to give back what they have free; from 0 to 60,000. Each resource has its own. A
-   * worker that was asked that long ago and has not answered since is not waited for.
+   * If there is no room: the most milliseconds, from 0 to 60,000, for which `allocate` blocks this
+   * thread to wait for other workers to return free memory. Each resource has its own value. It does
+   * not wait for a worker that was asked that long ago and has not answered since.
    * @defaultValue 20
    */
   readonly waitMilliseconds?: number;
@@ -57,15 +57,15 @@ const knownOptions = optionNames<GlobalArenaMemoryResourceOptions>({
   waitMilliseconds: true,
 });
 
-/** Statistics of a {@link GlobalArenaMemoryResource}: those of the whole arena. */
+/** Statistics of a {@link GlobalArenaMemoryResource}, for the whole arena. */
 export interface GlobalArenaStatistics {
-  /** Bytes that all workers have of the arena, in whole superblocks. */
+  /** Bytes that all workers hold of the arena, in whole superblocks. */
   readonly usedBytes: number;
   /** The peak of `usedBytes` since the arena was first opened. */
   readonly peakUsedBytes: number;
   /** The largest free range, in bytes. */
   readonly largestFreeBytes: number;
-  /** How many workers have the arena open, or memory of it. */
+  /** How many workers have the arena open, or hold memory of it. */
   readonly workers: number;
 }
 
@@ -73,32 +73,31 @@ const defaultWaitMilliseconds = 20;
 const longestWaitMilliseconds = 60_000;
 
 /**
- * One block of memory for all workers of the process, from which pools take superblocks.
+ * One block of memory that all workers of the process share, and from which pools take superblocks.
  *
- * Each worker makes a resource with the same name, and a pool on it. A pool takes the superblocks that
- * it needs, and serves requests from them without a lock. When the arena has no room, the pools of
- * all workers give back the superblocks that are entirely free: this worker's at once, the others'
- * when they next need more themselves, or at the next turn of their event loops. `allocate` waits for
- * them for a short time (`waitMilliseconds`), and its error says who has answered. So memory that one
- * worker needs at its peak serves another one at another time.
+ * In each worker, create a resource with the same name, and a pool on it. A pool takes the superblocks
+ * that it needs, and serves requests from them without a lock. When the arena has no room, the pools
+ * of all workers return the superblocks that are entirely free: this worker's immediately, the others'
+ * when they next need memory themselves, or at the next turn of their event loops. `allocate` waits
+ * for them for a short time (`waitMilliseconds`), and its error says which have answered. So one
+ * worker can use the memory that another one needs only at its peak.
  *
  * `deallocate` frees an allocation, or whole superblocks of adjacent ones.
  *
  * Stream order: a stream that takes superblocks waits for the events with which they were freed, on
- * any stream of any worker. Every free records an event, whatever the fence says, since other workers
+ * any stream of any worker. Every free records an event, whatever its fence, because other workers
  * cannot record one later. The host waits only for superblocks of a worker that has ended: they can
  * be taken again after a wait for the devices, which `allocate` makes if there is no room otherwise.
- * Superblocks are never smaller than asked, and aligned to 256 bytes or to their size, if it is
- * greater.
+ * Superblocks are aligned to 256 bytes, or to their size if that is larger.
  *
- * `reservedBytes` counts what this worker has, in whole superblocks; `statistics` those of all. The
- * arena ends, and its block goes back to the driver, when no worker has it open, or memory of it. A
- * worker that ends closes it.
+ * `reservedBytes` counts what this worker holds, in whole superblocks; `statistics` counts all
+ * workers. The arena ends, and its block is returned to the driver, when no worker has it open or
+ * holds memory of it. A worker that ends closes it.
  *
  * RMM's `arena_memory_resource` has a global arena, too, from which the arenas of threads and streams
- * take superblocks. It is a part of that resource, behind one lock for all of them, and an arena that
- * runs out stops all others and waits for the device. Here it is a resource of its own, for any pool;
- * its lock is held for some steps, and superblocks come with events.
+ * take superblocks. There it is part of that resource, all arenas share one lock, and an arena that
+ * runs out stops all others and waits for the device. Here it is a separate resource, for any pool;
+ * its lock is held only for a moment, and superblocks come with events.
  * @example
  * ```ts
  * // The same in every worker.
@@ -118,13 +117,13 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
   readonly arenaBytes: number;
   /** The bytes of a superblock. */
   readonly granularityBytes: number;
-  /** The milliseconds that `allocate` waits at most for other workers. */
+  /** The most milliseconds that `allocate` waits for other workers. */
   readonly waitMilliseconds: number;
   readonly #arena: GlobalArena;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
-   * arena's.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or one that differs from
+   * the open arena's.
    * @throws OutOfMemoryError if the arena's block cannot be allocated.
    */
   constructor(options: GlobalArenaMemoryResourceOptions = {}) {
@@ -142,7 +141,7 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
     this.waitMilliseconds = waitMilliseconds;
   }
 
-  /** Bytes that this worker has of the arena, in whole superblocks. */
+  /** Bytes that this worker holds of the arena, in whole superblocks. */
   get reservedBytes(): number {
     return this.#arena.liveBytes;
   }
@@ -156,9 +155,9 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
   }
 
   /**
-   * @throws OutOfMemoryError if the arena has no room even after all workers were asked to give back
-   * what they have free. Its message says how many were asked, who has not answered in time, and how
-   * much came back; its `stages` name the last as `'other-workers'`.
+   * @throws OutOfMemoryError if the arena has no room even after all workers were asked to return
+   * free memory. Its message says how many were asked, which did not answer in time, and how much
+   * was returned; the last of its `stages` is `'other-workers'`.
    */
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
@@ -175,7 +174,7 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
     if (pointer !== 0) this.#arena.deallocate(pointer, bytes, stream);
   }
 
-  /** The state of the whole arena. Linear in the number of ranges that workers have. */
+  /** The state of the whole arena. Takes time linear in the number of ranges that workers hold. */
   statistics(): GlobalArenaStatistics {
     this.assertLive('read the statistics');
     const { environments, ...usage } = this.#arena.usage();
@@ -199,8 +198,8 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
   }
 
   /**
-   * Ends allocation through this object. Its allocations stay, and can still be freed by it or by an
-   * equal resource of this worker.
+   * Ends allocation through this object. Its allocations stay valid; free them through it, or
+   * through an equal resource of this worker.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -234,11 +233,11 @@ export function openGlobalArena(options: Omit<GlobalArenaMemoryResourceOptions, 
   return GlobalArena.open({ name, device: deviceOption(options.device), kind: memoryKind, arenaBytes, superblockBytes });
 }
 
-/** The resources above an arena that can give superblocks back. Does not keep them alive. */
+/** The resources above an arena that can return superblocks. Does not keep them alive. */
 class ArenaUsers {
   readonly #arena: GlobalArena;
   readonly #users = new ResourcesAbove<TakingMemoryResource>();
-  /** The stream on which superblocks are given back, so that the program's streams do not wait for each other. */
+  /** The stream on which superblocks are returned, so that the program's streams do not wait for each other. */
   #stream: Stream | undefined;
   #isTrimming = false;
 
@@ -259,7 +258,7 @@ class ArenaUsers {
       this.#stream ??= new Stream({ device: this.#arena.device, nonBlocking: true });
       for (const user of this.#users.fromTheTop()) trimIfPossible(user, this.#stream);
     } catch {
-      // Without a stream, nothing is given back.
+      // Without a stream, nothing is returned.
     } finally {
       this.#isTrimming = false;
     }
@@ -275,13 +274,13 @@ function usersOf(arena: GlobalArena): ArenaUsers {
 }
 
 function trimIfPossible(user: TakingMemoryResource, stream: Stream): void {
-  // The one that asks gives back what it can by itself, on its own stream. On another, it would be held
-  // back from it under 'off', and asked for again, without end.
+  // The resource that asks returns what it can on its own stream. If it returned memory on another
+  // stream, that memory would be held back from it under 'off', and it would ask again, endlessly.
   if (user.isTaking) return;
   try {
     user.trim(stream);
   } catch {
-    // It is disposed, or the driver refuses: it gives back nothing more.
+    // It is disposed, or the driver refuses: it returns nothing more.
   }
 }
 
@@ -297,13 +296,13 @@ function assertSuperblock(superblockBytes: number): void {
 /** `global-arena` in a specification. */
 export const globalArenaKind = defineUpstream({
   name: 'global-arena',
-  summary: 'one block of memory for all workers, which take superblocks of it',
+  summary: 'one block of memory for all workers, which take superblocks from it',
   options: {
     name: { type: 'text', summary: 'its name in the process', default: 'default' },
     arenaBytes: { type: 'size', summary: 'the bytes for all workers', default: "half of the device's free memory" },
     superblockBytes: { type: 'size', summary: 'the bytes that a worker takes at once, a power of two', default: '1MiB' },
     memoryKind: { type: 'word', words: globalArenaMemoryKinds, summary: 'the kind of memory', default: 'device' },
-    waitMilliseconds: { type: 'number', summary: 'how long to wait for other workers to give memory back', default: '20' },
+    waitMilliseconds: { type: 'number', summary: 'how long to wait for other workers to return memory', default: '20' },
   },
   example: 'global-arena(arenaBytes=64MiB)',
   create: ({ device, options }) => new GlobalArenaMemoryResource({ device, ...options }),

@@ -9,8 +9,8 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 /**
  * Ordinary host memory, which the driver does not know. Copies to and from it are staged.
  *
- * Stream order: every stream may use an allocation at once; a free waits for its stream. Alignment:
- * any power of two up to 1 GiB.
+ * Stream order: any stream can use an allocation immediately; a free waits for its stream.
+ * Alignment: any power of two up to 1 GiB.
  *
  * Counterpart of `rmm::mr::new_delete_resource` for host code.
  */

@@ -9,10 +9,10 @@ import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPo
  * whose allocation type is managed. It needs a driver for CUDA 13.0 or newer, on Linux. The pool has
  * no preferred location; see {@link advise} and {@link prefetch}. Sizes are bytes.
  *
- * Stream order: an allocation may be used on its stream, and on streams ordered after it, of any
- * device; memory freed on a stream is reused in that stream's order. Order the host after the stream
- * before it uses the memory. Advice outlives an allocation: the next owner of the bytes should give
- * its own. Alignment: 256 bytes, no more.
+ * Stream order: use an allocation on its stream, and on streams of any device that are ordered after
+ * it. Memory freed on a stream is reused in that stream's order. Before the host uses the memory,
+ * make it wait for the stream. Advice outlives an allocation, so give your own when you get memory
+ * that was advised before. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_async_managed_memory_resource`.
  * @example
@@ -37,7 +37,7 @@ export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
     } catch (error) {
       if (!(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus)) throw error;
       throw new UnsupportedError(
-        'the driver has no pools of managed memory, which need CUDA 13.0 or newer: use a pool over managed memory',
+        'the driver does not support pools of managed memory, which need CUDA 13.0 or newer: use a pool over ManagedMemoryResource',
       );
     }
   }

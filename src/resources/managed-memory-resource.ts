@@ -9,7 +9,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Managed memory (`cuMemAllocManaged`), which host and devices access at the same address, and
  * which may exceed the device's memory. See {@link advise} and {@link prefetch}.
  *
- * Stream order: every stream may use an allocation at once; a free waits for its stream, and the
+ * Stream order: any stream can use an allocation immediately. A free waits for its stream, and the
  * driver may make it wait for all devices. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::managed_memory_resource`.

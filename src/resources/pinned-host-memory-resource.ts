@@ -9,7 +9,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
  * Page-locked host memory (`cuMemHostAlloc`), which devices access directly, and from which copies
  * run at full speed.
  *
- * Stream order: every stream may use an allocation at once; a free waits for its stream, and the
+ * Stream order: any stream can use an allocation immediately. A free waits for its stream, and the
  * driver may make it wait for all devices. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::pinned_host_memory_resource`.

@@ -16,11 +16,11 @@ export interface PlainMemoryResourceOptions {
 export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOptions>({ device: true });
 
 /**
- * The common part of the resources without stream order. Every call goes to the driver, every
- * stream may use an allocation at once, and a free waits for what is queued on its stream.
- * A free of memory that the driver owns (any kind but `host`) also runs this thread's host
- * functions until none is outstanding, so it never returns if each of them queues the next. Two
- * resources are equal, and each may free what the other allocated, if they share their memory.
+ * The base of the resources without stream order. Every call goes to the driver, any stream can use
+ * an allocation immediately, and a free waits for the work queued on its stream. A free of memory
+ * that the driver owns (any kind but `host`) also runs this thread's host functions until none is
+ * outstanding, so it never returns if each of them queues the next. Two resources that share their
+ * memory are equal: each may free what the other allocated.
  */
 export abstract class PlainMemoryResource extends LeafMemoryResource implements ReservingMemoryResource {
   readonly #memory: PlainMemory | VirtualMemory;

@@ -8,13 +8,16 @@ import { defineUpstream } from '../resource-kind.js';
 import { type GlobalArenaMemoryResourceOptions, openGlobalArena } from './global-arena-memory-resource.js';
 import { LeafMemoryResource } from './leaf-memory-resource.js';
 
-/** Options of {@link ThreadSafeArenaMemoryResource}: those of the global arena that it takes superblocks of, and its own. */
+/**
+ * Options of {@link ThreadSafeArenaMemoryResource}: those of the global arena from which it takes
+ * superblocks, and its own.
+ */
 export interface ThreadSafeArenaMemoryResourceOptions extends Omit<GlobalArenaMemoryResourceOptions, 'waitMilliseconds'> {
   /**
-   * When memory that was freed on a stream serves others. Nobody announces the end of the streams of native
-   * code, so `'deferred'` defers the record of an event on the legacy default stream only, and records on the
-   * others at the free, as pools do on streams made elsewhere. Under `'off'`, memory of another stream is
-   * taken once there is no other: the thread that has run out waits for the device then, unless a stream is
+   * When other streams can use memory that was freed on a stream. Nobody announces the end of native code's
+   * streams, so `'deferred'` records an event later only for the legacy default stream, and for all others at
+   * the free, as pools do for streams that were created elsewhere. Under `'off'`, a thread takes memory of
+   * another stream only if there is no other memory: it then waits for the device, unless a stream is
    * captured or waits for JavaScript.
    * @defaultValue `'eager'`
    */
@@ -31,24 +34,25 @@ const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({
 });
 
 /**
- * Memory that every thread of an addon may allocate and free: those of libuv on which `Napi::AsyncWorker`
- * runs, and those of native libraries.
+ * Memory that any thread of an addon can allocate and free, including libuv's threads, on which
+ * `Napi::AsyncWorker` runs, and those of native libraries.
  *
- * A native addon gets a table of functions for it, with `cistern_get_thread_safe_resource` of `cistern.h`,
+ * A native addon gets a table of functions for it with `cistern_get_thread_safe_resource` of `cistern.h`,
  * and calls them on any thread, without JavaScript. JavaScript uses the same arena through this object, so
- * that a buffer can have memory that another thread has allocated, and the other way round.
+ * a buffer can own memory that another thread has allocated, and vice versa.
  *
- * Each thread has an arena of its own over superblocks of a global arena, the one that
- * {@link GlobalArenaMemoryResource} opens with the same name: pools of all workers and the native threads
- * share its memory. What is free in an arena is given back when its thread ends, and when another thread, or a
- * pool, has run out. A thread that runs out never waits for JavaScript.
+ * Each thread has its own arena over superblocks of a global arena, the one that {@link
+ * GlobalArenaMemoryResource} opens with the same name, so native threads and the pools of all workers share
+ * its memory. A thread's arena returns free memory when the thread ends, and when another thread, or a pool,
+ * has run out. A thread that runs out never waits for JavaScript.
  *
- * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules of
- * `deallocationEvents`, on whichever thread it is freed. A fence given with a free makes no difference. A
- * captured stream is refused. Alignment: 256 bytes, or what is asked for, up to a superblock.
+ * Stream order: memory freed on a stream, by any thread, can be reused immediately on that stream, and on
+ * other streams by the rules of `deallocationEvents`. The fence of a free is ignored. Captured streams
+ * are refused. Alignment: 256 bytes, or as requested, up to a superblock.
  *
- * Tables that were handed out go on after this object is disposed, and after the worker has ended; the
- * arena ends with the last of them. Memory that this worker has of the arena is freed after its end, as that of any resource.
+ * Tables that addons have got stay valid after this object is disposed, and after the worker has
+ * ended; the arena ends with the last of them. Memory that this worker holds of the arena is freed
+ * after the worker's end, as with any resource.
  *
  * Counterpart of `rmm::mr::arena_memory_resource`, which has one lock for all threads of a stream.
  * @throws see the constructor
@@ -68,15 +72,15 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
   readonly name: string;
   /** The bytes of the global arena's block. */
   readonly arenaBytes: number;
-  /** The bytes of a superblock, which are also the greatest alignment. */
+  /** The bytes of a superblock, which is also the largest alignment. */
   readonly superblockBytes: number;
   readonly deallocationEvents: DeallocationEvents;
   readonly #arena: ThreadSafeArena;
   #peakBytes = 0;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
-   * global arena's.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or one that differs from
+   * the open global arena's.
    * @throws OutOfMemoryError if the global arena's block cannot be allocated.
    */
   constructor(options: ThreadSafeArenaMemoryResourceOptions = {}) {
@@ -92,7 +96,10 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
     this.deallocationEvents = deallocationEvents;
   }
 
-  /** Bytes that all threads have of the global arena through this resource, in whole superblocks; 0 once it is disposed. */
+  /**
+   * Bytes that all threads hold of the global arena through this resource, in whole superblocks; 0
+   * once it is disposed.
+   */
   get reservedBytes(): number {
     return this.isDisposed ? 0 : this.#arena.statistics().reservedBytes;
   }
@@ -107,9 +114,9 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
   }
 
   /**
-   * @throws OutOfMemoryError if the global arena has no room even after the threads of this resource, those of
-   * others and the pools of this worker have given back what they have free. Other workers are asked to do so, and
-   * not waited for.
+   * @throws OutOfMemoryError if the global arena has no room even after the threads of this and other such
+   * resources, and the pools of this worker, have returned their free memory. It asks other workers to do the
+   * same, but does not wait for them.
    */
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
@@ -126,7 +133,7 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
     if (pointer !== 0) this.#arena.deallocate(pointer, bytes, stream);
   }
 
-  /** The state of the arenas of all threads. Linear in their number. */
+  /** The state of the arenas of all threads. Takes time linear in their number. */
   statistics(): ThreadSafeArenaStatistics {
     this.assertLive('read the statistics');
     return Object.freeze(this.#arena.statistics());
@@ -144,8 +151,8 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
   }
 
   /**
-   * Ends allocation through this object. Its allocations stay, and can still be freed by it; tables that were
-   * handed out to addons go on.
+   * Ends allocation through this object. Its allocations stay valid, and can still be freed through it;
+   * tables that addons have got stay valid, too.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -162,7 +169,7 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
 
   #enter(stream: Stream, operation: string): void {
     assertStream(stream, operation);
-    // Its events are of the device's context.
+    // Its events belong to the device's context.
     assertStreamOf(stream, this.device);
   }
 }
@@ -170,7 +177,7 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
 /** `thread-safe-arena` in a specification. */
 export const threadSafeArenaKind = defineUpstream({
   name: 'thread-safe-arena',
-  summary: 'memory that every thread of an addon may allocate, of a global arena',
+  summary: 'memory of a global arena that any thread of an addon can allocate',
   options: {
     name: { type: 'text', summary: "the global arena's name in the process", default: 'default' },
     arenaBytes: { type: 'size', summary: 'the bytes for all workers and threads', default: "half of the device's free memory" },

@@ -20,8 +20,8 @@ export interface VirtualMemoryResourceOptions {
    */
   readonly reservationBytes?: number;
   /**
-   * Names what the memory is for, such as `weights`: {@link sleepResource} and {@link wakeResource} can be
-   * told to treat only memory with a tag.
+   * A name for the purpose of the memory, such as `weights`. You can make {@link sleepResource} and {@link
+   * wakeResource} treat only memory with a given tag.
    * @defaultValue none
    */
   readonly tag?: string;
@@ -29,27 +29,28 @@ export interface VirtualMemoryResourceOptions {
 
 const knownOptions = optionNames<VirtualMemoryResourceOptions>({ device: true, reservationBytes: true, tag: true });
 
-/** Holes between allocations cost addresses only, so there are more of these than memory. */
+/** Holes between allocations cost only addresses, so reserve more of them than there is memory. */
 const reservationPerTotal = 4;
 
 /**
  * Device memory that is mapped to one reserved range of addresses (`cuMemAddressReserve`,
  * `cuMemCreate`, `cuMemMap`). An allocation takes whole pages at the lowest free addresses where it
- * fits. So allocations that follow each other are adjacent, unless an older hole fits, and a pool
- * above it needs neither an initial size nor large blocks.
+ * fits. So consecutive allocations are adjacent, unless an older hole fits, and a pool above it
+ * needs neither an initial size nor large blocks.
  *
  * `deallocate` frees an allocation, or a part of adjacent allocations: the range must begin at a
  * multiple of `granularityBytes` from the start of the first one, and end at such a multiple or
- * where an allocation ends. Its memory goes back to the device, and its addresses serve later
- * allocations.
+ * where an allocation ends. The memory is returned to the device, and later allocations can use the
+ * addresses.
  *
- * Stream order: every stream of the device may use an allocation at once; a free waits for its
- * stream, because `cuMemUnmap` need not. Alignment: up to `granularityBytes`. Every page is several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
+ * Stream order: any stream of the device can use an allocation immediately. A free waits for its
+ * stream, because `cuMemUnmap` may not. Alignment: up to `granularityBytes`. Every page takes
+ * several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
  *
- * The memory can be given back to the device for a while, and comes back at the same addresses:
+ * You can return the memory to the device for a while, and get it back at the same addresses: see
  * {@link sleepResource}.
  *
- * RMM has no counterpart. PyTorch's allocator has the same as an option, `expandable_segments`.
+ * RMM has no counterpart. PyTorch's allocator has an option for this, `expandable_segments`.
  * @example
  * ```ts
  * using upstream = new VirtualMemoryResource();
@@ -67,7 +68,7 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   readonly granularityBytes: number;
   /** The size of the reserved range of addresses, in whole pages. */
   readonly reservationBytes: number;
-  /** What the memory is for. */
+  /** The name for the purpose of the memory. */
   readonly tag: string | undefined;
   /** @internal */
   readonly sleeper: Sleeper;
@@ -94,14 +95,14 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   }
 
   /**
-   * The bytes of the pages that are mapped: none of those that are asleep, unless the driver refused to
-   * unmap some.
+   * The bytes of the mapped pages. Pages that are asleep do not count, unless the driver refused to
+   * unmap them.
    */
   override get reservedBytes(): number {
     return this.#memory.mappedBytes;
   }
 
-  /** Whether its memory is asleep, or on the way there or back ({@link sleepResource}). */
+  /** Whether its memory is asleep, falling asleep or waking up ({@link sleepResource}). */
   get isAsleep(): boolean {
     return !this.sleeper.isAwake;
   }
@@ -112,8 +113,8 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   }
 
   /**
-   * Ends allocation. What is still allocated stays, and can be freed; with the last of it the
-   * addresses are given back.
+   * Ends allocation. Live allocations stay valid, and can be freed; freeing the last one returns
+   * the addresses.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
@@ -132,7 +133,7 @@ export const virtualKind = defineUpstream({
   summary: 'device memory in pages, mapped one after the other to a reserved range of addresses',
   options: {
     reservationBytes: { type: 'size', summary: 'the addresses reserved', default: "four times the device's memory" },
-    tag: { type: 'text', summary: 'what the memory is for, to sleep apart', default: 'none' },
+    tag: { type: 'text', summary: 'the purpose of the memory, by which it can sleep separately', default: 'none' },
   },
   example: 'virtual(reservationBytes=4GiB)',
   create: ({ device, options }) => new VirtualMemoryResource({ device, ...options }),

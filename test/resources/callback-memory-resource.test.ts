@@ -83,7 +83,7 @@ describe('CallbackMemoryResource', () => {
   test('refuses a pointer with less than the requested alignment, and frees it', () => {
     const { deallocate, resource } = make(4096);
     expect(() => resource.allocate(5, stream, 8192)).toThrow(
-      'alignment must be one that the allocate function serves, got 8192; it returned 0x1000, which goes back to the deallocate function',
+      'alignment must be one that the allocate function supports, got 8192; it returned 0x1000, which is freed again',
     );
     expect(deallocate.mock.calls).toEqual([[4096, 5, stream, undefined]]);
   });
