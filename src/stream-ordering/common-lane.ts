@@ -5,14 +5,14 @@ import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 
 /**
- * If there are more events than this, one event replaces them once a stream has waited for all of
- * them.
+ * If there are more events than this, one event replaces them as soon as a stream has waited for
+ * all of them.
  */
 const maximumEvents = 8;
 
 /**
- * Free memory that belongs to no stream. Whoever takes it first waits for the events, at most one
- * per stream.
+ * Free memory that belongs to no stream. A stream that takes it first waits for the lane's events,
+ * at most one per stream.
  */
 export class CommonLane implements Lane {
   readonly number: number;
@@ -20,7 +20,7 @@ export class CommonLane implements Lane {
   readonly isHeldBack = false;
   #events: readonly Event[] = [];
   /**
-   * From this many events on, the lane looks for completed ones: twice as many as were left last
+   * With this many events, the lane looks for completed ones: twice as many as were left the last
    * time.
    */
   #sweepCount = maximumEvents;
@@ -46,8 +46,8 @@ export class CommonLane implements Lane {
   }
 
   /**
-   * Memory that these events cover comes into the lane. Of two events of one stream, the later
-   * recording stands for both.
+   * Adds memory that these events cover. Of two events of one stream, the later recording covers
+   * both.
    */
   dependOn(events: readonly Event[]): void {
     if (events.length === 0) return;
@@ -62,7 +62,7 @@ export class CommonLane implements Lane {
     this.#events = [...latest.values()];
   }
 
-  /** The memory leaves the lane. Returns the events that cover it. */
+  /** Removes the memory from the lane. Returns the events that cover it. */
   release(): readonly Event[] {
     const events = this.#events;
     this.#events = [];
@@ -85,8 +85,8 @@ export class CommonLane implements Lane {
   }
 
   /**
-   * Replaces the events that a stream has just waited for with one event. If that cannot be
-   * recorded, they stay.
+   * Replaces the events that a stream has just waited for with one event. If it cannot be recorded,
+   * they stay.
    */
   #unite(identity: StreamIdentity): void {
     const event = new Event({ device: Device.get(identity.device) });
@@ -102,14 +102,17 @@ export class CommonLane implements Lane {
   }
 }
 
-/** Nothing needs an event any more. Its driver's event is released now, not when it is collected. */
+/**
+ * Releases the driver's event now, not when the object is collected, because nothing needs it any
+ * more.
+ */
 function forget(event: Event): void {
   if (givenAway.has(event)) event.dispose();
 }
 
 /**
- * Whether an event is known to have completed. One that the driver cannot query is waited for like
- * any other.
+ * Whether an event is known to have completed. If the driver cannot query it, it counts as not
+ * completed.
  */
 function isPast(event: Event): boolean {
   try {

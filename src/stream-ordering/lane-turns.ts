@@ -2,8 +2,8 @@ import { StreamIdentity } from '../driver/streams/stream-identity.js';
 import type { StreamLane } from './stream-lane.js';
 
 /**
- * The lanes that other streams cannot take from: when last asked, each still held its memory back.
- * They are looked at in turns, a few at a time, so that none is left out.
+ * The lanes that other streams cannot take from, because each still held its memory back when it
+ * was last checked. They are checked in turns, a few at a time, so that none is left out.
  *
  *     lanes   a  b  c  d  e
  *                ▲     ▲
@@ -12,7 +12,7 @@ import type { StreamLane } from './stream-lane.js';
 export class LaneTurns {
   readonly #lanes: StreamLane[] = [];
   #current = 0;
-  /** How many lanes before the current one were passed, one after another, since memory was last released. */
+  /** How many consecutive lanes before the current one were passed since memory was last released. */
   #passed = 0;
   #releases = 0;
 
@@ -24,7 +24,7 @@ export class LaneTurns {
     return this.#lanes.length;
   }
 
-  /** How many may have changed since they were passed. */
+  /** How many lanes may have changed since they were passed. */
   get unknownCount(): number {
     if (this.#releases !== StreamIdentity.releases) this.#passed = 0;
     this.#releases = StreamIdentity.releases;
@@ -36,7 +36,7 @@ export class LaneTurns {
     return this.#lanes[this.#current] as StreamLane;
   }
 
-  /** Begins with the first again. */
+  /** Starts again with the first lane. */
   restart(): void {
     this.#current = this.#passed = 0;
   }

@@ -2,24 +2,28 @@ import type { Event } from '../driver/streams/event.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 
 /**
- * Events that lanes gave away with their memory. Only one common lane has each of them, and it disposes
- * them when it needs them no longer: many can come faster than they are collected.
+ * Events that lanes passed on with their memory. Each is in only one common lane, which disposes it
+ * when it no longer needs it, because events can be created faster than the garbage collector collects
+ * them.
  */
 export const givenAway = new WeakSet<Event>();
 
-/** What can be made to wait: a stream, or a lane whose stream may have no `Stream` object left. */
+/**
+ * Something that can wait for events: a stream, or a lane whose stream may have no `Stream` object
+ * left.
+ */
 export interface Waiter {
   readonly identity: StreamIdentity;
 }
 
 /**
- * Free memory that has one order: whoever uses it must first wait for what was queued before it was
- * freed.
+ * Free memory with one order: a stream that uses it must first wait for the work that was queued
+ * before it was freed.
  */
 export interface Lane {
   /** Its number in the free-space index. Changes if the lane is joined with another. */
   readonly number: number;
-  /** The stream that may use the memory at once; undefined if it belongs to no stream. */
+  /** The stream that may use the memory immediately; undefined if it belongs to no stream. */
   readonly identity: StreamIdentity | undefined;
   /** Whether no other stream may take the memory now. */
   readonly isHeldBack: boolean;
@@ -32,8 +36,8 @@ export interface Lane {
   /** Events that cover everything that was queued before the frees, recorded now if necessary. */
   cover(): readonly Event[];
   /**
-   * The memory leaves the lane. Returns the events that cover it; the lane does not record them
-   * again.
+   * Removes the memory from the lane. Returns the events that cover it; the lane does not record
+   * them again.
    */
   release(): readonly Event[];
 }

@@ -5,8 +5,8 @@ import { none } from '../suballocation/blocks.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 
 /**
- * A recording made by the caller of a free. It is valid as long as the event is neither recorded
- * again nor disposed.
+ * A recording that the caller of a free made. It is valid until the event is recorded again or
+ * disposed.
  */
 interface CallerEvent {
   readonly event: Event;
@@ -14,11 +14,11 @@ interface CallerEvent {
 }
 
 /**
- * Free memory with one order: the frees on one stream, and what that stream had waited for when it
- * took memory over.
+ * Free memory with one order: after the frees on one stream, and after everything that the stream
+ * had waited for when it took memory over.
  *
- * The lane's own stream may use the memory at once. `order` makes another stream wait for what was
- * queued at the frees. The lane is in one of three states:
+ * The lane's own stream may use the memory immediately. `order` makes another stream wait for the
+ * work that was queued before the frees. The lane is in one of three states:
  *
  *     idle         no free yet, or the stream is known to have run everything since
  *     recorded     the lane's event, and one that a caller recorded: together they cover every free
@@ -26,11 +26,11 @@ interface CallerEvent {
  *
  * A later record on a stream covers everything that an earlier one covers, so one event per lane is
  * enough. Recording late is always safe while the stream exists: others then wait for more, never
- * for less. The end of a stream is announced; `StreamOrdering` then gives its memory to the lane of
+ * for less. `StreamOrdering` is notified before a stream ends, and moves its memory to the lane of
  * ended streams.
  */
 export class StreamLane implements Lane {
-  // What every change of streams touches comes first, in one or two cache lines.
+  // The fields that every change of streams touches come first, in one or two cache lines.
   number: number;
   /** The owner number of the stream's allocations in the free-space index. */
   readonly owner: number;
@@ -43,7 +43,7 @@ export class StreamLane implements Lane {
    * stream.
    */
   readonly mustRecord: boolean;
-  /** Whether a free without a fence records an event: by the policy, or because it must. */
+  /** Whether a free without a fence records an event, because of the policy or of `mustRecord`. */
   readonly recordsFrees: boolean;
   /** Whether the memory serves only its own stream until that stream is known to be idle. */
   readonly isHeld: boolean;
@@ -71,8 +71,8 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * Whether no other stream may take the memory now. Either it is held, or an event is missing that
-   * cannot be recorded: the stream may be gone, or is captured.
+   * Whether no other stream may take the memory now, either because it is held, or because a
+   * missing event cannot be recorded: the stream may already be destroyed, or is captured.
    */
   get isHeldBack(): boolean {
     return (this.isHeld || (this.mustRecord && this.#isUnrecorded) || (this.identity.isCaptured && this.#needsEvent())) && !this.isIdle;
@@ -80,59 +80,65 @@ export class StreamLane implements Lane {
 
   /** Whether an event must be recorded for the freed memory before the stream ends. */
   get needsLastEvent(): boolean {
-    // The owner of a caller's event may record it again when the stream that could replace it is
-    // gone.
+    // The owner of a caller's event may record it again after the stream that could replace it has
+    // ended.
     return !this.isIdle && this.#needsEvent();
   }
 
-  /** A method, as V8 leaves compiled code for a private getter. */
+  /** A method, because V8 leaves compiled code to call a private getter. */
   #needsEvent(): boolean {
     return this.#isUnrecorded || this.#callerEvent !== undefined;
   }
 
   /**
-   * Memory is freed into the lane, and an event is recorded for it at once. If that fails, the
-   * state is unchanged.
+   * Notes that memory is freed into the lane, and records an event for it immediately. If that
+   * fails, the state is unchanged.
    */
   freeRecorded(): void {
     this.record();
     this.freeCovered();
   }
 
-  /** Memory is freed into the lane, and nothing was queued on its stream since `record`. */
+  /**
+   * Notes that memory is freed into the lane, and that nothing was queued on its stream since
+   * `record`.
+   */
   freeCovered(): void {
     this.#freedAt = this.identity.synchronizing;
   }
 
-  /** Memory is freed into the lane in its stream's order, and no event covers it yet. */
+  /**
+   * Notes that memory is freed into the lane in its stream's order, and that no event covers it
+   * yet.
+   */
   freeUnrecorded(): void {
     this.#isUnrecorded = true;
     this.#freedAt = this.identity.synchronizing;
     // The stream may take the memory from here and free it into its other lane, with an older
-    // event.
-    // Compared, as V8 otherwise tests for all values that count as false.
+    // event. The comparison is explicit because V8 would otherwise test for every value that counts
+    // as false.
     if (this.isHeld === true) this.identity.outdateFences();
   }
 
   /**
-   * Memory that was allocated on the lane's stream is freed into the lane, and the caller has
-   * recorded an event for it on that stream.
+   * Notes that memory which was allocated on the lane's stream is freed into the lane, and that the
+   * caller has recorded an event for it on that stream.
    */
   freeWithEvent(event: Event): void {
     this.#freedAt = this.identity.synchronizing;
     const known = this.#callerEvent;
-    // The event does not cover what the stream has waited for since.
+    // The event does not cover work that the stream has waited for since.
     if (event.version <= this.identity.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#callerEvent = { event, version: event.version };
-    // It is not known which of two recordings is later: a late record covers both. No two
-    // recordings have the same number.
+    // Which of the two recordings is later is unknown, but a late record covers both. Each
+    // recording has its own number.
     else if (known.version !== event.version) this.#isUnrecorded = true;
   }
 
   /**
-   * Memory has come into the lane in its stream's order: fresh from the upstream, or from other
-   * lanes. If a required event cannot be recorded, the memory is held back: the stream may be gone
-   * at the next attempt.
+   * Notes that memory has come into the lane in its stream's order, from the upstream or from other
+   * lanes. If a required event cannot be recorded, the memory is held back, because the stream may
+   * be destroyed before the next attempt.
    */
   received(): void {
     this.freeUnrecorded();
@@ -174,9 +180,9 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * The memory leaves the lane. Returns the event that covers all of it, which is not recorded
-   * again, or none if the stream is known to have run everything. If the event cannot be recorded,
-   * the state is unchanged.
+   * Removes the memory from the lane. Returns the event that covers all of it, which is not
+   * recorded again, or none if the stream is known to have run everything. If the event cannot be
+   * recorded, the state is unchanged.
    */
   release(): readonly Event[] {
     const event = this.#cover();
@@ -185,7 +191,7 @@ export class StreamLane implements Lane {
     this.#event = undefined;
     this.#isRecorded = false;
     this.#freedAt = -1;
-    // The event also covered memory that is in use again.
+    // The event also covers memory that is in use again.
     this.identity.outdateFences();
     return [event];
   }
@@ -199,7 +205,7 @@ export class StreamLane implements Lane {
   /** Records the lane's event. It covers all of the lane's memory. */
   record(): void {
     const event = this.#event ?? this.#createEvent();
-    // Under `'eager'`, the first two are false: V8 then leaves the third out of what it inlines.
+    // Under `'eager'`, the first two are false, so V8 does not inline the third.
     if ((this.isHeld || this.#needsEvent()) && this.isHeldBack) StreamIdentity.releases++;
     // A recording that fails may destroy the previous one.
     if (this.#isRecorded) this.#isUnrecorded = true;
@@ -215,7 +221,7 @@ export class StreamLane implements Lane {
   }
 }
 
-/** Stands for "no lane yet" until the first call. Its methods are never called. */
+/** Means "no lane yet" until the first call. Its methods are never called. */
 export const noLane = Object.freeze({ number: none, owner: none }) as StreamLane;
 
 function isLost({ event, version }: CallerEvent): boolean {

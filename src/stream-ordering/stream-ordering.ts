@@ -3,10 +3,10 @@
  * that keeps memory.
  *
  * A pooling resource has a free-space index with lanes, and one `StreamOrdering`. Every stream that
- * calls it gets its own lane (two, if frees with and without events are mixed). Memory freed on a
- * stream goes to its lane, and the stream takes it from there without waiting. If nothing in the
- * lane fits, the pooling resource takes from other lanes, in the order that `others` gives, after
- * `order` has made the stream wait.
+ * uses the resource gets its own lane (two, if frees with and without events are mixed). Memory
+ * freed on a stream goes to its lane, and the stream takes it from there without waiting. If
+ * nothing in the lane fits, the pooling resource takes from other lanes, in the order that `others`
+ * gives, after `order` has made the stream wait.
  *
  *     stream 1 -> lane 0 [ free blocks ]   recorded
  *     stream 2 -> lane 1 [ free blocks ]   unrecorded
@@ -15,14 +15,14 @@
  * Rules, each with a test that fails without it:
  *  - a lane that takes over another's blocks inherits the dependency (rapidsai/rmm#2489): it counts
  *    as unrecorded from then on, and its own later record covers the wait before it;
- *  - a caller's event covers nothing that its stream is ordered after later;
+ *  - a caller's event does not cover work that its stream is ordered after later;
  *  - memory fresh from the upstream is ordered on its stream like a free (part of
  *    rapidsai/rmm#2507);
  *  - streams are told apart by identity, never by handle (rapidsai/rmm#2251);
  *  - before a stream ends, one event is recorded for its lanes, and their blocks go to the lane of
  *    ended streams (rapidsai/rmm#510);
- *  - on a stream whose end is not announced, an event is recorded at every free, because later may
- *    be too late (rapidsai/rmm#649).
+ *  - on a stream whose end is not announced, an event is recorded at every free, because it might
+ *    be too late afterwards (rapidsai/rmm#649).
  */
 
 import { ArgumentRangeError, DriverError, LifetimeError } from '../basics/errors.js';
@@ -44,8 +44,8 @@ import { StreamLane } from './stream-lane.js';
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
 /**
- * How many lanes whose memory was held back are looked at before an allocation goes on, and how many
- * streams are queried.
+ * The most lanes with held-back memory that an allocation checks, and the most streams that it
+ * queries.
  */
 const mostLookedAt = 64;
 const mostQueried = 32;
@@ -56,23 +56,23 @@ export interface LaneMemory {
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
   /**
-   * As `transfer`, but less may move. Returns whether the memory is in `from` now; the two numbers
+   * As `transfer`, but may move less. Returns whether the memory is now in `from`; the two numbers
    * have then changed their owners, also for `share`.
    */
   join?(from: number, to: number): boolean;
   /** Says whether `laneWith` and `fullLane` may find a lane. */
   share?(lane: number, isShared: boolean): void;
-  /** A shared lane other than two that has a free block of `units` units, or -1. */
+  /** A shared lane other than these two that has a free block of `units` units, or -1. */
   laneWith?(units: number, own: number, second: number): number;
-  /** A shared lane other than two that is not empty, or -1. */
+  /** A shared lane other than these two that is not empty, or -1. */
   fullLane?(own: number, second: number): number;
   /**
-   * Whether memory that is in use will become free in the order of the lane's stream without a call
-   * at each free, or only after what was freed into the lane. An event is recorded for it too
-   * before the stream ends.
+   * Whether memory in use will become free in the order of the lane's stream without a call at each
+   * free, or only after the memory that was freed into the lane. Before the stream ends, an event
+   * is recorded for it, too.
    */
   isAwaited?(lane: number): boolean;
-  /** The stream of a lane has ended: whatever waits for that lane now waits for another. */
+  /** The stream of a lane has ended: everything that waits for that lane now waits for another. */
   redirect?(from: number, to: number): void;
 }
 
@@ -84,8 +84,8 @@ export class StreamOrdering implements StreamObserver {
   /** The device whose streams are served; `undefined` for all devices. */
   readonly #device: Device | undefined;
   /**
-   * By the slot of the stream: the lane for frees whose memory other streams may wait for, and the
-   * lane for memory held for the stream.
+   * By the slot of the stream: the lane for memory that other streams may take after a wait, and
+   * the lane for memory held for the stream.
    */
   readonly #shared: (StreamLane | undefined)[] = [];
   readonly #held: (StreamLane | undefined)[] = [];
@@ -93,7 +93,10 @@ export class StreamOrdering implements StreamObserver {
   readonly #byNumber = new Map<number, Lane>();
   /** Every lane of a stream that has not ended. */
   readonly #lanes = new Set<StreamLane>();
-  /** Lanes whose memory other streams cannot take: when last asked, their streams were still busy. */
+  /**
+   * Lanes whose memory other streams cannot take, because their streams were still busy when last
+   * queried.
+   */
   readonly #unshared = new LaneTurns();
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and the lanes that the pooling resource added. */
@@ -116,7 +119,7 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The lane that a stream takes from first, and that its frees without a fence go to.
+   * The lane from which a stream takes memory first, and to which its frees without a fence go.
    * @throws ArgumentTypeError, LifetimeError, ArgumentRangeError if `stream` is not a live stream
    * of a device that can access the memory.
    */
@@ -137,8 +140,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The lane that a stream's free memory is merged in: the one for memory that is held for it, once
-   * memory was freed there under `'off'`. Merged in the other lane, that would cost an event as soon as
+   * The lane in which a stream's free memory is merged. Once memory was freed under `'off'`, this is
+   * the lane for held memory: merged into the other lane, that memory would cost an event as soon as
    * another stream takes it.
    */
   mergingLaneOf(stream: Stream): StreamLane {
@@ -147,8 +150,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The lane of a stream for memory that serves only that stream until it is known to be idle,
-   * whatever the policy.
+   * The lane of a stream for memory that, under any policy, only this stream can use until it is
+   * known to be idle.
    */
   heldLaneOf(stream: Stream): StreamLane {
     return this.#lane(stream.identity, true);
@@ -166,7 +169,7 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Memory that is ordered on a stream is about to come into a common lane.
+   * To be called before memory that is ordered on a stream comes into a common lane.
    * @throws LifetimeError if the stream has ended, DriverError if no event can be recorded; the
    * state is then unchanged.
    */
@@ -182,9 +185,9 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Moves all free memory to a common lane without blocking, together with its events. Only memory
-   * held for streams other than `stream` that are not known to be idle stays where it is. Returns
-   * whether it moved any.
+   * Moves all free memory to a common lane without blocking, together with its events, except
+   * memory held for streams other than `stream` that are not known to be idle. Returns whether it
+   * moved any.
    */
   collect(into: CommonLane, stream?: Stream): boolean {
     const events: Event[] = [];
@@ -217,8 +220,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * The same, but if the event is refused, by the driver or as the stream is captured, it is recorded
-   * later, unless that may be too late.
+   * The same, but if the event is refused, by the driver or because the stream is captured, it is
+   * recorded later, unless that may be too late.
    */
   freedLater(lane: StreamLane): void {
     try {
@@ -233,10 +236,11 @@ export class StreamOrdering implements StreamObserver {
    * Applies the fence of a free, and returns the lane that now has the memory. `owner` is the owner
    * that the memory was allocated for.
    *
-   * A caller's event stands for the free only if the memory was allocated on the same stream.
-   * Memory of another stream may have come to this one after the record without cistern noticing:
-   * by the order of the legacy default stream, or by a wait that another library queued. The event
-   * then does not cover what the other stream did, so cistern records its own when one is needed.
+   * A caller's event covers the free only if the memory was allocated on the same stream.
+   * Otherwise, this stream may have been ordered after the other stream's uses only after the
+   * record, and without cistern noticing: by the order of the legacy default stream, or by a wait
+   * that another library queued. The event then does not cover those uses, so cistern records its
+   * own when it needs one.
    * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for
    * a disposed event.
    */
@@ -267,8 +271,8 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * A lane of another stream, or of none, that has a free block of `units` units and may be taken
-   * from; or -1. Only for memory with `laneWith`. Constant, however many streams there are: of the
-   * lanes whose memory was held back, only a few are looked at.
+   * from; or -1. Only for memory with `laneWith`. Takes constant time, however many streams there
+   * are, because it checks only a few of the lanes whose memory was held back.
    */
   laneWith(stream: Stream, units: number): number {
     this.#shareIdle(mostLookedAt);
@@ -306,14 +310,14 @@ export class StreamOrdering implements StreamObserver {
     const { isIdle } = from;
     if (!(from instanceof StreamLane) || this.#memory.join === undefined) this.#memory.transfer(number, lane.number);
     else if (this.#memory.join(number, lane.number)) this.#exchangeNumbers(lane, from);
-    // What depends on nothing needs no event.
+    // Memory that depends on nothing needs no event.
     if (!isIdle) lane.received();
   }
 
   /**
    * Moves more free memory that is available without blocking to a stream's merging lane: that of its
-   * other lane first, then that of another lane, after a wait for it. Returns whose memory it was, or
-   * `undefined` if there was none.
+   * other lane first, then that of another lane, after a wait for it. Returns which stream's memory
+   * it was, or `undefined` if there was none.
    */
   joinNext(stream: Stream): 'own' | 'others' | undefined {
     const lane = this.mergingLaneOf(stream);
@@ -331,8 +335,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Makes whoever takes memory of ended streams also wait for everything that another lane's memory
-   * depends on.
+   * Makes streams that take memory of ended streams also wait for everything that another lane's
+   * memory depends on.
    */
   orderEnded(number: number): void {
     this.#ended.dependOn(this.lane(number).cover());
@@ -357,9 +361,9 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Blocks until the device is idle if memory is held back for a stream that may be gone, on which
-   * no event can be recorded. Call it before `gather`. Host functions may run meanwhile. Returns
-   * whether it waited.
+   * Blocks until the device is idle if memory is held back for a stream on which no event can be
+   * recorded because it may already be destroyed. Call it before `gather`. Host functions may run
+   * meanwhile. Returns whether it waited.
    */
   synchronizeUnannounced(stream: Stream): boolean {
     const lanes = this.#heldBack(stream).filter((lane) => !lane.identity.announcesEnd);
@@ -369,8 +373,8 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Makes a stream wait for every lane with memory, including held ones, and moves all of it to one
-   * lane of that stream. With `leavesCaptured`, what needs an event that cannot be recorded while its
-   * stream is captured stays where it is.
+   * lane of that stream. With `leavesCaptured`, memory stays where it is if it needs an event that
+   * cannot be recorded because its stream is captured.
    */
   gather(stream: Stream, into: StreamLane, leavesCaptured = false): void {
     for (const number of this.laneNumbers()) {
@@ -393,20 +397,23 @@ export class StreamOrdering implements StreamObserver {
     return this.#shareIdle(mostQueried, stream);
   }
 
-  /** As `queryHeld`, but always asks all streams that memory is held for; linear in their number. */
+  /**
+   * As `queryHeld`, but always queries all streams that memory is held for, in time linear in their
+   * number.
+   */
   queryAllHeld(stream: Stream): boolean {
     return this.#shareIdle(Number.POSITIVE_INFINITY, stream);
   }
 
   /**
-   * Blocks until every stream that memory is held for is idle, so that all of it can be taken.
-   * Returns the number of those streams, without those that cannot be waited for as they are captured. Host functions may run meanwhile, so the caller's state
-   * must be consistent.
+   * Blocks until every stream that memory is held for is idle, so that all of the memory can be
+   * taken. Returns the number of those streams, not counting captured ones, which cannot be waited
+   * for. Host functions may run meanwhile, so the caller's state must be consistent.
    */
   synchronizeHeld(stream?: Stream): number {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
-      // A host function that ran during the wait before may have ended the stream.
+      // A host function that ran during the previous wait may have ended the stream.
       if (lane.hasEnded) continue;
       try {
         if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
@@ -435,7 +442,7 @@ export class StreamOrdering implements StreamObserver {
   streamEnded(identity: StreamIdentity, event: Event | undefined): void {
     for (const lane of this.#lanesOf(identity)) {
       const isAwaited = this.#memory.isAwaited?.(lane.number) === true;
-      // It is not known when the stream last used that memory.
+      // When the stream last used that memory is unknown.
       if (isAwaited) lane.freeUnrecorded();
       if (isAwaited || !this.#memory.isEmpty(lane.number)) {
         const lastEvent = lane.afterEnd(event);
@@ -515,9 +522,9 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Looks at some of the unshared lanes, in turns, and shares those whose memory is not held back
-   * any more. If a stream is given, the streams of the others are queried first. Returns whether
-   * there is one with memory.
+   * Checks some of the unshared lanes, in turns, and shares those whose memory is no longer held
+   * back. If a stream is given, first queries the lanes' streams. Returns whether it shared one
+   * with memory.
    */
   #shareIdle(most: number, asking?: Stream): boolean {
     const turns = this.#unshared;
@@ -544,7 +551,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Queries the stream of a lane if another stream could then take from the lane. */
   #becomesIdle({ number, identity, isHeldBack }: StreamLane, asking: Stream): boolean {
-    // A stream whose end is not announced may be gone.
+    // A stream whose end is not announced may already be destroyed.
     if (!isHeldBack || identity === asking.identity || !identity.announcesEnd || this.#memory.isEmpty(number)) return false;
     return identity.isIdle();
   }
@@ -570,7 +577,7 @@ export function assertFence(fence: DeallocationFence, stream: Stream): void {
 }
 
 function assertRecordedOn(event: Event, stream: Stream): void {
-  if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence is an event that is already disposed');
+  if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence must be a live event, got one that is already disposed');
   if (event.recordedOn === stream.identity.key) return;
   const found = event.recordedOn === undefined ? 'one that was never recorded' : 'one recorded on another stream';
   throw new ArgumentRangeError(`fence must be an event recorded on stream ${stream.id}, got ${found}`, 'ERR_INVALID_ARG_VALUE');

@@ -21,7 +21,7 @@ export class AddressMap {
   #keys: Float64Array;
   #values: Int32Array;
   #mask: number;
-  /** Shifting a hash right by this leaves as many bits as a cell number has. */
+  /** Shifting a hash right by this leaves a cell number. */
   #shift: number;
   #count = 0;
   /** The cell that `get` found last: a removal usually follows a look-up of the same address. */
@@ -152,7 +152,7 @@ export class AddressMap {
 /**
  * Blocks start at least 256 bytes apart, so the low eight bits carry no information. The topmost
  * bits of the product (Fibonacci hashing) are far apart for neighbouring addresses and for most
- * other series, which halves the cost of a map whose addresses were handed out in sequence.
+ * other series, which halves the cost of a map whose addresses were allocated in sequence.
  */
 function home(address: number, shift: number): number {
   return Math.imul((address * (1 / 256)) | 0, 0x9e3779b1) >>> shift;

@@ -1,6 +1,6 @@
 /**
- * Groups of blocks, each block in at most one: what one scope has allocated, so that the end of the
- * scope finds exactly its blocks.
+ * Groups of blocks; each block is in at most one. A group has the blocks that one scope has
+ * allocated, so that the end of the scope finds exactly these.
  *
  * Data structure. A group is a doubly linked list, the latest block first; the links are in one
  * typed array, at the offsets of the blocks' records in `BlockLists`. The numbers of removed groups
@@ -15,7 +15,7 @@
 import { blockFields } from './block-lists.js';
 import { none } from './blocks.js';
 
-// A record is as long as the block's, although it needs one field less.
+// A record is as long as that of the block, although it needs one field less.
 const groupField = 0;
 const previousField = 1;
 const nextField = 2;

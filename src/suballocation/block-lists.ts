@@ -9,8 +9,8 @@
  *
  * Data structure. Each size that a block has gets a number (its class); when the last block of a
  * size goes, its number is free for the next new size. A free block is in one doubly linked list,
- * by lane and class. The block freed last is taken first, since it is the likeliest to be in a CPU
- * or GPU cache.
+ * by lane and class. The block freed last is taken first, because it is the most likely to be in a
+ * CPU or GPU cache.
  *
  *     classes   4 KiB -> 0    1 MiB -> 1    6 MiB -> 2
  *     lane 0    heads [ a -> b | . | c ]
@@ -35,11 +35,11 @@ export const blockFields = 4;
 const fields = blockFields;
 const classField = 0;
 /**
- * The lane of a free block; `~slack` of a used one, where slack is the number of bytes that nobody
- * asked for, less than 2 GiB; or `spareMark`.
+ * The lane of a free block; `~slack` of a used one, where slack is the number of its bytes that
+ * were not requested, less than 2 GiB; or `spareMark`.
  */
 const stateField = 1;
-/** Of a free block: the one before it in its list. Of a used block: its owner. */
+/** In a free block: the one before it in its list. In a used block: its owner. */
 const previousField = 2;
 const nextField = 3;
 
@@ -103,8 +103,8 @@ export class BlockLists {
 
   /**
    * Takes a free block of exactly `bytes` bytes, a multiple of 256, out of a lane. Returns its
-   * address, or -1. `slack` is the number of its bytes that nobody asked for. `owner` is any 32-bit
-   * number; `ownerOf` returns it.
+   * address, or -1. `slack` is the number of its bytes that were not requested. `owner` is any
+   * 32-bit number; `ownerOf` returns it.
    */
   allocate(bytes: number, slack: number, lane: number, owner = none): number {
     const block = this.take(bytes, slack, lane, owner);
@@ -167,7 +167,7 @@ export class BlockLists {
     return this.#classBytes[this.#blocks[block + classField] as number] as number;
   }
 
-  /** The bytes that were asked for when a used block was allocated. */
+  /** The requested bytes of a used block. */
   askedBytes(block: number): number {
     return this.blockBytes(block) - ~(this.#blocks[block + stateField] as number);
   }

@@ -23,8 +23,8 @@ export interface BlockView {
 }
 
 /**
- * The bytes of a block that has room for a request: blocks begin at multiples of 256, so an aligned
- * address in one may lie up to `alignment - 256` further on.
+ * The bytes of a block that has room for a request. Blocks begin at multiples of 256, so the first
+ * aligned address may be up to `alignment - 256` bytes after the start.
  */
 export function leastBlockBytes(bytes: number, alignment: number): number {
   return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;

@@ -1,17 +1,17 @@
 /**
- * Whole blocks in lanes, some of them in chains that a cursor hands out. The index of a bump
- * allocator for several streams.
+ * Whole blocks in lanes; a cursor allocates from those in chains. The index of a bump allocator for
+ * several streams.
  *
  * Data structure. Free blocks are in the lists of their lane, as in `BlockLists`; a used block is
- * in exactly one chain. Every lane that somebody allocates for has a chain. A chain also notes the
- * other lanes on which some of its memory was freed: that memory must not be reused before waiting
- * for those lanes.
+ * in exactly one chain. Every lane with allocations has a chain. A chain also notes the other lanes
+ * on which some of its memory was freed, because that memory must not be reused before a wait for
+ * those lanes.
  *
  *     lane 1   free [ 2 MiB ]   chain [ 2 MiB ][ 4 MiB | cursor ]   awaits lane 2
  *     lane 2   free [ ]         chain [ 2 MiB | cursor ]
  *
  * When the stream of a lane ends, its chain moves to the lane of ended streams and serves no more
- * allocations. It goes when its last block goes.
+ * allocations. It is removed with its last block.
  *
  * Invariants: the used blocks are exactly those of the chains; a chain without a block is the
  * current one of its lane, and awaits nothing.
@@ -41,7 +41,7 @@ export interface BumpBlock extends Segment {
   readonly number: number;
 }
 
-/** A position of a chain's cursor: where it was, or where it must go. */
+/** A position of a chain's cursor. */
 export interface BumpPosition {
   readonly chain: BumpChain;
   readonly blockCount: number;
@@ -81,12 +81,12 @@ export class BumpChains extends BlockLists {
     chain.cursor.addBlock(address, bytes);
   }
 
-  /** The bytes handed out from all chains. */
+  /** The bytes allocated from all chains. */
   get usedBytes(): number {
     return [...this.#chains].reduce((sum, { cursor }) => sum + cursor.usedBytes, 0);
   }
 
-  /** The cursor positions of the chains that have handed something out. */
+  /** The cursor positions of the chains with allocations. */
   positions(): BumpPosition[] {
     return [...this.#chains]
       .filter(({ cursor }) => cursor.isUsed)
@@ -106,9 +106,9 @@ export class BumpChains extends BlockLists {
   }
 
   /**
-   * Where the cursors must go to free everything that was handed out since `positions`; unchanged
-   * chains are left out. A chain that becomes empty may keep its first block if it is the current
-   * one of its lane.
+   * The cursor positions that free everything allocated since `positions`; unchanged chains are
+   * left out. A chain that becomes empty may keep its first block if it is the current one of its
+   * lane.
    */
   stepsBackTo(positions: readonly BumpPosition[], keepsFirstBlock: boolean): BumpPosition[] {
     const steps: BumpPosition[] = [];
@@ -121,7 +121,7 @@ export class BumpChains extends BlockLists {
     return steps;
   }
 
-  /** Where the cursors must go to free blocks of which nothing is handed out. */
+  /** The cursor positions that free blocks without allocations. */
   stepsOutOfUnusedBlocks(): BumpPosition[] {
     return this.stepsBackTo([], false).filter(({ chain }) => !chain.cursor.isUsed);
   }

@@ -1,13 +1,12 @@
 /**
- * Hands out the bytes of whole blocks one after another, and takes them back only in the reverse
- * order.
+ * Allocates the bytes of whole blocks one after another, and frees them only in the reverse order.
  *
  * Purpose. Bump allocation for one stream: an allocation advances the cursor, a single free does
  * nothing, and a rewind moves the cursor back over everything handed out since. This file knows
  * integers only.
  *
  * Data structure. A chain of blocks in the order in which they were added. The cursor is in the
- * last one; the rest that it left in the others is lost until a rewind goes back before it.
+ * last one. The unused ends of the others are lost until a rewind goes back before them.
  *
  *     block 0   [ handed out ................ | lost ]
  *     block 1   [ handed out . | lost ............... ]
@@ -81,8 +80,8 @@ export class BumpCursor {
   }
 
   /**
-   * Whether the last block handed a range out, as far as the cursor can tell: as one allocation or
-   * several.
+   * Whether a range was allocated from the last block, as one allocation or several, as far as the
+   * cursor can tell.
    */
   isLive(address: number, bytes: number): boolean {
     return address >= this.#start && address + bytes <= this.#top && (address & (ALLOCATION_ALIGNMENT - 1)) === 0;
@@ -99,7 +98,7 @@ export class BumpCursor {
   }
 
   /**
-   * Moves the cursor back to where it was when the chain had `blockCount` blocks and its top was
+   * Moves the cursor back to its position when the chain had `blockCount` blocks and its top was
    * `top` (0 for no blocks). Returns the starts of the blocks that it removes.
    */
   rewind(blockCount: number, top: number): readonly number[] {
@@ -116,7 +115,7 @@ export class BumpCursor {
     return givenUp;
   }
 
-  /** Where the handed-out part of a block ends. Blocks are numbered from 0. */
+  /** The end of the allocated part of a block. Blocks are numbered from 0. */
   topOf(block: number): number {
     return block === this.#starts.length - 1 ? this.#top : (this.#tops[block] as number);
   }

@@ -3,8 +3,8 @@
  * neighbours when they are freed. The structure lives in WebAssembly (`assembly/`), which changes it
  * at half the cost; this class calls it, and reads it to list and to validate blocks.
  *
- * Purpose. A pooling resource (a pool, an arena) splits what it got from its upstream (segments)
- * into blocks of any size. A lane is a set of free blocks that are searched together; the
+ * Purpose. A pooling resource (a pool, an arena) splits memory from its upstream (segments) into
+ * blocks of any size. A lane is a set of free blocks that are searched together; the
  * stream-ordering layer gives every stream its own lanes. This file knows integers only: addresses,
  * sizes, lane numbers.
  *
@@ -82,20 +82,20 @@ import { indexModule } from './index-module.js';
 
 export { maximumUnits, unitBits };
 
-/** Bytes of one unit, 2^unitBits: the alignment of every block. As a literal, it is put in place of the name. */
+/** Bytes of one unit, 2^unitBits: the alignment of every block. A literal, so that compilers can inline it. */
 export const unitBytes = 256;
 
 const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBlockOf } = indexModule;
 
 let doubles = new Float64Array(memory.buffer);
 
-/** The linear memory, which is another one after it has grown. */
+/** A view of the linear memory, whose buffer is replaced when it grows. */
 function linearDoubles(): Float64Array {
   if (doubles.buffer !== memory.buffer) doubles = new Float64Array(memory.buffer);
   return doubles;
 }
 
-/** Where an area for so many numbers begins among the doubles. */
+/** The index of the first double of an area for `count` numbers. */
 function areaFor(count: number): number {
   const area = indexModule.numbersFor(count);
   if (area === 0) throw outOfMemory();
@@ -114,7 +114,7 @@ const collected = new FinalizationRegistry<number>((index) => indexModule.destro
 
 export class FreeSpaceIndex {
   readonly #index: number;
-  /** The size of every block, or what it is a multiple of. */
+  /** The size of every block, or a divisor of it. */
   #granuleBytes = unitBytes;
   /** The bytes of a page, if segments grow in place. */
   #pageBytes = 0;
@@ -126,9 +126,9 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Keeps up to 16 freed blocks of at most 1 MiB as they are, for requests of exactly their sizes, while
-   * such requests come; the default is to watch first whether they do. Whatever looks at free blocks other
-   * than to allocate one coalesces them first.
+   * Keeps up to 16 freed blocks of at most 1 MiB whole, for requests of exactly their sizes, while such
+   * requests come. By default, it first watches whether they do. Every other operation on free blocks than
+   * an allocation coalesces them first.
    */
   useQuickLists(isAtOnce = false): void {
     indexModule.useQuickLists(this.#index, isAtOnce);
@@ -140,8 +140,8 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Lets segments grow in place: one that is added becomes part of those that it touches, so that
-   * blocks coalesce across, and any pages that are free can be removed. `pageBytes` is a power of two.
+   * Lets segments grow in place: an added segment becomes part of those that it touches, so that
+   * blocks coalesce across them, and any free pages can be removed. `pageBytes` is a power of two.
    * Adding then takes time in proportion to the segments, and removing to the blocks.
    */
   growInPlace(pageBytes: number): void {
@@ -160,21 +160,21 @@ export class FreeSpaceIndex {
     return indexModule.isEmpty(this.#index, lane) === 1;
   }
 
-  /** Says whether `laneWith` and `fullLane` find a lane. They do not find a new one. */
+  /** Sets whether `laneWith` and `fullLane` can find a lane. They cannot find a new lane. */
   share(lane: number, isShared: boolean): void {
     indexModule.shareLane(lane, isShared);
   }
 
   /**
-   * A shared lane that has a free block of `units` units, other than two lanes; or -1. Takes the
-   * lane with the smallest class of blocks. In the request's own class, only a few lanes are
-   * examined.
+   * A shared lane, other than these two, that has a free block of `units` units; or -1. Chooses the
+   * lane with the smallest class of blocks, and examines only a few lanes in the request's own
+   * class.
    */
   laneWith(units: number, own: number, second: number): number {
     return indexModule.laneWith(this.#index, units, own, second) || none;
   }
 
-  /** A shared lane that is not empty, other than two lanes; one with the largest class of blocks. Or -1. */
+  /** A shared lane, other than these two, with the largest class of blocks; or -1 if all are empty. */
   fullLane(own: number, second: number): number {
     return indexModule.fullLane(this.#index, own, second) || none;
   }
@@ -224,7 +224,7 @@ export class FreeSpaceIndex {
 
   /**
    * Takes `units` units (at least 1) from a lane's free blocks and returns the address, or -1 if no
-   * block of the lane is large enough. `slack` is the number of bytes that nobody asked for, less
+   * block of the lane is large enough. `slack` is the number of bytes that were not requested, less
    * than 2 GiB. `owner` is any 32-bit number; `ownerOf` returns it.
    */
   allocate(units: number, slack: number, lane: number, owner: number = none): number {
@@ -233,7 +233,9 @@ export class FreeSpaceIndex {
     return address;
   }
 
-  /** Lets every `allocate` take from a lane what its own lane does not have. There is one such lane at most. */
+  /**
+   * Lets every `allocate` also take blocks from this lane if its own has none. There is at most one such lane.
+   */
   openLane(lane: number | undefined): void {
     indexModule.openLane(this.#index, lane ?? 0);
   }
@@ -248,12 +250,15 @@ export class FreeSpaceIndex {
     indexModule.keepReserve(this.#index, lane, largestFit, plentyBytes / unitBytes);
   }
 
-  /** Whether a lane has a block of `units` units, or little more: as `allocate` takes when memory is scarce. */
+  /**
+   * Whether a lane has a block of `units` units, or only slightly more, as `allocate` accepts when memory is
+   * scarce.
+   */
   hasClose(units: number, lane: number): boolean {
     return indexModule.hasClose(this.#index, units, lane) === 1;
   }
 
-  /** Whether more is used than what `keepReserve` called plenty. */
+  /** Whether more than `plentyBytes` of `keepReserve` are used. */
   get isScarce(): boolean {
     return indexModule.isScarce(this.#index) === 1;
   }
@@ -295,12 +300,12 @@ export class FreeSpaceIndex {
     return usedBlock(this.#index, address) || none;
   }
 
-  /** The used block that starts at an address, if so many bytes were asked for; or -1. */
+  /** The used block that starts at an address, if it was requested with `bytes` bytes; or -1. */
   usedBlockOf(address: number, bytes: number): number {
     return usedBlockOf(this.#index, address, bytes) || none;
   }
 
-  /** The bytes that were asked for when a used block was allocated. */
+  /** The requested bytes of a used block. */
   askedBytes(block: number): number {
     return askedBytes(block);
   }
@@ -316,16 +321,17 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Frees the used block that starts at an address, if so many bytes, a number of 32 bits, were asked for.
-   * Returns whether it did.
+   * Frees the used block that starts at an address, if it was requested with `bytes` bytes, a 32-bit
+   * number. Returns whether it did.
    */
   freeAt(address: number, bytes: number, lane: number): boolean {
     return freeAt(this.#index, address, bytes, lane) === 1;
   }
 
   /**
-   * Puts addresses for many sizes in bytes, at most 2^23, in the same places, up to the first that finds no block.
-   * Returns how many. Does none if any size is not a whole number from 1 to 2^31 - 256.
+   * Allocates blocks for up to 2^23 sizes in bytes, up to the first for which there is none, and writes their
+   * addresses to the same places. Returns how many. Allocates none if any size is not a whole number from 1 to
+   * 2^31 - 256.
    */
   allocateMany(sizes: Float64Array, addresses: Float64Array, lane: number, owner: number): number {
     const area = areaFor(2 * sizes.length); // so that `freeMany` can undo it
@@ -337,15 +343,18 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * The place of the first of many addresses, at most 2^23, at which no block is used with its size, or which comes
-   * twice; or -1. Address 0 is skipped.
+   * The place of the first of up to 2^23 addresses that has no used block of its size, or occurs twice; or -1.
+   * Address 0 is skipped.
    */
   firstUnused(addresses: Float64Array, sizes: Float64Array): number {
     writePairs(addresses, sizes);
     return indexModule.firstUnused(this.#index, addresses.length);
   }
 
-  /** Frees the blocks at many addresses into a lane; none if `firstUnused` finds one. Returns what that does. */
+  /**
+   * Frees the blocks at many addresses into a lane, or none if `firstUnused` finds one. Returns the result of
+   * `firstUnused`.
+   */
   freeMany(addresses: Float64Array, sizes: Float64Array, lane: number): number {
     writePairs(addresses, sizes);
     return indexModule.freeMany(this.#index, addresses.length, lane);
@@ -358,8 +367,8 @@ export class FreeSpaceIndex {
 
   /**
    * Moves the free blocks of the lane that has fewer to the other, coalescing neighbours. Returns
-   * whether the lanes have changed places: what was `from` is then the lane with all of the memory
-   * for whoever had `to`, and the other way round. Linear in the number of blocks that move.
+   * whether the lanes have changed places: the user of `to` must then use the lane `from`, which
+   * has all of the memory, and vice versa. Linear in the number of blocks that move.
    */
   join(from: number, to: number): boolean {
     return indexModule.join(this.#index, from, to) === 1;
@@ -479,7 +488,7 @@ export class FreeSpaceIndex {
     }
   }
 
-  /** What is in a quick list is free, and not in use. */
+  /** Checks that blocks in quick lists are free. */
   #validateQuickLists(read: Reader): void {
     if (read.word(this.#index, quickModeField) !== quickKeeping) return;
     for (let field = quickListsField; field < quickListsField + quickListsBytes; field += 4) {

@@ -5,14 +5,14 @@
  */
 import { indexBinary } from './index-binary.js';
 
-/** What is used of the global object; the type definitions of Node leave it to those of browsers. */
+/** The used part of the global object, which only the type definitions of browsers declare. */
 declare const WebAssembly: {
   readonly Module: new (bytes: Uint8Array) => object;
   readonly Instance: new (module: object) => { readonly exports: unknown };
 };
 
 interface IndexModule {
-  /** The buffer is another one after the memory has grown. */
+  /** The buffer is replaced when the memory grows. */
   readonly memory: { readonly buffer: ArrayBuffer };
   /** Returns 0 if there is no memory. */
   createIndex(): number;

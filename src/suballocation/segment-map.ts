@@ -2,8 +2,8 @@
  * Finds the segment that contains an address, or that shares bytes with a range, among segments that
  * do not overlap.
  *
- * Purpose. A free in a bump allocator names an address anywhere in a segment; and what an upstream
- * hands out must not overlap what it handed out before. This file knows integers only.
+ * Purpose. A free in a bump allocator names an address anywhere in a segment, and memory from an
+ * upstream must not overlap memory that it allocated before. This file knows integers only.
  *
  * Data structure. One map for each binary order of size. A segment of at least 2^order bytes, but
  * less than twice that, is in the map of its order, under the cell of 2^order bytes that it starts
