@@ -14,6 +14,7 @@ import {
   Device,
   DeviceBuffer,
   Event,
+  failCall,
   type Graph,
   GraphMemoryResource,
   KiB,
@@ -21,6 +22,7 @@ import {
   MiB,
   type OrderChecker,
   PassThroughAdaptor,
+  PoolMemoryResource,
   StatisticsResourceAdaptor,
   Stream,
   set,
@@ -59,6 +61,11 @@ function captured(graphs: GraphMemoryResource, bytes: number, value: number, nam
     graphs.deallocate(pointer, bytes, on);
   };
   return graphs.capture(on, record, { name });
+}
+
+function launchOnce(graph: Graph, on = stream): void {
+  using exec = graph.instantiate();
+  exec.launch(on);
 }
 
 /** Calls a function the next time that the upstream is asked for memory, or gets some back. */
@@ -240,6 +247,105 @@ describe('a call of the upstream', () => {
     expect(upstream.statistics().bytes.current).toBe(0);
     graphs.dispose();
   });
+});
+
+describe('memory that cannot go back yet, since nothing can be ordered after its last use', () => {
+  let pool: PoolMemoryResource;
+
+  beforeEach(() => {
+    pool = new PoolMemoryResource(upstream);
+  });
+
+  afterEach(() => {
+    Device.get().synchronizeSync();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+    pool.dispose();
+  });
+
+  /** Uses all of the pool's free memory on the other stream. */
+  function reuse(): void {
+    const pointers = [1, 2, 3].map(() => pool.allocate(4 * KiB, other));
+    for (const pointer of pointers) set(pointer, 9, 1, 4 * KiB, other);
+    for (const pointer of pointers) pool.deallocate(pointer, 4 * KiB, other);
+  }
+
+  for (const deallocationEvents of ['deferred', 'off'] as const) {
+    test(`goes back after the capture of the stream of the last launch, under ${deallocationEvents}`, () => {
+      const graphs = new GraphMemoryResource(pool, { deallocationEvents });
+      const graph = graphs.capture(stream, () => set(graphs.kept.allocate(4 * KiB, stream), 1, 1, 4 * KiB, stream));
+      const rest = captured(graphs, 4 * KiB, 2, 'rest');
+      const exec = graph.instantiate();
+      using hold = stream.hold();
+      exec.launch(stream);
+      stream.beginCapture();
+      exec.dispose();
+      graph.dispose();
+      expect(() => graphs.dispose()).toThrow(code('ERR_CISTERN_CAPTURING'));
+      expect(graphs.reservedBytes).toBe(8 * KiB);
+      reuse();
+      stream.endCapture().dispose();
+      hold.release();
+      graphs.dispose();
+      rest.dispose();
+      expect(graphs.reservedBytes).toBe(0);
+      reuse();
+    });
+  }
+
+  test('goes back at the next trim', () => {
+    using graphs = new GraphMemoryResource(pool, { deallocationEvents: 'deferred' });
+    const graph = graphs.capture(stream, () => set(graphs.kept.allocate(4 * KiB, stream), 1, 1, 4 * KiB, stream));
+    launchOnce(graph);
+    stream.beginCapture();
+    graph.dispose();
+    expect(graphs.reservedBytes).toBe(4 * KiB);
+    stream.endCapture().dispose();
+    expect(graphs.trim(other)).toBe(4 * KiB);
+    reuse();
+  });
+
+  test('goes back in order if the driver refused an event', () => {
+    const graphs = new GraphMemoryResource(pool, { deallocationEvents: 'deferred' });
+    const graph = captured(graphs, 4 * KiB, 1);
+    using hold = stream.hold();
+    launchOnce(graph);
+    failCall('cuEventRecord', 1, 999);
+    graphs.dispose();
+    graph.dispose();
+    reuse();
+    hold.release();
+  });
+
+  for (const resource of ['kept', 'shared'] as const) {
+    test(`stays while a buffer in it cannot be freed, which then can (${resource})`, () => {
+      const graphs = new GraphMemoryResource(pool);
+      let output: DeviceBuffer | undefined;
+      const record = () => {
+        output = new DeviceBuffer(4 * KiB, { resource: resource === 'kept' ? graphs.kept : graphs, stream });
+      };
+      const graph = graphs.capture(stream, record);
+      const buffer = output as unknown as DeviceBuffer;
+      buffer.setStream(other);
+      using hold = other.hold();
+      set(buffer.ptr, 2, 1, 4 * KiB, other);
+      other.beginCapture();
+      expect(() => buffer.dispose()).toThrow(code('ERR_CISTERN_CAPTURING'));
+      graph.dispose();
+      expect(buffer.isDisposed).toBe(false);
+      expect(graphs.statistics().graphs).toHaveLength(1);
+      expect(graphs.trim(stream)).toBe(0);
+      if (resource === 'shared') expect(() => graphs.dispose()).toThrow(code('ERR_CISTERN_CAPTURING'));
+      expect(graphs.reservedBytes).toBe(4 * KiB);
+      other.endCapture().dispose();
+      hold.release();
+      if (resource === 'kept') captured(graphs, 4 * KiB, 1).dispose();
+      else graphs.dispose();
+      expect(buffer.isDisposed).toBe(true);
+      expect(graphs.statistics().graphs).toEqual([]);
+      graphs.dispose();
+      expect(graphs.reservedBytes).toBe(0);
+    });
+  }
 });
 
 describe('what graphs share', () => {

@@ -1,4 +1,4 @@
-import { alreadyFreed, CisternError, formatPointer, wrongSize } from '../../basics/errors.js';
+import { alreadyFreed, CisternError, formatPointer, throwFirst, wrongSize } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import {
   assertAlignment,
@@ -17,7 +17,7 @@ import type { Graph } from '../../driver/graphs/graph.js';
 import { assertAwake } from '../../driver/memory/asleep.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
-import { markAsTaker, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
+import { markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
 import {
   assertFallback,
   type DeallocationEventsOption,
@@ -217,6 +217,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   readonly #order: LaunchOrder;
   readonly #region: GraphRegion;
   readonly #graphs = new Set<CapturedMemory>();
+  /** Graphs whose memory cannot go yet, and why it is to go: a buffer in it cannot be freed. */
+  readonly #unended = new Map<CapturedMemory, string>();
   readonly #owned = new Map<DevicePointer, Owned[]>();
   readonly #requests = new CapturedRequests();
   readonly #learnt = new Map<string, Learnt>();
@@ -401,6 +403,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.assertLive('trim');
     assertStream(stream, 'trim');
     this.#assertIdle('trim');
+    this.#endAgain();
     const needed = new Map<DevicePointer, number>();
     for (const { usedBytes } of this.#graphs) {
       for (const [address, bytes] of usedBytes) needed.set(address, Math.max(needed.get(address) ?? 0, bytes));
@@ -444,13 +447,16 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   /**
    * Ends the memory of every graph, which can then no longer be launched, and gives it back after their last
    * launch. Buffers in it are disposed. What the fallback served stays allocated there. A second call does
-   * nothing, unless the upstream refused something.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) within a capture; what the upstream throws
+   * nothing, unless something was refused.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) within a capture; (`ERR_CISTERN_CAPTURING`) while a stream is
+   * captured on which a graph was launched last, or a buffer in its memory is used: what must come after that stays, and
+   * the call can be repeated; what the upstream throws
    */
   override [Symbol.dispose](): void {
     this.#assertIdle('dispose', true);
     this.isDisposed = true;
     for (const memory of [...this.#graphs]) memory.end();
+    throwFirst(this.#endAgain().map(({ error }) => error));
     this.#region[Symbol.dispose]();
     this.#order[Symbol.dispose]();
   }
@@ -593,9 +599,17 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#learnt.set(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
   }
 
-  /** The memory of a graph goes. */
-  #ended(memory: CapturedMemory, reason: string): void {
-    this.#takeBack(memory, reason);
+  /**
+   * The memory of a graph goes, unless a buffer in it refuses to: then all of it stays, and it goes later. Returns
+   * the refusals.
+   */
+  #ended(memory: CapturedMemory, reason: string): RefusedFree[] {
+    const refused = this.#takeBack(memory, reason);
+    if (refused.length > 0) {
+      this.#unended.set(memory, reason);
+      return refused;
+    }
+    this.#unended.delete(memory);
     this.#graphs.delete(memory);
     for (const segment of memory.kept) this.#region.giveBack(segment);
     for (const [pointer, all] of this.#owned) {
@@ -603,21 +617,33 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       if (others.length === 0) this.#owned.delete(pointer);
       else if (others.length < all.length) this.#owned.set(pointer, afterEndOf(memory, all, others));
     }
+    return refused;
   }
 
-  /** Makes buffers in the memory of a graph give it up. */
-  #takeBack(memory: CapturedMemory, reason: string): void {
+  /** The memory of graphs whose end was refused goes, if it can. Returns the refusals. */
+  #endAgain(): RefusedFree[] {
+    return [...this.#unended].flatMap(([memory, reason]) => this.#ended(memory, reason));
+  }
+
+  /** Makes buffers in the memory of a graph give it up. Returns the refusals. */
+  #takeBack(memory: CapturedMemory, reason: string): RefusedFree[] {
     const { rememberedBefore: since, rememberedLast } = memory;
-    const has = (pointer: DevicePointer, number: number) => number <= rememberedLast && this.#isOf(memory, pointer);
+    // What other graphs have there was remembered later; so was what could not be freed once.
+    const isAlone = (pointer: DevicePointer) => this.#owned.get(pointer)?.every((each) => each.memory === memory) === true;
+    const has = (pointer: DevicePointer, number: number) => this.#isOf(memory, pointer) && (number <= rememberedLast || isAlone(pointer));
     this.#ending = memory;
-    takeBack({ by: this, since, reason, has });
-    this.#ending = undefined;
+    try {
+      return takeBack({ by: this, since, reason, has });
+    } finally {
+      this.#ending = undefined;
+    }
   }
 
-  /** Plans the captures of a name, and takes the memory for one. */
+  /** Plans the captures of a name, and takes the memory for one. What could not go back before goes first. */
   #begin(name: string, { identity }: Stream): { plan: PlanWithPredecessors | undefined; capture: CaptureMemory } {
     this.#isBeginning = true;
     try {
+      this.#endAgain();
       const plan = this.#planOf(name);
       return { plan, capture: this.#obtain(() => new CaptureMemory(identity, this.#region, this.#requests, plan)) };
     } finally {

@@ -86,11 +86,12 @@ export class GraphRegion {
     return segment;
   }
 
-  /** Gives extents back, apart from the first bytes of each that are still needed. Returns the bytes that went. */
+  /** Gives extents back, and what could not go back before, apart from the first bytes of each that are still needed. Returns the bytes that went. */
   shrink(needed: ReadonlyMap<DevicePointer, number>): number {
     const before = this.reservedBytes;
     const kept: Segment[] = [];
-    const given: Segment[] = [];
+    const given = this.#refused;
+    this.#refused = [];
     for (const extent of this.#extents) {
       const bytes = needed.get(extent.address) ?? 0;
       const rest = bytes === 0 ? 0 : this.#endOf(extent, bytes);
@@ -114,15 +115,11 @@ export class GraphRegion {
     return { address, bytes };
   }
 
-  /** Gives memory back, after every launch so far. If the upstream refuses, it is tried again later. */
+  /** Gives memory back, after every launch so far. If that is refused, `shrink` and the end try again. */
   giveBack(segment: Segment): void {
-    this.reservedBytes -= segment.bytes;
     try {
-      const stream = this.#ownStream();
-      this.#order.order(stream);
-      this.#calling(() => noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream));
+      this.#return(segment);
     } catch {
-      this.reservedBytes += segment.bytes;
       this.#refused.push(segment);
     }
   }
@@ -143,7 +140,7 @@ export class GraphRegion {
     this.#isFresh = false;
   }
 
-  /** Tries again to give back what was refused, and ends. Throws what the upstream throws. */
+  /** Tries again to give back what was refused, and ends. Throws why it is refused once more. */
   [Symbol.dispose](): void {
     this.shrink(new Map());
     if (this.#refused.length > 0) this.#retry();
@@ -209,12 +206,26 @@ export class GraphRegion {
 
   /** Gives back what was refused. Throws the first refusal. */
   #retry(): void {
-    while (this.#refused.length > 0) {
-      const segment = this.#refused[0] as Segment;
+    for (let segment = this.#refused.pop(); segment !== undefined; segment = this.#refused.pop()) {
+      try {
+        this.#return(segment);
+      } catch (error) {
+        this.#refused.push(segment);
+        throw error;
+      }
+    }
+  }
+
+  /** Gives memory back, after every launch so far. */
+  #return({ address, bytes }: Segment): void {
+    this.reservedBytes -= bytes;
+    try {
       const stream = this.#ownStream();
-      this.#calling(() => noteFree(this.#upstream.deallocate(segment.address, segment.bytes, stream), this.#upstream));
-      this.#refused.shift();
-      this.reservedBytes -= segment.bytes;
+      this.#order.order(stream);
+      this.#calling(() => noteFree(this.#upstream.deallocate(address, bytes, stream), this.#upstream));
+    } catch (error) {
+      this.reservedBytes += bytes;
+      throw error;
     }
   }
 
