@@ -32,7 +32,8 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
  * RecordedRun.damage} says where it is. The same goes for an RMM log that ends in the middle of a
- * row or whose gzip data ends early; an invalid row is an error. Records that a newer cistern wrote, of
+ * row, or may do so because its last row has no newline and a stream that may go on, or whose gzip data
+ * ends early; an invalid row is an error. Records that a newer cistern wrote, of
  * kinds that this one does not know, are left out and counted in {@link
  * RecordedRun.skippedRecordCount}. The events are not checked against
  * each other: a free may name memory that is not live.

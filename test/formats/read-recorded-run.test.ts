@@ -122,6 +122,39 @@ describe('an RMM log read as a run', () => {
     expect(run.damage?.fault).toMatch(/^the log ends in the middle of a row: has 2 fields/);
   });
 
+  const last = (stream: string) => `1,00:00:00.000000,allocate,0x200,5,${stream}`;
+  const earlier = (...streams: readonly string[]) => streams.map((stream, i) => `1,00:00:00.000000,allocate,0x${i + 1}00,5,${stream}`);
+
+  test.each([
+    ['0x55d0', [], 0],
+    ['0x55d0', ['0x55d0c8b2a3c0'], 1],
+    ['0x1', ['0x1', '0x1b3f0c0'], 2],
+    ['0', ['0', '0x55d0c8b2a3c0'], 2],
+    ['0', [], 0],
+  ])('is read up to a last row without a newline whose stream may go on after %s, after %j', async (stream, streams, eventCount) => {
+    const text = logText(...earlier(...streams), last(stream));
+    expect((await readText(text)).eventCount).toBe(eventCount + 1);
+    const run = await readText(text.slice(0, -1));
+    expect(run.eventCount).toBe(eventCount);
+    expect(run.damage).toEqual({
+      offset: text.lastIndexOf(last(stream)),
+      fault: `the log ends in the middle of a row: it has no newline, and its stream may go on after "${stream}"`,
+      isTruncation: true,
+    });
+    await expect(readAllocationLog(pieces(Buffer.from(text.slice(0, -1))))).rejects.toThrow(InvalidLogError);
+  });
+
+  test.each([
+    ['0x0', []],
+    ['0x55d0', ['0x55d0', '0x7f10']],
+    ['0', ['0']],
+    ['0x55d0\r', []],
+  ])('is read to the end of a last row without a newline whose stream is plainly whole: %j, after %j', async (stream, streams) => {
+    const run = await readText(logText(...earlier(...streams), last(stream)).slice(0, -1));
+    expect([run.eventCount, run.damage]).toEqual([streams.length + 1, undefined]);
+    expect(run.streams).toEqual([...new Set([...streams, stream.trim()])]);
+  });
+
   test('is read up to the point at which its gzip data ends early', async () => {
     const rows = Array.from({ length: 100_000 }, (_, i) => row('allocate', i + 1, (i * 7919) % 65_521));
     const compressed = gzipSync(logText(...rows));

@@ -96,8 +96,12 @@ export class LogParser {
   }
 
   /**
-   * Reads the last line if it has no newline. Returns its fault if the log seems to end in the
+   * Reads the last line if it has no newline. Returns its fault if the log ends, or may end, in the
    * middle of a row.
+   *
+   * RMM writes each row at once, with its newline, and so does cistern: a row without one was cut off, or a
+   * person or a tool removed the newline. A row cut within its stream has the form of a row with another
+   * stream, so it counts only if its stream is plainly whole.
    * @throws InvalidLogError if the log is empty or its last line is invalid.
    */
   finish(): string | undefined {
@@ -106,11 +110,16 @@ export class LogParser {
     const line = Buffer.concat([this.#carry, Uint8Array.of(newline)]);
     const isRow = this.#line > 1;
     const { offset } = this;
+    const text = line.toString('utf8').trimEnd();
+    const stream = text.slice(text.lastIndexOf(',') + 1);
+    if (isRow && explainRow(text) === undefined && this.#carry.at(-1) !== carriageReturn && !this.#rows.isWholeStream(stream)) {
+      return `the log ends in the middle of a row: it has no newline, and its stream may go on after ${formatValue(stream)}`;
+    }
     try {
       this.#parseLines(line, 0, line.length);
       return undefined;
     } catch (error) {
-      const fault = explainRow(line.toString('utf8').trimEnd());
+      const fault = explainRow(text);
       if (!isRow || fault === undefined || !(error instanceof InvalidLogError)) throw error;
       this.#offset = offset;
       return `the log ends in the middle of a row: ${fault}`;

@@ -67,6 +67,16 @@ export class RecordedRows {
     return undefined;
   }
 
+  /**
+   * Whether a stream at the end of a row that may be cut off is whole: it is the one handle that no digit
+   * can follow, or earlier rows have it, and none that begins like it.
+   */
+  isWholeStream(text: string): boolean {
+    if (text === '0x0') return true;
+    const { streams } = this.#names;
+    return streams.includes(text) && !streams.some((other) => other.length > text.length && other.startsWith(text));
+  }
+
   /** Nanoseconds since the first midnight. */
   #timeOf(timeOfDay: number): number {
     let time = this.#day + timeOfDay;
