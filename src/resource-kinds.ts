@@ -28,6 +28,7 @@ import { globalArenaKind } from './resources/global-arena-memory-resource.js';
 import { hostKind } from './resources/host-memory-resource.js';
 import { managedAsyncKind } from './resources/managed-async-memory-resource.js';
 import { managedKind } from './resources/managed-memory-resource.js';
+import { pinnedAsyncKind } from './resources/pinned-async-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { threadSafeArenaKind } from './resources/thread-safe-arena-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
@@ -125,6 +126,7 @@ export {
 export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
+export { PinnedAsyncMemoryResource, type PinnedAsyncMemoryResourceOptions } from './resources/pinned-async-memory-resource.js';
 export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
 export {
   ThreadSafeArenaMemoryResource,
@@ -142,6 +144,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   globalArenaKind,
   threadSafeArenaKind,
   pinnedHostKind,
+  pinnedAsyncKind,
   hostKind,
   poolKind,
   reclaimingKind,

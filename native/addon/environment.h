@@ -85,7 +85,7 @@ struct PoolEntry {
   Pool pool = nullptr;
   int device = 0;
   bool owned = false;
-  bool is_managed = false;
+  bool is_on_device = true;
 };
 
 struct ThreadArenaEntry {

@@ -32,7 +32,7 @@ Status SetAccess(Environment& environment, Pair pair, int flags) {
   const AccessDescription* first = &access;
   Status status = kSuccess;
   environment.pools.ForEach([&](std::uint64_t, const PoolEntry& entry) {
-    if (status != kSuccess || entry.device != pair.peer || !entry.owned || entry.is_managed) return;
+    if (status != kSuccess || entry.device != pair.peer || !entry.owned || !entry.is_on_device) return;
     status = environment.Counted<Call::kMemPoolSetAccess>(entry.pool, first, std::size_t{1});
   });
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
@@ -62,6 +62,13 @@ Status GivePoolAccess(Environment& environment, Pool pool, int device) {
   if (access.size() == 1) return kSuccess;
   const AccessDescription* of_peers = access.data() + 1;
   return environment.Counted<Call::kMemPoolSetAccess>(pool, of_peers, access.size() - 1);
+}
+
+Status GiveHostPoolAccess(Environment& environment, Pool pool) {
+  std::vector<AccessDescription> access;
+  for (int device = 0; environment.HasDevice(device); ++device) access.push_back(Describe(environment, device, kAccessReadWrite));
+  const AccessDescription* first = access.data();
+  return environment.Counted<Call::kMemPoolSetAccess>(pool, first, access.size());
 }
 
 Status CanAccessPeer(Environment& environment, const Napi::CallbackInfo& info) {

@@ -24,6 +24,8 @@ std::vector<AccessDescription> AccessTo(const Environment& environment, int devi
 
 // Gives the device's peers access to a new pool.
 Status GivePoolAccess(Environment& environment, Pool pool, int device);
+// Gives every device access to a new pool of the host's memory, which has none by itself.
+Status GiveHostPoolAccess(Environment& environment, Pool pool);
 
 }  // namespace cistern
 

@@ -29,6 +29,39 @@ std::vector<Orphan> TakeMemoryOf(Environment& environment, std::uint64_t pool) {
   return orphans;
 }
 
+// Whether the device answers that it has pools of this kind. A driver that has the pools but not yet the attribute, as those for
+// CUDA 12.6 to 12.8, refuses the question, which leaves it open.
+Status CheckPools(Environment& environment, int device, int attribute, bool if_open, bool* has_pools) {
+  int value = 0;
+  const Status status = environment.Counted<Call::kDeviceGetAttribute>(&value, attribute, environment.DriverDevice(device));
+  *has_pools = status == kSuccess ? value != 0 : if_open;
+  return status == kErrorInvalidValue ? Status{kSuccess} : status;
+}
+
+// Where a pool of pinned memory has its pages: at the NUMA node, or anywhere on the host. Drivers before CUDA 13 have only pools of
+// a node; then it is the one that is closest to the device.
+Status LocatePinned(Environment& environment, int device, bool has_node, int node, MemLocation* location) {
+  bool has_pools = false;
+  Status status = kSuccess;
+  if (!has_node) status = CheckPools(environment, device, kAttributeHostMemoryPoolsSupported, false, &has_pools);
+  if (status != kSuccess) return status;
+  if (has_pools) {
+    *location = {kLocationHost, 0};
+    return kSuccess;
+  }
+  status = CheckPools(environment, device, kAttributeHostNumaMemoryPoolsSupported, true, &has_pools);
+  if (status == kSuccess && !has_pools) status = kErrorNotSupported;
+  if (status != kSuccess) return status;
+  if (!has_node) {
+    status = environment.Counted<Call::kDeviceGetAttribute>(&node, int{kAttributeHostNumaId}, environment.DriverDevice(device));
+    if (status == kErrorInvalidValue) status = kErrorNotSupported;
+    // -1: the machine has no nodes to tell apart.
+    if (node < 0) node = 0;
+  }
+  *location = {kLocationHostNuma, node};
+  return status;
+}
+
 }  // namespace
 
 Status AllocateAsync(Environment& environment) {
@@ -85,11 +118,15 @@ Status DeallocateAsync(Environment& environment) {
 
 Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  std::uint64_t release_threshold, maximum;
-  bool is_managed;
+  std::uint64_t release_threshold, maximum, kind_number;
   bool is_exportable;
-  if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold) || !ReadBoolean(info[2], &is_managed)) return kInvalidArgument;
+  if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold) || !ReadInteger(info[2], &kind_number)) return kInvalidArgument;
   if (!ReadBoolean(info[3], &is_exportable) || !ReadLimit(info[4], &maximum)) return kInvalidArgument;
+  const bool has_node = !info[5].IsUndefined();
+  int node = 0;
+  if (has_node && (!ReadInt(info[5], &node) || node < 0)) return kInvalidArgument;
+  if (kind_number > static_cast<std::uint64_t>(MemoryKind::kPinnedHost)) return kInvalidArgument;
+  const auto kind = static_cast<MemoryKind>(kind_number);
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -97,19 +134,23 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   if (context.status() != kSuccess) return context.status();
 
   PoolProperties properties{};
-  properties.alloc_type = is_managed ? kAllocationTypeManaged : kAllocationTypePinned;
-  if (!is_managed) properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  properties.alloc_type = kind == MemoryKind::kManaged ? kAllocationTypeManaged : kAllocationTypePinned;
+  if (kind == MemoryKind::kDevice) properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  Status status = kSuccess;
+  if (kind == MemoryKind::kPinnedHost) status = LocatePinned(environment, device, has_node, node, &properties.location);
+  if (status != kSuccess) return status;
   if (is_exportable) properties.handle_types = kHandleTypePosixDescriptor;
   // 0 is the driver's own limit.
   if (maximum != UINT64_MAX) properties.max_size = static_cast<std::size_t>(maximum);
   Pool pool = nullptr;
-  Status status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
+  status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
   if (status != kSuccess) return status;
   std::uint64_t handle = 0;
   status = environment.Counted<Call::kMemPoolSetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&release_threshold));
-  if (status == kSuccess && !is_managed) status = GivePoolAccess(environment, pool, device);
+  if (status == kSuccess && kind == MemoryKind::kDevice) status = GivePoolAccess(environment, pool, device);
+  if (status == kSuccess && kind == MemoryKind::kPinnedHost) status = GiveHostPoolAccess(environment, pool);
   if (status == kSuccess) {
-    handle = environment.pools.Add({pool, device, true, is_managed});
+    handle = environment.pools.Add({pool, device, true, kind == MemoryKind::kDevice});
     if (handle == 0) status = kHostOutOfMemory;
   }
   if (status != kSuccess) {
@@ -142,7 +183,7 @@ Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
     status = environment.Counted<Call::kMemPoolGetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&threshold));
   }
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.pools.Add({pool, device, false, false});
+  const std::uint64_t handle = environment.pools.Add({pool, device, false, true});
   if (handle == 0) return kHostOutOfMemory;
   environment.Out(1, static_cast<double>(handle));
   return kSuccess;

@@ -124,16 +124,20 @@ enum : int {
   kAttributeVirtualMemoryManagementSupported = 102,
   kAttributeMemoryPoolsSupported = 115,
   kAttributeIpcEventSupported = 125,
+  kAttributeHostNumaId = 134,
+  kAttributeHostNumaMemoryPoolsSupported = 142,
+  kAttributeHostMemoryPoolsSupported = 144,
 };
 
-// CUmemLocation
-enum : int { kLocationNone = 0, kLocationDevice = 1, kLocationHost = 2 };
+// CUmemLocation. The id of a location that is a NUMA node of the host is the node's.
+enum : int { kLocationNone = 0, kLocationDevice = 1, kLocationHost = 2, kLocationHostNuma = 3 };
 struct MemLocation {
   int type;
   int id;
 };
 
-// CUmemAllocationType. Pinned means memory of a device; pools of managed memory need CUDA 13.
+// CUmemAllocationType. Pinned means memory that stays where it is: of a device, or page-locked memory of the host, whose pools
+// need CUDA 12.6 for a NUMA node and CUDA 13 for the host as a whole. Pools of managed memory need CUDA 13.
 enum : int { kAllocationTypePinned = 1, kAllocationTypeManaged = 2 };
 // CUmemPoolProps, 88 bytes
 struct PoolProperties {

@@ -112,6 +112,8 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeVirtualMemoryManagementSupported:
     case kAttributeMemoryPoolsSupported:
     case kAttributeIpcEventSupported:
+    case kAttributeHostNumaMemoryPoolsSupported:
+    case kAttributeHostMemoryPoolsSupported:
     case kAttributeMultiprocessorCount:
       *value = 1;
       return kSuccess;
@@ -125,6 +127,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       return kSuccess;
     case kAttributeComputeCapabilityMajor:
     case kAttributeComputeCapabilityMinor:
+    case kAttributeHostNumaId:
       *value = 0;
       return kSuccess;
     default:

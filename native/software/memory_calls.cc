@@ -159,25 +159,38 @@ Status MemFreeHost(void* pointer) {
   return FreeHostMemory(HostMemoryKind::kPinned, reinterpret_cast<std::uint64_t>(pointer));
 }
 
-// A pool of managed memory without a preferred location takes its addresses from those of the current device.
+namespace {
+
+// What the memory of a pool with these properties is. Managed memory has no preferred location; the host has one NUMA node.
+bool KindOfPool(const PoolProperties& properties, PoolKind* kind) {
+  const auto [type, id] = properties.location;
+  if (properties.alloc_type == kAllocationTypeManaged) {
+    *kind = PoolKind::kManaged;
+    return type == kLocationNone && properties.max_size == 0;
+  }
+  *kind = type == kLocationDevice ? PoolKind::kDevice : PoolKind::kPinned;
+  if (properties.alloc_type != kAllocationTypePinned) return false;
+  return type == kLocationDevice || type == kLocationHost || (type == kLocationHostNuma && id == 0);
+}
+
+}  // namespace
+
+// A pool that is at no device takes its addresses from those of the current one.
 Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   if (!IsInitialized()) return kErrorNotInitialized;
-  if (pool == nullptr || properties == nullptr) return kErrorInvalidValue;
-  const bool is_managed = properties->alloc_type == kAllocationTypeManaged;
-  if (!is_managed && properties->alloc_type != kAllocationTypePinned) return kErrorInvalidValue;
-  Device* device = nullptr;
-  if (properties->location.type == kLocationDevice && !is_managed) device = FindDevice(properties->location.id);
-  if (properties->location.type == kLocationNone && is_managed)
-    device = thread_state.current != nullptr ? thread_state.current : FindDevice(0);
+  PoolKind kind;
+  if (pool == nullptr || properties == nullptr || !KindOfPool(*properties, &kind)) return kErrorInvalidValue;
+  const bool is_on_device = kind == PoolKind::kDevice;
+  Device* current = thread_state.current != nullptr ? thread_state.current : FindDevice(0);
+  Device* device = is_on_device ? FindDevice(properties->location.id) : current;
   if (device == nullptr) return kErrorInvalidValue;
-  const bool is_exportable = properties->handle_types == kHandleTypePosixDescriptor && !is_managed;
+  const bool is_exportable = properties->handle_types == kHandleTypePosixDescriptor && is_on_device;
   if (properties->handle_types != 0 && !is_exportable) return kErrorNotSupported;
-  if (is_managed && properties->max_size != 0) return kErrorInvalidValue;
-  if (is_managed && !HasConcurrentManagedAccess()) return kErrorNotSupported;
+  if (kind == PoolKind::kManaged && !HasConcurrentManagedAccess()) return kErrorNotSupported;
   Status status = device->Prepare();
   if (status == kSuccess && is_exportable) status = device->memory.OpenSharedPages();
   MemoryPool* state;
-  if (status == kSuccess) status = CreatePool(*device, properties->max_size, is_managed, is_exportable, &state);
+  if (status == kSuccess) status = CreatePool(*device, properties->max_size, kind, is_exportable, &state);
   if (status == kSuccess) *pool = HandleOf<Pool>(*state);
   return status;
 }

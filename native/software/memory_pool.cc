@@ -201,10 +201,11 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   segment->index = pool.free_segment_indexes.back();
   std::uint32_t id = pool.source.Take();
   if (id == 0) return false;
-  const bool has_host_memory = !pool.is_managed || ChargeHostMemory(bytes);
+  const bool is_of_host = pool.kind != PoolKind::kDevice;
+  const bool has_host_memory = !is_of_host || ChargeHostMemory(bytes);
   if (!has_host_memory ||
-      pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, pool.is_managed, &segment->device_block) != kSuccess) {
-    if (pool.is_managed && has_host_memory) RefundHostMemory(bytes);
+      pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, is_of_host, &segment->device_block) != kSuccess) {
+    if (is_of_host && has_host_memory) RefundHostMemory(bytes);
     pool.source.Give(id);
     return false;
   }
@@ -217,7 +218,7 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   const Block& reserved = pool.device->memory.blocks()[segment->device_block];
   segment->start = reserved.start;
   segment->size = reserved.size;
-  if (pool.is_managed) AddManagedRange(pool.device->memory.AddressOf(segment->start), bytes);
+  if (pool.kind == PoolKind::kManaged) AddManagedRange(pool.device->memory.AddressOf(segment->start), bytes);
   Block& block = pool.source.blocks()[id];
   block.start = segment->start;
   block.size = segment->size;
@@ -274,12 +275,10 @@ void TakeEmptySegments(MemoryPool& pool, std::uint64_t bytes_to_keep, std::vecto
   }
 }
 
-bool GiveBack(Device& device, const std::vector<std::unique_ptr<Segment>>& segments) {
+bool GiveBack(Device& device, PoolKind kind, const std::vector<std::unique_ptr<Segment>>& segments) {
   for (const auto& segment : segments) {
-    if (device.memory.blocks()[segment->device_block].is_paged) {
-      RemoveManagedRange(device.memory.AddressOf(segment->start));
-      RefundHostMemory(segment->size * kGranule);
-    }
+    if (kind == PoolKind::kManaged) RemoveManagedRange(device.memory.AddressOf(segment->start));
+    if (kind != PoolKind::kDevice) RefundHostMemory(segment->size * kGranule);
     device.memory.FreeSegment(segment->device_block, segment->is_touched);
   }
   return !segments.empty();
@@ -317,14 +316,14 @@ void Finish(MemoryPool& pool) {
 
 }  // namespace
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool is_exportable, MemoryPool** pool) {
+Status CreatePool(Device& device, std::uint64_t max_bytes, PoolKind kind, bool is_exportable, MemoryPool** pool) {
   MemoryPool* state = pool_table.Take();
   if (state == nullptr) return kErrorOutOfMemory;
   std::lock_guard<std::mutex> device_guard(device.pools_mutex);
   {
     std::lock_guard<SpinLock> guard(state->lock);
     state->device = &device;
-    state->is_managed = is_managed;
+    state->kind = kind;
     state->is_exportable = is_exportable;
     state->follows_events = true;
     state->is_opportunistic = true;
@@ -349,7 +348,7 @@ Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool
 Status DefaultPool(Device& device, MemoryPool** pool) {
   std::lock_guard<std::mutex> guard(device.default_pool_mutex);
   Status status = kSuccess;
-  if (device.default_pool == nullptr) status = CreatePool(device, 0, false, false, &device.default_pool);
+  if (device.default_pool == nullptr) status = CreatePool(device, 0, PoolKind::kDevice, false, &device.default_pool);
   *pool = device.default_pool;
   return status;
 }
@@ -363,7 +362,7 @@ Status CurrentPool(Device& device, MemoryPool** pool) {
 }
 
 Status SetCurrentPool(Device& device, MemoryPool& pool) {
-  if (pool.device != &device || pool.is_managed) return kErrorInvalidValue;
+  if (pool.device != &device || pool.kind != PoolKind::kDevice) return kErrorInvalidValue;
   std::lock_guard<std::mutex> guard(device.default_pool_mutex);
   device.current_pool = &pool;
   return kSuccess;
@@ -393,20 +392,22 @@ Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep) {
     PromoteReached(pool);
     TakeEmptySegments(pool, bytes_to_keep, &released);
   }
-  GiveBack(*pool.device, released);
+  GiveBack(*pool.device, pool.kind, released);
   return kSuccess;
 }
 
 Status SetPoolAccess(MemoryPool& pool, const AccessDescription& access) {
-  if (pool.is_managed || access.location.type != kLocationDevice) return kErrorInvalidValue;
+  if (pool.kind == PoolKind::kManaged || access.location.type != kLocationDevice) return kErrorInvalidValue;
   const int device = access.location.id;
   if (FindDevice(device) == nullptr) return kErrorInvalidDevice;
   if (access.flags == kAccessRead) return kErrorNotSupported;
   const bool has_access = access.flags == kAccessReadWrite;
   if (!has_access && access.flags != kAccessNone) return kErrorInvalidValue;
-  // The pool's own device always has access.
-  if (device == pool.device->ordinal) return has_access ? kSuccess : Status{kErrorInvalidValue};
-  if (has_access && !CanReach(device, pool.device->ordinal)) return kErrorInvalidDevice;
+  // A device always has access to its own pools, and can be given access to the host's.
+  if (pool.kind == PoolKind::kDevice) {
+    if (device == pool.device->ordinal) return has_access ? kSuccess : Status{kErrorInvalidValue};
+    if (has_access && !CanReach(device, pool.device->ordinal)) return kErrorInvalidDevice;
+  }
   std::lock_guard<SpinLock> guard(pool.lock);
   pool.accessors = has_access ? pool.accessors | 1U << device : pool.accessors & ~(1U << device);
   return kSuccess;
@@ -478,7 +479,8 @@ Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t byt
   if (status != kErrorOutOfMemory) return status;
   ReclaimPools(*pool.device, Reclaim::kAll);
   RoomInMemory room(*pool.device, SegmentBytes(granules));
-  while (status == kErrorOutOfMemory && !pool.is_managed && room.Make()) status = TryToAllocate(pool, stream, granules, false, address);
+  while (status == kErrorOutOfMemory && pool.kind == PoolKind::kDevice && room.Make())
+    status = TryToAllocate(pool, stream, granules, false, address);
   return status == kErrorOutOfMemory ? TryToAllocate(pool, stream, granules, true, address) : status;
 }
 
@@ -541,7 +543,7 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   std::uint64_t end = device.memory.AddressOf(block.start + block.size);
   if (address >= end || bytes > end - address) return false;
   if (will_write) segment.is_touched = true;
-  *info = {pool.is_managed, pool.accessors | 1U << device.ordinal};
+  *info = {pool.kind, pool.kind == PoolKind::kPinned ? pool.accessors : pool.accessors | 1U << device.ordinal};
   return true;
 }
 
@@ -569,6 +571,7 @@ bool ReclaimPools(Device& device, Reclaim what) {
     MemoryPool& pool = *device.pools[i];
     std::vector<std::unique_ptr<Segment>> released;
     bool is_finished = false;
+    const PoolKind kind = pool.kind;
     {
       std::lock_guard<SpinLock> guard(pool.lock);
       std::uint64_t keep = what == Reclaim::kAll || pool.is_closing ? 0 : pool.release_threshold;
@@ -579,7 +582,7 @@ bool ReclaimPools(Device& device, Reclaim what) {
       is_finished = pool.is_closing && pool.reserved == 0;
       if (is_finished) Finish(pool);
     }
-    has_released |= GiveBack(device, released);
+    has_released |= GiveBack(device, kind, released);
     if (is_finished) pool_table.Recycle(pool);
   }
   return has_released;

@@ -39,6 +39,9 @@ namespace cistern::software {
 
 class Device;
 
+// What a pool's segments are. Those of managed and of pinned memory take no memory of the device, only addresses.
+enum class PoolKind { kDevice, kManaged, kPinned };
+
 struct Segment {
   std::uint32_t device_block = 0;  // in the device's memory
   std::uint32_t index = 0;         // in the pool
@@ -62,13 +65,13 @@ struct PendingBlocks {
 struct alignas(64) MemoryPool : HandleSlot {
   SpinLock lock;  // guards all below
   Device* device = nullptr;
-  bool is_managed = false;     // its segments are managed memory
+  PoolKind kind = PoolKind::kDevice;
   bool is_exportable = false;  // its segments are shared pages
   bool follows_events = true;
   bool is_opportunistic = true;
   bool inserts_dependencies = true;
   bool is_closing = false;
-  std::uint32_t accessors = 0;  // a bit for each other device that was given access
+  std::uint32_t accessors = 0;  // a bit for each device that was given access, which a pool's own needs only for pinned memory
   std::uint64_t release_threshold = 0;
   std::uint64_t max_bytes = 0;  // 0: no limit
   std::uint64_t reserved = 0;
@@ -87,7 +90,7 @@ struct alignas(64) MemoryPool : HandleSlot {
 using PoolTable = HandleTable<MemoryPool, HandleKind::kPool>;
 inline PoolTable pool_table;
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool is_exportable, MemoryPool** pool);
+Status CreatePool(Device& device, std::uint64_t max_bytes, PoolKind kind, bool is_exportable, MemoryPool** pool);
 // The pool that the device has by itself, and that cannot be destroyed.
 Status DefaultPool(Device& device, MemoryPool** pool);
 // The pool that cuMemAllocAsync takes memory from: the default pool, unless another one was set.
@@ -109,7 +112,7 @@ bool StartsPoolAllocation(Device& device, std::uint64_t address);
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
 // What is known of pool memory.
 struct PoolMemoryInfo {
-  bool is_managed;
+  PoolKind kind;
   std::uint32_t accessors;  // a bit for each device with access
 };
 // Whether the range lies within one allocation in the segment; if so, *info says what it is.

@@ -17,10 +17,17 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   if (Device* device = FindDeviceByAddress(address)) {
     AddressInfo info;
     bool is_valid = device->memory.Describe(address, bytes, will_write, &info);
-    PoolMemoryInfo pool{false, 0};
+    PoolMemoryInfo pool{PoolKind::kDevice, 0};
     if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write, &pool);
     if (!is_valid) return {AddressKind::kInvalid, device->ordinal};
-    return {pool.is_managed ? AddressKind::kManaged : AddressKind::kDevice, device->ordinal, pool.accessors};
+    switch (pool.kind) {
+      case PoolKind::kManaged:
+        return {AddressKind::kManaged, device->ordinal, pool.accessors};
+      case PoolKind::kPinned:
+        return {AddressKind::kPinned, device->ordinal, pool.accessors, true};
+      default:
+        return {AddressKind::kDevice, device->ordinal, pool.accessors};
+    }
   }
   VirtualRangeInfo range;
   if (FindVirtualMemory(address, bytes, &range)) {
@@ -38,6 +45,7 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
 }
 
 bool HasAccess(const Device& device, const AddressRange& range) {
+  if (range.is_pinned_pool) return (range.accessors >> device.ordinal & 1) != 0;
   if (range.kind != AddressKind::kDevice) return true;
   if (range.accessors != 0) return (range.accessors >> device.ordinal & 1) != 0;
   return range.device == device.ordinal || device.HasPeer(range.device);
@@ -52,7 +60,8 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   const AddressKind from = from_range.kind;
   if (to == AddressKind::kInvalid || from == AddressKind::kInvalid) return kErrorInvalidValue;
   for (const AddressRange& range : {to_range, from_range}) {
-    if (!is_between_contexts && range.accessors != 0 && !HasAccess(*stream.device, range)) return kErrorInvalidValue;
+    const bool is_checked = range.accessors != 0 || range.is_pinned_pool;
+    if (!is_between_contexts && is_checked && !HasAccess(*stream.device, range)) return kErrorInvalidValue;
   }
   CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr,
                 to == AddressKind::kManaged,          from == AddressKind::kManaged};

@@ -18,6 +18,7 @@ struct AddressRange {
   // A bit for each device with access to memory of a pool, or to virtual memory. 0 for other memory:
   // whoever has access to the context's has access to it.
   std::uint32_t accessors = 0;
+  bool is_pinned_pool = false;  // pinned memory that no device has access to without its bit
 };
 // kInvalid if the range starts in a device's memory, or in pinned or managed memory, and is not
 // within one allocation there; or if it starts at a reserved address, and is not mapped throughout. Any other address is taken for

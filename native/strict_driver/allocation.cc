@@ -37,7 +37,8 @@ AllocationRef FindAllocation(std::uintptr_t address) {
 }
 
 bool HasAccess(DeviceOrdinal device, const Allocation& allocation) {
-  if (allocation.kind == Kind::kPinned || allocation.kind == Kind::kManaged) return true;
+  if (allocation.kind == Kind::kManaged) return true;
+  if (allocation.kind == Kind::kPinned) return allocation.pool == nullptr || allocation.pool->accessors.count(device) != 0;
   if (allocation.kind == Kind::kVirtual) return allocation.accessors.count(device) != 0;
   if (allocation.device == device) return true;
   if (allocation.IsOfGraph()) return allocation.accessors.count(device) != 0;

@@ -154,6 +154,14 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeCanUseStreamWaitValueNor:
       *value = settings().has_stream_memory_operations;
       break;
+    case kAttributeHostNumaMemoryPoolsSupported:
+      if (settings().version < 12090) return kErrorInvalidValue;
+      *value = settings().has_pools;
+      break;
+    case kAttributeHostMemoryPoolsSupported:
+      if (settings().version < 13000) return kErrorInvalidValue;
+      *value = settings().has_pools;
+      break;
     default:
       *value = 0;
   }

@@ -71,7 +71,7 @@ GraphMemory::~GraphMemory() {
 Status CaptureAllocation(const StreamRef& stream, const PoolState& pool, std::size_t bytes, DevicePointer* pointer) {
   Status status = CheckWork(*stream);
   if (status != kSuccess) return status;
-  if (pool.IsManaged()) return CheckUncaptured(*stream);
+  if (!pool.IsOnDevice()) return CheckUncaptured(*stream);
   DeviceMemory& device = driver.MemoryOf(pool.device);
   const std::size_t reserved = RoundUp(bytes, kGranule);
   std::uintptr_t start;

@@ -60,8 +60,8 @@ Status MemFree(DevicePointer pointer) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemFree", kContext, CheckPotentiallyUnsafe);
   if (pointer == 0) return kSuccess;
   const AllocationRef allocation = FindAllocation(pointer);
-  const bool has_kind = allocation != nullptr && allocation->kind != Kind::kPinned && allocation->kind != Kind::kVirtual &&
-                        allocation->kind != Kind::kImported;
+  const bool has_kind = allocation != nullptr && (allocation->kind != Kind::kPinned || allocation->pool != nullptr) &&
+                        allocation->kind != Kind::kVirtual && allocation->kind != Kind::kImported;
   if (!has_kind || allocation->start != pointer) {
     Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
     return kErrorInvalidValue;
@@ -98,7 +98,7 @@ Status MemFreeHost(void* pointer) {
   if (pointer == nullptr) return kSuccess;
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
   const AllocationRef allocation = FindAllocation(start);
-  if (allocation == nullptr || allocation->start != start || allocation->kind != Kind::kPinned) {
+  if (allocation == nullptr || allocation->start != start || allocation->kind != Kind::kPinned || allocation->pool != nullptr) {
     Report("MISUSE", "cuMemFreeHost of %p, which is not the start of pinned memory", pointer);
     return kErrorInvalidValue;
   }

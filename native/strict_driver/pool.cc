@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{32} << 20;
 constexpr std::size_t kLargest = std::size_t{1} << 46;
-constexpr std::size_t kLargestManaged = std::size_t{1} << 44;
+constexpr std::size_t kLargestOfHost = std::size_t{1} << 44;
 
 void MergeWithNeighbours(PoolChunk& chunk, std::size_t offset) {
   const auto block = chunk.free_blocks.find(offset);
@@ -56,20 +56,20 @@ void DropIfDestroyedAndEmpty(const PoolRef& pool) {
 }
 
 // What the offsets of a pool's chunks count from.
-std::uintptr_t OriginOf(const PoolState& pool) { return pool.IsManaged() ? 0 : driver.MemoryOf(pool.device).start(); }
+std::uintptr_t OriginOf(const PoolState& pool) { return pool.IsOnDevice() ? driver.MemoryOf(pool.device).start() : 0; }
 
 bool TakeChunk(const PoolState& pool, std::size_t bytes, std::size_t* start) {
-  if (!pool.IsManaged()) return driver.MemoryOf(pool.device).TakeGranules(bytes, start);
+  if (pool.IsOnDevice()) return driver.MemoryOf(pool.device).TakeGranules(bytes, start);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   *start = reinterpret_cast<std::size_t>(memory);
   return memory != MAP_FAILED;
 }
 
 void GiveChunk(const PoolState& pool, std::size_t start, std::size_t bytes) {
-  if (pool.IsManaged()) {
-    munmap(reinterpret_cast<void*>(start), bytes);
-  } else {
+  if (pool.IsOnDevice()) {
     driver.MemoryOf(pool.device).GiveGranules(start, bytes);
+  } else {
+    munmap(reinterpret_cast<void*>(start), bytes);
   }
 }
 
@@ -123,7 +123,7 @@ bool Grow(PoolState& pool, std::size_t bytes) {
 }  // namespace
 
 Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef& stream, DevicePointer* pointer) {
-  if (bytes > (pool->IsManaged() ? kLargestManaged : kLargest)) return kErrorOutOfMemory;
+  if (bytes > (pool->IsOnDevice() ? kLargest : kLargestOfHost)) return kErrorOutOfMemory;
   const std::size_t rounded = RoundUp(bytes, kUnit);
   std::size_t offset = 0;
   Place after;
@@ -137,8 +137,9 @@ Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef&
   pool->used_high = std::max(pool->used_high, pool->used);
   pool->live += 1;
   const bool is_managed = pool->IsManaged();
-  const DeviceOrdinal device = is_managed ? thread.current->device : pool->device;
-  const AllocationRef allocation = Publish(OriginOf(*pool) + offset, bytes, rounded, is_managed ? Kind::kManaged : Kind::kPool, device);
+  const DeviceOrdinal device = pool->IsOnDevice() ? pool->device : thread.current->device;
+  const Kind of_host = is_managed ? Kind::kManaged : Kind::kPinned;
+  const AllocationRef allocation = Publish(OriginOf(*pool) + offset, bytes, rounded, pool->IsOnDevice() ? Kind::kPool : of_host, device);
   allocation->pool = pool;
   if (is_managed) {
     allocation->pages.resize(RoundUp(rounded, kManagedPage) / kManagedPage);
@@ -203,7 +204,7 @@ std::size_t ReleaseChunks(PoolState& pool, std::size_t keep) {
 void ObserveFrees(DeviceOrdinal device) {
   const std::set<PoolRef> pools = driver.all_pools;
   for (const PoolRef& pool : pools) {
-    if (pool->device != device && !pool->IsManaged()) continue;
+    if (pool->device != device && pool->IsOnDevice()) continue;
     Observe(*pool);
     if (pool->reserved > pool->release_threshold) ReleaseChunks(*pool, pool->release_threshold);
     DropIfDestroyedAndEmpty(pool);

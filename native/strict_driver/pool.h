@@ -1,5 +1,5 @@
 // The driver's own pools (cuMemPool…): chunks of 32 MiB, whose blocks become free again only once a
-// synchronization has seen their frees. Chunks of managed memory belong to no device: any device's
+// synchronization has seen their frees. Chunks of managed and of pinned memory belong to no device: any device's
 // synchronization sees their frees.
 #ifndef CISTERN_STRICT_DRIVER_POOL_H_
 #define CISTERN_STRICT_DRIVER_POOL_H_

@@ -39,6 +39,12 @@ Status CheckManaged(const PoolProperties& properties, int* preferred) {
   return settings().has_concurrent_managed_access ? kSuccess : Status{kErrorNotSupported};
 }
 
+// Pools of the host as a whole are for CUDA 13, those of a NUMA node for CUDA 12.6. The machine has one node.
+bool IsPlaceOfHost(MemLocation location) {
+  if (location.type == kLocationHost) return settings().version >= 13000;
+  return location.type == kLocationHostNuma && location.id == 0 && settings().version >= 12060;
+}
+
 bool IsAllZero(const PoolProperties& properties) {
   for (const unsigned char byte : properties.reserved) {
     if (byte != 0) return false;
@@ -76,9 +82,10 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
     state->device = kNoLocation;
   } else {
     const bool is_on_device = location.type == kLocationDevice && location.id >= 0 && location.id < settings().devices;
-    if (properties->alloc_type != kAllocationTypePinned || !is_on_device) return kErrorInvalidValue;
-    if ((properties->handle_types & ~int{kHandleTypePosixDescriptor}) != 0) return kErrorNotSupported;
-    state->device = location.id;
+    if (properties->alloc_type != kAllocationTypePinned || (!is_on_device && !IsPlaceOfHost(location))) return kErrorInvalidValue;
+    const int handle_types = location.type == kLocationHost ? 0 : int{kHandleTypePosixDescriptor};
+    if ((properties->handle_types & ~handle_types) != 0) return kErrorNotSupported;
+    state->device = is_on_device ? location.id : DeviceOrdinal{kHostLocation};
     state->max_bytes = properties->max_size;
   }
   driver.all_pools.insert(state);
@@ -156,7 +163,7 @@ Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::s
       return kErrorInvalidValue;
     if (location.id < 0 || location.id >= settings().devices) return kErrorInvalidDevice;
     if (location.id == state->device && flags == kAccessNone) return kErrorInvalidValue;
-    if (location.id == state->device || flags == kAccessNone || CanReach(location.id, state->device)) continue;
+    if (location.id == state->device || flags == kAccessNone || !state->IsOnDevice() || CanReach(location.id, state->device)) continue;
     Report("MISUSE", "cuMemPoolSetAccess for device %d, which cannot access memory of device %d", location.id, state->device);
     return kErrorInvalidDevice;
   }

@@ -149,7 +149,7 @@ struct PoolChunk {
 };
 
 struct PoolState {
-  DeviceOrdinal device = 0;  // kNoLocation: managed memory
+  DeviceOrdinal device = 0;  // kNoLocation: managed memory; kHostLocation: pinned memory of the host
   int preferred = kNoLocation;
   std::size_t max_bytes = 0;
   std::uint64_t release_threshold = 0;
@@ -162,9 +162,10 @@ struct PoolState {
   std::uint64_t reserved_high = 0;
   bool is_destroyed = false;
   std::set<DeviceOrdinal> accessors;        // besides its own device
-  std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if managed
+  std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if it is on none
   std::size_t live = 0;
   bool IsManaged() const { return device == kNoLocation; }
+  bool IsOnDevice() const { return device >= 0; }
 };
 
 struct Driver {

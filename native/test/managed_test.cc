@@ -575,6 +575,43 @@ TEST("pools of managed memory share the machine's memory with other managed memo
   CHECK_OK(driver.MemPoolDestroy(pool));
 }
 
+TEST("a pool of pinned memory takes the machine's memory, and devices have access once it is given") {
+  TestStream stream;
+  PoolProperties properties = {};
+  properties.alloc_type = kAllocationTypePinned;
+  properties.location = {kLocationHostNuma, 1};
+  Pool pool = nullptr;
+  CHECK(driver.MemPoolCreate(&pool, &properties) == kErrorInvalidValue);
+  properties.location = {kLocationHost, 0};
+  properties.handle_types = kHandleTypePosixDescriptor;
+  CHECK(driver.MemPoolCreate(&pool, &properties) == kErrorNotSupported);
+  properties.handle_types = 0;
+  CHECK_OK(driver.MemPoolCreate(&pool, &properties));
+  CHECK(driver.DeviceSetMemPool(0, pool) == kErrorInvalidValue);
+  const std::uint64_t free = FreeBytes();
+  DevicePointer pointer = 0;
+  CHECK_OK(driver.MemAllocFromPoolAsync(&pointer, 2 * kTotal, pool, stream));
+  CHECK(FreeBytes() == free);
+  unsigned type = 0;
+  CHECK_OK(driver.PointerGetAttribute(&type, kPointerMemoryType, pointer));
+  CHECK(type == kMemoryTypeHost);
+  CHECK(driver.MemsetD8Async(pointer, 7, kPage, stream) == kErrorInvalidValue);
+  AccessDescription access = {{kLocationDevice, 0}, kAccessReadWrite};
+  CHECK_OK(driver.MemPoolSetAccess(pool, &access, 1));
+  CHECK_OK(driver.MemsetD8Async(pointer, 7, kPage, stream));
+  stream.Synchronize();
+  CHECK(reinterpret_cast<unsigned char*>(pointer)[kPage - 1] == 7);
+  access.flags = kAccessNone;
+  CHECK_OK(driver.MemPoolSetAccess(pool, &access, 1));
+  CHECK(driver.MemsetD8Async(pointer, 7, kPage, stream) == kErrorInvalidValue);
+  CHECK(driver.MemFreeHost(reinterpret_cast<void*>(pointer)) == kErrorInvalidValue);
+  FreeAsync(pointer, stream);
+  CHECK_OK(driver.MemPoolDestroy(pool));
+  properties.location = {kLocationHostNuma, 0};
+  CHECK_OK(driver.MemPoolCreate(&pool, &properties));
+  CHECK_OK(driver.MemPoolDestroy(pool));
+}
+
 TEST("a pool of managed memory hands out managed memory, which counts while it is at the device") {
   TestStream stream;
   PoolProperties properties = {};

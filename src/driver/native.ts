@@ -360,11 +360,21 @@ export interface NativeBinding {
   /** Hot. In: address, bytes, pool, stream. */
   deallocateAsync(): void;
   /**
-   * `[1]`: a handle for a new stream-ordered pool of device memory, or of managed memory without a
-   * preferred location. Allocations of an exportable one can be exported to other processes. A maximum of
-   * Infinity stands for the driver's own limit.
+   * `[1]`: a handle for a new stream-ordered pool of device memory, of managed memory without a
+   * preferred location, or of pinned host memory at a NUMA node, if one is given; `kind` is a
+   * `NativeMemoryKind` other than `host`. Allocations of an exportable one, whose kind must be
+   * `device`, can be exported to other processes. A maximum of Infinity stands for
+   * the driver's own limit. CUDA's
+   * statuses 1 and 801 mean that the driver has no such pools.
    */
-  createPool(device: number, releaseThresholdBytes: number, isManaged: boolean, isExportable: boolean, maximumBytes: number): void;
+  createPool(
+    device: number,
+    releaseThresholdBytes: number,
+    kind: number,
+    isExportable: boolean,
+    maximumBytes: number,
+    numaNode: number | undefined,
+  ): void;
   /**
    * A DLPack capsule for an array at an address, whose strides are in elements. `released` is called
    * from the event loop after the deleter was called; it must not throw. The status is CUDA's 801

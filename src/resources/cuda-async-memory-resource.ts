@@ -1,6 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
-import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
 
@@ -79,21 +78,13 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
    */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    const { exportable = false, initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY } = options;
-    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-    if (maximumBytes < Math.max(initialBytes, 1)) {
-      const least = initialBytes > 0 ? `initialBytes (${initialBytes})` : '1';
-      throw new ArgumentRangeError(`maximumBytes must be at least ${least}, got ${maximumBytes}`);
-    }
-    try {
-      super('device', options, poolAddress(options), exportable, maximumBytes);
-    } catch (error) {
-      if (!exportable || !(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus))
-        throw error;
-      throw new UnsupportedError(
-        'the driver does not support pools that can be exported to other processes: use a pool over CudaMemoryResource',
-      );
-    }
+    const { exportable: isExportable = false, maximumBytes } = options;
+    super(
+      'device',
+      options,
+      { address: poolAddress(options), isExportable, maximumBytes },
+      isExportable ? 'that can be exported to other processes: use a pool over CudaMemoryResource' : undefined,
+    );
   }
 
   /**

@@ -1,9 +1,10 @@
-import { ArgumentRangeError, formatPointer, throwFirst } from '../basics/errors.js';
+import { ArgumentRangeError, DriverError, formatPointer, throwFirst, UnsupportedError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory/memory-pool.js';
+import { DriverMemoryPool, type MemoryPoolUsage, type PoolMemoryKind } from '../driver/memory/memory-pool.js';
 import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
+import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/streams/stream.js';
 import { rememberedSoFar, takeBack } from '../lifetimes/bulk-frees.js';
 import {
@@ -41,12 +42,21 @@ export const ownPoolOptionNames = optionNames<ManagedAsyncMemoryResourceOptions>
   releaseThresholdBytes: true,
 });
 
+/** @internal What one kind of pool has besides the options of all. */
+export interface OwnPool {
+  /** The driver's handle of a pool that was created elsewhere, or a name for a pool of the device; `undefined` creates a pool. */
+  readonly address?: number | 'default' | 'current' | undefined;
+  readonly isExportable?: boolean;
+  readonly maximumBytes?: number | undefined;
+  readonly numaNode?: number | undefined;
+}
+
 /**
  * The base of resources that allocate from a stream-ordered pool of the driver. A pool that the
  * resource created is destroyed with it; one that was created elsewhere is not.
  */
 export abstract class DriverPoolMemoryResource extends LeafMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
-  declare readonly memoryKind: 'device' | 'managed';
+  declare readonly memoryKind: 'device' | 'managed' | 'pinned-host';
   readonly #pool: DriverMemoryPool;
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
@@ -54,26 +64,28 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
   readonly #remembered = rememberedSoFar();
 
   /**
-   * @param address the driver's handle of a pool that was created elsewhere, or a name for a pool
-   * of the device; `undefined` creates a pool
-   * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
+   * @internal
+   * @param absence what to do without pools of this kind, as a sentence, for a driver that has none
+   * @throws OutOfMemoryError if `initialBytes` cannot be allocated; UnsupportedError if the driver has no such pools.
    */
-  protected constructor(
-    memoryKind: 'device' | 'managed',
-    options: ManagedAsyncMemoryResourceOptions,
-    address: number | 'default' | 'current' | undefined,
-    isExportable: boolean,
-    maximumBytes: number = Number.POSITIVE_INFINITY,
-  ) {
+  protected constructor(memoryKind: PoolMemoryKind, options: ManagedAsyncMemoryResourceOptions, pool: OwnPool = {}, absence?: string) {
     super(memoryKind, deviceOption(options.device));
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
+    const { address, isExportable = false, maximumBytes = Number.POSITIVE_INFINITY, numaNode } = pool;
     assertBytes(initialBytes, 'initialBytes');
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (maximumBytes < Math.max(initialBytes, 1)) {
+      const least = initialBytes > 0 ? `initialBytes (${initialBytes})` : '1';
+      throw new ArgumentRangeError(`maximumBytes must be at least ${least}, got ${maximumBytes}`);
+    }
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
-    const isManaged = memoryKind === 'managed';
-    this.#pool = new DriverMemoryPool(
-      this.device,
-      address === undefined ? { releaseThresholdBytes, isManaged, isExportable, maximumBytes } : { address },
-    );
+    try {
+      const own = { releaseThresholdBytes, memoryKind, isExportable, maximumBytes, numaNode };
+      this.#pool = new DriverMemoryPool(this.device, address === undefined ? own : { address });
+    } catch (error) {
+      const isRefused = error instanceof DriverError && [invalidValueStatus, notSupportedStatus].includes(error.driverStatus);
+      throw isRefused && absence !== undefined ? new UnsupportedError(`the driver does not support pools ${absence}`) : error;
+    }
     if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
   }

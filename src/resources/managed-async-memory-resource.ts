@@ -1,6 +1,4 @@
-import { DriverError, UnsupportedError } from '../basics/errors.js';
 import { assertOptions } from '../basics/validation.js';
-import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPoolOptionNames } from './driver-pool-memory-resource.js';
 
@@ -32,14 +30,7 @@ export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
    */
   constructor(options: ManagedAsyncMemoryResourceOptions = {}) {
     assertOptions(options, ownPoolOptionNames);
-    try {
-      super('managed', options, undefined, false);
-    } catch (error) {
-      if (!(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus)) throw error;
-      throw new UnsupportedError(
-        'the driver does not support pools of managed memory, which need CUDA 13.0 or newer: use a pool over ManagedMemoryResource',
-      );
-    }
+    super('managed', options, {}, 'of managed memory, which need CUDA 13.0 or newer: use a pool over ManagedMemoryResource');
   }
 }
 

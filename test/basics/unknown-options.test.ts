@@ -99,6 +99,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
   ['BudgetOptions', (bogus) => cistern.observeBudget(() => {}, bogus)],
   ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
+  ['PinnedAsyncMemoryResourceOptions', (bogus) => new cistern.PinnedAsyncMemoryResource(bogus)],
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
   ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],

@@ -33,6 +33,7 @@ const leastSupport: ResourceSupport = { maximumAlignment: 256, streamOrdered: fa
 const claims: Readonly<Record<string, (options: Options, below: ResourceSupport) => { [Name in keyof ResourceSupport]?: unknown }>> = {
   'cuda-async': () => ({ streamOrdered: true }),
   'managed-async': () => ({ streamOrdered: true }),
+  'pinned-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
   'global-arena': ({ arenaBytes }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: arenaBytes }),
   'thread-safe-arena': ({ arenaBytes }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: arenaBytes }),

@@ -38,7 +38,8 @@ const program = `
   attempt('peers', () => device.enablePeerAccess(c.Device.get(1)));
   attempt('foreign', () => c.Stream.fromHandle(stream.nativeHandle).dispose());
   const kinds = { cuda: 'CudaMemoryResource', managed: 'ManagedMemoryResource', pinned: 'PinnedHostMemoryResource',
-    virtual: 'VirtualMemoryResource', async: 'CudaAsyncMemoryResource', managedAsync: 'ManagedAsyncMemoryResource' };
+    virtual: 'VirtualMemoryResource', async: 'CudaAsyncMemoryResource', managedAsync: 'ManagedAsyncMemoryResource',
+    pinnedAsync: 'PinnedAsyncMemoryResource' };
   for (const [what, kind] of Object.entries(kinds)) {
     attempt(what, () => {
       const resource = new c[kind]();
@@ -112,13 +113,14 @@ const program = `
 const costs: readonly (readonly [RegExp, string])[] = [
   [
     /^cuMemPool(Create|Destroy|TrimTo|.etAttribute)$|^cuMem(AllocFromPool|Free)Async$/,
-    'async,managedAsync,current pool,making a pool current,default pool,exportable pool',
+    'async,managedAsync,pinnedAsync,current pool,making a pool current,default pool,exportable pool',
   ],
   [/^cuDeviceGetDefaultMemPool$/, 'default pool'],
   [/^cuDevice[GS]etMemPool$/, 'current pool,making a pool current'],
   [/^cuMem(GetAllocationGranularity|Address(Reserve|Free)|Create|Release|Map|Unmap|SetAccess)$/, 'virtual'],
   [/^cuMemAllocManaged$/, 'managed'],
-  [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess|MemPoolSetAccess)$/, 'peers'],
+  [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess)$/, 'peers'],
+  [/^cuMemPoolSetAccess$/, 'peers,pinnedAsync'],
   [/^cuIpc(.*MemHandle|.*EventHandle)$/, 'export'],
   [/^cu(CtxGetStreamPriorityRange|StreamGetPriority)$/, 'priorities'],
   [/^cuEventElapsedTime$/, 'times'],

@@ -154,7 +154,10 @@ const callArguments: {
   deallocate: (run) => [...run.plainAllocation(), 0],
   allocateAsync: (run) => [run.size(), run.handle('pool'), run.handle('stream')],
   deallocateAsync: (run) => [...run.poolAllocation(), run.handle('stream')],
-  createPool: (run) => [run.device(), run.boolean() ? Infinity : run.size(), run.boolean(), run.boolean(), Infinity],
+  createPool: (run) => {
+    const node = run.boolean() ? undefined : run.reader.byte() % 3;
+    return [run.device(), run.boolean() ? Infinity : run.size(), run.reader.byte() % 5, run.boolean(), Infinity, node];
+  },
   destroyPool: (run) => [run.handle('pool')],
   poolAllocations: (run) => [run.handle('pool')],
   trimPool: (run) => [run.handle('pool'), run.size()],
@@ -346,7 +349,7 @@ class Run {
     // One of each kind, so that no call has to create its own.
     for (let device = 0; device < deviceCount; device++) this.#succeed('createStream', device, true, 0);
     this.#succeed('createEvent', 0, true);
-    this.#succeed('createPool', 0, 0, false, false, Infinity);
+    this.#succeed('createPool', 0, 0, 0, false, Infinity, undefined);
     this.#succeed('allocateAsync', firstBytes, this.#live.pool[0], this.#live.stream[0]);
     for (let kind = 0; kind <= hostKind; kind++) this.#succeed('allocate', firstBytes, kind, 0, 256);
     while (!this.reader.isAtEnd) this.#callOne();

@@ -1,7 +1,7 @@
 import { OutOfMemoryError } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import type { Device } from '../device.js';
-import { mailbox, NativeStatus, native } from '../native.js';
+import { mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
 import { allocationError, check, deallocationError, outOfMemoryStatus } from '../status.js';
 
 const reservedCurrent = 5;
@@ -20,17 +20,24 @@ export interface MemoryPoolUsage {
   readonly peakUsedBytes: number;
 }
 
+/** What memory a pool can have. */
+export type PoolMemoryKind = 'device' | 'managed' | 'pinned-host';
+
+const ofKind = { device: '', managed: 'managed memory of ', 'pinned-host': 'pinned host memory of ' } as const;
+
 /** A pool to create, or one that was created elsewhere. */
 export type PoolSource =
   | {
       /** How much free memory the pool keeps at a synchronization; Infinity keeps everything. */
       readonly releaseThresholdBytes: number;
-      /** Whether its memory is managed, which drivers before CUDA 13 refuse. */
-      readonly isManaged: boolean;
-      /** Whether its memory can be exported to other processes. */
+      /** Drivers before CUDA 13 refuse managed memory, those before CUDA 12.6 pinned host memory. */
+      readonly memoryKind: PoolMemoryKind;
+      /** Whether its memory can be exported to other processes, which must be device memory. */
       readonly isExportable: boolean;
       /** The most that it may hold; Infinity is the driver's own limit. */
       readonly maximumBytes: number;
+      /** The NUMA node of pinned host memory. */
+      readonly numaNode: number | undefined;
     }
   | {
       /** The driver's own handle (`CUmemoryPool`), or a pool of the device. */
@@ -56,10 +63,10 @@ export class DriverMemoryPool implements Disposable {
       native().openPool(device.index, typeof address === 'string' ? 0 : address, address === 'current');
       check(ofDevice === undefined ? `use the memory pool with handle ${address}` : `open ${this.#name}`);
     } else {
-      const { releaseThresholdBytes, isManaged, isExportable, maximumBytes } = source;
-      this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
+      const { releaseThresholdBytes, memoryKind, isExportable, maximumBytes, numaNode } = source;
+      this.#name = `the stream-ordered pool of ${ofKind[memoryKind]}device ${device.index}`;
       this.#maximumBytes = maximumBytes;
-      native().createPool(device.index, releaseThresholdBytes, isManaged, isExportable, maximumBytes);
+      native().createPool(device.index, releaseThresholdBytes, NativeMemoryKind[memoryKind], isExportable, maximumBytes, numaNode);
       check('create a memory pool');
     }
     this.#handle = mailbox[1] as number;
