@@ -25,23 +25,21 @@ export function numbersFor(count: u32): u32 {
 
 /**
  * Allocates as `allocate` does for the first `count` numbers, which are sizes in bytes, and puts the addresses in
- * their places, up to one that finds no block. Returns how many it did; or -1 and does nothing if any of the sizes is not
- * a whole number from 1 to 2^31 - 256.
+ * their places, up to one that finds no block, or is not a whole number from 1 to 2^31 - 256. Returns how many it did.
  */
 export function allocateMany(index: u32, count: i32, lane: u32, owner: i32): i32 {
   const end = area + (count << 3);
-  for (let number = area; number < end; number += 8) {
-    const bytes = lowBits(load<f64>(number));
-    if (f64(bytes) !== load<f64>(number) || bytes <= 0 || bytes > 0x7fffff00) return -1;
-  }
-  for (let number = area; number < end; number += 8) {
-    const bytes = lowBits(load<f64>(number));
+  let number = area;
+  for (; number < end; number += 8) {
+    const size = load<f64>(number);
+    const bytes = lowBits(size);
+    if (f64(bytes) !== size || bytes <= 0 || bytes > 0x7fffff00) break;
     const units = (bytes + 255) >>> 8;
     const address = allocate(index, units, (units << 8) - bytes, lane, owner);
-    if (address < 0) return (number - area) >>> 3;
+    if (address < 0) break;
     store<f64>(number, address);
   }
-  return count;
+  return (number - area) >>> 3;
 }
 
 /** A whole number of 32 bits as an integer, without the checks of a conversion. Of another number, anything. */

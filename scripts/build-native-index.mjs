@@ -17,7 +17,7 @@ const wasm2c = fileURLToPath(import.meta.resolve('wabt/bin/wasm2c'));
 async function compile() {
   const { default: binaryen } = await import('assemblyscript/binaryen');
   const textOf = (name) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : null);
-  const module = binaryen.readBinary(await compileWith(textOf, '-O0', ['free-space-index']));
+  const module = binaryen.readBinary(await compileWith(textOf, '-O0'));
   const { BulkMemory, BulkMemoryOpt, MutableGlobals, NontrappingFPToInt, SignExt } = binaryen.Features;
   module.setFeatures(BulkMemory | BulkMemoryOpt | MutableGlobals | NontrappingFPToInt | SignExt);
   binaryen.setDebugInfo(true);
@@ -73,10 +73,11 @@ function filesOf({ header, source }) {
     type,
     parameters: withNames(parameters),
   }));
+  const initial = new Map([...withNames(source).matchAll(/^ {2}instance->(\w+) = (\d+)u;$/gm)].map(([, name, value]) => [name, value]));
   const globals = withNames(fields)
     .split('\n')
     .filter((line) => line.includes('u32 '))
-    .map((line) => line.replace(';', ' = 0;'));
+    .map((line) => line.replace(/(\w+);/, (_, name) => `${name} = ${initial.get(name)};`));
   const declarations = [...source.matchAll(/^static \w+ w2c_index_\S*\(.*\);$/gm)].map(([line]) => withNames(line));
   const functions = withNames(source.slice(source.indexOf('\nvoid w2c_index_start') + 1))
     .replace(/^#if .*\n(?:.*\n)*?#endif\n/gm, '')

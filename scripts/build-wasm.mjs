@@ -22,15 +22,15 @@ async function compile() {
  * Compiles the module, and returns it as bytes.
  * @param textOf returns the text of a file, given its path in the tree, or null if there is none
  * @param level the compiler's option for optimizations
- * @param entries the files whose exports the module exports
  */
-export async function compileWith(textOf, level, entries = ['free-space-index', 'many']) {
+export async function compileWith(textOf, level) {
   // Only if something is compiled: vitest.config.ts imports this file for every run.
   const { default: asc } = await import('assemblyscript/asc');
   let bytes;
   const { error, stderr } = await asc.main(
     [
-      ...entries.map((name) => `assembly/${name}.ts`),
+      'assembly/free-space-index.ts',
+      'assembly/many.ts',
       level,
       '--runtime',
       'stub',

@@ -231,6 +231,9 @@ Status OpenThreadSafeArena(Environment& environment, const Napi::CallbackInfo& i
 Status CloseThreadSafeArena(Environment& environment, const Napi::CallbackInfo& info);
 Status AllocateThreadSafe(Environment& environment);
 Status DeallocateThreadSafe(Environment& environment);
+Status AllocateManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info);
+Status DeallocateManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info);
+Status CheckManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info);
 Status ClaimThreadSafe(Environment& environment, const Napi::CallbackInfo& info);
 Status ThreadSafeStatistics(Environment& environment, const Napi::CallbackInfo& info);
 Status ResetThreadSafePeak(Environment& environment, const Napi::CallbackInfo& info);

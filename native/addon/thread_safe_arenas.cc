@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "addon/bindings.h"
 #include "addon/captures.h"
@@ -37,6 +38,18 @@ void EndArenaOfThreads(ThreadSafeArena* arena) {
 
 Status FindArenaOfThreads(Environment& environment, double handle, ThreadArenaEntry** entry) {
   return environment.thread_safe_arenas.Find(handle, entry);
+}
+
+// Copies, as another thread may write to a shared array meanwhile.
+bool ReadIntegers(const Napi::Value& value, std::vector<std::uint64_t>* integers) {
+  Napi::Float64Array array;
+  if (!ReadArray(value, &array)) return false;
+  const double* const numbers = array.Data();
+  integers->resize(array.ElementLength());
+  for (std::size_t i = 0; i < integers->size(); ++i) {
+    if (!ToInteger(numbers[i], &(*integers)[i])) return false;
+  }
+  return true;
 }
 
 // Ends the environment's part of an arena that JavaScript has closed, unless it still claims memory.
@@ -117,6 +130,70 @@ Status DeallocateThreadSafe(Environment& environment) {
   if (status == kWrongSize) environment.Out(1, static_cast<double>(right_bytes));
   if (status == kSuccess) EndIfUnneeded(environment, handle, *entry);
   return status;
+}
+
+Status AllocateManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info) {
+  double handle;
+  std::vector<std::uint64_t> sizes;
+  Napi::Float64Array pointers;
+  if (!ReadNumber(info[0], &handle) || !ReadIntegers(info[2], &sizes) || !ReadArray(info[3], &pointers)) return kInvalidArgument;
+  if (pointers.ElementLength() < sizes.size()) return kInvalidArgument;
+  ThreadArenaEntry* entry;
+  StreamEntry* stream;
+  Status status = FindArenaOfThreads(environment, handle, &entry);
+  if (status == kSuccess) status = FindStream(environment, info[1], &stream);
+  if (status != kSuccess) return status;
+  std::vector<std::uint64_t> addresses;
+  std::size_t done = 0;
+  status = environment.WithReclaim([&] { return entry->arena->AllocateMany(sizes, stream->stream, &addresses, &done, environment.id()); });
+  environment.Out(1, static_cast<double>(done));
+  if (status != kSuccess) return status;
+  for (std::size_t i = 0; i < addresses.size(); ++i) pointers[i] = static_cast<double>(addresses[i]);
+  return kSuccess;
+}
+
+namespace {
+
+// What is to be freed, and where it is allocated.
+struct Many {
+  std::uint64_t handle;
+  ThreadArenaEntry* entry;
+  std::vector<std::uint64_t> addresses, sizes;
+};
+
+Status ReadMany(Environment& environment, const Napi::CallbackInfo& info, std::size_t pointers, Many* many) {
+  if (!ReadInteger(info[0], &many->handle)) return kInvalidArgument;
+  if (!ReadIntegers(info[pointers], &many->addresses) || !ReadIntegers(info[pointers + 1], &many->sizes)) return kInvalidArgument;
+  if (many->addresses.size() != many->sizes.size()) return kInvalidArgument;
+  return FindArenaOfThreads(environment, static_cast<double>(many->handle), &many->entry);
+}
+
+Status OutWrong(Environment& environment, Status status, const ThreadSafeArena::Wrong& wrong) {
+  environment.Out(1, static_cast<double>(wrong.right_bytes));
+  environment.Out(2, static_cast<double>(wrong.place));
+  return status;
+}
+
+}  // namespace
+
+Status DeallocateManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info) {
+  Many many;
+  StreamEntry* stream;
+  Status status = ReadMany(environment, info, 2, &many);
+  if (status == kSuccess) status = FindStream(environment, info[1], &stream);
+  if (status != kSuccess) return status;
+  ThreadSafeArena::Wrong wrong;
+  status = many.entry->arena->DeallocateMany(many.addresses, many.sizes, stream->stream, &wrong);
+  if (status == kSuccess) EndIfUnneeded(environment, many.handle, *many.entry);
+  return OutWrong(environment, status, wrong);
+}
+
+Status CheckManyThreadSafe(Environment& environment, const Napi::CallbackInfo& info) {
+  Many many;
+  const Status status = ReadMany(environment, info, 1, &many);
+  if (status != kSuccess) return status;
+  ThreadSafeArena::Wrong wrong;
+  return OutWrong(environment, many.entry->arena->CheckMany(many.addresses, many.sizes, &wrong), wrong);
 }
 
 Status ClaimThreadSafe(Environment& environment, const Napi::CallbackInfo& info) {

@@ -43,6 +43,9 @@ constexpr std::uint64_t kLegacyKey = 1;
 constexpr std::size_t kUsualLanes = 64;
 constexpr std::uint64_t kUnitBytes = 256;
 constexpr std::uint64_t kMaximumUnits = 0x7fffffff;
+constexpr std::uint64_t kMostBytesOfMany = 0x7fffff00;  // of a block that the index allocates with others in one call
+constexpr std::size_t kMostAtOnce = 256;                // of them, under one lock
+constexpr std::uint32_t kNone = ~0u;                    // of many
 constexpr std::uint32_t kNobodyOfIndex = ~0u;
 constexpr int kPatience = 1000;
 constexpr std::chrono::milliseconds kPause{1};
@@ -120,6 +123,8 @@ class GivingBackScope {
   const std::uint64_t number_;
 };
 
+std::uint64_t UnitsOf(std::uint64_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes; }
+
 void Raise(std::atomic<std::uint64_t>& value, std::uint64_t least) {
   std::uint64_t now = value.load();
   while (now < least && !value.compare_exchange_weak(now, least)) {
@@ -149,6 +154,18 @@ void Hold(ThreadArena& arena, Lane& lane, bool is_held) {
 
 bool IsEmpty(ThreadArena& arena, const Lane& lane) { return index_of::isEmpty(&arena.module, arena.index, lane.lane) != 0; }
 
+// Room for numbers that the functions of the index for many read.
+std::uint32_t NumbersOf(index_of::IndexModule& module, std::size_t count) {
+  const std::uint32_t area = index_of::numbersFor(&module, static_cast<std::uint32_t>(count));
+  if (area == 0) throw std::bad_alloc();
+  return area;
+}
+
+// Writes numbers where NumbersOf has made room.
+void WriteNumbers(index_of::IndexModule& module, std::uint32_t area, const std::uint64_t* numbers, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) index_of::f64_store(&module.memory, area + 8 * i, static_cast<double>(numbers[i]));
+}
+
 // An address, or a negative number: -1 if the lane has no block, -2 if there is no memory for the index.
 double Cut(ThreadArena& arena, std::uint32_t lane, std::uint64_t units, std::uint64_t slack, std::uint64_t alignment) {
   const auto small_units = static_cast<std::uint32_t>(units);
@@ -169,6 +186,14 @@ struct ThreadSafeArena::Place {
   std::uint64_t alignment;
   std::uint64_t claimant;
   std::uint64_t slack() const { return units * kUnitBytes - bytes; }
+};
+
+// Those of many frees that are of one index.
+struct ThreadSafeArena::Part {
+  std::vector<std::size_t> places;  // in the call
+  std::vector<std::uint64_t> addresses, sizes;
+  std::uint64_t number = 0;  // of the frees
+  Lane* lane = nullptr;
 };
 
 // What a thread keeps of an arena.
@@ -701,45 +726,135 @@ Status ThreadSafeArena::Allocate(std::uint64_t bytes, std::uint64_t alignment, S
   *address = 0;
   if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > superblock_bytes_) return kInvalidArgument;
   if (bytes == 0) return kSuccess;
-  if (bytes > bytes_ || bytes > kMaximumUnits * kUnitBytes) return kErrorOutOfMemory;
+  if (!CanHave(bytes)) return kErrorOutOfMemory;
   if (stream == nullptr) stream = LegacyStream();
   return Guarded([&]() -> Status {
     const DriverScope scope(driver, settings_.context);
     if (scope.status() != kSuccess) return scope.status();
-    Place place{0, stream, bytes, (bytes + kUnitBytes - 1) / kUnitBytes, std::max(alignment, kUnitBytes), claimant};
+    Place place{0, stream, bytes, UnitsOf(bytes), std::max(alignment, kUnitBytes), claimant};
+    const Status status = Identify(stream, &place.key);
+    return status == kSuccess ? AllocateFrom(*OwnArena(), place, address) : status;
+  });
+}
+
+bool ThreadSafeArena::CanHave(std::uint64_t bytes) const { return bytes <= bytes_ && bytes <= kMaximumUnits * kUnitBytes; }
+
+Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std::uint64_t* address) {
+  Status status = TryAllocate(arena, place, address);
+  if (status != kErrorOutOfMemory) return status;
+
+  const auto counted = [&](Status result) {
+    if (result == kSuccess) NoteAllocation(arena, place, *address);
+    return result;
+  };
+  enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
+  for (int step = kFirst, waits = 0;;) {
+    const std::uint64_t freed_bytes = FreedBytes();
+    {
+      std::unique_lock<std::mutex> lock(arena.mutex);
+      status = counted(TakeFromOthers(arena, place, lock, address));
+    }
+    if (status == kErrorOutOfMemory) status = Grow(arena, place, address);
+    if (status == kErrorOutOfMemory) {
+      std::unique_lock<std::mutex> lock(arena.mutex);
+      status = counted(JoinLanes(arena, place, lock, address));
+    }
+    if (status != kErrorOutOfMemory) return status;
+    if (step < kPatient) step += 1;
+    if (step == kOwnThreads) GiveBack();
+    if (step == kOtherTenants) LetNativeTenantsGiveBack(settings_.arena, settings_.id);
+    if (step == kDevice && (settings_.events != DeallocationEvents::kOff || AwaitDevice() != kSuccess)) continue;
+    if (step == kDevice) GiveBack();
+    if (step == kEnvironments) AskEnvironments();
+    if (step < kPatient) continue;
+    if (!AwaitFrees(freed_bytes) || ++waits > kPatience) return kErrorOutOfMemory;
+  }
+}
+
+Status ThreadSafeArena::AllocateMany(const std::vector<std::uint64_t>& sizes, Stream stream, std::vector<std::uint64_t>* addresses,
+                                     std::size_t* done, std::uint64_t claimant) noexcept {
+  *done = 0;
+  if (stream == nullptr) stream = LegacyStream();
+  return Guarded([&]() -> Status {
+    addresses->assign(sizes.size(), 0);
+    const DriverScope scope(driver, settings_.context);
+    if (scope.status() != kSuccess) return scope.status();
+    Place place{0, stream, 0, 0, kUnitBytes, claimant};
     Status status = Identify(stream, &place.key);
     if (status != kSuccess) return status;
     ThreadArena& arena = *OwnArena();
-    status = TryAllocate(arena, place, address);
-    if (status != kErrorOutOfMemory) return status;
-
-    const auto counted = [&](Status result) {
-      if (result == kSuccess) NoteAllocation(arena, place, *address);
-      return result;
-    };
-    enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
-    for (int step = kFirst, waits = 0;;) {
-      const std::uint64_t freed_bytes = FreedBytes();
-      {
-        std::unique_lock<std::mutex> lock(arena.mutex);
-        status = counted(TakeFromOthers(arena, place, lock, address));
-      }
-      if (status == kErrorOutOfMemory) status = Grow(arena, place, address);
-      if (status == kErrorOutOfMemory) {
-        std::unique_lock<std::mutex> lock(arena.mutex);
-        status = counted(JoinLanes(arena, place, lock, address));
-      }
-      if (status != kErrorOutOfMemory) return status;
-      if (step < kPatient) step += 1;
-      if (step == kOwnThreads) GiveBack();
-      if (step == kOtherTenants) LetNativeTenantsGiveBack(settings_.arena, settings_.id);
-      if (step == kDevice && (settings_.events != DeallocationEvents::kOff || AwaitDevice() != kSuccess)) continue;
-      if (step == kDevice) GiveBack();
-      if (step == kEnvironments) AskEnvironments();
-      if (step < kPatient) continue;
-      if (!AwaitFrees(freed_bytes) || ++waits > kPatience) return kErrorOutOfMemory;
-    }
+    status = Guarded([&] { return AllocateEach(arena, place, sizes, addresses, done); });
+    if (status != kSuccess) UndoMany(arena, place, sizes, *addresses, *done);
+    return status;
   });
+}
+
+Status ThreadSafeArena::AllocateEach(ThreadArena& arena, Place place, const std::vector<std::uint64_t>& sizes,
+                                     std::vector<std::uint64_t>* addresses, std::size_t* done) {
+  while (*done < sizes.size()) {
+    place.bytes = sizes[*done];
+    place.units = UnitsOf(place.bytes);
+    if (place.bytes > 0) {
+      if (!CanHave(place.bytes)) return kErrorOutOfMemory;
+      const std::size_t before = *done;
+      Status status = TryMany(arena, place, sizes, addresses, done);
+      if (status == kSuccess && *done > before) continue;
+      if (status == kSuccess) status = AllocateFrom(arena, place, &(*addresses)[*done]);
+      if (status != kSuccess) return status;
+    }
+    *done += 1;
+  }
+  return kSuccess;
+}
+
+// As many as the stream's own lane serves.
+Status ThreadSafeArena::TryMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
+                                std::vector<std::uint64_t>* addresses, std::size_t* done) {
+  const std::size_t first = *done;
+  const std::size_t most = std::min(sizes.size() - first, kMostAtOnce);
+  std::size_t count = 0;
+  while (count < most && sizes[first + count] > 0 && sizes[first + count] <= kMostBytesOfMany) count += 1;
+  if (count == 0) return kSuccess;
+  std::unique_lock<std::mutex> lock(arena.mutex);
+  Lane& own = LaneOf(arena, place.key);
+  if (!own.before.empty()) {
+    const Status status = AwaitOwn(arena, own, place.stream, lock);
+    if (status != kSuccess) return status;
+  }
+  const std::uint32_t area = NumbersOf(arena.module, count);
+  WriteNumbers(arena.module, area, &sizes[first], count);
+  const std::uint32_t served =
+      index_of::allocateMany(&arena.module, arena.index, static_cast<std::uint32_t>(count), own.lane, kNobodyOfIndex);
+  for (; *done < first + served; ++*done) {
+    const auto address = static_cast<std::uint64_t>(index_of::f64_load(&arena.module.memory, area + 8 * (*done - first)));
+    (*addresses)[*done] = address;
+    arena.live_bytes += sizes[*done];
+  }
+  arena.live_allocations += served;
+  if (place.claimant == kNobody) return kSuccess;
+  for (std::size_t i = first; i < *done; ++i) arena.claims[(*addresses)[i]] = place.claimant;
+  return kSuccess;
+}
+
+// Frees what was allocated before the rest was refused, after what the stream was given by then.
+void ThreadSafeArena::UndoMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
+                               const std::vector<std::uint64_t>& addresses, std::size_t done) {
+  ArenaEvent* event = nullptr;
+  if (RecordsAtFree(place.stream)) Guarded([&] { return AcquireEvent(&event); });
+  const std::uint64_t number = ++arena.last_number;
+  if (event != nullptr && driver->EventRecord(event->event, place.stream) != kSuccess) {
+    ReleaseUse(event);
+    event = nullptr;
+  }
+  const std::lock_guard<std::mutex> lock(arena.mutex);
+  Lane& lane = LaneOf(arena, place.key);
+  lane.before.reserve(lane.before.size() + 1);
+  for (std::size_t i = 0; i < done; ++i) {
+    if (addresses[i] == 0) continue;
+    const std::uint32_t block = index_of::usedBlock(&arena.module, arena.index, static_cast<double>(addresses[i]));
+    FreeBlock(arena, addresses[i], sizes[i], block, lane);
+  }
+  NoteFrees(arena, lane, number, event);
 }
 
 std::uint64_t ThreadSafeArena::FreedBytes() const {
@@ -775,6 +890,10 @@ Status ThreadSafeArena::WithBlock(std::uint64_t address, std::uint64_t bytes, st
 
 void ThreadSafeArena::FreeBlock(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes, std::uint32_t block, const Lane& lane) {
   index_of::free(&arena.module, arena.index, block, lane.lane);
+  NoteFree(arena, address, bytes);
+}
+
+void ThreadSafeArena::NoteFree(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes) {
   arena.live_bytes -= bytes;
   arena.live_allocations -= 1;
   if (!arena.claims.empty()) arena.claims.erase(address);
@@ -786,14 +905,23 @@ Status ThreadSafeArena::FreeOn(std::uint64_t address, std::uint64_t bytes, std::
     Lane& lane = LaneOf(arena, key);
     lane.before.reserve(lane.before.size() + 1);
     FreeBlock(arena, address, bytes, block, lane);
-    NoteOrder(lane, number, event);
-    if (event != nullptr) return Status{kSuccess};
-    if (settings_.events == DeallocationEvents::kDeferred)
-      lane.is_unrecorded = true;
-    else
-      Hold(arena, lane, true);
+    NoteFrees(arena, lane, number, event);
     return Status{kSuccess};
   });
+}
+
+// Something was freed into the lane of a stream. The event is null if none is recorded, or the driver has refused it. There
+// must be room in `before`.
+void ThreadSafeArena::NoteFrees(ThreadArena& arena, Lane& lane, std::uint64_t number, ArenaEvent* event) {
+  NoteOrder(lane, number, event);
+  if (event != nullptr) {
+    // It covers what the driver has refused one for.
+    if (lane.last_free < number) Hold(arena, lane, false);
+  } else if (settings_.events == DeallocationEvents::kDeferred && lane.key == kLegacyKey) {
+    lane.is_unrecorded = true;
+  } else {
+    Hold(arena, lane, true);
+  }
 }
 
 Status ThreadSafeArena::Deallocate(std::uint64_t address, std::uint64_t bytes, Stream stream, std::uint64_t* right_bytes) noexcept {
@@ -820,6 +948,112 @@ Status ThreadSafeArena::Deallocate(std::uint64_t address, std::uint64_t bytes, S
     if (status != kSuccess && event != nullptr) ReleaseUse(event);
     return status;
   });
+}
+
+Status ThreadSafeArena::DeallocateMany(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Stream stream,
+                                       Wrong* wrong) noexcept {
+  if (stream == nullptr) stream = LegacyStream();
+  return Guarded([&]() -> Status {
+    Parts parts;
+    Status status = PartsOf(addresses, sizes, wrong, &parts);
+    if (status != kSuccess || parts.empty()) return status;
+    const DriverTable* table = driver;
+    const DriverScope scope(table, settings_.context);
+    if (scope.status() != kSuccess) return scope.status();
+    std::uint64_t key;
+    status = Identify(stream, &key);
+    if (status != kSuccess) return status;
+    ArenaEvent* event = nullptr;
+    if (RecordsAtFree(stream)) {
+      status = AcquireEvent(&event);
+      if (status != kSuccess) return status;
+    }
+    for (auto& [owner, part] : parts) part.number = ++owner->last_number;
+    if (event != nullptr) status = table->EventRecord(event->event, stream);
+    if (status == kSuccess) status = Guarded([&] { return FreeParts(parts, key, event, wrong); });
+    if (event != nullptr) ReleaseUse(event);
+    return status;
+  });
+}
+
+Status ThreadSafeArena::CheckMany(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes,
+                                  Wrong* wrong) noexcept {
+  return Guarded([&]() -> Status {
+    Parts parts;
+    Status status = PartsOf(addresses, sizes, wrong, &parts);
+    const auto locks = Lock(parts);
+    for (auto& [owner, part] : parts) {
+      if (status == kSuccess) status = UsePart(*owner, part, index_of::firstUnused, wrong);
+    }
+    return status;
+  });
+}
+
+Status ThreadSafeArena::PartsOf(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Wrong* wrong,
+                                Parts* parts) const {
+  *wrong = {};
+  ThreadArena* last = nullptr;
+  Part* part = nullptr;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i] == 0) continue;
+    ThreadArena* const owner = OwnerOf(addresses[i]);
+    if (owner == nullptr) {
+      wrong->place = i;
+      return kForeignPointer;
+    }
+    if (owner != last) part = &(*parts)[last = owner];
+    part->places.push_back(i);
+    part->addresses.push_back(addresses[i]);
+    part->sizes.push_back(sizes[i]);
+  }
+  return kSuccess;
+}
+
+// In the order of the indexes' addresses, so that two such calls never wait for each other.
+std::vector<std::unique_lock<std::mutex>> ThreadSafeArena::Lock(Parts& parts) {
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (auto& [owner, part] : parts) locks.emplace_back(owner->mutex);
+  return locks;
+}
+
+// Calls a function of the index with what is to be freed, which returns the place of one that cannot be, or kNone.
+template <typename Use>
+Status ThreadSafeArena::UsePart(ThreadArena& arena, const Part& part, Use&& use, Wrong* wrong) {
+  const std::size_t count = part.places.size();
+  const std::uint32_t area = NumbersOf(arena.module, 2 * count);
+  WriteNumbers(arena.module, area, part.addresses.data(), count);
+  WriteNumbers(arena.module, static_cast<std::uint32_t>(area + 8 * count), part.sizes.data(), count);
+  const std::uint32_t unused = use(&arena.module, arena.index, static_cast<std::uint32_t>(count));
+  if (unused == kNone) return kSuccess;
+  wrong->place = part.places[unused];
+  const std::uint32_t block = index_of::usedBlock(&arena.module, arena.index, static_cast<double>(part.addresses[unused]));
+  if (block == 0) return kForeignPointer;
+  wrong->right_bytes = static_cast<std::uint64_t>(index_of::askedBytes(&arena.module, block));
+  return wrong->right_bytes == part.sizes[unused] ? kForeignPointer : kWrongSize;
+}
+
+// Each lane becomes a user of the event, which is null unless RecordsAtFree.
+Status ThreadSafeArena::FreeParts(Parts& parts, std::uint64_t key, ArenaEvent* event, Wrong* wrong) {
+  const auto locks = Lock(parts);
+  for (auto& [owner, part] : parts) {
+    part.lane = &LaneOf(*owner, key);
+    part.lane->before.reserve(part.lane->before.size() + 1);
+    // Of several indexes, none frees before all are checked.
+    const Status status = parts.size() == 1 ? Status{kSuccess} : UsePart(*owner, part, index_of::firstUnused, wrong);
+    if (status != kSuccess) return status;
+  }
+  for (auto& [owner, part] : parts) {
+    const std::uint32_t lane = part.lane->lane;
+    const auto free_many = [&](index_of::IndexModule* module, std::uint32_t index, std::uint32_t count) {
+      return index_of::freeMany(module, index, count, lane);
+    };
+    const Status status = UsePart(*owner, part, free_many, wrong);
+    if (status != kSuccess) return status;
+    for (std::size_t i = 0; i < part.places.size(); ++i) NoteFree(*owner, part.addresses[i], part.sizes[i]);
+    if (event != nullptr) event->users.fetch_add(1);
+    NoteFrees(*owner, *part.lane, part.number, event);
+  }
+  return kSuccess;
 }
 
 Status ThreadSafeArena::Synchronize(Stream stream) noexcept {

@@ -24,6 +24,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -74,8 +75,21 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   // Zero bytes give address 0. `alignment`: a power of two up to a superblock. With a claimant, as Claim.
   Status Allocate(std::uint64_t bytes, std::uint64_t alignment, Stream stream, std::uint64_t* address,
                   std::uint64_t claimant = kNobody) noexcept;
+  // Many, as if one after the other, all or none. `done`: how many there were before the one that was refused.
+  Status AllocateMany(const std::vector<std::uint64_t>& sizes, Stream stream, std::vector<std::uint64_t>* addresses, std::size_t* done,
+                      std::uint64_t claimant = kNobody) noexcept;
   // `right_bytes`, with kWrongSize: what was asked for.
   Status Deallocate(std::uint64_t address, std::uint64_t bytes, Stream stream, std::uint64_t* right_bytes) noexcept;
+  // One of many that is not allocated, has another size, or comes twice.
+  struct Wrong {
+    std::size_t place = 0;
+    std::uint64_t right_bytes = 0;  // what was asked for, if it is allocated
+  };
+  // Many, all or none, with one event. There are as many sizes as addresses. `wrong`, with kForeignPointer and kWrongSize.
+  Status DeallocateMany(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Stream stream,
+                        Wrong* wrong) noexcept;
+  // kSuccess for what DeallocateMany would free.
+  Status CheckMany(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Wrong* wrong) noexcept;
   // Waits on this thread for what a stream has queued.
   Status Synchronize(Stream stream) noexcept;
   // An environment has the memory, which is freed after the environment's end unless somebody frees it before.
@@ -107,6 +121,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
  private:
   friend class ThreadState;
   struct Place;
+  struct Part;
+  using Parts = std::map<ThreadArena*, Part>;
 
   explicit ThreadSafeArena(const ThreadSafeSettings& settings);
 
@@ -116,6 +132,14 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   ThreadArena* OwnerOf(std::uint64_t address) const;
   void EndThread(ThreadArena* arena) noexcept;
 
+  bool CanHave(std::uint64_t bytes) const;
+  Status AllocateFrom(ThreadArena& arena, const Place& place, std::uint64_t* address);
+  Status AllocateEach(ThreadArena& arena, Place place, const std::vector<std::uint64_t>& sizes, std::vector<std::uint64_t>* addresses,
+                      std::size_t* done);
+  Status TryMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes, std::vector<std::uint64_t>* addresses,
+                 std::size_t* done);
+  void UndoMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
+                const std::vector<std::uint64_t>& addresses, std::size_t done);
   Status TryAllocate(ThreadArena& arena, const Place& place, std::uint64_t* address);
   Status TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
@@ -128,6 +152,13 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   template <typename Use>
   Status WithBlock(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes, Use&& use);
   void FreeBlock(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes, std::uint32_t block, const Lane& lane);
+  void NoteFree(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes);
+  void NoteFrees(ThreadArena& arena, Lane& lane, std::uint64_t number, ArenaEvent* event);
+  Status PartsOf(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Wrong* wrong, Parts* parts) const;
+  static std::vector<std::unique_lock<std::mutex>> Lock(Parts& parts);
+  template <typename Use>
+  Status UsePart(ThreadArena& arena, const Part& part, Use&& use, Wrong* wrong);
+  Status FreeParts(Parts& parts, std::uint64_t key, ArenaEvent* event, Wrong* wrong);
   Status FreeOn(std::uint64_t address, std::uint64_t bytes, std::uint64_t key, ArenaEvent* event, std::uint64_t number,
                 std::uint64_t* right_bytes);
   void NoteAllocation(ThreadArena& arena, const Place& place, std::uint64_t address);

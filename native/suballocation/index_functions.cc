@@ -138,6 +138,12 @@ static void free_space_index_clear(IndexModule*, u32);
 static f64 free_space_index_freeUnits(IndexModule*, u32, u32);
 static u32 free_space_index_largestFreeUnits(IndexModule*, u32, u32);
 static void quick_lists_useQuickLists(IndexModule*, u32, u32);
+static u32 many_numbersFor(IndexModule*, u32);
+static u32 many_lowBits(IndexModule*, f64);
+static u32 many_allocateMany(IndexModule*, u32, u32, u32, u32);
+static u32 many_isSafe(IndexModule*, f64);
+static u32 many_firstUnused(IndexModule*, u32, u32);
+static u32 many_freeMany(IndexModule*, u32, u32, u32);
 static void start(IndexModule*);
 
 IndexModule::IndexModule() {
@@ -180,6 +186,10 @@ void clear(IndexModule* instance, u32 p0) { return free_space_index_clear(instan
 f64 freeUnits(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_freeUnits(instance, p0, p1); }
 u32 largestFreeUnits(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_largestFreeUnits(instance, p0, p1); }
 void useQuickLists(IndexModule* instance, u32 p0, u32 p1) { return quick_lists_useQuickLists(instance, p0, p1); }
+u32 numbersFor(IndexModule* instance, u32 p0) { return many_numbersFor(instance, p0); }
+u32 allocateMany(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3) { return many_allocateMany(instance, p0, p1, p2, p3); }
+u32 firstUnused(IndexModule* instance, u32 p0, u32 p1) { return many_firstUnused(instance, p0, p1); }
+u32 freeMany(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return many_freeMany(instance, p0, p1, p2); }
 
 void start_areas([[maybe_unused]] IndexModule* instance) {
   u32 var_i0;
@@ -4583,6 +4593,337 @@ void quick_lists_useQuickLists([[maybe_unused]] IndexModule* instance, u32 var_p
   var_i0 = var_p0;
   var_i1 = 24u;
   i32_store(&instance->memory, (u64)(var_i0) + 64, var_i1);
+}
+
+u32 many_numbersFor([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_l1 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  var_i0 = instance->many_area;
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = 1u;
+    var_i2 = instance->many_order;
+    var_i3 = 3u;
+    var_i2 -= var_i3;
+    var_i1 <<= (var_i2 & 31);
+    var_i0 = var_i0 <= var_i1;
+  } else {
+    var_i0 = 0u;
+  }
+  if (var_i0) {
+    var_i0 = instance->many_area;
+    goto var_Bfunc;
+  }
+  var_i0 = instance->many_order;
+  var_l1 = var_i0;
+  var_L2: 
+    var_i0 = var_p0;
+    var_i1 = 1u;
+    var_i2 = var_l1;
+    var_i3 = 3u;
+    var_i2 -= var_i3;
+    var_i1 <<= (var_i2 & 31);
+    var_i0 = var_i0 > var_i1;
+    if (var_i0) {
+      var_i0 = var_l1;
+      var_i1 = 1u;
+      var_i0 += var_i1;
+      var_l1 = var_i0;
+      goto var_L2;
+    }
+  var_i0 = var_l1;
+  var_i0 = areas_takeArea(instance, var_i0);
+  var_p0 = var_i0;
+  var_i0 = !(var_i0);
+  if (var_i0) {
+    var_i0 = 0u;
+    goto var_Bfunc;
+  }
+  var_i0 = instance->many_area;
+  if (var_i0) {
+    var_i0 = instance->many_area;
+    var_i1 = instance->many_order;
+    areas_returnArea(instance, var_i0, var_i1);
+  }
+  var_i0 = var_p0;
+  instance->many_area = var_i0;
+  var_i0 = var_l1;
+  instance->many_order = var_i0;
+  var_i0 = instance->many_area;
+  var_Bfunc:;
+  return var_i0;
+}
+
+u32 many_lowBits([[maybe_unused]] IndexModule* instance, f64 var_p0) {
+  u32 var_i0;
+  u64 var_j0;
+  f64 var_d0, var_d1;
+  var_d0 = var_p0;
+  var_d1 = 4503599627370496.0;
+  var_d0 += var_d1;
+  var_j0 = i64_reinterpret_f64(var_d0);
+  var_i0 = (u32)(var_j0);
+  return var_i0;
+}
+
+u32 many_allocateMany([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
+  u32 var_l4 = 0, var_l5 = 0, var_l6 = 0;
+  f64 var_l7 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4;
+  f64 var_d0, var_d1, var_d2;
+  var_i0 = instance->many_area;
+  var_i1 = var_p1;
+  var_i2 = 3u;
+  var_i1 <<= (var_i2 & 31);
+  var_i0 += var_i1;
+  var_l5 = var_i0;
+  var_i0 = instance->many_area;
+  var_p1 = var_i0;
+  var_L0: 
+    var_i0 = var_p1;
+    var_i1 = var_l5;
+    var_i0 = var_i0 < var_i1;
+    if (var_i0) {
+      var_i0 = var_p1;
+      var_d0 = f64_load(&instance->memory, (u64)(var_i0));
+      var_l7 = var_d0;
+      var_i0 = many_lowBits(instance, var_d0);
+      var_l4 = var_i0;
+      var_i1 = 0u;
+      var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+      var_i1 = var_l4;
+      var_d1 = (f64)(s32)(var_i1);
+      var_d2 = var_l7;
+      var_i1 = var_d1 != var_d2;
+      var_i0 |= var_i1;
+      var_i1 = var_l4;
+      var_i2 = 2147483392u;
+      var_i1 = (u32)((s32)var_i1 > (s32)var_i2);
+      var_i0 |= var_i1;
+      if (var_i0) {goto var_B2;}
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i2 = 255u;
+      var_i1 += var_i2;
+      var_i2 = 8u;
+      var_i1 >>= (var_i2 & 31);
+      var_l6 = var_i1;
+      var_i2 = var_l6;
+      var_i3 = 8u;
+      var_i2 <<= (var_i3 & 31);
+      var_i3 = var_l4;
+      var_i2 -= var_i3;
+      var_i3 = var_p2;
+      var_i4 = var_p3;
+      var_d0 = free_space_index_allocate(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+      var_l7 = var_d0;
+      var_d1 = 0.0;
+      var_i0 = var_d0 < var_d1;
+      if (var_i0) {goto var_B2;}
+      var_i0 = var_p1;
+      var_d1 = var_l7;
+      f64_store(&instance->memory, (u64)(var_i0), var_d1);
+      var_i0 = var_p1;
+      var_i1 = 8u;
+      var_i0 += var_i1;
+      var_p1 = var_i0;
+      goto var_L0;
+      var_B2:;
+    }
+  var_i0 = var_p1;
+  var_i1 = instance->many_area;
+  var_i0 -= var_i1;
+  var_i1 = 3u;
+  var_i0 >>= (var_i1 & 31);
+  return var_i0;
+}
+
+u32 many_isSafe([[maybe_unused]] IndexModule* instance, f64 var_p0) {
+  u32 var_i0, var_i1;
+  u64 var_j1;
+  f64 var_d0, var_d1, var_d2;
+  var_d0 = var_p0;
+  var_d1 = 9007199254740992.0;
+  var_i0 = var_d0 < var_d1;
+  var_d1 = var_p0;
+  var_d2 = 0.0;
+  var_i1 = var_d1 >= var_d2;
+  var_i0 &= var_i1;
+  var_d1 = var_p0;
+  var_j1 = I64_TRUNC_SAT_S_F64(var_d1);
+  var_d1 = (f64)(s64)(var_j1);
+  var_d2 = var_p0;
+  var_i1 = var_d1 == var_d2;
+  var_i0 &= var_i1;
+  return var_i0;
+}
+
+u32 many_firstUnused([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0;
+  f64 var_l5 = 0, var_l6 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  f64 var_d0, var_d1, var_d2;
+  var_L0: 
+    var_i0 = var_p1;
+    var_i1 = var_l2;
+    var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+    if (var_i0) {
+      var_i0 = instance->many_area;
+      var_i1 = var_l2;
+      var_i2 = 3u;
+      var_i1 <<= (var_i2 & 31);
+      var_i0 += var_i1;
+      var_l4 = var_i0;
+      var_d0 = f64_load(&instance->memory, (u64)(var_i0));
+      var_l5 = var_d0;
+      var_i0 = var_l4;
+      var_i1 = var_p1;
+      var_i2 = 3u;
+      var_i1 <<= (var_i2 & 31);
+      var_i0 += var_i1;
+      var_d0 = f64_load(&instance->memory, (u64)(var_i0));
+      var_l6 = var_d0;
+      var_d0 = var_l5;
+      var_d1 = 0.0;
+      var_i0 = var_d0 == var_d1;
+      if (var_i0) {
+        var_i0 = 0u;
+      } else {
+        var_i0 = var_p0;
+        var_d1 = var_l5;
+        var_d2 = var_l6;
+        var_i0 = free_space_index_usedBlockOf(instance, var_i0, var_d1, var_d2);
+      }
+      var_l3 = var_i0;
+      if (var_i0) {
+        var_i0 = 1u;
+      } else {
+        var_d0 = var_l5;
+        var_d1 = 0.0;
+        var_i0 = var_d0 != var_d1;
+        if (var_i0) {
+          var_i0 = 0u;
+        } else {
+          var_d0 = var_l6;
+          var_i0 = many_isSafe(instance, var_d0);
+        }
+      }
+      var_i0 = !(var_i0);
+      if (var_i0) {goto var_B2;}
+      var_i0 = var_l4;
+      var_i1 = var_l3;
+      i32_store(&instance->memory, (u64)(var_i0), var_i1);
+      var_i0 = var_l3;
+      if (var_i0) {
+        var_i0 = var_l3;
+        var_d1 = var_l5;
+        var_d1 = -(var_d1);
+        f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
+      }
+      var_i0 = var_l2;
+      var_i1 = 1u;
+      var_i0 += var_i1;
+      var_l2 = var_i0;
+      goto var_L0;
+      var_B2:;
+    }
+  var_i0 = 0u;
+  var_p0 = var_i0;
+  var_L7: 
+    var_i0 = var_p0;
+    var_i1 = var_l2;
+    var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+    if (var_i0) {
+      var_i0 = instance->many_area;
+      var_i1 = var_p0;
+      var_i2 = 3u;
+      var_i1 <<= (var_i2 & 31);
+      var_i0 += var_i1;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_l3 = var_i0;
+      if (var_i0) {
+        var_i0 = var_l3;
+        var_i1 = var_l3;
+        var_d1 = f64_load(&instance->memory, (u64)(var_i1) + 24u);
+        var_d1 = -(var_d1);
+        f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
+      }
+      var_i0 = var_p0;
+      var_i1 = 1u;
+      var_i0 += var_i1;
+      var_p0 = var_i0;
+      goto var_L7;
+    }
+  var_i0 = 4294967295u;
+  var_i1 = var_l2;
+  var_i2 = var_p1;
+  var_i3 = var_l2;
+  var_i2 = (u32)((s32)var_i2 <= (s32)var_i3);
+  var_i0 = var_i2 ? var_i0 : var_i1;
+  return var_i0;
+}
+
+u32 many_freeMany([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
+  u32 var_l3 = 0, var_l4 = 0, var_l5 = 0;
+  f64 var_l6 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  f64 var_d0, var_d1, var_d2;
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i0 = many_firstUnused(instance, var_i0, var_i1);
+  var_l4 = var_i0;
+  var_L0: 
+    var_i0 = var_l4;
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+    var_i1 = var_p1;
+    var_i2 = var_l3;
+    var_i1 = (u32)((s32)var_i1 > (s32)var_i2);
+    var_i0 &= var_i1;
+    if (var_i0) {
+      var_i0 = instance->many_area;
+      var_i1 = var_p1;
+      var_i2 = var_l3;
+      var_i1 += var_i2;
+      var_i2 = 3u;
+      var_i1 <<= (var_i2 & 31);
+      var_i0 += var_i1;
+      var_d0 = f64_load(&instance->memory, (u64)(var_i0));
+      var_l6 = var_d0;
+      var_i0 = instance->many_area;
+      var_i1 = var_l3;
+      var_i2 = 3u;
+      var_i1 <<= (var_i2 & 31);
+      var_i0 += var_i1;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_l5 = var_i0;
+      if (var_i0) {
+        var_d0 = var_l6;
+        var_d1 = 2147483647.0;
+        var_i0 = var_d0 > var_d1;
+        if (var_i0) {
+          var_i0 = var_p0;
+          var_i1 = var_l5;
+          var_i2 = var_p2;
+          free_space_index_free(instance, var_i0, var_i1, var_i2);
+        } else {
+          var_i0 = var_p0;
+          var_i1 = var_l5;
+          var_d1 = f64_load(&instance->memory, (u64)(var_i1) + 24u);
+          var_d2 = var_l6;
+          var_i2 = many_lowBits(instance, var_d2);
+          var_i3 = var_p2;
+          var_i0 = free_space_index_freeAt(instance, var_i0, var_d1, var_i2, var_i3);
+        }
+      }
+      var_i0 = var_l3;
+      var_i1 = 1u;
+      var_i0 += var_i1;
+      var_l3 = var_i0;
+      goto var_L0;
+    }
+  var_i0 = var_l4;
+  return var_i0;
 }
 
 void start([[maybe_unused]] IndexModule* instance) {

@@ -17,6 +17,8 @@ struct IndexModule {
   u32 tables_spare = 0;
   u32 tables_nextOrder = 0;
   u32 free_space_index_removed = 0;
+  u32 many_area = 0;
+  u32 many_order = 12;
   Memory memory;
 };
 
@@ -55,6 +57,10 @@ void clear(IndexModule*, u32);
 f64 freeUnits(IndexModule*, u32, u32);
 u32 largestFreeUnits(IndexModule*, u32, u32);
 void useQuickLists(IndexModule*, u32, u32);
+u32 numbersFor(IndexModule*, u32);
+u32 allocateMany(IndexModule*, u32, u32, u32, u32);
+u32 firstUnused(IndexModule*, u32, u32);
+u32 freeMany(IndexModule*, u32, u32, u32);
 
 }  // namespace cistern::suballocation
 

@@ -162,6 +162,8 @@ namespace {
 struct Watched {
   static inline unsigned long long id_offset = 0;
   static inline std::atomic<int> waits{0};
+  static inline std::atomic<int> records{0};
+  static inline std::atomic<bool> refuses_records{false};
   static inline thread_local void (*after_record)() = nullptr;
   static inline thread_local std::function<void()> before_query;
 
@@ -179,6 +181,8 @@ struct Watched {
     return driver.StreamWaitEvent(stream, event, flags);
   }
   static Status EventRecord(Event event, Stream stream) {
+    if (refuses_records) return kErrorUnknown;
+    records += 1;
     const Status status = driver.EventRecord(event, stream);
     if (after_record != nullptr) after_record();
     return status;
@@ -308,6 +312,136 @@ TEST("what a stream takes from the global arena waits on every stream for those 
   other.Synchronize();
   resource.Free(half, kSuperblock / 2, stream);
   resource.Free(rest, kSuperblock / 2, other);
+}
+
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+Numbers AllocateMany(const Resource& resource, const Numbers& sizes, Stream stream) {
+  Numbers addresses;
+  std::size_t done = 0;
+  CHECK_OK(resource.arena.lock()->AllocateMany(sizes, stream, &addresses, &done));
+  CHECK(done == sizes.size());
+  return addresses;
+}
+
+Status TryFreeMany(const Resource& resource, const Numbers& addresses, const Numbers& sizes, Stream stream, ThreadSafeArena::Wrong* wrong) {
+  return resource.arena.lock()->DeallocateMany(addresses, sizes, stream, wrong);
+}
+
+void FreeMany(const Resource& resource, const Numbers& addresses, const Numbers& sizes, Stream stream) {
+  ThreadSafeArena::Wrong wrong;
+  CHECK_OK(TryFreeMany(resource, addresses, sizes, stream, &wrong));
+}
+
+}  // namespace
+
+TEST("many frees in one call have one event, whichever threads have allocated, or none under the policy off") {
+  for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
+    Global global(kMiB);
+    Resource resource(global, events, Watched::Table());
+    TestStream stream, other;
+    const Numbers sizes(50, 300);
+    Numbers blocks;
+    Numbers all(150, 300);
+    for (int i = 0; i < 2; ++i) {
+      OnThread([&] {
+        const Numbers more = AllocateMany(resource, sizes, stream);
+        blocks.insert(blocks.end(), more.begin(), more.end());
+      });
+      if (i == 1) break;
+      const Numbers own = AllocateMany(resource, sizes, stream);
+      blocks.insert(blocks.end(), own.begin(), own.end());
+    }
+    Gate gate;
+    gate.Close(stream);
+    CHECK_OK(driver.MemsetD8Async(blocks[120], 1, 300, stream));
+    Watched::records = 0;
+    FreeMany(resource, blocks, all, stream);
+    CHECK(Watched::records == (events == DeallocationEvents::kOff ? 0 : 1));
+    CHECK(resource.Statistics().live_allocations == 0);
+    if (events != DeallocationEvents::kOff) {
+      const DevicePointer everything = resource.Allocate(kMiB, other);
+      CHECK_OK(driver.MemsetD8Async(everything, 2, kMiB, other));
+      CHECK(StillWaits(other));
+      gate.Open();
+      other.Synchronize();
+      CHECK(*reinterpret_cast<const unsigned char*>(blocks[120]) == 2);
+      resource.Free(everything, kMiB, other);
+    }
+    gate.Open();
+    stream.Synchronize();
+  }
+}
+
+TEST("many frees in one call free nothing if one is wrong, of whichever thread") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  const Numbers own = AllocateMany(resource, {300, 400}, stream);
+  Numbers far;
+  OnThread([&] { far = AllocateMany(resource, {500}, stream); });
+  const Numbers blocks = {own[0], far[0], own[1]}, sizes = {300, 500, 400};
+  ThreadSafeArena::Wrong wrong;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Numbers wrong_sizes = sizes;
+    wrong_sizes[i] += 1;
+    CHECK(TryFreeMany(resource, blocks, wrong_sizes, stream, &wrong) == kWrongSize);
+    CHECK(wrong.place == i);
+    CHECK(wrong.right_bytes == sizes[i]);
+    Numbers twice = blocks;
+    twice.push_back(blocks[i]);
+    Numbers twice_sizes = sizes;
+    twice_sizes.push_back(sizes[i]);
+    CHECK(TryFreeMany(resource, twice, twice_sizes, stream, &wrong) == kForeignPointer);
+    CHECK(wrong.place == 3);
+    Numbers inside = blocks;
+    inside[i] += 256;
+    CHECK(TryFreeMany(resource, inside, sizes, stream, &wrong) == kForeignPointer);
+    CHECK(wrong.place == i);
+    CHECK(resource.Statistics().live_bytes == 1200);
+    CHECK(resource.Statistics().live_allocations == 3);
+  }
+  CHECK_OK(resource.arena.lock()->CheckMany(blocks, sizes, &wrong));
+  CHECK(resource.Statistics().live_allocations == 3);
+  FreeMany(resource, blocks, sizes, stream);
+  CHECK(resource.Statistics().live_bytes == 0);
+  CHECK(resource.arena.lock()->CheckMany(blocks, sizes, &wrong) == kForeignPointer);
+}
+
+TEST("what an allocation of many gives back without an event serves its own stream, and others after the next free") {
+  for (const bool is_legacy : {false, true}) {
+    for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
+      Global global(2 * kSuperblock);
+      Resource resource(global, events, Watched::Table());
+      TestStream made, other;
+      const Stream stream = is_legacy ? LegacyStream() : Stream{made};
+      Gate gate;
+      // Work that the memory comes after.
+      const DevicePointer before = resource.Allocate(kSuperblock, stream);
+      gate.Close(stream);
+      CHECK_OK(driver.MemsetD8Async(before, 1, kSuperblock, stream));
+      resource.Free(before, kSuperblock, stream);
+      Numbers addresses;
+      std::size_t done = 0;
+      Watched::refuses_records = true;
+      CHECK(resource.arena.lock()->AllocateMany({kSuperblock, 2 * kSuperblock}, stream, &addresses, &done) == kErrorOutOfMemory);
+      Watched::refuses_records = false;
+      CHECK(done == 1);
+      CHECK(resource.Statistics().live_allocations == 0);
+      DevicePointer block = resource.Allocate(kSuperblock, stream);
+      CHECK(block == before);
+      resource.Free(block, kSuperblock, stream);
+      const DevicePointer everything = resource.Allocate(2 * kSuperblock, other);
+      CHECK_OK(driver.MemsetD8Async(everything, 2, 2 * kSuperblock, other));
+      CHECK(StillWaits(other));
+      gate.Open();
+      other.Synchronize();
+      CHECK(*reinterpret_cast<const unsigned char*>(before) == 2);
+      resource.Free(everything, 2 * kSuperblock, other);
+    }
+  }
 }
 
 TEST("thousands of streams that end leave no more lanes than are needed") {

@@ -449,6 +449,11 @@ export function alreadyFreed(refusal: string): LifetimeError {
   return new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${refusal}: it is already freed`);
 }
 
+/** For a pointer that comes twice in one call. */
+export function freedTwice(resource: string, pointer: number): LifetimeError {
+  return alreadyFreed(`${resource} cannot free ${formatPointer(pointer)} twice in one call`);
+}
+
 export function wrongSize(refusal: string, bytes: number, allocatedBytes: number): LifetimeError {
   return new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${refusal} with ${bytes} bytes: it was allocated with ${allocatedBytes} bytes`);
 }

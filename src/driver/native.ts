@@ -702,6 +702,12 @@ export interface NativeBinding {
   allocateThreadSafe(): void;
   /** Hot. In: address, bytes, handle, stream. */
   deallocateThreadSafe(): void;
+  /** Pointers for sizes, all or none. `[1]`, if it fails: the place of the one that does. */
+  allocateManyThreadSafe(handle: number, stream: number, sizes: Float64Array, pointers: Float64Array): void;
+  /** All or none. If one is refused, `[1]`: the bytes that were asked for, if it is allocated; `[2]`: its place. */
+  deallocateManyThreadSafe(handle: number, stream: number, pointers: Float64Array, sizes: Float64Array): void;
+  /** What `deallocateManyThreadSafe` would say. */
+  checkManyThreadSafe(handle: number, pointers: Float64Array, sizes: Float64Array): void;
   /**
    * Makes memory that another thread has allocated this environment's own: it is freed after the environment's end.
    */

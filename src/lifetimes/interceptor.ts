@@ -11,6 +11,7 @@
  * its calls take not one step more. The functions that go on are made once, not at each call.
  */
 
+import type { Stream } from '../driver/streams/stream.js';
 import type { MemoryResource } from '../memory-resource.js';
 
 /** Looks on at the calls of one resource, or answers in its place. */
@@ -49,6 +50,22 @@ export function intercept(resource: MemoryResource, interceptor: Interceptor): v
 /** Whether anybody looks on at the calls of a resource, each of which must then be made. */
 export function isIntercepted(resource: MemoryResource): boolean {
   return Object.hasOwn(resource, 'allocate');
+}
+
+/** Allocates for each size, so that those who look on see every call; all, or none. */
+export function allocateEach(resource: MemoryResource, sizes: Float64Array, stream: Stream, pointers: Float64Array): void {
+  let done = 0;
+  try {
+    for (; done < sizes.length; done++) pointers[done] = resource.allocate(sizes[done] as number, stream);
+  } catch (error) {
+    deallocateEach(resource, pointers.subarray(0, done), sizes, stream);
+    throw error;
+  }
+}
+
+/** Frees each, so that those who look on see every call. */
+export function deallocateEach(resource: MemoryResource, pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+  for (let i = 0; i < pointers.length; i++) resource.deallocate(pointers[i] as number, sizes[i] as number, stream);
 }
 
 /** Offers an interceptor to every resource of cistern's own classes that is constructed from now on. */

@@ -1,9 +1,26 @@
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
-import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
+import {
+  assertAlignment,
+  assertBytes,
+  assertEachBytes,
+  assertMany,
+  assertManyPairs,
+  assertOneOf,
+  assertOptions,
+  assertPointer,
+  optionNames,
+} from '../basics/validation.js';
 import { type GlobalArenaMemoryKind, globalArenaMemoryKinds } from '../driver/memory/global-arena.js';
 import { nativeDeallocationPolicies, ThreadSafeArena, type ThreadSafeArenaStatistics } from '../driver/memory/thread-safe-arena.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import type { DeallocationEvents, DeallocationFence, DevicePointer, ReservingMemoryResource } from '../memory-resource.js';
+import { allocateEach, deallocateEach, isIntercepted } from '../lifetimes/interceptor.js';
+import type {
+  BulkMemoryResource,
+  DeallocationEvents,
+  DeallocationFence,
+  DevicePointer,
+  ReservingMemoryResource,
+} from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
 import { type GlobalArenaMemoryResourceOptions, openGlobalArena } from './global-arena-memory-resource.js';
 import { LeafMemoryResource } from './leaf-memory-resource.js';
@@ -64,7 +81,7 @@ const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({
  * console.log(arena.statistics().liveBytes); // 1048576, of all threads
  * ```
  */
-export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements ReservingMemoryResource {
+export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements ReservingMemoryResource, BulkMemoryResource {
   /** @internal */
   static override readonly name = 'ThreadSafeArenaMemoryResource';
   declare readonly memoryKind: GlobalArenaMemoryKind;
@@ -131,6 +148,42 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
     assertBytes(bytes);
     this.#enter(stream, 'deallocate');
     if (pointer !== 0) this.#arena.deallocate(pointer, bytes, stream);
+  }
+
+  /**
+   * Allocates so many bytes for each size, in order, as `allocate` does; all of them, or none, in one native call.
+   * @param sizes up to 2^20 sizes in bytes
+   * @returns the pointers, in the places of their sizes; 0 for zero bytes
+   * @throws what `allocate` throws
+   */
+  allocateMany(sizes: Float64Array, stream: Stream): Float64Array {
+    assertMany(sizes, 'sizes');
+    assertEachBytes(sizes, 'sizes');
+    this.#enter(stream, 'allocate');
+    this.assertLive('allocate');
+    const pointers = new Float64Array(sizes.length);
+    if (isIntercepted(this)) allocateEach(this, sizes, stream, pointers);
+    else this.#arena.allocateMany(sizes, stream, pointers);
+    return pointers;
+  }
+
+  /**
+   * Frees many allocations, whichever threads have allocated them; all of them, or none, with one event under
+   * `'eager'` and on streams other than the legacy default stream.
+   * @param sizes the bytes of each, as they were asked for
+   * @throws what `deallocate` throws; also for a pointer that comes twice
+   */
+  deallocateMany(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+    assertManyPairs(pointers, sizes);
+    assertEachBytes(pointers, 'pointers');
+    assertEachBytes(sizes, 'sizes');
+    this.#enter(stream, 'deallocate');
+    if (isIntercepted(this)) {
+      this.#arena.checkMany(pointers, sizes);
+      deallocateEach(this, pointers, sizes, stream);
+    } else {
+      this.#arena.deallocateMany(pointers, sizes, stream);
+    }
   }
 
   /** The state of the arenas of all threads. Takes time linear in their number. */

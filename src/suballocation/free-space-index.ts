@@ -329,17 +329,14 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Allocates blocks for up to 2^23 sizes in bytes, up to the first for which there is none, and writes their
-   * addresses to the same places. Returns how many. Allocates none if any size is not a whole number from 1 to
-   * 2^31 - 256.
+   * Allocates blocks for up to 2^23 sizes in bytes, up to the first for which there is none, or which is not a whole
+   * number from 1 to 2^31 - 256. Returns their addresses.
    */
-  allocateMany(sizes: Float64Array, addresses: Float64Array, lane: number, owner: number): number {
+  allocateMany(sizes: Float64Array, lane: number, owner: number): Float64Array {
     const area = areaFor(2 * sizes.length); // so that `freeMany` can undo it
     linearDoubles().set(sizes, area);
     const done = indexModule.allocateMany(this.#index, sizes.length, lane, owner);
-    const numbers = linearDoubles();
-    for (let i = 0; i < done; i++) addresses[i] = numbers[area + i] as number;
-    return Math.max(done, 0);
+    return linearDoubles().slice(area, area + done);
   }
 
   /**

@@ -52,7 +52,7 @@ interface IndexModule {
   freeAt(index: number, address: number, bytes: number, lane: number): number;
   /** An area for so many doubles, at most 2^24, for the three below. Returns 0 if there is no memory. */
   numbersFor(count: number): number;
-  /** From sizes in bytes to addresses, until one finds no block. Returns how many it did, or -1 if a size is unusual. */
+  /** From sizes in bytes to addresses, until one finds no block or is unusual. Returns how many it did. */
   allocateMany(index: number, count: number, lane: number, owner: number): number;
   /** Of addresses followed by sizes: the place of one that is not used with its size, or comes twice; or -1. */
   firstUnused(index: number, count: number): number;

@@ -304,6 +304,18 @@ const callArguments: {
   readAdmission: (run) => [run.handle('admission')],
   validateAdmission: (run) => [run.handle('admission')],
   settleAdmission: (run) => [run.handle('admission')],
+  allocateManyThreadSafe: (run) => {
+    const sizes = Float64Array.from({ length: run.reader.byte() % 5 }, () => run.size());
+    return [run.handle('threadArena'), run.handle('stream'), sizes, new Float64Array(sizes.length)];
+  },
+  deallocateManyThreadSafe: (run) => {
+    const { arena, pointers, sizes } = run.threadAllocations();
+    return [arena, run.handle('stream'), pointers, sizes];
+  },
+  checkManyThreadSafe: (run) => {
+    const { arena, pointers, sizes } = run.threadAllocations();
+    return [arena, pointers, sizes];
+  },
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -527,6 +539,18 @@ class Run {
         this.#threads.delete(number);
         return;
       }
+      case 'allocateManyThreadSafe':
+        (inputs[2] as Float64Array).forEach((bytes, i) => {
+          const pointer = (inputs[3] as Float64Array)[i] as number;
+          if (bytes > 0) this.#note('allocateThreadSafe', [bytes, 256, number], pointer);
+          else assert.equal(pointer, 0);
+        });
+        return;
+      case 'deallocateManyThreadSafe':
+        (inputs[2] as Float64Array).forEach((pointer, i) => {
+          if (pointer !== 0) this.#note('deallocateThreadSafe', [pointer, (inputs[3] as Float64Array)[i], number], 0);
+        });
+        return;
       case 'allocateSuperblocks':
         this.#checkFresh(output, inputs[1] as number);
         this.#virtual.set(output, { bytes: inputs[1] as number, reservation: -number });
@@ -805,6 +829,15 @@ class Run {
     if (allocations.length === 0) return [0, 0, this.handle('threadArena')];
     const [address, { bytes, arena }] = this.oneOf(allocations);
     return [address, this.reader.byte() % 8 === 0 ? this.size() : bytes, arena];
+  }
+
+  threadAllocations(): { readonly arena: number; readonly pointers: Float64Array; readonly sizes: Float64Array } {
+    const blocks = Array.from({ length: 1 + (this.reader.byte() % 4) }, () => this.threadAllocation());
+    return {
+      arena: blocks[0]?.[2] as number,
+      pointers: Float64Array.from(blocks, ([pointer = 0]) => pointer),
+      sizes: Float64Array.from(blocks, ([, bytes = 0]) => bytes),
+    };
   }
 
   message(): readonly [number, number, number] {

@@ -22,11 +22,11 @@
  * blocks that it moves, each of which became free by one `deallocate`. The last search is linear.
  */
 
-import { ArgumentRangeError, alreadyFreed, formatPointer, type OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentRangeError, freedTwice, type OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertEachBytes, assertMany, assertManyPairs, assertOptions, optionNames } from '../../basics/validation.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import { isIntercepted } from '../../lifetimes/interceptor.js';
+import { deallocateEach, isIntercepted } from '../../lifetimes/interceptor.js';
 import type { BulkMemoryResource, DeallocationEvents, DeallocationEventsOption, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
@@ -36,6 +36,8 @@ import { growthInPlace } from '../growth-in-place.js';
 import type { StreamOrderedStatistics } from './keeper.js';
 import { Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+
+const nothing = new Float64Array();
 
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
@@ -169,14 +171,15 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   allocateMany(sizes: Float64Array, stream: Stream): Float64Array {
     assertMany(sizes, 'sizes');
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
-    const pointers = new Float64Array(sizes.length);
-    const done = isIntercepted(this) ? 0 : this.index.allocateMany(sizes, pointers, this.lane.number, this.lane.owner);
-    return done === sizes.length ? pointers : this.#allocateRest(sizes, pointers, done, stream);
+    const first = isIntercepted(this) ? nothing : this.index.allocateMany(sizes, this.lane.number, this.lane.owner);
+    return first.length === sizes.length ? first : this.#allocateRest(sizes, first, stream);
   }
 
   /** What the index has not allocated, one after the other. */
-  #allocateRest(sizes: Float64Array, pointers: Float64Array, first: number, stream: Stream): Float64Array {
-    let done = first;
+  #allocateRest(sizes: Float64Array, first: Float64Array, stream: Stream): Float64Array {
+    const pointers = new Float64Array(sizes.length);
+    pointers.set(first);
+    let done = first.length;
     try {
       assertEachBytes(sizes, 'sizes');
       for (; done < sizes.length; done++) pointers[done] = this.allocate(sizes[done] as number, stream);
@@ -199,7 +202,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     if (isIntercepted(this)) {
       const wrong = this.index.firstUnused(pointers, sizes);
       if (wrong !== none) this.#refuse(pointers[wrong] as number, sizes[wrong] as number);
-      else this.#deallocateEach(pointers, sizes, stream);
+      else deallocateEach(this, pointers, sizes, stream);
       return;
     }
     // In the order of a single free.
@@ -211,20 +214,16 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     else lane.freeUnrecorded();
   }
 
-  #deallocateEach(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
-    for (let i = 0; i < pointers.length; i++) this.deallocate(pointers[i] as number, sizes[i] as number, stream);
-  }
-
   #refuse(pointer: number, bytes: number): void {
     const isTwice = this.index.usedBlockOf(pointer, bytes) !== none;
-    if (isTwice) throw alreadyFreed(`the ${this.keeper.name} cannot free ${formatPointer(pointer)} twice in one call`);
+    if (isTwice) throw freedTwice(`the ${this.keeper.name}`, pointer);
     this.keeper.refuseFree(pointer, bytes);
   }
 
   /** Frees what was allocated before the rest was refused. Nothing was queued that uses it but waits. */
   #undo(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
     if (isIntercepted(this)) {
-      this.#deallocateEach(pointers, sizes, stream);
+      deallocateEach(this, pointers, sizes, stream);
       return;
     }
     if (stream !== this.lastStream) this.enter(stream, 'deallocate');

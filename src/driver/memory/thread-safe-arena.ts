@@ -2,7 +2,7 @@
  * An arena for native threads over a global arena. The state is native: see
  * `native/arenas/thread_safe_arena.h`.
  */
-import { formatValue } from '../../basics/errors.js';
+import { formatValue, freedTwice } from '../../basics/errors.js';
 import { mailbox, NativeDeallocationEvents, NativeMemoryKind, NativeStatus, native } from '../native.js';
 import { allocationError, check, deallocationError, outOfMemoryStatus } from '../status.js';
 import type { Stream } from '../streams/stream.js';
@@ -76,6 +76,36 @@ export class ThreadSafeArena {
   }
 
   /**
+   * Allocates for each size, all or none.
+   * @param pointers gets as many pointers; 0 for zero bytes
+   */
+  allocateMany(sizes: Float64Array, stream: Stream, pointers: Float64Array): void {
+    const allocate = () => {
+      native().allocateManyThreadSafe(this.#handle, stream.handle, sizes, pointers);
+      return mailbox[0] as number;
+    };
+    let status = allocate();
+    if (status === outOfMemoryStatus) {
+      this.#arena.giveBack();
+      status = allocate();
+    }
+    if (status !== NativeStatus.success) throw allocationError(this.#name, sizes[mailbox[1] as number] as number, status);
+    stream.identity.outdateFences();
+  }
+
+  /** @throws LifetimeError for memory that is not live here, or not with its size, or that comes twice. None is freed then. */
+  deallocateMany(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
+    native().deallocateManyThreadSafe(this.#handle, stream.handle, pointers, sizes);
+    this.#checkFrees(pointers, sizes);
+  }
+
+  /** @throws what `deallocateMany` would throw */
+  checkMany(pointers: Float64Array, sizes: Float64Array): void {
+    native().checkManyThreadSafe(this.#handle, pointers, sizes);
+    this.#checkFrees(pointers, sizes);
+  }
+
+  /**
    * Makes memory that another thread has allocated this environment's own: it is freed when the
    * environment ends.
    * @throws LifetimeError for memory that is not live here, or not with this size.
@@ -117,6 +147,14 @@ export class ThreadSafeArena {
 
   get #name(): string {
     return `thread-safe arena ${formatValue(this.#arena.name)}`;
+  }
+
+  #checkFrees(pointers: Float64Array, sizes: Float64Array): void {
+    if (mailbox[0] === NativeStatus.success) return;
+    const place = mailbox[2] as number;
+    const pointer = pointers[place] as number;
+    if (mailbox[0] === NativeStatus.foreignPointer && pointers.indexOf(pointer) < place) throw freedTwice(this.#name, pointer);
+    this.#checkFree(pointer, sizes[place] as number);
   }
 
   #checkFree(address: number, bytes: number): void {
