@@ -6,7 +6,7 @@
 import { CisternError } from '../basics/errors.js';
 import { GiB } from '../basics/units.js';
 import { selectBackend } from '../driver/backend.js';
-import { configureSoftwareDevice } from '../driver/software-device.js';
+import { configureSoftwareDevice, mostSoftwareBytes } from '../driver/software-device.js';
 import type { EventSink, LoggedEvent } from '../formats/event-columns.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { fitLog } from '../replay/fit-log.js';
@@ -59,16 +59,16 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
 
 /**
  * What each stack needs for each log; an empty list for a log that cannot be replayed. Fits none if
- * the addon is missing.
+ * the addon is missing, or a log needs more memory than the software device can have.
  * @param milliseconds how long this may take
  */
 export function fitForReport(logs: readonly (AllocationLog | undefined)[], milliseconds: number, terminal: Terminal): ReportFit[][] {
   const none = logs.map(() => []);
   const peak = logs.reduce((most, log) => Math.max(most, log?.peakLiveBytes ?? 0), 0);
-  if (peak === 0 || milliseconds === 0) return none;
+  if (peak === 0 || peak > mostSoftwareBytes || milliseconds === 0) return none;
   try {
     // Its memory is not touched, so it may be larger than the machine's.
-    configureSoftwareDevice({ totalBytes: 8 * peak + 4 * GiB });
+    configureSoftwareDevice({ totalBytes: Math.min(8 * peak + 4 * GiB, mostSoftwareBytes) });
     selectBackend('software');
   } catch (error) {
     if (error instanceof CisternError) return none;

@@ -1,7 +1,7 @@
 import { InvalidArgumentError, Option } from 'commander';
 import { formatBytes, KiB, parseBytes } from '../basics/units.js';
 import { type Backend, currentBackend, selectBackend } from '../driver/backend.js';
-import { configureSoftwareDevice } from '../driver/software-device.js';
+import { configureSoftwareDevice, mostSoftwareBytes } from '../driver/software-device.js';
 import { convertedFormats } from '../formats/convert-log.js';
 import type { ReplayStreams } from '../replay/replay-result.js';
 import { SpecificationOption } from './command-files.js';
@@ -123,6 +123,7 @@ function parseDeviceMemory(text: string): number {
   const bytes = parseSize(text);
   if (/^\d+$/.test(text)) throw new InvalidArgumentError(`It needs a unit, such as ${text}MiB, or ${text}B for bytes.`);
   if (bytes < leastDeviceBytes) throw new InvalidArgumentError(`It must be at least ${formatBytes(leastDeviceBytes)}, one page.`);
+  if (bytes > mostSoftwareBytes) throw new InvalidArgumentError(`It must be at most ${formatBytes(mostSoftwareBytes)}.`);
   return bytes;
 }
 

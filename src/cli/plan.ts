@@ -4,7 +4,7 @@ import { formatBytes, formatCount } from '../basics/units.js';
 import { writeWhole } from '../files/write-whole.js';
 import { isMinimallocCsv, type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from '../planning/minimalloc-csv.js';
 import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.js';
-import { formatPlan, type Plan } from '../plans/plan.js';
+import { formatPlan, gapOf, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { FileOption, forceOption } from './command-files.js';
 import { compareGraphs } from './compare-graphs.js';
@@ -119,7 +119,7 @@ function rowOf({ lowerBoundBytes }: Plan): (attempt: PlanAttempt) => string[] {
   return ({ algorithm, totalBytes, milliseconds }) => [
     algorithm,
     totalBytes === undefined ? '-' : formatCount(totalBytes),
-    totalBytes === undefined ? '-' : `${((totalBytes / Math.max(lowerBoundBytes, 1) - 1) * 100).toFixed(3)} %`,
+    totalBytes === undefined ? '-' : `${(gapOf(totalBytes, lowerBoundBytes) * 100).toFixed(3)} %`,
     `${(milliseconds / 1000).toFixed(2)} s`,
   ];
 }

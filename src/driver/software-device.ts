@@ -78,8 +78,8 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({
 
 const longestMigration = 1e15;
 const mostDevices = 8;
-/** The native code's limit, too. */
-const mostBytes = 2 ** 42;
+/** @internal The most memory of a software device. The native code has the same limit. */
+export const mostSoftwareBytes = 2 ** 42;
 
 /**
  * Sets the size and number of the software devices.
@@ -89,7 +89,7 @@ const mostBytes = 2 ** 42;
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
   const { totalBytes, devices, strict, freesWait, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
-  if (totalBytes !== undefined && (!Number.isInteger(totalBytes) || totalBytes < 1 || totalBytes > mostBytes)) {
+  if (totalBytes !== undefined && (!Number.isInteger(totalBytes) || totalBytes < 1 || totalBytes > mostSoftwareBytes)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^42, got ${formatValue(totalBytes)}`);
   }
   if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > mostDevices)) {
@@ -113,7 +113,7 @@ export function configureFromEnvironment(): void {
   if (isConfigured) return;
   const range = '0 to 10^15';
   native().configureSoftware(
-    bytesSetting('CISTERN_SOFTWARE_MEMORY', 'a size such as 4GiB, up to 4TiB', 1, mostBytes) ?? 0,
+    bytesSetting('CISTERN_SOFTWARE_MEMORY', 'a size such as 4GiB, up to 4TiB', 1, mostSoftwareBytes) ?? 0,
     integerSetting('CISTERN_SOFTWARE_DEVICES', 1, mostDevices) ?? 0,
     flagSetting('CISTERN_SOFTWARE_STRICT'),
     flagSetting('CISTERN_SOFTWARE_CONCURRENT_MANAGED'),

@@ -59,6 +59,12 @@ test('cistern plan gives memory to another stream if the recording shows that it
   }
 });
 
+test('cistern plan of a log without allocations is as good as its lower bound', async () => {
+  writeFileSync(path('empty.csv'), 'Thread,Time,Action,Pointer,Size,Stream\n');
+  const { code, stdout } = await runCistern(['plan', path('empty.csv')]);
+  expect([code, stdout]).toEqual([0, expect.stringMatching(/^.*0 allocations in 0 B .*the best possible.* 0 {2}0\.000 % {2}/s)]);
+});
+
 test('cistern plan solves problems of MiniMalloc', async () => {
   writeFileSync(path('problem.csv'), 'id,lower,upper,size\na,0,2,512\nb,1,3,256\nc,2,4,512\n');
   const { stdout } = await runCistern(['plan', path('problem.csv'), '--max', '768', '-o', path('solution.csv')]);

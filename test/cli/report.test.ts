@@ -114,6 +114,19 @@ describe('cistern report', () => {
     expect(await fitsIn()).toEqual([]);
   });
 
+  test.each([
+    [2 ** 40, true],
+    [2 ** 50, false],
+  ])('needs no device that has the memory of the log: sizes of %d bytes', async (bytes, isFitted) => {
+    const log = join(folder, `${bytes}.csv`);
+    await writeFile(log, logText(row('allocate', 1, bytes), row('free', 1, bytes), ...[2, 3, 4].map((i) => row('allocate', i, bytes))));
+    const output = join(folder, `${bytes}.html`);
+    const { code, stdout, stderr } = await runCistern(['report', log, '-o', output]);
+    expect([code, stdout, stderr]).toEqual([0, expect.stringContaining('5 events'), '']);
+    const fits = JSON.parse(/"fits":(\[.*?\])/.exec(await readFile(output, 'utf8'))?.[1] ?? '');
+    expect(fits[0]?.smallestMaximumBytes).toBe(isFitted ? 3 * bytes : undefined);
+  });
+
   test('says that a log is empty', async () => {
     const log = join(folder, 'empty.csv');
     await writeFile(log, logText());
