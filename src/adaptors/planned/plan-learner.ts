@@ -15,15 +15,13 @@ import { differenceOf, type OrderedSequence } from '../../plans/sequence.js';
 import { PassRecorder } from './pass-recorder.js';
 
 /** Makes a plan of recorded passes with the same operations: `planAllocations` of `cistern/planning`. */
-export type Planner = (passes: readonly OrderedSequence[], options: PlannerLimits) => Plan;
-
-interface PlannerLimits {
-  readonly alignmentBytes: number;
-  readonly timeLimitMilliseconds: number;
-}
+export type Planner = (
+  passes: readonly OrderedSequence[],
+  options: { readonly alignmentBytes: number; readonly timeLimitMilliseconds: number },
+) => Plan;
 
 /** The plan of a planner. @throws what the planner throws; CisternError, ArgumentTypeError if it returns no plan. */
-export function plannedBy(planner: Planner, passes: readonly OrderedSequence[], limits: PlannerLimits): Plan {
+export function plannedBy(planner: Planner, passes: readonly OrderedSequence[], limits: Parameters<Planner>[1]): Plan {
   const plan = planner(passes, limits);
   assertNoPromise(plan, 'planner', 'the planning');
   return checkedPlan(plan, 'the plan of the planner');
