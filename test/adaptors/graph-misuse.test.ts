@@ -28,6 +28,8 @@ import {
   set,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
+import { printed } from '../support/run-module.js';
+import { runWithWorkers } from '../support/workers.js';
 
 let checker: OrderChecker;
 let stream: Stream;
@@ -346,6 +348,62 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
       expect(graphs.reservedBytes).toBe(0);
     });
   }
+});
+
+describe('other workers', () => {
+  test('keep the memory of a graph with a buffer that they have, although it is disposed', () => {
+    const end = runWithWorkers(`
+      const graphs = new cistern.GraphMemoryResource(new CudaMemoryResource());
+      const stream = new Stream({ nonBlocking: true });
+      let output;
+      const graph = graphs.capture(stream, () => {
+        output = new DeviceBuffer(4 * KiB, { resource: graphs.kept, stream });
+      });
+      const [worker] = start(\`
+        const buffer = DeviceBuffer.attach(await received(), { stream: new Stream({ nonBlocking: true }) });
+        post('attached');
+        await received();
+        buffer.dispose();
+        post('disposed');
+      \`);
+      worker.postMessage(output.detach());
+      show(await received(worker));
+      graph.dispose();
+      graphs.trim(stream);
+      show(graphs.reservedBytes, graphs.statistics().graphs.length);
+      try { graphs.dispose(); } catch (error) { show(error.code); }
+      worker.postMessage('dispose');
+      show(await received(worker));
+      for (let i = 0; i < 2000 && graphs.reservedBytes > 0; i++) {
+        await setTimeout(1);
+        try { graphs.dispose(); } catch {}
+      }
+      show(graphs.reservedBytes, graphs.statistics().graphs.length);
+    `);
+    expect(end).toEqual(printed('attached', '4096 1', 'ERR_CISTERN_INVALID_STATE', 'disposed', '0 0'));
+  });
+
+  test.each(['process.exit()', 'throw new Error("meant")'])('may end in a capture with memory: %s', (ending) => {
+    const end = runWithWorkers(`
+      const before = free();
+      const [worker] = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const graphs = new cistern.GraphMemoryResource(new CudaMemoryResource());
+        const kept = graphs.capture(stream, () => graphs.kept.allocate(4 * KiB, stream));
+        const exec = kept.instantiate();
+        exec.launch(stream);
+        graphs.capture(stream, () => {
+          new DeviceBuffer(64 * KiB, { resource: graphs, stream });
+          ${ending};
+        });
+      \`);
+      worker.on('error', () => {});
+      await once(worker, 'exit').catch(() => {});
+      for (let i = 0; i < 400 && before > free(); i++) await setTimeout(5);
+      show(before - free());
+    `);
+    expect(end).toEqual(printed('0'));
+  });
 });
 
 describe('what graphs share', () => {
