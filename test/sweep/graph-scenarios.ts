@@ -23,6 +23,8 @@ const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 const upstreams: Readonly<Record<string, () => MemoryResource>> = {
   cuda: () => new CudaMemoryResource(),
   virtual: () => new VirtualMemoryResource(),
+  // It serves others with what goes back.
+  pool: () => new PoolMemoryResource(new CudaMemoryResource()),
 };
 
 /** Captures, graphs, and memory for them. */
@@ -195,4 +197,9 @@ function playGraphMemory(run: ScenarioRun, upstream: string, deallocationEvents:
   run.do('launch', () => again.launch(other));
   run.do('synchronize', () => other.synchronizeSync());
   run.check(graphs.statistics().graphs.length === 2, 'the memory of two graphs is left');
+  run.do('launch', () => again.launch(stream));
+  run.do('dispose the memory in flight', () => graphs.dispose());
+  const next = run.do('allocate what went back', () => leaf.allocate(bytes, other));
+  run.do('set', () => set(next, 1, 1, bytes, other));
+  run.do('free', () => leaf.deallocate(next, bytes, other));
 }
