@@ -30,6 +30,7 @@ const layers = /** @type {const} */ ([
   'rounding (top bits)',
   'accounting',
   'accounting (request of a tenant)',
+  'admitting (outside of grants)',
   'tracking',
   'logging',
   'recording',

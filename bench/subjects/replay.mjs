@@ -111,6 +111,8 @@ function createResource() {
     case 'accounting':
     case 'accounting (request of a tenant)':
       return new cistern.AccountingResourceAdaptor(upstream);
+    case 'admitting (outside of grants)':
+      return new cistern.AdmittingResourceAdaptor(upstream, { limitBytes: Number.MAX_SAFE_INTEGER });
     case 'tracking':
       return new cistern.TrackingResourceAdaptor(upstream);
     case 'logging':

@@ -365,11 +365,13 @@ Status FindHolder(AdmissionMember& member, std::uint64_t number, admissions::Hol
   return *holder != member.queue->holders.end() && (*holder)->second.member == &member ? kSuccess : kStaleHandle;
 }
 
-// What every call tells that may have decided requests: whether there are outcomes for the member, and whether
-// anybody waits.
+// What every call tells that may have decided requests: whether there are outcomes for the member, whether
+// anybody waits, and what is free.
 void TellState(Environment& environment, const AdmissionMember& member) {
+  const AdmissionQueue& queue = *member.queue;
   environment.Out(1, static_cast<double>(member.decided.size()));
-  environment.Out(2, static_cast<double>(member.queue->waiting.size()));
+  environment.Out(2, static_cast<double>(queue.waiting.size()));
+  environment.Out(4, static_cast<double>(queue.limit - queue.committed));
 }
 
 // Calls use(queue, holder, bytes) for a handle, the number of a holder, and bytes among those promised to it.

@@ -62,3 +62,14 @@ test('a request that waits for what a dropped grant has makes V8 look for it in 
   using grant = await resource.reserve(192 * KiB, { timeoutMilliseconds: 20_000 });
   expect(resource.statistics()).toMatchObject({ committedBytes: grant.bytes, grants: 1 });
 });
+
+test('a grant that only its scope refers to keeps its promise until the function has returned', async () => {
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 256 * KiB });
+  const committed = await (await resource.reserve(192 * KiB)).run(async () => {
+    for (let round = 0; round < 3; round++) await collectGarbage();
+    const { committedBytes } = resource.statistics();
+    resource.deallocate(resource.allocate(128 * KiB, stream), 128 * KiB, stream);
+    return committedBytes;
+  });
+  expect(committed).toBe(192 * KiB);
+});

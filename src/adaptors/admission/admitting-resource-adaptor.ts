@@ -316,7 +316,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertWait(options);
     if (bytes > this.limitBytes - (grows ? (holder as Holder).promisedBytes : 0)) {
       this.#refusedTooLarge++;
-      throw this.#refusal(bytes, 'too-large');
+      throw this.#refusal(wait, 'too-large');
     }
     const began = performance.now();
     const outcome = await this.#settled(wait, began);
@@ -325,7 +325,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (outcome === 'timeout') this.#refusedAfterTimeout++;
     if (outcome === 'aborted') this.#aborted++;
     if (outcome === 'aborted') throw options.signal?.reason;
-    throw outcome === 'ended' ? unexpectedEnd(bytes) : this.#refusal(bytes, outcome === 'timeout' ? 'timeout' : 'deadlock');
+    throw outcome === 'ended' ? unexpectedEnd(bytes) : this.#refusal(wait, outcome === 'timeout' ? 'timeout' : 'deadlock');
   }
 
   #settled(wait: Wait, began: number): Promise<Holder | Failure> | Holder | Failure {
@@ -395,15 +395,22 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     events.publish(message);
   }
 
-  #refusal(requestedBytes: number, reason: NotAdmittedReason): NotAdmittedError {
+  #refusal({ bytes: requestedBytes, holder, grows }: Wait, reason: NotAdmittedReason): NotAdmittedError {
     const { limitBytes } = this;
     const { committedBytes, waiting, holders } = this.#queue.read();
+    const promised = holder?.promisedBytes ?? 0;
+    const deadlock =
+      holders === 1
+        ? `no other grant holds memory that could come back, and ${formatBytes(committedBytes - promised)} are allocated outside of grants`
+        : `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority`;
+    const others = waiting === 1 ? '1 other request' : `${waiting} other requests`;
     const why = {
       'too-large': `the limit is ${formatBytes(limitBytes)}`,
-      timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${waiting} other requests waiting`,
-      deadlock: `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again`,
+      timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${others} waiting`,
+      deadlock: `${deadlock}; give some back before you try again`,
     }[reason];
-    return new NotAdmittedError(`cannot promise ${formatBytes(requestedBytes)} (${requestedBytes} bytes): ${why}`, {
+    const more = grows ? ` more to a grant that has ${formatBytes(promised)}` : '';
+    return new NotAdmittedError(`cannot promise ${formatBytes(requestedBytes)} (${requestedBytes} bytes)${more}: ${why}`, {
       reason,
       requestedBytes,
       limitBytes,

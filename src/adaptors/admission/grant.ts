@@ -15,6 +15,15 @@ interface Held {
   readonly holder: Holder;
 }
 
+/** The grants of asynchronous functions, by their promises. */
+interface Running {
+  readonly grant: Grant;
+  readonly others: Running | undefined;
+}
+
+/** Keeps a grant from being collected while an asynchronous function runs in its scope, without a handler at its promise. */
+const running = new WeakMap<object, Running>();
+
 const unreachable = finalizationRegistry<Held>('grant', 'CISTERN_UNREACHABLE_GRANT', ({ queue, holder }) => queue.end(holder));
 
 /**
@@ -78,7 +87,9 @@ export class Grant implements Disposable {
    */
   run<T>(fn: () => T): T {
     this.#assertLive('run a function');
-    return enterScope({ kind: 'grant', queue: this.#queue, holder: this.#holder }, fn);
+    const result = enterScope({ kind: 'grant', queue: this.#queue, holder: this.#holder }, fn);
+    if (typeof result === 'object' && result !== null) running.set(result, { grant: this, others: running.get(result) });
+    return result;
   }
 
   /**

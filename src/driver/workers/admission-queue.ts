@@ -64,7 +64,9 @@ let isListening = false;
  * describes. Adaptors of several environments share a queue by its name. It deals only with numbers.
  *
  * The bytes that a holder uses of its promise are counted here, and everything else in native code, so
- * that an allocation in the scope of a grant makes no native call.
+ * that an allocation in the scope of a grant makes no native call. Neither does one outside of grants,
+ * as long as nobody shares the queue and nobody waits: nothing else can then change it, and nobody can be
+ * admitted. The native queue is told of those before the next call that reads or changes it.
  */
 export class AdmissionQueue {
   readonly limitBytes: number;
@@ -72,6 +74,11 @@ export class AdmissionQueue {
   readonly #handle: number;
   readonly #stillWaiting: () => void;
   readonly #requests = new Map<number, AdmissionRequest>();
+  readonly #isShared: boolean;
+  /** The free bytes, while nobody shares the queue and nobody waits; else -1. */
+  #freeBytes = -1;
+  /** Those that were taken outside of grants, and that the native queue has not been told of. */
+  #untoldBytes = 0;
 
   /**
    * @param name of a queue for all environments; empty: for this object
@@ -85,12 +92,15 @@ export class AdmissionQueue {
     this.#handle = mailbox[1] as number;
     this.limitBytes = mailbox[2] as number;
     this.maximumOvertakes = mailbox[3] as number;
+    this.#isShared = name !== '';
+    if (!this.#isShared) this.#freeBytes = this.limitBytes;
     unreachable.register(this, this.#handle);
-    if (name !== '') listen(this);
+    if (this.#isShared) listen(this);
   }
 
   /** Reads the state of the queue, over all environments that share it. */
   read(): QueueState {
+    this.#tell();
     native().readAdmission(this.#handle);
     check('read a queue for memory');
     const [, committedBytes, outsideBytes, holders, waiting, waitingBytes, firstBytes, admitted, overtakes, deadlocks] =
@@ -100,6 +110,23 @@ export class AdmissionQueue {
 
   /** Takes bytes without a holder, even if requests wait. Returns false if they are not free. */
   takeOutside(bytes: number): boolean {
+    if (bytes > this.#freeBytes) return this.#takeOutside(bytes);
+    this.#freeBytes -= bytes;
+    this.#untoldBytes += bytes;
+    return true;
+  }
+
+  giveOutside(bytes: number): void {
+    if (this.#freeBytes < 0) {
+      this.#giveUnpromised(bytes, 0);
+    } else {
+      this.#freeBytes += bytes;
+      this.#untoldBytes -= bytes;
+    }
+  }
+
+  #takeOutside(bytes: number): boolean {
+    if (this.#freeBytes >= 0) return false;
     // The mailbox holds exact numbers only.
     if (bytes > this.limitBytes) return false;
     mailbox[0] = this.#handle;
@@ -107,10 +134,6 @@ export class AdmissionQueue {
     native().takeUnpromised();
     if (mailbox[0] !== 0) check('take memory');
     return mailbox[1] === 1;
-  }
-
-  giveOutside(bytes: number): void {
-    this.#giveUnpromised(bytes, 0);
   }
 
   /** Uses promised bytes. Returns false if fewer are left. */
@@ -133,26 +156,29 @@ export class AdmissionQueue {
    */
   ask(request: AdmissionRequest): number {
     const { bytes, priority, holder, grows = false } = request;
+    this.#tell();
     native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows);
     check('ask for memory');
     const number = mailbox[3] as number;
     this.#requests.set(number, request);
-    this.#deliver(mailbox[1] as number);
+    this.#deliver(this.#noteState());
     return number;
   }
 
   /** Ends the wait of a request, if it is still waiting. Returns whether it was. */
   withdraw(number: number): boolean {
+    this.#tell();
     native().withdrawAdmission(this.#handle, number);
     check('withdraw a request for memory');
     const wasWaiting = mailbox[3] === 1;
     if (wasWaiting) this.#requests.delete(number);
-    this.#deliver(mailbox[1] as number);
+    this.#deliver(this.#noteState());
     return wasWaiting;
   }
 
   /** Takes back promised bytes that are not used. */
   shrink(holder: Holder, bytes: number): void {
+    this.#tell();
     native().shrinkAdmission(this.#handle, holder.number, bytes);
     check('give promised memory back');
     holder.promisedBytes -= bytes;
@@ -162,6 +188,7 @@ export class AdmissionQueue {
   /** Ends a holder. The bytes that it uses stay committed until they are freed. */
   end(holder: Holder): void {
     if (holder.isEnded) return;
+    this.#tell();
     native().endAdmission(this.#handle, holder.number, holder.usedBytes);
     check('end a grant');
     holder.isEnded = true;
@@ -170,13 +197,15 @@ export class AdmissionQueue {
 
   /** Ends every wait of this object, which must not make new requests. */
   stop(): void {
+    this.#tell();
     native().stopAdmission(this.#handle);
     check('end waits for memory');
-    this.#deliver(mailbox[1] as number);
+    this.#deliver(this.#noteState());
   }
 
   /** Frees memory that ended environments have left, if they had part of the limit. */
   settle(): void {
+    this.#tell();
     native().settleAdmission(this.#handle);
     check('free what ended workers left');
     this.#gaveBack();
@@ -184,9 +213,13 @@ export class AdmissionQueue {
 
   /** Throws if an invariant does not hold. For tests. */
   validate(): void {
+    this.#tell();
     native().validateAdmission(this.#handle);
     check('validate a queue for memory');
     if (mailbox[1] !== 0) throw new Error(`admission: invariant ${mailbox[1]} does not hold`);
+    const { committedBytes, waiting } = this.read();
+    const free = this.#isShared || waiting > 0 ? -1 : this.limitBytes - committedBytes;
+    if (free !== this.#freeBytes) throw new Error(`admission: ${free} bytes are free, not ${this.#freeBytes}`);
   }
 
   /** @internal Requests were decided elsewhere, or requests wait. */
@@ -195,7 +228,28 @@ export class AdmissionQueue {
     if (this.read().waiting > 0) this.#stillWaiting();
   }
 
+  /** Tells the native queue what was taken and given outside of grants, which admits and refuses nobody. */
+  #tell(): void {
+    const bytes = this.#untoldBytes;
+    if (bytes === 0) return;
+    mailbox[0] = this.#handle;
+    mailbox[1] = Math.abs(bytes);
+    mailbox[2] = 0;
+    if (bytes > 0) native().takeUnpromised();
+    else native().giveUnpromised();
+    check('tell a queue what is taken');
+    this.#untoldBytes = 0;
+  }
+
+  /** Keeps what a call has told of the queue. Returns how many requests of this object it has decided. */
+  #noteState(): number {
+    const [, decided, waiting, , free] = mailbox as unknown as readonly [number, number, number, number, number];
+    this.#freeBytes = this.#isShared || waiting > 0 ? -1 : free;
+    return decided;
+  }
+
   #giveUnpromised(bytes: number, ofEnded: 0 | 1): void {
+    this.#tell();
     mailbox[0] = this.#handle;
     mailbox[1] = bytes;
     mailbox[2] = ofEnded;
@@ -206,7 +260,8 @@ export class AdmissionQueue {
 
   /** To be called after a native call that returned bytes. */
   #gaveBack(): void {
-    const [, decided, waiting] = mailbox as unknown as readonly [number, number, number];
+    const waiting = mailbox[2] as number;
+    const decided = this.#noteState();
     if (decided > 0) this.#deliver(decided);
     if (waiting > 0) this.#stillWaiting();
   }

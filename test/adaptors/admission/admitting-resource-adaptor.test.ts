@@ -216,8 +216,14 @@ describe('a request', () => {
       limitBytes: 1024,
     });
     using grant = await resource.reserve(512);
-    await expect(grant.grow(768)).rejects.toEqual(notAdmitted('too-large'));
-    expect(resource.statistics()).toMatchObject({ refusedTooLarge: 2, waiting: 0, committedBytes: 512 });
+    await expect(grant.grow(768)).rejects.toMatchObject({
+      reason: 'too-large',
+      message: 'cannot promise 768 B (768 bytes) more to a grant that has 512 B: the limit is 1 KiB',
+    });
+    await expect(grant.grow(768)).rejects.toMatchObject({
+      message: 'cannot promise 768 B (768 bytes) more to a grant that has 512 B: the limit is 1 KiB',
+    });
+    expect(resource.statistics()).toMatchObject({ refusedTooLarge: 3, waiting: 0, committedBytes: 512 });
   });
 
   test('ends when its time is over, and leaves nothing', async () => {
@@ -318,7 +324,7 @@ describe('a grant that grows', () => {
     expect(await waits.soFar()).toEqual(['younger: deadlock']);
     expect(await growth[1]).toMatchObject({
       message:
-        'cannot promise 512 B (512 bytes): all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again',
+        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again',
     });
     expect(younger.bytes).toBe(256);
     younger.giveBack(256);
@@ -334,7 +340,11 @@ describe('a grant that grows', () => {
     const resource = admitting(1024);
     resource.allocate(512, stream);
     using grant = await resource.reserve(256);
-    await expect(grant.grow(512)).rejects.toEqual(notAdmitted('deadlock'));
+    await expect(grant.grow(512)).rejects.toMatchObject({
+      reason: 'deadlock',
+      message:
+        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: no other grant holds memory that could come back, and 512 B are allocated outside of grants; give some back before you try again',
+    });
     await grant.grow(256);
     expect(grant.bytes).toBe(512);
   });
