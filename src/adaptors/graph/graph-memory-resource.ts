@@ -403,6 +403,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.assertLive('trim');
     assertStream(stream, 'trim');
     this.#assertIdle('trim');
+    const before = this.reservedBytes;
     this.#endAgain();
     const needed = new Map<DevicePointer, number>();
     for (const { usedBytes } of this.#graphs) {
@@ -413,7 +414,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       needed.set(address, Math.max(needed.get(address) ?? 0, Math.min(left, bytes)));
       left -= Math.min(left, needed.get(address) as number);
     }
-    return this.#region.shrink(needed);
+    this.#region.shrink(needed);
+    return before - this.reservedBytes;
   }
 
   /** Current sizes and counts since the start. */

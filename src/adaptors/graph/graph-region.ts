@@ -86,9 +86,8 @@ export class GraphRegion {
     return segment;
   }
 
-  /** Gives extents back, and what could not go back before, apart from the first bytes of each that are still needed. Returns the bytes that went. */
-  shrink(needed: ReadonlyMap<DevicePointer, number>): number {
-    const before = this.reservedBytes;
+  /** Gives extents back, apart from the first bytes of each that are still needed, and what could not go back before. */
+  shrink(needed: ReadonlyMap<DevicePointer, number>): void {
     const kept: Segment[] = [];
     const given = this.#refused;
     this.#refused = [];
@@ -100,7 +99,6 @@ export class GraphRegion {
     }
     this.#extents = kept;
     for (const segment of given) this.giveBack(segment);
-    return before - this.reservedBytes;
   }
 
   /** Takes memory that is none of the extents. */
