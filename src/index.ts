@@ -16,7 +16,8 @@ export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, t
 export type { SpillCandidate, SpillPolicy } from './adaptors/spilling/spill-policy.js';
 export type { WaitOptions } from './adaptors/waits.js';
 export * from './basics/errors.js';
-export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './basics/units.js';
+export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB } from './basics/units.js';
+export { parseBytes } from './basics/validation.js';
 export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { DeviceBuffer } from './buffers/device-buffer.js';

@@ -191,11 +191,33 @@ export interface MemoryResourceAdaptor extends MemoryResource {
   readonly alternates?: readonly MemoryResource[];
 }
 
-/** @internal @throws ArgumentTypeError if the value lacks the methods of a memory resource. */
+/** The resources of cistern's own classes, which have private fields. */
+const ownResources = new WeakSet<object>();
+const isOwn = Symbol('isOwn');
+
+type MaybeOwn = Partial<MemoryResource> & { [isOwn]?: true };
+
+/** @internal The base classes of resources call this, so that a proxy is told from the resource. */
+export function registerResource(resource: MemoryResource): void {
+  ownResources.add(resource);
+  (resource as MaybeOwn)[isOwn] = true;
+}
+
+/**
+ * @internal
+ * @throws ArgumentTypeError if the value lacks the methods of a memory resource, or they would fail because it is a
+ * `Proxy` of one of cistern's, or inherits from one: it then lacks the private fields
+ */
 export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
-  const candidate = value as Partial<MemoryResource> | null | undefined;
-  if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
-  throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
+  const candidate = value as MaybeOwn | null | undefined;
+  if (typeof candidate?.allocate !== 'function' || typeof candidate.deallocate !== 'function') {
+    throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
+  }
+  if (candidate[isOwn] === true && !ownResources.has(candidate)) {
+    throw new ArgumentTypeError(
+      `${name} must be the MemoryResource itself, got a Proxy of it, or an object that inherits from it: ${formatValue(value)}`,
+    );
+  }
 }
 
 /** @internal Throws unless `value` is a memory resource of the same device as the upstream. */

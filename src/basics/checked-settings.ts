@@ -1,6 +1,6 @@
 import { type SettingName, setting } from '../settings.js';
 import { ArgumentRangeError, formatValue } from './errors.js';
-import { parseBytes } from './units.js';
+import { bytesOf } from './units.js';
 
 /** The error for a value that an environment variable cannot have. `expected` follows "must be". */
 export function invalidSetting(name: SettingName, expected: string): ArgumentRangeError {
@@ -43,14 +43,14 @@ export function integerSetting(name: SettingName, least: number, most: number, r
 }
 
 /**
- * The bytes of a variable such as `512MiB`, as {@link parseBytes} reads them; `undefined` if it is not
+ * The bytes of a variable such as `512MiB`, as specifications have them; `undefined` if it is not
  * set.
  * @throws ArgumentRangeError if it is no size from `least` to `most`; `expected` says what it must be
  */
 export function bytesSetting(name: SettingName, expected: string, least = 0, most: number = Number.MAX_SAFE_INTEGER): number | undefined {
   const value = setting(name);
   if (value === undefined) return undefined;
-  const bytes = parseBytes(value);
+  const bytes = bytesOf(value);
   if (bytes === undefined || bytes < least || bytes > most) throw invalidSetting(name, expected);
   return bytes;
 }

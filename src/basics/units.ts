@@ -35,7 +35,8 @@ const binarySuffixes = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 /** A human-readable number of bytes: `1536` gives `1.5 KiB`, `-1` gives `-1 B`. */
 export function formatBytes(bytes: number): string {
-  let value = bytes;
+  // Whoever passes something else wants to see it, rather than an error.
+  let value = Number(bytes);
   let suffix = 0;
   while (Math.abs(value) >= 1024 && suffix < binarySuffixes.length - 1) {
     value /= 1024;
@@ -72,12 +73,8 @@ const bytesOfUnit: Readonly<Record<string, number>> = {
   T: 1024 * GiB,
 };
 
-/**
- * The bytes that a text such as `4096`, `512KiB`, `1.5 GiB` or `2GB` names, or `undefined` if it
- * does not name a whole number of bytes from 0 to 2^53 - 1. `KiB`, `MiB`, `GiB`, `TiB` (also `K`,
- * `M`, `G`, `T`) are powers of 1024; `kB`, `MB`, `GB`, `TB` powers of 1000.
- */
-export function parseBytes(text: string): number | undefined {
+/** What the public `parseBytes` returns for a text. */
+export function bytesOf(text: string): number | undefined {
   const match = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(text.trim());
   if (match === null) return undefined;
   const unit = bytesOfUnit[match[2] as string];

@@ -1,6 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from './errors.js';
 import { suggestion } from './nearest-word.js';
-import { ALLOCATION_ALIGNMENT, isPowerOfTwo, parseBytes } from './units.js';
+import { ALLOCATION_ALIGNMENT, bytesOf, isPowerOfTwo } from './units.js';
 
 /**
  * Throws unless `bytes` is an integer from 0 to 2^53 - 1.
@@ -17,9 +17,20 @@ function notBytes(value: unknown, name: string): ArgumentTypeError | ArgumentRan
     : new ArgumentTypeError(`${name} must be a number, got ${formatValue(value)}${sizeHint(value)}`);
 }
 
+/**
+ * The bytes that a text such as `4096`, `512KiB`, `1.5 GiB` or `2GB` names, or `undefined` if it
+ * does not name a whole number of bytes from 0 to 2^53 - 1. `KiB`, `MiB`, `GiB`, `TiB` (also `K`,
+ * `M`, `G`, `T`) are powers of 1024; `kB`, `MB`, `GB`, `TB` powers of 1000.
+ * @throws ArgumentTypeError if `text` is not a string.
+ */
+export function parseBytes(text: string): number | undefined {
+  if (typeof text !== 'string') throw new ArgumentTypeError(`text must be a string, got ${formatValue(text)}`);
+  return bytesOf(text);
+}
+
 /** A hint how to write a size that was given as text. */
 function sizeHint(value: unknown): string {
-  if (typeof value !== 'string' || parseBytes(value) === undefined) return '';
+  if (typeof value !== 'string' || bytesOf(value) === undefined) return '';
   const [, count, unit] = /^\s*(\d+)\s*([KMG]iB)\s*$/.exec(value) ?? [];
   return unit === undefined ? `; write parseBytes(${formatValue(value)})` : `; write ${count} * ${unit}`;
 }
@@ -163,6 +174,22 @@ export function assertShared(given: number, known: number, shared: string | unde
 /** Refuses `new` for a class whose objects only cistern makes; `source` says what returns one. */
 export function assertMadeByCistern(argument: unknown, name: string, source: string): void {
   if (argument === undefined) throw new ArgumentTypeError(`a ${name} cannot be constructed: ${source} returns one`);
+}
+
+/**
+ * @param range the numbers of the range, for the message
+ * @throws ArgumentTypeError if the value is not a number, ArgumentRangeError if it is not an integer from `least` to `most`
+ */
+export function assertInteger(
+  value: unknown,
+  name: string,
+  least: number,
+  most: number = Number.MAX_SAFE_INTEGER,
+  range = `${least} to ${most === Number.MAX_SAFE_INTEGER ? '2^53 - 1' : most}`,
+): asserts value is number {
+  if (typeof value !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(value)}`);
+  if (!Number.isInteger(value) || value < least || value > most)
+    throw new ArgumentRangeError(`${name} must be an integer from ${range}, got ${value}`);
 }
 
 /** @throws ArgumentTypeError, ArgumentRangeError if the value is not a finite number of at least 0. */

@@ -106,7 +106,13 @@ export function plainMemory(bytes: unknown, options: DeviceBufferOptions): Buffe
   // Not enumerated above, if the options are an object of a class.
   if (options.alignment !== undefined || options.capacityBytes !== undefined || options.label !== undefined) return undefined;
   const memory = new BufferMemory(allocated, resource, stream, ALLOCATION_ALIGNMENT, undefined, undefined);
-  memory.allocate(bytes);
+  try {
+    memory.allocate(bytes);
+  } catch (error) {
+    // Checked only now, because it takes longer than all of the above.
+    assertMemoryResource(resource, 'resource');
+    throw error;
+  }
   memory.byteLength = bytes;
   return memory;
 }

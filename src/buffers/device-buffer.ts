@@ -6,14 +6,7 @@ import type { MemoryLocation } from '../driver/memory/managed-memory.js';
 import { Event } from '../driver/streams/event.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
-import {
-  cannotBeCloned,
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedPointer,
-  inspectObject,
-} from '../driver/workers/local-object.js';
+import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
 import { flushLast } from '../files/flush-at-exit.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
@@ -61,6 +54,9 @@ import { type HostViewOptions, hostView, type TypedArrayClass } from './transfer
 import { follow } from './transfers/ordered-copy.js';
 import { assertEvents, changeCapacity, copyToResource } from './transfers/relocate.js';
 
+/** See `cannotBeCloned`: the message says what to send instead. */
+const neverCloned = Symbol('a DeviceBuffer: send what its detach() returns to a worker, or its export() to a process; it');
+
 /**
  * Untyped memory of any kind from a resource, with an owner. It is freed when the buffer is
  * disposed or, if nobody disposes the buffer, after the garbage collector finds it unreachable.
@@ -91,7 +87,7 @@ import { assertEvents, changeCapacity, copyToResource } from './transfers/reloca
  */
 export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, BufferInterchange {
   /** @internal As {@link refuseCloning} does, but faster: see there. */
-  readonly cannotBeCloned = cannotBeCloned;
+  readonly cannotBeCloned = neverCloned;
   #memory: BufferMemory;
   /** Is collected together with this buffer, which shows that the buffer was; `undefined` once disposed. */
   #standIn: StandIn | undefined;
@@ -352,8 +348,17 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     return buffer.#standIn;
   }
 
+  /** @internal @throws ArgumentTypeError if it is no buffer; a `Proxy` of one lacks the private fields */
+  static assert(value: unknown, name: string): asserts value is DeviceBuffer {
+    if (typeof value === 'object' && value !== null && #memory in value) return;
+    const isLike = value instanceof DeviceBuffer;
+    const cause = isLike ? 'the DeviceBuffer itself, got a Proxy of it, or an object that inherits from it:' : 'a DeviceBuffer, got';
+    throw new ArgumentTypeError(`${name} must be ${cause} ${formatValue(value)}`);
+  }
+
   /** @internal */
   get [memoryOf](): BufferMemory {
+    DeviceBuffer.assert(this, 'buffer');
     return this.#memory;
   }
 
@@ -493,9 +498,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   copyTo(destination: DeviceBuffer, options: BufferCopyOptions = {}): void {
-    if (!(destination instanceof DeviceBuffer)) {
-      throw new ArgumentTypeError(`destination must be a DeviceBuffer, got ${formatValue(destination)}`);
-    }
+    DeviceBuffer.assert(destination, 'destination');
     destination.copyFrom(this, options);
   }
 

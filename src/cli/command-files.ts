@@ -68,7 +68,7 @@ export function forceOption(): Option {
 
 /**
  * Checks the files of a command that is about to begin. Returns the files that it will replace.
- * @throws ArgumentRangeError if it would write a file that it also reads, write one file twice, or
+ * @throws ArgumentRangeError if it would write a file that it also reads, write one file twice, write `-`, or
  * replace a log without `--force`; a system error of Node if an input is missing or an output cannot
  * be written.
  */
@@ -81,7 +81,9 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);
   const replaced: string[] = [];
-  for (const { file } of writes.filter(({ isResult }) => isResult)) {
+  for (const { file, origin } of writes.filter(({ isResult }) => isResult)) {
+    if (file === dash)
+      throw refused(`${origin} must be a file, and - is standard input; /dev/stdout is standard output, ./- a file of that name`);
     const before = await assertWritable(String(file));
     if (before?.isBlockDevice()) throw refused(`${file} is a disk`);
     if (!before?.isFile() || before.size === 0) continue;

@@ -50,6 +50,7 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   const { force: _, ...conversionOptions } = options;
   const conversion = await convertLog(source, output, {
     ...conversionOptions,
+    name,
     onProgress: (progress) => {
       if (progress.step !== step) {
         bar?.stop();

@@ -1,6 +1,6 @@
 import { bytesSetting, flagSetting, integerSetting, invalidSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
-import { assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { setting } from '../settings.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
@@ -83,21 +83,15 @@ export const mostSoftwareBytes = 2 ** 42;
 
 /**
  * Sets the size and number of the software devices.
- * @throws ArgumentRangeError for a value out of range, or an environment variable of the software device
- * that is invalid; DriverError if the change comes too late.
+ * @throws ArgumentTypeError for a value of the wrong type; ArgumentRangeError for a value out of range, or an
+ * environment variable of the software device that is invalid; DriverError if the change comes too late.
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
   const { totalBytes, devices, strict, freesWait, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
-  if (totalBytes !== undefined && (!Number.isInteger(totalBytes) || totalBytes < 1 || totalBytes > mostSoftwareBytes)) {
-    throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^42, got ${formatValue(totalBytes)}`);
-  }
-  if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > mostDevices)) {
-    throw new ArgumentRangeError(`devices must be an integer from 1 to 8, got ${formatValue(devices)}`);
-  }
-  if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
-    throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
-  }
+  if (totalBytes !== undefined) assertInteger(totalBytes, 'totalBytes', 1, mostSoftwareBytes, '1 to 2^42');
+  if (devices !== undefined) assertInteger(devices, 'devices', 1, mostDevices);
+  if (cost !== undefined) assertInteger(cost, 'migrationNanoseconds', 0, longestMigration, '0 to 10^15');
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
   configureFromEnvironment();
   native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, freesWait);
@@ -157,9 +151,7 @@ function textOfPeers(peers: NonNullable<SoftwareDeviceSettings['peers']>): strin
  */
 export function setCallLatency(functionName: string, nanoseconds: number): void {
   assertFunction(functionName);
-  if (!Number.isSafeInteger(nanoseconds) || nanoseconds < 0) {
-    throw new ArgumentRangeError(`nanoseconds must be an integer from 0, got ${formatValue(nanoseconds)}`);
-  }
+  assertInteger(nanoseconds, 'nanoseconds', 0);
   native().setLatency(functionName, nanoseconds);
   check('set a latency');
 }
@@ -174,10 +166,8 @@ export function setCallLatency(functionName: string, nanoseconds: number): void 
  */
 export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): boolean {
   assertFunction(functionName);
-  if (!Number.isSafeInteger(nth) || nth < 0) throw new ArgumentRangeError(`nth must be an integer from 0, got ${formatValue(nth)}`);
-  if (!Number.isInteger(status) || status < 1 || status > 999) {
-    throw new ArgumentRangeError(`status must be an integer from 1 to 999, got ${formatValue(status)}`);
-  }
+  assertInteger(nth, 'nth', 0);
+  assertInteger(status, 'status', 1, 999);
   native().failCall(functionName, nth, status);
   check('inject a failure');
   return mailbox[1] === 1;

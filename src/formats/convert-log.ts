@@ -48,11 +48,16 @@ export interface ConvertLogOptions {
    * @defaultValue the layer nearest to the program that has allocations
    */
   readonly layer?: string;
+  /**
+   * The log's name in error messages.
+   * @defaultValue the path, or `log` if the source is not a path
+   */
+  readonly name?: string;
   /** Called after each piece of the log is read, and after each piece of the output is written. */
   readonly onProgress?: (progress: ConversionProgress) => void;
 }
 
-const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, onProgress: true, to: true });
+const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, name: true, onProgress: true, to: true });
 
 /** The progress of a conversion. */
 export interface ConversionProgress {
@@ -106,6 +111,7 @@ export async function convertLog(source: LogSource, output: string, options: Con
   const { onProgress } = options;
   const run = await readRecordedRun(source, {
     ...(options.from === undefined ? {} : { format: options.from }),
+    ...(options.name === undefined ? {} : { name: options.name }),
     onProgress: ({ bytesRead, totalBytes }) => onProgress?.({ step: 'reading', done: bytesRead, total: totalBytes }),
   });
   const { damage } = run;

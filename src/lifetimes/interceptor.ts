@@ -12,7 +12,7 @@
  */
 
 import type { Stream } from '../driver/streams/stream.js';
-import type { MemoryResource } from '../memory-resource.js';
+import { type MemoryResource, registerResource } from '../memory-resource.js';
 
 /** Looks on at the calls of one resource, or answers in its place. */
 export interface Interceptor {
@@ -89,6 +89,7 @@ export function constructUnseen<T>(construct: () => T, choose: InterceptorChoice
 
 /** A base class calls this in its constructor, as soon as `device` and `upstream` are set. */
 export function announceConstruction(resource: MemoryResource): void {
+  registerResource(resource);
   for (const choose of choices) {
     const interceptor = choose(resource);
     if (interceptor !== undefined) intercept(resource, interceptor);

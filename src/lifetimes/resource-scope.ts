@@ -17,7 +17,7 @@ import { AsyncLocalStorage, executionAsyncId, executionAsyncResource } from 'nod
 import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { assertFunction, isThenable } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import type { MemoryOwner } from './bulk-frees.js';
 
 /** One scope, and those around it. */
@@ -202,7 +202,8 @@ export function withResource<T>(resource: MemoryResource, fn: () => T): T {
 
 /** @throws ArgumentTypeError if it has no device; nobody would then find it. */
 export function assertResourceOfDevice(resource: MemoryResource | null | undefined): void {
-  if (resource?.device instanceof Device) return;
+  assertMemoryResource(resource, 'resource');
+  if (resource.device instanceof Device) return;
   throw new ArgumentTypeError(`resource must be a MemoryResource, got ${formatValue(resource)}`);
 }
 

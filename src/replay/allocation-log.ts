@@ -1,4 +1,4 @@
-import { ArgumentRangeError } from '../basics/errors.js';
+import { assertInteger } from '../basics/validation.js';
 import { refuseCloning } from '../driver/workers/local-object.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
 
@@ -120,9 +120,7 @@ export class AllocationLog {
    * @throws ArgumentRangeError if the log has no event of that number.
    */
   event(index: number): LogEvent {
-    if (!Number.isInteger(index) || index < 0 || index >= this.eventCount) {
-      throw new ArgumentRangeError(`index must be an integer from 0 to ${this.eventCount - 1}, got ${index}`);
-    }
+    assertInteger(index, 'index', 0, this.eventCount - 1);
     const chunk = this.chunks[Math.floor(index / chunkCapacity)] as EventChunk;
     const row = index % chunkCapacity;
     const operation = chunk.operations[row] as number;

@@ -1,5 +1,4 @@
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
-import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { type WorkloadName, workloads } from './generate-workloads.js';
 import { GeneratedRows } from './generated-rows.js';
 
@@ -54,8 +53,8 @@ export function generateLog(workload: WorkloadName, options: GenerateLogOptions 
   assertOneOf(workload, workloadNames, 'workload');
   assertOptions(options, knownOptions);
   const { seed = 1, events = workloads[workload].defaultEvents, onProgress } = options;
-  assertInteger(seed, 0, Number.MAX_SAFE_INTEGER, 'seed');
-  assertInteger(events, 2, maximumEvents, 'events');
+  assertInteger(seed, 'seed', 0);
+  assertInteger(events, 'events', 2, maximumEvents);
   return pieces(workload, seed, events, onProgress);
 }
 
@@ -74,9 +73,4 @@ async function* pieces(
   }
   if (rows.length > 0) yield rows.take();
   onProgress?.(rows.count);
-}
-
-function assertInteger(value: number, least: number, most: number, name: string): void {
-  if (Number.isSafeInteger(value) && value >= least && value <= most) return;
-  throw new ArgumentRangeError(`${name} must be an integer from ${least} to ${most}, got ${formatValue(value)}`);
 }

@@ -1,5 +1,4 @@
 import {
-  ArgumentRangeError,
   ArgumentTypeError,
   attemptEach,
   formatValue,
@@ -8,7 +7,7 @@ import {
   ReplayError,
   throwFirst,
 } from '../basics/errors.js';
-import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/streams/event.js';
@@ -84,8 +83,7 @@ export function replayLog(log: AllocationLog, createStack: () => ResourceStack, 
 export function assertReplayable(log: AllocationLog, { streams, repeat }: Pick<ReplayOptions, 'streams' | 'repeat'>): void {
   if (!(log instanceof AllocationLog)) throw new ArgumentTypeError(`log must be an AllocationLog, got ${formatValue(log)}`);
   if (streams !== undefined) assertOneOf(streams, ['log', 'thread', 'single'], 'streams');
-  if (repeat !== undefined && (!Number.isSafeInteger(repeat) || repeat < 1))
-    throw new ArgumentRangeError(`repeat must be an integer from 1, got ${formatValue(repeat)}`);
+  if (repeat !== undefined) assertInteger(repeat, 'repeat', 1);
   if (log.eventCount === 0) throw new InvalidLogError(log.source, undefined, 'has no events to replay');
 }
 

@@ -1,4 +1,4 @@
-import { ArgumentRangeError } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
@@ -129,6 +129,8 @@ export class GlobalArenaMemoryResource extends LeafMemoryResource implements Gro
   constructor(options: GlobalArenaMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { waitMilliseconds = defaultWaitMilliseconds } = options;
+    if (typeof waitMilliseconds !== 'number')
+      throw new ArgumentTypeError(`waitMilliseconds must be a number, got ${formatValue(waitMilliseconds)}`);
     if (!(Number.isFinite(waitMilliseconds) && waitMilliseconds >= 0 && waitMilliseconds <= longestWaitMilliseconds)) {
       throw new ArgumentRangeError(`waitMilliseconds must be a number from 0 to ${longestWaitMilliseconds}, got ${waitMilliseconds}`);
     }

@@ -1,5 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
 
@@ -56,18 +55,12 @@ export class PinnedAsyncMemoryResource extends DriverPoolMemoryResource {
   constructor(options: PinnedAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { maximumBytes, numaNode } = options;
-    if (numaNode !== undefined) assertNode(numaNode);
+    if (numaNode !== undefined) assertInteger(numaNode, 'numaNode', 0, 2 ** 31 - 1, '0 to 2^31 - 1');
     const place = numaNode === undefined ? '' : ` at NUMA node ${numaNode}`;
     const advice =
       numaNode === undefined ? 'use a pool over PinnedHostMemoryResource' : 'name a node that the machine has, or leave it out';
     super('pinned-host', options, { maximumBytes, numaNode }, `of pinned host memory${place}, which need CUDA 12.6 or newer: ${advice}`);
   }
-}
-
-function assertNode(node: number): void {
-  if (typeof node !== 'number') throw new ArgumentTypeError(`numaNode must be a number, got ${formatValue(node)}`);
-  if (!Number.isInteger(node) || node < 0 || node >= 2 ** 31)
-    throw new ArgumentRangeError(`numaNode must be an integer from 0 to 2^31 - 1, got ${formatValue(node)}`);
 }
 
 /** `pinned-async` in a specification. */

@@ -5,7 +5,7 @@
 
 import { formatValue } from '../basics/errors.js';
 import { suggestion } from '../basics/nearest-word.js';
-import { parseBytes, parseShare } from '../basics/units.js';
+import { bytesOf, parseShare } from '../basics/units.js';
 import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
 import { kindNames, resourceKind } from './kinds-by-name.js';
 import type { Place } from './place.js';
@@ -79,7 +79,7 @@ export function checkDepth(depth: number, place: Place): void {
 function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, value: unknown): SpecificationValue | undefined {
   switch (type) {
     case 'size':
-      if (typeof value === 'string') return parseBytes(value) ?? shareText(value);
+      if (typeof value === 'string') return bytesOf(value) ?? shareText(value);
       return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined;
     case 'integer':
       return Number.isSafeInteger(value) ? (value as number) : undefined;

@@ -1,3 +1,4 @@
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { type MetricLabels, type StatisticsMetric, statisticsMetrics } from './statistics-metrics.js';
 import type { StatisticsSample } from './statistics-sample.js';
 
@@ -18,8 +19,10 @@ const unitSuffixes: Readonly<Record<string, string>> = { By: '_bytes', '1': '_ra
  *   response.end(prometheusText(sampleStatistics()));
  * }).listen(9464, '127.0.0.1');
  * ```
+ * @throws ArgumentTypeError if it is not a sample.
  */
 export function prometheusText(sample: StatisticsSample): string {
+  assertSample(sample);
   const lines: string[] = [];
   for (const metric of statisticsMetrics) {
     const name = prometheusName(metric);
@@ -28,6 +31,21 @@ export function prometheusText(sample: StatisticsSample): string {
     if (values.length > 0) lines.push(`# HELP ${name} ${metric.description}`, `# TYPE ${name} ${metric.kind}`, ...values);
   }
   return `${lines.join('\n')}\n`;
+}
+
+/** The lists of a sample that metrics are read from. */
+const lists = ['resources', 'layers', 'devices', 'accounts', 'admissions', 'bufferSites', 'leakSites'] as const;
+
+function assertSample(sample: Partial<StatisticsSample> | null | undefined): void {
+  if (typeof sample !== 'object' || sample === null) {
+    throw new ArgumentTypeError(`sample must be what sampleStatistics() returns, got ${formatValue(sample)}`);
+  }
+  const missing =
+    lists.find((list) => !Array.isArray(sample[list])) ?? (typeof sample.driverCalls === 'object' ? undefined : 'driverCalls');
+  if (missing === undefined) return;
+  throw new ArgumentTypeError(
+    `sample must be what sampleStatistics() returns, got one whose ${missing} are ${formatValue(sample[missing])}`,
+  );
 }
 
 /** The name that a metric has in Prometheus according to OpenTelemetry's rules. */

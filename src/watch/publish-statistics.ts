@@ -1,6 +1,5 @@
 import { channel } from 'node:diagnostics_channel';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { sampleStatistics } from './sample-statistics.js';
 
 /** Options of {@link publishStatistics}. */
@@ -39,7 +38,7 @@ const restPerSample = 50;
 export function publishStatistics(options: PublishStatisticsOptions = {}): Disposable {
   assertOptions(options, knownOptions);
   const { intervalMilliseconds = 1000 } = options;
-  assertInterval(intervalMilliseconds);
+  assertInteger(intervalMilliseconds, 'intervalMilliseconds', 10, 2 ** 31 - 1, '10 to 2^31 - 1');
   let timer: NodeJS.Timeout;
   let isDisposed = false;
   const publish = () => {
@@ -55,10 +54,4 @@ export function publishStatistics(options: PublishStatisticsOptions = {}): Dispo
       clearTimeout(timer);
     },
   };
-}
-
-function assertInterval(value: unknown): void {
-  if (typeof value !== 'number') throw new ArgumentTypeError(`intervalMilliseconds must be a number, got ${formatValue(value)}`);
-  if (Number.isInteger(value) && value >= 10 && value < 2 ** 31) return;
-  throw new ArgumentRangeError(`intervalMilliseconds must be an integer from 10 to 2^31 - 1, got ${value}`);
 }

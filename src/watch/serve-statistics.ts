@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertOptions, optionNames } from '../basics/validation.js';
+import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
 
 /** Options of {@link serveStatistics}. */
@@ -49,7 +49,7 @@ export interface StatisticsServer extends AsyncDisposable {
 export async function serveStatistics(options: ServeStatisticsOptions = {}): Promise<StatisticsServer> {
   assertOptions(options, knownOptions);
   const { port = 0, token, ...publishOptions } = options;
-  assertPort(port);
+  assertInteger(port, 'port', 0, 65_535);
   if (token !== undefined) assertToken(token);
   const publisher = publishStatistics(publishOptions);
   try {
@@ -64,13 +64,6 @@ export async function serveStatistics(options: ServeStatisticsOptions = {}): Pro
   } catch (error) {
     publisher[Symbol.dispose]();
     throw error;
-  }
-}
-
-function assertPort(port: unknown): void {
-  if (typeof port !== 'number') throw new ArgumentTypeError(`port must be a number, got ${formatValue(port)}`);
-  if (!Number.isInteger(port) || port < 0 || port > 65_535) {
-    throw new ArgumentRangeError(`port must be an integer from 0 to 65535, got ${port}`);
   }
 }
 

@@ -1,4 +1,4 @@
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { planAllocations } from '../../src/planning/index.js';
 import * as cistern from '../support/package.js';
 
@@ -50,6 +50,83 @@ test('what is no number is of the wrong type, and a number outside of its range 
   await expect(admission.reserve(1, { priority: '1' as never })).rejects.toThrow(type);
   await expect(admission.reserve(1, { priority: Number.NaN })).rejects.toThrow(range);
   await expect(admission.reserve(1, { timeoutMilliseconds: '1' as never })).rejects.toThrow(type);
+});
+
+test.each<[string, number, (value: never) => unknown]>([
+  ['devices', 0, (devices) => cistern.configureSoftwareDevice({ devices })],
+  ['totalBytes', 2 ** 43, (totalBytes) => cistern.configureSoftwareDevice({ totalBytes })],
+  ['migrationNanoseconds', -1, (migrationNanoseconds) => cistern.configureSoftwareDevice({ migrationNanoseconds })],
+  ['nanoseconds', -1, (nanoseconds) => cistern.setCallLatency('cuMemAlloc', nanoseconds)],
+  ['nth', 0.5, (nth) => cistern.failCall('cuMemAlloc', nth)],
+  ['status', 1000, (status) => cistern.failCall('cuMemAlloc', 1, status)],
+  ['size', 0, (size) => new StreamPool({ size })],
+  ['priority', 2 ** 31, (priority) => new Stream({ priority })],
+  ['waitMilliseconds', -1, (waitMilliseconds) => new cistern.GlobalArenaMemoryResource({ waitMilliseconds })],
+  ['recordedPasses', 0, (recordedPasses) => new PlannedMemoryResource(upstream, undefined, { planner: planAllocations, recordedPasses })],
+  ['minimumExponent', 1, (minimumExponent) => new BinningMemoryResource(upstream, { minimumExponent, maximumExponent: 20 })],
+])('%s: what is no number is of the wrong type', (name, outside, use) => {
+  for (const value of ['1', 1n, true, null, {}]) {
+    expect(() => use(value as never)).toThrow(
+      expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringContaining(`${name} must be a number, got `) }),
+    );
+  }
+  expect(() => use(outside as never)).toThrow(expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' }));
+});
+
+test('a size as text is a string', () => {
+  for (const value of [5, 5n, undefined, null, {}]) {
+    expect(() => cistern.parseBytes(value as never)).toThrow(
+      expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringMatching(/^text must be a string, got /) }),
+    );
+  }
+  expect(cistern.formatBytes('many' as never)).toBe('NaN B');
+});
+
+describe('a Proxy has no private fields, so that it cannot stand for', () => {
+  const pool = new PoolMemoryResource(upstream);
+  const itself = expect.objectContaining({
+    code: 'ERR_INVALID_ARG_TYPE',
+    message: expect.stringMatching(/ must be the \w+ itself, got a Proxy of it/),
+  });
+  const uses: [string, (resource: cistern.MemoryResource) => unknown][] = [
+    ['an upstream of a pool', (resource) => new PoolMemoryResource(resource)],
+    ['an upstream of an adaptor', (resource) => new cistern.LimitingResourceAdaptor(resource, { limitBytes: 1 })],
+    ['the resource of a buffer', (resource) => new DeviceBuffer(16, { resource, stream })],
+    ['the current resource', (resource) => cistern.setCurrentResource(resource)],
+    ['the resource of a scope', (resource) => cistern.withResource(resource, () => {})],
+    ['a fallback', (resource) => new cistern.FallbackResourceAdaptor(upstream, resource)],
+  ];
+
+  test.each(uses)('%s', (_, use) => {
+    for (const resource of [upstream, pool, new cistern.StatisticsResourceAdaptor(pool)])
+      expect(() => use(new Proxy(resource, {}))).toThrow(itself);
+  });
+
+  test('what an object that inherits from it could not either', () => {
+    for (const resource of [upstream, pool]) expect(() => new cistern.StatisticsResourceAdaptor(Object.create(resource))).toThrow(itself);
+  });
+
+  test('a buffer', () => {
+    using buffer = new DeviceBuffer(16, { resource: upstream, stream });
+    const proxy = new Proxy(buffer, {});
+    expect(() => buffer.copyTo(proxy)).toThrow(itself);
+    expect(() => buffer.copyFrom(proxy)).toThrow(itself);
+    expect(() => buffer.copyTo({} as never)).toThrow('destination must be a DeviceBuffer, got an instance of Object');
+    expect(() => cistern.addonInterface.describeBuffer(proxy)).toThrow(itself);
+  });
+
+  test('but a resource of the program may be one', () => {
+    const resource: cistern.MemoryResource = {
+      memoryKind: upstream.memoryKind,
+      device: upstream.device,
+      allocate: (bytes, on) => upstream.allocate(bytes, on),
+      deallocate: (pointer, bytes, on) => upstream.deallocate(pointer, bytes, on),
+      isEqual: () => false,
+      [Symbol.dispose]: () => {},
+    };
+    using buffer = new DeviceBuffer(16, { resource: new Proxy(resource, {}), stream });
+    expect(buffer.byteLength).toBe(16);
+  });
 });
 
 test.each<[abstract new (...args: never) => unknown, string]>([

@@ -360,6 +360,17 @@ describe('an output', () => {
     },
   );
 
+  test.each(Object.keys(outputs))('is not -, which is standard input: %s', async (name) => {
+    const line = outputs[name] as (written: string) => string[];
+    await expect(check(...line('-'))).rejects.toMatchObject({
+      code: 'ERR_INVALID_ARG_VALUE',
+      message: expect.stringMatching(
+        / must be a file, and - is standard input; \/dev\/stdout is standard output, \.\/- a file of that name$/,
+      ),
+    });
+    await expect(check(...line(join(folder, '-')))).resolves.toEqual([]);
+  });
+
   test('that is a disk is refused', async ({ skip }) => {
     // No device has this number, so that a fault writes to nothing.
     const disk = join(folder, 'disk');

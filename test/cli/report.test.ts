@@ -23,6 +23,18 @@ describe('standard input', () => {
     expect(stdout).toContain(wanted);
     expect(code).toBe(0);
   });
+
+  test.each([
+    ['report', ['-o', join(folder, 'wrong.html')]],
+    ['replay', ['--resource', 'cuda']],
+    ['fit', ['--resource', 'cuda']],
+    ['plan', []],
+    ['diff', ['-']],
+    ['convert', [join(folder, 'wrong.cistern')]],
+  ])('is named by cistern %s if it is no log', async (command, args) => {
+    const { code, stderr } = await runCistern([command, '-', ...args], undefined, {}, {}, Buffer.from('no log'));
+    expect([code, stderr]).toEqual([2, expect.stringMatching(/^error: standard input(, line 1)?: is /)]);
+  });
 });
 
 describe('cistern report', () => {

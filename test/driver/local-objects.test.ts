@@ -112,6 +112,11 @@ describe('a clone would be a dead object, so cloning is refused', () => {
   });
 });
 
+test('the error of cloning a buffer says what to send instead', () => {
+  const buffer = objects.find((object) => object instanceof cistern.DeviceBuffer);
+  expect(() => structuredClone(buffer)).toThrow(/a DeviceBuffer: send what its detach\(\) returns to a worker/);
+});
+
 describe('console.log', () => {
   test.each(named.filter(([name]) => !['AllocationLog', 'OrderChecker', 'PackedReportRun'].includes(name)))(
     'of a %s calls no driver',

@@ -108,7 +108,7 @@ describe('the software device', () => {
     plain.deallocate(pointer, 200 * MiB, stream);
   });
 
-  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: '1GiB' }, { devices: 0 }, { devices: 9 }, { migrationNanoseconds: -1 }])(
+  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: 2 ** 43 }, { devices: 0 }, { devices: 9 }, { migrationNanoseconds: -1 }])(
     'refuses the settings %o',
     (settings) => {
       expect(() => configureSoftwareDevice(settings as { devices: number })).toThrow(RangeError);

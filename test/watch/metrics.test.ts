@@ -65,6 +65,18 @@ function collectingMeter(): { readonly meter: Meter; readonly collect: () => Pro
 }
 
 describe('prometheusText', () => {
+  test('are refused for what is no sample', () => {
+    const sample = sampleStatistics();
+    for (const value of [{}, null, undefined, 'text', { ...sample, layers: undefined }, { ...sample, driverCalls: 1 }]) {
+      expect(() => prometheusText(value as never)).toThrow(
+        expect.objectContaining({
+          code: 'ERR_INVALID_ARG_TYPE',
+          message: expect.stringMatching(/^sample must be what sampleStatistics\(\) returns, got /),
+        }),
+      );
+    }
+  });
+
   test('has help, type and a value for each quantity, in base units', () => {
     using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'training' });
     resource.deallocate(resource.allocate(300, stream), 300, stream);

@@ -43,6 +43,7 @@ import {
   assertAlignment,
   assertBytes,
   assertFunction,
+  assertInteger,
   assertMilliseconds,
   assertOneOf,
   assertOptions,
@@ -347,8 +348,8 @@ export class PlannedMemoryResource implements KeepingResource {
     if (planner !== undefined && repeats) {
       throw new ArgumentRangeError('repeats and planner must not be given together', 'ERR_INVALID_ARG_VALUE');
     }
-    assertCount(recordedPasses, 'recordedPasses');
-    if (replanAfter !== Number.POSITIVE_INFINITY) assertCount(replanAfter, 'replanAfter');
+    assertInteger(recordedPasses, 'recordedPasses', 1);
+    if (replanAfter !== Number.POSITIVE_INFINITY) assertInteger(replanAfter, 'replanAfter', 1);
     assertMilliseconds(planningMilliseconds, 'planningMilliseconds');
     const checked = plan === undefined ? undefined : checkedPlan(plan);
     const block = new PlannedBlock();
@@ -1033,11 +1034,6 @@ function readPlan(path: string): Plan {
     throw invalidPlan(`the plan ${formatValue(path)} cannot be read: ${(error as NodeJS.ErrnoException).code}`, { cause: error });
   }
   return parsePlan(text, path);
-}
-
-function assertCount(value: number, name: string): void {
-  if (!Number.isSafeInteger(value) || value < 1)
-    throw new ArgumentRangeError(`${name} must be an integer of at least 1, got ${formatValue(value)}`);
 }
 
 /**

@@ -9,7 +9,7 @@ import {
   wrongSize,
 } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
-import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { takesBack } from '../../lifetimes/bulk-frees.js';
 import {
@@ -440,7 +440,5 @@ function wantedBytes(bytes: number, name: string): number {
 }
 
 function assertExponent(exponent: unknown, least: number, name: string): asserts exponent is number {
-  if (typeof exponent !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(exponent)}`);
-  if (Number.isInteger(exponent) && exponent >= least && exponent <= 30) return;
-  throw new ArgumentRangeError(`${name} must be an integer from ${least} to 30, got ${exponent}`);
+  assertInteger(exponent, name, least, 30);
 }

@@ -4,7 +4,7 @@
  */
 
 import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentTypeError, formatValue, UnsupportedError } from '../../basics/errors.js';
+import { UnsupportedError } from '../../basics/errors.js';
 import { Device } from '../../driver/device.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
@@ -51,7 +51,7 @@ const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
 export const addonInterface: AddonInterface = Object.freeze({
   version: 1,
   describeBuffer(buffer: DeviceBuffer): Float64Array {
-    if (!(buffer instanceof DeviceBuffer)) throw new ArgumentTypeError(`buffer must be a DeviceBuffer, got ${formatValue(buffer)}`);
+    DeviceBuffer.assert(buffer, 'buffer');
     const { ptr, byteLength, capacityBytes, stream, resource } = buffer;
     const kind = kindOfMemory(ptr, resource);
     if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');

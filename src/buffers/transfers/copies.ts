@@ -1,7 +1,7 @@
 /** Copies into and out of the memory of a buffer, in the order of its stream. */
 import { isAnyArrayBuffer, isTypedArray } from 'node:util/types';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../../basics/errors.js';
-import { assertBytes, assertPointer, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertInteger, assertPointer, optionNames } from '../../basics/validation.js';
 import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../../driver/memory/transfer.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { BufferMemory, type HasMemory, memoryOf } from '../buffer-memory.js';
@@ -105,10 +105,7 @@ export function copyOutSync(
 export function fill(memory: BufferMemory, value: number, range: Partial<ByteRange>): void {
   memory.assertUsable('fill a buffer');
   memory.assertNotShared('fill a buffer');
-  if (typeof value !== 'number') throw new ArgumentTypeError(`value must be a number, got ${formatValue(value)}`);
-  if (!Number.isInteger(value) || value < 0 || value > 255) {
-    throw new ArgumentRangeError(`value must be an integer from 0 to 255, got ${value}`);
-  }
+  assertInteger(value, 'value', 0, 255);
   const { byteOffset, byteLength } = resolveRange(range, memory.byteLength, 'buffer');
   if (byteLength === 0) return;
   const { pointer, stream, resource } = memory;

@@ -1,5 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, attemptEach, formatValue, throwFirst } from '../../basics/errors.js';
-import { assertOptions, optionNames } from '../../basics/validation.js';
+import { alreadyDisposed, attemptEach, throwFirst } from '../../basics/errors.js';
+import { assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Device } from '../device.js';
 import {
   type Inspect,
@@ -52,10 +52,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   constructor(options: StreamPoolOptions = {}) {
     assertOptions(options, knownOptions);
     const { size = 16, ...streamOptions } = options;
-    if (typeof size !== 'number') throw new ArgumentTypeError(`size must be a number, got ${formatValue(size)}`);
-    if (!Number.isInteger(size) || size < 1 || size > maximumSize) {
-      throw new ArgumentRangeError(`size must be an integer from 1 to ${maximumSize}, got ${size}`);
-    }
+    assertInteger(size, 'size', 1, maximumSize);
     const streams: Stream[] = [];
     try {
       while (streams.length < size) streams.push(new Stream(streamOptions));
@@ -105,10 +102,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
    */
   at(index: number): Stream {
     this.#assertLive();
-    if (typeof index !== 'number') throw new ArgumentTypeError(`index must be a number, got ${formatValue(index)}`);
-    if (!Number.isSafeInteger(index) || index < 0) {
-      throw new ArgumentRangeError(`index must be an integer from 0 to 2^53 - 1, got ${index}`);
-    }
+    assertInteger(index, 'index', 0);
     return this.#streams[index % this.#streams.length] as Stream;
   }
 

@@ -7,7 +7,7 @@ import {
   LifetimeError,
   UnsupportedError,
 } from '../../basics/errors.js';
-import { assertMadeByCistern, assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertInteger, assertMadeByCistern, assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
@@ -141,7 +141,7 @@ export class Stream implements Disposable {
       checkContext(foreign.address, this.device);
       check(`use the stream with handle ${foreign.address}`);
     } else if (attached === undefined) {
-      const priority = options.priority ?? 0;
+      const { priority = 0 } = options;
       assertPriority(priority);
       native().createStream(this.device.index, options.nonBlocking === true, priority);
       check('create a stream');
@@ -758,9 +758,7 @@ function identify(handle: number): number {
 }
 
 function assertPriority(priority: unknown): asserts priority is number {
-  if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
-  if (Number.isInteger(priority) && priority >= -(2 ** 31) && priority < 2 ** 31) return;
-  throw new ArgumentRangeError(`priority must be an integer from -2^31 to 2^31 - 1, got ${priority}`);
+  assertInteger(priority, 'priority', -(2 ** 31), 2 ** 31 - 1, '-2^31 to 2^31 - 1');
 }
 
 /**

@@ -25,8 +25,11 @@ class Plain {
   }
 }
 
-/** The value of a property that makes an object refuse to be cloned: see {@link refuseCloning}. */
-export function cannotBeCloned(): void {}
+/**
+ * The value of a property that makes an object refuse to be cloned: see {@link refuseCloning}. The message of the
+ * error is this value, followed by "could not be cloned".
+ */
+export const cannotBeCloned: unique symbol = Symbol('an object of cistern');
 
 /** Replaced at the first object, so that importing cistern does not load `node:worker_threads`. */
 let refuse = (object: object): void => {
@@ -35,7 +38,7 @@ let refuse = (object: object): void => {
   ) as { readonly markAsUncloneable?: (object: object) => void };
   refuse =
     markAsUncloneable ??
-    ((each: { cannotBeCloned?: () => void }) => {
+    ((each: { cannotBeCloned?: symbol }) => {
       each.cannotBeCloned = cannotBeCloned;
     });
   refuse(object);

@@ -1,4 +1,4 @@
-import { parseBytes } from '../../basics/units.js';
+import { bytesOf } from '../../basics/units.js';
 import { neverEnds } from '../../formats/report/report-run.js';
 import { type AllocationOrder, findAllocations, lifetimeOf, startTimeOf } from '../../report/find-allocations.js';
 import { element } from '../common/dom.js';
@@ -67,7 +67,7 @@ export class AllocationsView implements View {
     });
     const minimum = element('input', { type: 'text', id: 'allocations-minimum', placeholder: 'such as 1 MiB', size: '12' });
     minimum.addEventListener('input', () => {
-      const bytes = parseBytes(minimum.value) ?? (minimum.value.trim() === '' ? 0 : undefined);
+      const bytes = bytesOf(minimum.value) ?? (minimum.value.trim() === '' ? 0 : undefined);
       minimum.setAttribute('aria-invalid', String(bytes === undefined));
       if (bytes === undefined) return;
       this.#minimumBytes = bytes;
