@@ -108,12 +108,16 @@ describe('the software device', () => {
     plain.deallocate(pointer, 200 * MiB, stream);
   });
 
-  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: 2 ** 43 }, { devices: 0 }, { devices: 9 }, { migrationNanoseconds: -1 }])(
-    'refuses the settings %o',
-    (settings) => {
-      expect(() => configureSoftwareDevice(settings as { devices: number })).toThrow(RangeError);
-    },
-  );
+  test.each([
+    { totalBytes: 0 },
+    { totalBytes: 1.5 },
+    { totalBytes: 2 ** 43 },
+    { devices: 0 },
+    { devices: 9 },
+    { migrationNanoseconds: -1 },
+  ])('refuses the settings %o', (settings) => {
+    expect(() => configureSoftwareDevice(settings as { devices: number })).toThrow(RangeError);
+  });
 
   test('cannot change the number of devices once one is in use', () => {
     expect(() => configureSoftwareDevice({ devices: 3 })).toThrow(DriverError);
