@@ -13,8 +13,15 @@ test('docs/commands.md has the help of every command (vitest -u writes it)', asy
   const parts = commands.map((command) => {
     command.configureOutput({ ...command.configureOutput(), getOutHelpWidth: () => 100 }).outputHelp();
     // The description stands above the help.
-    const help = String(stdout.read()).replace(/(?<=^Usage: .*\n)\n(?:.+\n)+/, '');
+    const help = allOf(stdout).replace(/(?<=^Usage: .*\n)\n(?:.+\n)+/, '');
     return `## ${command.name()}\n\n${command.description()}\n\n\`\`\`text\n${help.trim()}\n\`\`\`\n`;
   });
   await expect(`# Commands\n\n${introduction}\n\n${parts.join('\n')}`).toMatchFileSnapshot('../../docs/commands.md');
 });
+
+/** What a stream has. Since Node 26, `read` returns one chunk of it. */
+function allOf(stream: PassThrough): string {
+  let text = '';
+  for (let chunk = stream.read(); chunk !== null; chunk = stream.read()) text += chunk;
+  return text;
+}
