@@ -35,7 +35,8 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_LOG_WRITE'
   | 'ERR_CISTERN_ORDER'
   | 'ERR_CISTERN_CAPTURING'
-  | 'ERR_CISTERN_ASLEEP';
+  | 'ERR_CISTERN_ASLEEP'
+  | 'ERR_CISTERN_SPILL_FILE';
 
 /** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
 export class ArgumentTypeError extends TypeError {

@@ -1,9 +1,12 @@
 /**
  * Random programs that pin, write, read, spill, prefetch, drop and dispose buffers, on several streams, some of them held, with
- * memory for only a part of them; memory sleeps and wakes, streams end, and calls of the driver fail. The model knows what each
- * buffer contains, who has pinned it, and what may leave: it does not know how.
+ * memory for only a part of them; memory sleeps and wakes, streams end, and calls of the driver fail. In every other program, buffers go on to
+ * files. The model knows what each buffer contains, who has pinned it, and what may leave: it does not know how.
  */
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { mkdtempSync, readdirSync, rmdirSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import {
   type CisternError,
   CudaMemoryResource,
@@ -44,7 +47,8 @@ export type SpillCounts = Record<
   | 'dropped'
   | 'sleeps'
   | 'failures'
-  | 'endedStreams',
+  | 'endedStreams'
+  | 'filed',
   number
 >;
 
@@ -113,6 +117,7 @@ export async function proveSpill(programs: number, seed: number): Promise<SpillC
       'sleeps',
       'failures',
       'endedStreams',
+      'filed',
     ].map((name) => [name, 0]),
   ) as SpillCounts;
   for (let i = 0; i < programs; i++) {
@@ -135,6 +140,8 @@ class SpillProgram {
   readonly #host: PoolMemoryResource;
   readonly #hostIsLarge: boolean;
   readonly #canSleep: boolean;
+  /** Not set if buffers stay on the host. */
+  readonly #folder: string | undefined;
   #isAsleep = false;
   /** Whether a call may fail: then nothing is expected to succeed. */
   #failing: string | undefined;
@@ -167,7 +174,9 @@ class SpillProgram {
     const hostBytes = unit * (this.#hostIsLarge ? 256 : 12);
     this.#host = new PoolMemoryResource(pinned, { initialBytes: hostBytes, maximumBytes: hostBytes });
     const softBytes = random.below(4) === 0 ? { softBytes: 10 * unit } : {};
-    this.#resource = new SpillingResourceAdaptor(this.#pool, this.#host, softBytes);
+    this.#folder = random.below(2) === 0 ? mkdtempSync(join(tmpdir(), 'cistern-spill-programs-')) : undefined;
+    const files = this.#folder === undefined ? {} : { folder: this.#folder };
+    this.#resource = new SpillingResourceAdaptor(this.#pool, this.#host, { ...softBytes, ...files });
     this.#below = [this.#resource, ...(this.#canSleep ? [this.#pool] : []), pool, leaf, this.#host, pinned];
     this.#streams = [0, 1, 2].map(() => new Stream({ nonBlocking: true }));
   }
@@ -194,12 +203,13 @@ class SpillProgram {
     this.#stopFailing();
     this.#releaseHolds();
     await this.#wake();
-    for (let turn = 0; turn === 0 || (turn < 100 && this.#pending.length > 0); turn++) {
+    const most = this.#folder === undefined ? 100 : 5000;
+    for (let turn = 0; turn === 0 || (turn < most && this.#pending.length > 0); turn++) {
       for (const plain of this.#plain.splice(0)) this.#resource.deallocate(plain.pointer, plain.bytes, plain.stream);
       for (const { pins } of this.#owned) for (const { pin } of pins.splice(0)) pin.dispose();
       // What the program has dropped comes back after a collection, which the adaptor makes only once a second.
       if (turn % 10 === 9) reclaimUnreachableBuffers('major');
-      await nextTurn();
+      await (turn < 100 ? nextTurn() : sleep(1));
       this.#settlePending();
     }
     if (this.#pending.length > 0) throw new Error(`${this.#pending.length} calls wait for ever`);
@@ -216,17 +226,21 @@ class SpillProgram {
       reclaimUnreachableBuffers('major');
     }
     equal('buffers at the end', this.#resource.statistics().buffers, 0);
-    const { liveBytes, spills, returns, waits, refusedByHost } = this.#resource.statistics();
+    const { liveBytes, spills, returns, waits, refusedByHost, filed } = this.#resource.statistics();
     equal('bytes at the end', liveBytes, 0);
     Object.assign(this.#counts, {
       spills: this.#counts.spills + spills,
       returns: this.#counts.returns + returns,
       waits: this.#counts.waits + waits,
       refusedByHost: this.#counts.refusedByHost + refusedByHost,
+      filed: this.#counts.filed + filed,
     });
     equal('host bytes in use at the end', this.#host.statistics().allocatedBytes, 0);
     for (const each of this.#below) each[Symbol.dispose]();
     for (const stream of this.#streams) stream.dispose();
+    if (this.#folder === undefined) return;
+    equal('files at the end', `${readdirSync(this.#folder)}`, '');
+    rmdirSync(this.#folder);
   }
 
   async #verify(owned: Owned): Promise<void> {
@@ -267,6 +281,8 @@ class SpillProgram {
       () => this.#fail(),
       () => this.#sleepOrWake(),
       () => this.#endStream(),
+      () => this.#spillToFiles(),
+      () => this.#spillToFiles(),
     ];
     await actions[this.#random.below(actions.length)]?.();
   }
@@ -302,7 +318,11 @@ class SpillProgram {
     const { code } = error as CisternError;
     if (code === 'ERR_CISTERN_OUT_OF_MEMORY') this.#counts.outOfMemory++;
     else if (code === 'ERR_CISTERN_DRIVER' && this.#failing !== undefined) this.#counts.failures++;
-    else if (code === 'ERR_CISTERN_ASLEEP' && this.#isAsleep) return;
+    // A read from a file that began before may fail later.
+    else if (code === 'ERR_CISTERN_ASLEEP' && (this.#isAsleep || this.#folder !== undefined)) return;
+    else if (code === 'ERR_CISTERN_DRIVER' && this.#hasFailed && this.#folder !== undefined) this.#counts.failures++;
+    // What is in a file cannot be pinned at once.
+    else if (code === 'ERR_CISTERN_INVALID_STATE' && this.#folder !== undefined) return;
     else throw error;
   }
 
@@ -470,8 +490,23 @@ class SpillProgram {
       const left = this.#resource.spill(bytes);
       const most = expected.reduce((sum, { units: size }) => sum + size * unit, 0);
       if (this.#isAsleep) equal('bytes that left while asleep', left, 0);
-      else if (this.#hostIsLarge && left < Math.min(bytes, most)) throw new Error(`spill(${bytes}) let ${left} bytes leave of ${most}`);
+      // A pin may be there that waits for another one's file.
+      else if (this.#folder === undefined && this.#hostIsLarge && left < Math.min(bytes, most))
+        throw new Error(`spill(${bytes}) let ${left} bytes leave of ${most}`);
     });
+  }
+
+  #spillToFiles(): void {
+    if (this.#folder === undefined) return;
+    const going = this.#resource.spillToFiles(unit * this.#random.below(16));
+    this.#reads.push(
+      going.then(
+        () => {},
+        (error) => {
+          if (!this.#hasFailed) this.#fault.error ??= error as Error;
+        },
+      ),
+    );
   }
 
   #allocate(): void {
@@ -582,7 +617,8 @@ class SpillProgram {
   #settlePending(): void {
     const oldest = this.#pending.findIndex(({ hasWaited, outcome }) => hasWaited && outcome === undefined);
     for (const [i, pending] of this.#pending.entries()) {
-      if (pending.outcome === 'done' && pending.hasWaited && oldest >= 0 && i > oldest)
+      // What has memory may still be on its way from a file.
+      if (this.#folder === undefined && pending.outcome === 'done' && pending.hasWaited && oldest >= 0 && i > oldest)
         throw new Error('a call that waits was passed by a later one');
       if (pending.outcome === 'failed') {
         const isAborted = pending.controller.signal.aborted && (pending.error as Error).message === 'aborted';
@@ -600,24 +636,28 @@ class SpillProgram {
     await nextTurn();
     if (this.#fault.error !== undefined) throw this.#fault.error;
     this.#settlePending();
-    const { deviceBytes, hostBytes, pinnedBytes, liveBytes, waiting, refusedByHost } = this.#resource.statistics();
+    const { deviceBytes, hostBytes, fileBytes, pinnedBytes, liveBytes, waiting, refusedByHost } = this.#resource.statistics();
     const plain = this.#plain.reduce((sum, { bytes }) => sum + bytes, 0);
-    equal('live bytes', liveBytes, deviceBytes + plain);
+    // Those that are being read from files are allocated already.
+    if (this.#folder === undefined || liveBytes < deviceBytes + plain || liveBytes > deviceBytes + plain + fileBytes)
+      equal('live bytes', liveBytes, deviceBytes + plain);
     if (liveBytes > units * unit) throw new Error(`${liveBytes} bytes are on the device, which has ${units * unit}`);
     const live = this.#owned.filter(({ buffer }) => buffer !== undefined);
     const bytesOf = (owned: readonly Owned[]) => owned.reduce((sum, each) => sum + each.units * unit, 0);
     // Dropped buffers may not have been collected yet.
-    if (deviceBytes + hostBytes < bytesOf(live)) throw new Error('a buffer has lost its memory');
+    if (deviceBytes + hostBytes + fileBytes < bytesOf(live)) throw new Error('a buffer has lost its memory');
     if (pinnedBytes < bytesOf(live.filter(({ pins }) => pins.length > 0))) throw new Error('a pinned buffer does not count as such');
     for (const { name, pins, buffer } of live) {
       if (pins.length > 0 && buffer?.isOnDevice !== true) throw new Error(`buffer ${name} is pinned, and not on the device`);
       // The end of one of several pins may be refused, and is made up for by a collection.
-      if (pins.length > 0 || !this.#hasFailed) equal(`whether buffer ${name} is pinned`, buffer?.isPinned, pins.length > 0);
+      // So is one whose pin waits for a file.
+      if (pins.length > 0 || (!this.#hasFailed && this.#folder === undefined))
+        equal(`whether buffer ${name} is pinned`, buffer?.isPinned, pins.length > 0);
     }
     // Who waits for several pins others for a moment.
     const isQuiet = before.waiting + waiting === 0 && !this.#hasPinnedTwo && !this.#hasFailed && refusedByHost === before.refused;
-    if (isQuiet && uses === this.#uses) this.#checkOrderOfLeaving(live);
-    const nobodyHolds = pinnedBytes === 0 && plain === 0 && this.#failing === undefined && !this.#isAsleep;
+    if (isQuiet && uses === this.#uses && this.#folder === undefined) this.#checkOrderOfLeaving(live);
+    const nobodyHolds = this.#folder === undefined && pinnedBytes === 0 && plain === 0 && this.#failing === undefined && !this.#isAsleep;
     if (nobodyHolds && waiting > 0) throw new Error(`${waiting} calls wait, and nobody has what they wait for`);
   }
 

@@ -1,10 +1,10 @@
 /**
  * Makes room when memory is short: buffers that nobody has pinned leave for host memory, and come back when
- * they are pinned.
+ * they are pinned. With a folder, those on the host go on to files when the host is full.
  *
- *     pinned ◄── pin ── on the device ── spill ──► on the host
- *        └─ end of the pin ─►   ▲                      │
- *                               └─ pin, or prefetch ───┘
+ *     pinned ◄── pin ── on the device ── spill ──► on the host ── host full ──► in a file
+ *        └─ end of the pin ─►   ▲                      │                           │
+ *                               └─ pin, or prefetch ───┴───────────────────────────┘
  *
  * Nobody waits on the host. A copy out runs on a stream of its own after whatever last used the memory, which is freed
  * on that stream behind the copy: the next user of the memory is ordered after it by the resources below. A copy back
@@ -16,9 +16,9 @@
  * the first that waits tries.
  * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
  */
-import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf } from '../../basics/errors.js';
+import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf, UnsupportedError } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
-import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
@@ -35,8 +35,9 @@ import {
 import { defineAdaptor } from '../../resource-kind.js';
 import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
 import { layersOf } from '../layers.js';
-import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
+import { outOfMemoryThrough, PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
+import { type Lane, SpillFiles } from './spill-files.js';
 import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
 
 /** Options of {@link SpillingResourceAdaptor}. */
@@ -53,6 +54,13 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
    * @defaultValue `'least-recently-used'`
    */
   readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy;
+  /**
+   * A folder on a local disk, which is made if it does not exist. When the host has no memory for a buffer that leaves, those that
+   * are there go on to files in this folder, the least recently used first. The files have no names: nobody else can open them, and they end with
+   * their buffers, or with the process. Takes 8 MiB of pinned memory to stage them.
+   * @defaultValue not set: a buffer for which the host has no memory stays on the device
+   */
+  readonly folder?: string;
 }
 
 /** What a {@link SpillingResourceAdaptor} has moved: a frozen copy. */
@@ -62,6 +70,8 @@ export interface SpillStatistics {
   readonly deviceBytes: number;
   readonly pinnedBytes: number;
   readonly hostBytes: number;
+  /** Bytes of those that are in files. */
+  readonly fileBytes: number;
   /** Bytes allocated through the adaptor, for spillable buffers and others. */
   readonly liveBytes: number;
   /** Buffers that left, and those that came back, with their bytes. */
@@ -71,6 +81,10 @@ export interface SpillStatistics {
   readonly returnedBytes: number;
   /** How often a buffer could not leave since the host had no memory for it. */
   readonly refusedByHost: number;
+  /** Buffers that went on from the host to files, with their bytes; and how often a file could not be made or written. */
+  readonly filed: number;
+  readonly filedBytes: number;
+  readonly refusedByFile: number;
   /** How often no buffer left for an admission since the driver, or a resource, refused it. */
   readonly failedForAdmission: number;
   /** Calls that wait for memory now, and those that had to; the milliseconds that they waited, in all and at the longest. */
@@ -93,9 +107,25 @@ export interface Spillable extends SpillCandidate {
   rank: number;
   /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
   leave(): boolean;
+  /** Whether it is on the host, and nothing moves it. */
+  readonly isOnHost: boolean;
+  readonly isInFile: boolean;
+  /**
+   * Writes the contents to a file, and frees the host's memory. Returns whether it did: not if it is needed meanwhile.
+   * @throws CisternError (`ERR_CISTERN_SPILL_FILE`): it then stays on the host
+   */
+  goToFile(lane: Lane): Promise<boolean>;
 }
 
-const knownOptions = optionNames<SpillingResourceAdaptorOptions>({ deallocationEvents: true, policy: true, softBytes: true });
+const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  folder: true,
+  policy: true,
+  softBytes: true,
+});
+
+/** How long no file is written after one could not be. */
+const millisecondsToNextFile = 1000;
 
 /** How long somebody waits before garbage is collected for it. */
 const millisecondsToCollection = 1000;
@@ -163,6 +193,13 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** As given; `undefined` if it was not. */
   readonly softBytes: number | undefined;
   readonly #policy: SpillPolicy;
+  readonly #files: SpillFiles | undefined;
+  /** Bytes that are to go on to files, and whether some are on their way. */
+  #bytesToFile = 0;
+  #isFiling = false;
+  /** Why no file could be written last, and when. */
+  #fileFailure: unknown;
+  #failedAt = Number.NEGATIVE_INFINITY;
   /** That the policy has thrown. */
   #hasWarned = false;
   readonly #members = new Set<Spillable>();
@@ -182,6 +219,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #returns = 0;
   #returnedBytes = 0;
   #refusedByHost = 0;
+  #filed = 0;
+  #filedBytes = 0;
+  #refusedByFile = 0;
   #failedForAdmission = 0;
   #waits = 0;
   #waitedMilliseconds = 0;
@@ -189,7 +229,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * @param host a resource of pinned host memory, which should keep freed memory: a pool
-   * @throws ArgumentTypeError, ArgumentRangeError for an invalid resource or option.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid resource or option; CisternError (`ERR_CISTERN_SPILL_FILE`) if the folder cannot be
+   * made, OutOfMemoryError if there is no memory to stage files in.
    */
   constructor(upstream: MemoryResource, host: MemoryResource, options: SpillingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
@@ -200,20 +241,23 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         'ERR_INVALID_ARG_VALUE',
       );
     }
-    const { softBytes, policy = 'least-recently-used' } = options;
+    const { softBytes, policy = 'least-recently-used', folder } = options;
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
+    if (folder !== undefined) assertName(folder, 'folder');
     this.host = host;
     this.softBytes = softBytes;
     this.#policy = policyOf(policy);
+    this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
     this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
     for (const admitting of this.#admitting) admitting.takeFrom(this);
   }
 
   /** What is where, and what has moved. */
   statistics(): SpillStatistics {
-    let [deviceBytes, pinnedBytes, hostBytes] = [0, 0, 0];
-    for (const { devicePointer, bytes, isPinned } of this.#members) {
-      if (devicePointer === 0) hostBytes += bytes;
+    let [deviceBytes, pinnedBytes, hostBytes, fileBytes] = [0, 0, 0, 0];
+    for (const { devicePointer, bytes, isPinned, isInFile } of this.#members) {
+      if (isInFile) fileBytes += bytes;
+      else if (devicePointer === 0) hostBytes += bytes;
       else deviceBytes += bytes;
       if (isPinned) pinnedBytes += bytes;
     }
@@ -222,12 +266,16 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       deviceBytes,
       pinnedBytes,
       hostBytes,
+      fileBytes,
       liveBytes: this.#liveBytes[0] as number,
       spills: this.#spills,
       spilledBytes: this.#spilledBytes,
       returns: this.#returns,
       returnedBytes: this.#returnedBytes,
       refusedByHost: this.#refusedByHost,
+      filed: this.#filed,
+      filedBytes: this.#filedBytes,
+      refusedByFile: this.#refusedByFile,
       failedForAdmission: this.#failedForAdmission,
       waiting: this.#waiting.length,
       waits: this.#waits,
@@ -249,6 +297,24 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     assertBytes(bytes);
     this.assertLive('spill');
     return this.#spill(bytes, () => true);
+  }
+
+  /**
+   * Moves buffers that are on the host to files until so many of the host's bytes are free, or no more can go. Does not block.
+   * @param bytes an integer from 0 to 2^53 - 1
+   * @defaultValue bytes all that are on the host
+   * @returns the bytes of the buffers that have gone
+   * @throws CisternError (`ERR_CISTERN_SPILL_FILE`) if a file cannot be made or written, as on a full disk: that buffer stays on the host; its `cause` is the
+   * system's error.
+   * @throws UnsupportedError without a `folder`; ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError
+   * (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the driver refuses a copy.
+   */
+  async spillToFiles(bytes: number = Number.MAX_SAFE_INTEGER): Promise<number> {
+    assertBytes(bytes);
+    this.assertLive('move buffers to files');
+    if (this.#files === undefined)
+      throw new UnsupportedError('cannot move buffers to files: the SpillingResourceAdaptor was given no folder');
+    return this.#toFiles(this.#files, bytes);
   }
 
   /** @throws OutOfMemoryError if nothing more can leave, and the upstream still has no memory. */
@@ -284,21 +350,33 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     super[Symbol.dispose]();
     this.#outward?.dispose();
     this.#homeward?.dispose();
+    this.#files?.end();
     for (const wait of this.#waiting) wait.wake();
   }
 
   /** @internal The stream of copies to the host. */
   get outward(): Stream {
-    this.assertLive('move a buffer');
+    this.assertMoves();
     this.#outward ??= this.#newStream();
     return this.#outward;
   }
 
   /** @internal The stream of copies to the device. */
   get homeward(): Stream {
-    this.assertLive('move a buffer');
+    this.assertMoves();
     this.#homeward ??= this.#newStream();
     return this.#homeward;
+  }
+
+  /** @internal What reads files; there is one if there are files. */
+  get fromFiles(): Lane {
+    this.assertMoves();
+    return (this.#files as SpillFiles).homeward;
+  }
+
+  /** @internal @throws LifetimeError if it moves no buffers any more. */
+  assertMoves(): void {
+    this.assertLive('move a buffer');
   }
 
   /** @internal Whether it still moves buffers. */
@@ -351,6 +429,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       this.#refusedByHost++;
+      this.#fileInBackground(bytes);
       return 0;
     }
   }
@@ -420,7 +499,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         if (wait.failure === 'timeout') throw shortage ?? this.#noTime(began);
         if (!isFirst || this.#mayBecomeFree()) this.#collectInTime();
         else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
-        else throw shortage;
+        else throw this.#withFileFailure(shortage);
       }
     } finally {
       stop();
@@ -442,6 +521,55 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #endCollections(): void {
     clearInterval(this.#collections);
     this.#collections = undefined;
+  }
+
+  /** Moves buffers on from the host, for those who wait. */
+  #fileInBackground(bytes: number): void {
+    if (this.#files === undefined || performance.now() - this.#failedAt < millisecondsToNextFile) return;
+    this.#bytesToFile = Math.max(this.#bytesToFile, bytes);
+    if (this.#isFiling) return;
+    for (const member of this.#members) {
+      if (member.isOnHost) return void this.#fileWhileAsked(this.#files);
+    }
+  }
+
+  async #fileWhileAsked(files: SpillFiles): Promise<void> {
+    this.#isFiling = true;
+    try {
+      while (this.#bytesToFile > 0 && this.isLive) {
+        const wanted = this.#bytesToFile;
+        this.#bytesToFile = 0;
+        if ((await this.#toFiles(files, wanted)) === 0) break;
+      }
+    } catch {
+      // Noted; whoever waits is told.
+    } finally {
+      this.#bytesToFile = 0;
+      this.#isFiling = false;
+      if (this.isLive) this.isIdle();
+    }
+  }
+
+  /** Moves those of the least rank first from the host to files, until so many bytes have gone. */
+  async #toFiles(files: SpillFiles, bytes: number): Promise<number> {
+    let gone = 0;
+    for (const member of [...this.#members].sort((a, b) => a.rank - b.rank)) {
+      if (gone >= bytes || !this.isLive) break;
+      if (!member.isOnHost) continue;
+      try {
+        if (!(await member.goToFile(files.outward))) continue;
+      } catch (error) {
+        this.#refusedByFile++;
+        this.#fileFailure = error;
+        this.#failedAt = performance.now();
+        throw error;
+      }
+      gone += member.bytes;
+      this.#filed++;
+      this.#filedBytes += member.bytes;
+      if (this.isLive) this.isIdle();
+    }
+    return gone;
   }
 
   #newStream(): Stream {
@@ -486,6 +614,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /** Whether somebody who goes on may give memory back: what is pinned, or allocated for others. */
   #mayBecomeFree(): boolean {
+    if (this.#isFiling) return true;
     let others = this.#liveBytes[0] as number;
     for (const { devicePointer, bytes, isPinned } of this.#members) {
       if (isPinned) return true;
@@ -503,6 +632,14 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.#waitedMilliseconds += milliseconds;
     this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
     currentAccount()?.noteWait(milliseconds);
+  }
+
+  /** A shortage that a file would have prevented names what was wrong with it. */
+  #withFileFailure(shortage: OutOfMemoryError | undefined): OutOfMemoryError | undefined {
+    if (shortage === undefined || performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
+    const { name } = this.constructor;
+    const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(this.#fileFailure)}`;
+    return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, this.#fileFailure as Error);
   }
 
   #noTime(began: number): OutOfMemoryError {
@@ -527,6 +664,7 @@ export const spillingKind = defineAdaptor({
   summary: 'lets idle buffers leave for host memory when memory is short',
   options: {
     host: { type: 'resource', summary: 'where they go: pinned host memory', required: true },
+    folder: { type: 'text', summary: 'a folder for files, where they go on to when the host is full', default: 'none' },
     softBytes: { type: 'size', summary: 'above this, buffers leave before an allocation' },
     policy: { type: 'word', words: spillPolicyWords, summary: 'which leave first', default: 'least-recently-used' },
   },

@@ -1,7 +1,7 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../../adaptors/waits.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { assertMadeByCistern, assertOptions, optionNames } from '../../basics/validation.js';
 import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
@@ -62,7 +62,7 @@ const createOptions = optionNames<SpillableBufferCreateOptions>({
 });
 
 /**
- * Memory that may leave the device while nobody uses it: when memory is short, its contents go to the host, and its device memory to others.
+ * Memory that may leave the device while nobody uses it: when memory is short, its contents go to the host, or on to a file, and its device memory to others.
  * Who uses it pins it, which brings it back: the address is known only within a pin.
  *
  * ```text
@@ -149,7 +149,15 @@ export class SpillableBuffer implements Disposable {
     const adaptor = commonAdaptor(buffers);
     for (const buffer of buffers) buffer.#assertPinnable(stream);
     if (adaptor === undefined) return [];
-    return adaptor.inTurn(() => SpillableBuffer.#pinEach(buffers, stream), options);
+    const states = await adaptor.inTurn(() => SpillableBuffer.#pinEach(buffers, stream), options);
+    try {
+      await Promise.all(states.map(({ ready }) => ready));
+      options.signal?.throwIfAborted();
+    } catch (error) {
+      SpillableBuffer.#undoEach(buffers, states);
+      throw error;
+    }
+    return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
   }
 
   /** Whether it is disposed, or its memory was taken back, as by the end of a pool. */
@@ -162,7 +170,7 @@ export class SpillableBuffer implements Disposable {
     return this.isDisposed ? 0 : this.#memory.bytes;
   }
 
-  /** Whether the contents are on the device, or on the way there. */
+  /** Whether the contents are on the device, or on the way there from the host. */
   get isOnDevice(): boolean {
     return this.#memory.isOnDevice;
   }
@@ -192,7 +200,7 @@ export class SpillableBuffer implements Disposable {
   /**
    * Brings the contents back if they have left, and keeps them on the device until the pin is disposed. If there is no memory,
    * other buffers leave; if none can, this waits for those who may give memory back, in the order of the calls. What is
-   * resolved is that the copy is queued: work on the pin's stream runs after it.
+   * resolved is that the copy is queued: work on the pin's stream runs after it. If they are in a file, this waits until they have been read.
    *
    * In a capture on the stream, the contents must be on the device already. The buffer then stays there, since the graph has its address;
    * the launches must be ordered after what was queued for it before.
@@ -201,22 +209,38 @@ export class SpillableBuffer implements Disposable {
    * @throws OutOfMemoryError if there is no memory, and nobody to wait for, or the time is over; the reason of the signal.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer, the stream or the resource is disposed, meanwhile too;
    * CisternError (`ERR_CISTERN_CAPTURING`) if it would have to come back in a capture; ArgumentTypeError, ArgumentRangeError for invalid
-   * arguments; DriverError if the driver refuses. The contents are then where they were.
+   * arguments; DriverError if the driver refuses, CisternError (`ERR_CISTERN_SPILL_FILE`) if their file cannot be read. The contents are then where they
+   * were.
    */
   async pin(stream: Stream = this.#stream, options: WaitOptions = {}): Promise<SpillPin> {
     assertOptions(options, waitOptionNames);
     assertWait(options);
     this.#assertPinnable(stream);
     if (this.isOnDevice) return this.#pin(stream);
-    return this.#adaptor.inTurn(() => this.#pin(stream), options);
+    const state = await this.#adaptor.inTurn(() => this.#memory.pin(stream), options);
+    try {
+      await state.ready;
+      options.signal?.throwIfAborted();
+    } catch (error) {
+      this.#undo(state);
+      throw error;
+    }
+    return this.#pinned(state);
   }
 
   /**
    * The same as {@link SpillableBuffer.pin}, but fails instead of waiting for memory, and passes those who wait. Does not block.
-   * @throws OutOfMemoryError if there is no memory even after others have left; otherwise as `pin`.
+   * @throws OutOfMemoryError if there is no memory even after others have left; CisternError (`ERR_CISTERN_INVALID_STATE`) if the contents are in a file, or on
+   * the way from there; otherwise as `pin`.
    */
   pinSync(stream: Stream = this.#stream): SpillPin {
     this.#assertPinnable(stream);
+    if (this.#memory.isInFile) {
+      throw new CisternError(
+        'ERR_CISTERN_INVALID_STATE',
+        'cannot pin a buffer at once: its contents are in a file; await pin, or prefetch before',
+      );
+    }
     return this.#adaptor.reclaiming(() => this.#pin(stream));
   }
 
@@ -253,7 +277,7 @@ export class SpillableBuffer implements Disposable {
   }
 
   /** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
-  static #pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): SpillPin[] {
+  static #pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): PinState[] {
     const states: PinState[] = [];
     const away = new Set(buffers.filter((buffer) => !buffer.isOnDevice));
     try {
@@ -263,12 +287,16 @@ export class SpillableBuffer implements Disposable {
         }
       }
     } catch (error) {
-      states.forEach((state, i) => {
-        (buffers[i] as SpillableBuffer).#undo(state);
-      });
+      SpillableBuffer.#undoEach(buffers, states);
       throw error;
     }
-    return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
+    return states;
+  }
+
+  static #undoEach(buffers: readonly SpillableBuffer[], states: readonly PinState[]): void {
+    states.forEach((state, i) => {
+      (buffers[i] as SpillableBuffer).#undo(state);
+    });
   }
 
   /** Ends a pin that nobody is given; if the driver refuses, when it is collected. */

@@ -1,16 +1,23 @@
 /**
- * The memory of a spillable buffer: on the device or, while that is short, on the host.
+ * The memory of a spillable buffer: on the device or, while that is short, on the host, or in a file.
  *
  *     leave    outward follows the last use ─► copy out ─► device memory is freed on outward
  *     return   memory on homeward, which follows outward ─► copy back ─► host memory is freed on homeward
+ *     file     the lane's stream follows the host memory's last use ─► copy of a piece ─► write ─► … ─► host memory is freed on that stream
+ *     read     device memory on the lane's stream ─► read of a piece ─► copy ─► … ; until then, the memory is in the file
  *     pin      its stream follows the last use; from then on, that stream has the last use
  *
  * `device.stream` is always a stream that is ordered after every use that has ended, so a move queues behind it, and sets it
  * to its own stream. So no move waits on the host, and a move that fails has only to leave the stream behind it.
  *
- * Invariants: while nothing moves, exactly one of the two has memory, unless it is empty or lost; pinned ⇒ it is the device.
+ * The way to a file takes several turns of the event loop, and is given up if the contents are needed meanwhile: they are on the host
+ * until all is written. The way from a file takes several turns, too, and pins wait for it.
+ *
+ * Invariants: while nothing moves, exactly one of the three has the contents, unless it is empty or lost; pinned ⇒ it is the device, or
+ * the contents are on the way there.
  * Outlives a buffer that is dropped: must not refer to it.
  */
+import type { Lane } from '../../adaptors/spilling/spill-files.js';
 import type { Spillable, SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
 import { CisternError, LifetimeError } from '../../basics/errors.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
@@ -18,6 +25,7 @@ import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { isAsleepAt } from '../../driver/memory/asleep.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import type { UnnamedFile } from '../../files/unnamed-file.js';
 import { type Account, currentAccount } from '../../lifetimes/account.js';
 import { lastingStream, type StreamFor } from '../../lifetimes/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
@@ -31,6 +39,8 @@ export interface PinState {
   readonly stream: Stream;
   /** The stream is captured: what uses the memory runs at launches, which the program orders. */
   readonly isCaptured: boolean;
+  /** Until this has resolved, the contents are on their way from a file. */
+  ready: Promise<void> | undefined;
 }
 
 export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
@@ -45,6 +55,10 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   readonly #pins = new Set<PinState>();
   #device: BufferMemory;
   #host: BufferMemory | undefined;
+  #file: UnnamedFile | undefined;
+  #isGoingToFile = false;
+  /** The way back from the file. */
+  #reading: Promise<void> | undefined;
   #endReason: string | undefined;
   #isMoving = false;
   /** A graph has the address. */
@@ -90,7 +104,15 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   get isOnDevice(): boolean {
-    return this.#host === undefined && this.endReason === undefined;
+    return this.#host === undefined && this.#file === undefined && this.endReason === undefined;
+  }
+
+  get isOnHost(): boolean {
+    return this.#host !== undefined && !this.#isGoingToFile && !this.#isMoving && this.endReason === undefined;
+  }
+
+  get isInFile(): boolean {
+    return this.#file !== undefined;
   }
 
   get isPinned(): boolean {
@@ -141,8 +163,38 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     });
   }
 
-  /** Brings it back, if it is on the host. Does not count as a use. */
+  async goToFile(lane: Lane): Promise<boolean> {
+    const host = this.#host;
+    if (host === undefined || !this.isOnHost) return false;
+    this.#isGoingToFile = true;
+    const isStillThere = () => this.#host === host && host.pointer !== 0 && this.endReason === undefined && !this.#isMoving;
+    try {
+      const file = await lane.inTurn(() =>
+        lane.write(host.pointer, this.bytes, () => {
+          if (!isStillThere()) return false;
+          follow(lane.stream, lastingStream(host.stream));
+          // Whoever frees the memory, or brings the contents back, comes after the copy.
+          host.stream = lane.stream;
+          return true;
+        }),
+      );
+      if (file === undefined) return false;
+      if (!isStillThere()) {
+        await file.close();
+        return false;
+      }
+      this.#file = file;
+      this.#host = undefined;
+      freeSoonerOrLater(host);
+      return true;
+    } finally {
+      this.#isGoingToFile = false;
+    }
+  }
+
+  /** Brings it back, if it is on the host, or begins to, if it is in a file. Does not count as a use. */
   return(): void {
+    if (this.#file !== undefined && this.#reading === undefined) this.#beginToRead(this.#file);
     const host = this.#host;
     if (host === undefined) return;
     this.#moving(() => {
@@ -165,6 +217,34 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     });
   }
 
+  #beginToRead(file: UnnamedFile): void {
+    const lane = this.#adaptor.fromFiles;
+    const device = this.#moving(() => runInFrame(this.#scope, () => this.#newDeviceMemory(lane.stream)));
+    const isWanted = () => this.#file === file && device.pointer !== 0;
+    const read = async () => {
+      try {
+        const isComplete = await lane.inTurn(() => lane.read(file, device.pointer, this.bytes, isWanted));
+        if (!isComplete || !isWanted()) {
+          this.#adaptor.assertMoves();
+          throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot bring a buffer back: ${this.endReason ?? device.endReason ?? disposed}`);
+        }
+        this.#device = device;
+        this.#file = undefined;
+        void file.close();
+        this.#adaptor.cameBack(this.bytes);
+      } catch (error) {
+        if (device.pointer !== 0) freeSoonerOrLater(device);
+        throw error;
+      } finally {
+        this.#reading = undefined;
+      }
+      this.#adaptor.isIdle();
+    };
+    this.#reading = read();
+    // Who pins it is told.
+    this.#reading.catch(() => {});
+  }
+
   prefetch(): void {
     this.assertLive('prefetch a buffer');
     this.return();
@@ -177,18 +257,25 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     this.assertLive(operation);
     assertStream(stream, operation);
     if (this.stack.memoryKind === 'device') assertStreamOf(stream, this.stack.device);
-    const state = { stream, isCaptured: captureStatusOf(stream.handle) !== 'none' };
-    if (state.isCaptured && this.#host !== undefined) {
+    const state: PinState = { stream, isCaptured: captureStatusOf(stream.handle) !== 'none', ready: undefined };
+    if (state.isCaptured && !this.isOnDevice) {
+      const where = this.#file === undefined ? 'on the host' : 'in a file';
       throw new CisternError(
         'ERR_CISTERN_CAPTURING',
-        `cannot ${operation}: it is on the host, and cannot come back in a capture; pin it before`,
+        `cannot ${operation}: it is ${where}, and cannot come back in a capture; pin it before`,
       );
     }
     this.#pins.add(state);
     try {
       this.return();
       this.#isCaptured ||= state.isCaptured;
-      if (!state.isCaptured) this.#follow(state);
+      if (this.#reading !== undefined) {
+        state.ready = this.#reading.then(() => {
+          if (this.#pins.has(state)) this.#follow(state);
+        });
+        // Nobody may wait for a pin that is undone.
+        state.ready.catch(() => {});
+      } else if (!state.isCaptured) this.#follow(state);
     } catch (error) {
       this.#pins.delete(state);
       throw error;
@@ -261,6 +348,9 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   #free(free: (memory: BufferMemory) => void): void {
     free(this.#device);
     if (this.#host !== undefined) free(this.#host);
+    // A read that goes on is not wanted any more.
+    void this.#file?.close();
+    this.#file = undefined;
     this.#adaptor.remove(this);
   }
 
