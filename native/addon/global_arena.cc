@@ -390,11 +390,18 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
   if (!ReadInteger(info[1], &bytes) || bytes == 0 || !ReadInteger(info[4], &request)) return kInvalidArgument;
   if (!ReadNumber(info[2], &patience) || !(patience >= 0) || !ReadNumber(info[3], &left) || !(left >= 0)) return kInvalidArgument;
   GlobalArenas& arenas = AllArenas();
-  std::uint64_t number;
-  if (request == 0 && ReadInteger(info[0], &number)) LetNativeTenantsGiveBack(number, environment.id());
+  std::uint64_t number, largest;
   std::unique_lock<std::mutex> lock(arenas.mutex);
   GlobalArena* arena;
-  const Status status = FindArena(environment, info[0], &arena, &number);
+  Status status = FindArena(environment, info[0], &arena, &number);
+  for (const bool may_wait : {false, true}) {
+    if (status != kSuccess || request > 0 || FindRoom(*arena, bytes, &largest) != 0) break;
+    lock.unlock();
+    LetNativeTenantsGiveBack(number, environment.id(), may_wait);
+    lock.lock();
+    // It may have ended meanwhile.
+    status = FindArena(environment, info[0], &arena, &number);
+  }
   if (status != kSuccess) return status;
   const std::uint64_t id = environment.id();
   const std::uint64_t freed_before = arena->freed_bytes;

@@ -117,7 +117,7 @@ void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, co
   arena.tenants.at(tenant).bytes -= bytes;
 }
 
-void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except) {
+void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except, bool may_wait) {
   GlobalArenas& arenas = AllArenas();
   std::vector<std::shared_ptr<NativeTenant>> tenants;
   {
@@ -129,7 +129,7 @@ void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except) {
       if (std::shared_ptr<NativeTenant> native = tenant.native.lock()) tenants.push_back(std::move(native));
     }
   }
-  for (const std::shared_ptr<NativeTenant>& tenant : tenants) tenant->GiveBack();
+  for (const std::shared_ptr<NativeTenant>& tenant : tenants) tenant->GiveBack(may_wait);
 }
 
 }  // namespace cistern::arenas

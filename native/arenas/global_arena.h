@@ -58,8 +58,9 @@ struct Superblocks {
 class NativeTenant {
  public:
   virtual ~NativeTenant() = default;
-  // Frees superblocks that are wholly free. Calls the driver. No lock may be held.
-  virtual void GiveBack() = 0;
+  // Frees superblocks that are wholly free. Calls the driver. No lock may be held. Those without events are only
+  // free after a wait for the device, if it may wait.
+  virtual void GiveBack(bool may_wait) = 0;
 };
 
 // What has an arena open, or superblocks of it.
@@ -204,7 +205,7 @@ Status AcquireFreeEvent(std::uint64_t number, std::uint64_t tenant, int device, 
 }
 
 // Lets every other native tenant of an arena give back what it can. The mutex must not be held.
-void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except);
+void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except, bool may_wait);
 
 }  // namespace cistern::arenas
 

@@ -360,8 +360,7 @@ ThreadSafeArena::~ThreadSafeArena() {
   const std::uint64_t owner_bytes = (bytes_ >> superblock_shift_) * sizeof(std::atomic<ThreadArena*>);
   if (trimming_ != nullptr) {
     // What is held for streams, which may be gone, has no events.
-    if (settings_.events == DeallocationEvents::kOff && Statistics().reserved_bytes > 0) Guarded([&] { return AwaitDevice(); });
-    GiveBack();
+    GiveBack(true);
     std::vector<EndedArena> ended;
     Guarded([&] {
       GlobalArenas& arenas = AllArenas();
@@ -761,10 +760,8 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
     }
     if (status != kErrorOutOfMemory) return status;
     if (step < kPatient) step += 1;
-    if (step == kOwnThreads) GiveBack();
-    if (step == kOtherTenants) LetNativeTenantsGiveBack(settings_.arena, settings_.id);
-    if (step == kDevice && (settings_.events != DeallocationEvents::kOff || AwaitDevice() != kSuccess)) continue;
-    if (step == kDevice) GiveBack();
+    if (step == kOwnThreads || step == kDevice) GiveBack(step == kDevice);
+    if (step == kOtherTenants || step == kDevice) LetNativeTenantsGiveBack(settings_.arena, settings_.id, step == kDevice);
     if (step == kEnvironments) AskEnvironments();
     if (step < kPatient) continue;
     if (!AwaitFrees(freed_bytes) || ++waits > kPatience) return kErrorOutOfMemory;
@@ -1211,8 +1208,19 @@ void ThreadSafeArena::GiveBackFrom(ThreadArena& arena) {
   }
 }
 
-void ThreadSafeArena::GiveBack() noexcept {
+bool ThreadSafeArena::HasHeld() {
+  for (ThreadArena* arena : Arenas()) {
+    const std::lock_guard<std::mutex> lock(arena->mutex);
+    for (const auto& [key, lane] : arena->lanes) {
+      if (lane->is_held) return true;
+    }
+  }
+  return false;
+}
+
+void ThreadSafeArena::GiveBack(bool may_wait) noexcept {
   Guarded([&]() -> Status {
+    if (may_wait && HasHeld()) AwaitDevice();
     for (ThreadArena* arena : Arenas()) GiveBackFrom(*arena);
     return kSuccess;
   });

@@ -105,7 +105,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   void DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept;
   // kForeignPointer, kWrongSize, or kSuccess for what Deallocate would free.
   Status Check(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) noexcept;
-  void GiveBack() noexcept override;
+  void GiveBack(bool may_wait) noexcept override;
   ThreadSafeStatistics Statistics() noexcept;
   // Of the reserved bytes.
   void ResetPeak() noexcept;
@@ -170,6 +170,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   bool GiveBackOnce(ThreadArena& arena);
   Status FreeSuperblocks(std::uint64_t address, std::uint64_t bytes, const std::vector<EventUse>& before);
   Status AwaitDevice();
+  bool HasHeld();
   void AskEnvironments();
   std::uint64_t FreedBytes() const;
   bool AwaitFrees(std::uint64_t freed_bytes);

@@ -137,6 +137,17 @@ TEST("without events, memory stays with its stream until the device was waited f
   resource.Free(other, kSuperblock, second);
 }
 
+TEST("what a resource without events has freed serves another one that has run out, after a wait for the device") {
+  Global global(2 * kSuperblock);
+  Resource off(global, DeallocationEvents::kOff), other(global);
+  TestStream first, second;
+  off.Free(off.Allocate(2 * kSuperblock, first), 2 * kSuperblock, first);
+  const DevicePointer block = other.Allocate(2 * kSuperblock, second);
+  CHECK(off.waits == 1);
+  CHECK(other.waits == 0);
+  other.Free(block, 2 * kSuperblock, second);
+}
+
 TEST("a stream with the handle of an ended one waits for what that had queued") {
   Global global(kSuperblock);
   Resource resource(global);
