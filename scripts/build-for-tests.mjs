@@ -31,6 +31,11 @@ export function buildDLPackAddon() {
   return join(build('dlpack'), 'dlpack.node');
 }
 
+/** @returns {string} the path of threads.node, whose threads call a thread-safe resource */
+export function buildThreads() {
+  return join(build('threads'), 'threads.node');
+}
+
 /** @returns {string} the path of foreign.node, a library that uses the driver on its own */
 export function buildForeignLibrary() {
   return join(build('foreign'), 'foreign.node');

@@ -1,12 +1,18 @@
 /** A process of `npm run prove`: runs the programs it is given, and reports the outcome. */
 import { proveAdmission } from './admission-programs.js';
+import { loadThreads, proveArenas } from './arena-programs.js';
 import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
 import { proveSpill } from './spill-programs.js';
 
-process.once('message', async (options: ProofOptions & Readonly<Record<'graphs' | 'admission' | 'spill', boolean>>) => {
-  const waits = options.admission ? proveAdmission : options.spill ? proveSpill : undefined;
-  const reportOf = options.graphs ? reportOfGraphs : waits !== undefined ? reportOfWaits(waits) : reportOfPools;
+interface Options extends ProofOptions, Readonly<Record<'graphs' | 'admission' | 'spill', boolean>> {
+  /** The path of threads.node. */
+  readonly arenas?: string;
+}
+
+process.once('message', async (options: Options) => {
+  const bySeed = options.admission ? proveAdmission : options.spill ? proveSpill : arenaProof(options.arenas);
+  const reportOf = options.graphs ? reportOfGraphs : bySeed !== undefined ? reportOfSeeds(bySeed) : reportOfPools;
   const report = await reportOf(options);
   process.send?.(report, () => process.disconnect());
 });
@@ -29,13 +35,25 @@ async function reportOfGraphs({ programs, seed, path }: ProofOptions): Promise<o
   return { text, hasViolation: failure !== undefined, figures };
 }
 
+function arenaProof(threads: string | undefined) {
+  if (threads === undefined) return undefined;
+  return (programs: number, seed: number) => proveArenas(programs, seed, loadThreads(threads));
+}
+
 /** Programs that the seeds alone make. */
-function reportOfWaits(run: (programs: number, seed: number) => Promise<Readonly<Record<string, number>>>) {
+function reportOfSeeds(run: (programs: number, seed: number) => Promise<object>) {
   return async ({ programs, seed }: ProofOptions): Promise<object> => {
     const started = performance.now();
     const outcome = await run(programs, seed).catch((error: unknown) => String(error));
-    const seconds = ((performance.now() - started) / 1000).toFixed(1);
-    const did = typeof outcome === 'string' ? outcome : Object.entries(outcome).map(([name, count]) => `${name} ${count}`);
-    return { text: `${did}, from seed ${seed}, ${seconds} s`, hasViolation: typeof outcome === 'string' };
+    const seconds = (performance.now() - started) / 1000;
+    const hasViolation = typeof outcome === 'string';
+    const did = hasViolation ? outcome : Object.entries(outcome).map(([name, count]) => `${name} ${count}`);
+    const figures = {
+      seeds: `${seed} to ${seed + programs - 1}`,
+      ...(hasViolation ? {} : outcome),
+      violations: hasViolation ? 1 : 0,
+      seconds,
+    };
+    return { text: `${did}, from seed ${seed}, ${seconds.toFixed(1)} s`, hasViolation, figures };
   };
 }

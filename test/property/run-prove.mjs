@@ -1,7 +1,8 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--graphs | --admission | --spill] [--seed S] [--path P] [--workers N] [--save]`. With
- * `--graphs`, they capture graphs with memory; with `--admission`, they wait for promises of it; with `--spill`, buffers leave the device. They are distributed
+ * `npm run prove -- --programs 200000 [--graphs | --arenas | --admission | --spill] [--seed S] [--path P] [--workers N] [--save]`. With
+ * `--graphs`, they capture graphs with memory; with `--arenas`, native threads share memory with
+ * pools; with `--admission`, they wait for promises of it; with `--spill`, buffers leave the device. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
@@ -13,6 +14,7 @@ import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
+import { buildThreads } from '../../scripts/build-for-tests.mjs';
 import { saveFigures } from '../../scripts/proof-figures.mjs';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 
@@ -20,6 +22,7 @@ const { values } = parseArgs({
   options: {
     admission: { type: 'boolean', default: false },
     spill: { type: 'boolean', default: false },
+    arenas: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
     seed: { type: 'string' },
@@ -28,7 +31,9 @@ const { values } = parseArgs({
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
-const kind = values.graphs ? 'graph-programs' : 'programs';
+const kind = values.graphs ? 'graph-programs' : values.arenas ? 'arena-programs' : 'programs';
+/** Their seeds are successive numbers. */
+const isBySeed = values.arenas || values.admission || values.spill;
 const isPath = values.path !== undefined;
 const programs = isPath ? 1 : wholeNumber('programs');
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : wholeNumber('seed');
@@ -59,10 +64,11 @@ function run(worker) {
   const child = fork(`${root}${outDir}/prove-worker.js`);
   child.send({
     graphs: values.graphs,
+    arenas: values.arenas ? buildThreads() : undefined,
     admission: values.admission,
     spill: values.spill,
     programs: share,
-    seed: isPath ? seed : seed + worker * (values.admission || values.spill ? programs : 1),
+    seed: isPath ? seed : seed + worker * (isBySeed ? programs : 1),
     path: values.path,
   });
   return new Promise((resolve) => {
