@@ -31,7 +31,7 @@ class BuildError extends Error {}
  */
 export function buildNative({ target = 'addon', folder = 'build', definitions = {}, directory = root, isQuiet = false } = {}) {
   if (spawnSync('cmake', ['--version']).status !== 0)
-    throw Object.assign(new BuildError(`there is no CMake on PATH; building needs ${needs}`), { code: 'ENOENT' });
+    throw Object.assign(new BuildError(`CMake is not on PATH; building needs ${needs}`), { code: 'ENOENT' });
   const path = resolve(directory, folder);
   mkdirSync(path, { recursive: true });
   const out = realpathSync(path);

@@ -13,7 +13,7 @@ import type { Terminal } from './terminal.js';
 const details = `
 Needs CMake 3.18, a C++17 compiler (CXX, or the one that CMake finds; on Windows MinGW-w64 or
 LLVM-MinGW), and make or ninja. CMake takes CXXFLAGS, LDFLAGS and CMAKE_GENERATOR into account. The
-addon goes into the package, or into the user's cache if the package cannot be written to.
+addon is written to the package, or to the user's cache if the package is not writable.
 
 Exit status: 0 if the addon is built, 1 if not.
 
@@ -33,12 +33,12 @@ export function buildCommand(terminal: Terminal, exitWith: (code: number) => voi
 }
 
 /**
- * Builds in a folder of its own, so that builds at the same time do not disturb each other, and
- * replaces the addon once the new one is whole.
+ * Builds in its own folder, so that simultaneous builds do not disturb each other, and replaces the
+ * addon only once the new one is complete.
  * @returns why there is no new addon
  */
 async function build({ stdout, stderr }: Terminal): Promise<string | undefined> {
-  if (spawnSync('cmake', ['--version']).status !== 0) return `there is no CMake on PATH: install it and a C++17 compiler (${remedy()})`;
+  if (spawnSync('cmake', ['--version']).status !== 0) return `CMake is not on PATH: install it and a C++17 compiler (${remedy()})`;
   const started = performance.now();
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-build-'));
   const cmake = async (...args: readonly string[]): Promise<boolean> => {

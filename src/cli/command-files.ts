@@ -1,7 +1,7 @@
 /**
- * The files that a command reads and writes. Arguments and options that name a file say so, and so
- * do the options of the resources in a specification. One check, before any command begins, looks at
- * all of them: an output that is an input would be lost, however it is spelled.
+ * The files that a command reads and writes. Arguments and options declare whether they name a file,
+ * as do the options of the resources in a specification. One check before a command begins covers
+ * all of them, because an output that is also an input would be lost, under whichever name.
  */
 import { type BigIntStats, fstatSync, realpathSync, statSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
@@ -15,7 +15,7 @@ import { resourceKind } from '../specification/kinds-by-name.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import type { Specification } from '../specification/specification.js';
 
-/** What a command does with a file: it reads it, adds to it, or writes it anew. */
+/** What a command does with a file: reads it, appends to it, or overwrites it. */
 export type FileUse = 'read' | 'appended' | 'overwritten';
 
 /** A file that a command uses. */
@@ -23,9 +23,9 @@ interface UsedFile {
   readonly use: FileUse;
   /** The path as it was given, or a descriptor. */
   readonly file: string | number;
-  /** What names it, for messages. */
+  /** The argument or option that names it, for messages. */
   readonly origin: string;
-  /** Whether the command itself writes it, rather than a resource that says that it overwrites. */
+  /** Whether the command itself uses it, rather than a resource of a stack. */
   readonly isResult: boolean;
 }
 
@@ -77,7 +77,7 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
   const writes = files.filter(({ use }) => use !== 'read');
   // A stack's resources report what they cannot read themselves.
   for (const { use, file, isResult } of files) if (use === 'read' && isResult && typeof file === 'string') await stat(file);
-  // Before an output is even looked into, every path is known to be safe.
+  // Checks every path before it opens any output.
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);
   const replaced: string[] = [];
@@ -89,7 +89,7 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
     if (!before?.isFile() || before.size === 0) continue;
     const format = command.opts()['force'] === true ? undefined : await detectLog(String(file));
     if (format !== undefined) {
-      throw refused(`${file} exists and is a log (${format}), which may be the only one of its run; --force replaces it`);
+      throw refused(`${file} already exists and is a log (${format}), perhaps the only one of its run; use --force to replace it`);
     }
     replaced.push(String(file));
   }
@@ -125,7 +125,7 @@ function filesOf(command: Command): UsedFile[] {
   return files;
 }
 
-/** The files of a stack. Its layers may share one, and know themselves whether they can. */
+/** The files of a stack. Its layers may share a file, and check that themselves. */
 function filesOfStack(specification: Specification): UsedFile[] {
   const files = new Map<string, UsedFile>();
   const visit = ({ kind, upstream, options = {} }: Specification) => {
@@ -153,10 +153,10 @@ function assertUsedOnce(write: UsedFile, files: readonly UsedFile[]): void {
   }
 }
 
-/** A shell can send what a command prints to the end of its own input, which then is no log any more. */
+/** A shell can append a command's output to its own input, which would then no longer be a log. */
 function assertNotStandardOutput(files: readonly UsedFile[]): void {
   const output = statOf(1);
-  // The shell has emptied it already, or nothing was there.
+  // The shell has already emptied it, or it was empty.
   if (output === undefined || !output.isFile() || output.size === 0n) return;
   const identity = identityOf(1);
   const read = files.find(({ use, file }) => use === 'read' && identityOf(file) === identity);
@@ -165,8 +165,8 @@ function assertNotStandardOutput(files: readonly UsedFile[]): void {
 }
 
 /**
- * What two names of one file have in common, whether links or letters of another case; `undefined`
- * for a device or a pipe, which loses nothing when it is written.
+ * An identity that all names of a file share, even links and names in another case; `undefined` for
+ * a device or a pipe, which can be written without a loss.
  */
 function identityOf(file: string | number): string | undefined {
   const stats = statOf(file);
@@ -189,7 +189,7 @@ function statOf(file: string | number): BigIntStats | undefined {
   try {
     return typeof file === 'number' ? fstatSync(file, { bigint: true }) : statSync(file, { bigint: true });
   } catch {
-    // What does not exist is nothing to lose; what cannot be read is reported when it is read.
+    // A missing file cannot be lost, and an unreadable one is reported when it is read.
     return undefined;
   }
 }

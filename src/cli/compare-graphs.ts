@@ -1,4 +1,4 @@
-/** What CUDA graphs hold: for `cistern plan --graphs` and for reports. */
+/** The memory that CUDA graphs hold, for `cistern plan --graphs` and for reports. */
 import { CisternError } from '../basics/errors.js';
 import { formatBytes, formatCount } from '../basics/units.js';
 import { type GraphsPlan, planGraphs } from '../planning/plan-graphs.js';
@@ -16,7 +16,7 @@ interface CompareGraphsOptions {
   readonly layer?: string;
 }
 
-/** Prints what the graphs in some logs hold, apart and together. */
+/** Prints how much memory the graphs in some logs hold, separately and together. */
 export async function compareGraphs(paths: readonly string[], options: CompareGraphsOptions, terminal: Terminal): Promise<void> {
   const { json, timeLimit, alignment, layer } = options;
   const logs: AllocationLog[] = [];
@@ -30,7 +30,8 @@ export async function compareGraphs(paths: readonly string[], options: CompareGr
 }
 
 /**
- * What the graphs of a log hold; `undefined` if it has none, or if they cannot be planned.
+ * The memory that the graphs of a log hold; `undefined` if it has none, or if they cannot be
+ * planned.
  * @param milliseconds how long this may take
  */
 export function graphsForReport(logs: readonly AllocationLog[], milliseconds: number): ReportGraphs | undefined {
@@ -60,7 +61,7 @@ function describe({ graphs, ...sums }: ReportGraphs, { stdout }: Terminal): stri
   const arrangements = [
     row('a private pool for each', poolsBytes),
     row('one private pool for all, captured in this order', sharedPoolBytes),
-    row('planned, a block for each', plannedApartBytes),
+    row('planned, a separate block for each', plannedApartBytes),
     row('planned, one region for all', plannedBytes),
   ];
   return `${formatTable(graphColumns, each, 'table', stdout)}\n${formatTable(arrangementColumns, arrangements, 'table', stdout)}`;

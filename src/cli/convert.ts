@@ -26,7 +26,7 @@ interface ConvertCommandOptions {
   readonly from?: LogFormat;
   readonly to?: ConvertedFormat;
   readonly layer?: string;
-  /** Was obeyed before the command began. */
+  /** Handled before the command begins. */
   readonly force?: boolean;
 }
 
@@ -37,7 +37,9 @@ export function convertCommand(terminal: Terminal): Command {
     .addArgument(new FileArgument('<output>', 'the path of the file to write', 'overwritten'))
     .addOption(new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices(logFormats))
     .addOption(toOption())
-    .addOption(new Option('--layer <name>', 'the layer to write, if the format holds only one (default: the one nearest to the program)'))
+    .addOption(
+      new Option('--layer <name>', 'the layer to write, if the format can hold only one (default: the one nearest to the program)'),
+    )
     .addOption(forceOption())
     .addHelpText('after', examples)
     .action((input: string, output: string, options: ConvertCommandOptions) => convert(input, output, options, terminal));
@@ -62,7 +64,7 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
     },
   }).finally(() => bar?.stop());
   const { truncation, omissions } = conversion;
-  if (truncation !== undefined) warnOfDamage(terminal, name, truncation, 'the events before that are converted');
+  if (truncation !== undefined) warnOfDamage(terminal, name, truncation, 'only the events before that are converted');
   const told = [
     `${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}`,
     ...omissions.map((each) => `left out: ${each}`),

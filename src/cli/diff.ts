@@ -13,9 +13,9 @@ const examples = `
 A group's bytes are those that are live at the peak of each log; with --measure, those that are never
 freed, or all that were allocated. Groups that grew come first.
 
-"function" and "line" are the innermost call in the program's own code, as in a report; "function" leaves
-out line numbers, which any edit shifts. The default is function if both logs have stacks, else label if
-both have labels, else size.
+"function" and "line" are the innermost call in the program's own code, as in a report; "function" omits
+line numbers, because every edit shifts them. The default is "function" if both logs have stacks, otherwise
+"label" if both have labels, otherwise "size".
 
 Examples:
   $ cistern diff monday.cistern tuesday.cistern
@@ -25,7 +25,7 @@ Examples:
   $ cistern diff main.cistern branch.cistern --by line --limit 5 --format markdown
 `;
 
-/** What a group's bytes are. */
+/** The bytes of a group that can be compared. */
 const measures = {
   peak: { bytes: 'peakBytes', count: 'peakCount', title: 'live at the peak' },
   end: { bytes: 'endBytes', count: 'endCount', title: 'never freed' },
@@ -60,7 +60,7 @@ export function diffCommand(terminal: Terminal): Command {
 
 async function diff(before: string, after: string, options: DiffCommandOptions, terminal: Terminal): Promise<void> {
   const { by, layer, measure, limit } = options;
-  const consequence = 'the events before that are compared';
+  const consequence = 'only the events before that are compared';
   const runs = [await readRun(before, terminal, consequence), await readRun(after, terminal, consequence)] as const;
   const result = diffRuns(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
   for (const [i, side] of [result.total.before, result.total.after].entries()) {
@@ -84,7 +84,7 @@ function describe(
   const growth = (row: DiffRow) => row.after[bytes] - row.before[bytes];
   const changed = rows.filter((row) => growth(row) !== 0 || row.after[count] !== row.before[count]);
   changed.sort((a, b) => growth(b) - growth(a) || (a.name < b.name ? -1 : 1));
-  // Those that shrank most are at the end, and as much worth showing as those that grew.
+  // The groups that shrank the most come last, but are worth showing as much as those that grew.
   const shown = changed.length <= limit ? changed : [...changed].sort((a, b) => Math.abs(growth(b)) - Math.abs(growth(a))).slice(0, limit);
   const isShown = new Set(shown);
   const table = formatTable(
@@ -95,7 +95,7 @@ function describe(
   );
   const totals = Object.values(measures).map((each) => [each.title, ...cells(total, each.bytes, each.count)]);
   const rest = [
-    changed.length > shown.length ? `${formatCount(changed.length - shown.length)} more that changed less (--limit)` : '',
+    changed.length > shown.length ? `${formatCount(changed.length - shown.length)} more with smaller changes (--limit)` : '',
     rows.length > changed.length ? `${formatCount(rows.length - changed.length)} unchanged` : '',
   ].filter((text) => text !== '');
   return [
@@ -123,7 +123,7 @@ function cells({ before, after }: { before: DiffFigures; after: DiffFigures }, b
   ];
 }
 
-/** A change in percent; of what became many times as much, how many times. */
+/** A change in percent, or as a factor if it is large. */
 function inPercent(ratio: number): string {
   return ratio < 10 ? `${signed(100 * ratio, (percent) => percent.toFixed(1))} %` : `× ${formatCount(Math.round(1 + ratio))}`;
 }

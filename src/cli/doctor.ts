@@ -28,7 +28,7 @@ interface Diagnosis {
   readonly backend: Backend | null;
   /** In CUDA's numbering: 13000 is 13.0. Null if the device in use is not a CUDA device. */
   readonly driverVersion: number | null;
-  /** What the CUDA driver in use lacks, and what does not work without it. */
+  /** The functions that the CUDA driver in use lacks, and what does not work without each. */
   readonly missingFunctions: readonly MissingDriverFunction[];
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
@@ -59,7 +59,7 @@ Examples:
   $ cistern doctor --json
 `;
 
-/** `cistern doctor`: prints which device there is and, if it is not a CUDA device, why. */
+/** `cistern doctor`: prints which device is used and, if it is not a CUDA device, why. */
 export function doctorCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('doctor')
     .addOption(deviceOption())
@@ -100,7 +100,7 @@ function openDevices(
   cudaReason: string | undefined,
 ): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
   const wanted = choice ?? backendFromEnvironment();
-  // The output includes the reason, so the warning of 'auto' is suppressed.
+  // The output includes the reason, so avoid the warning of 'auto'.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : wanted);
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
   const isCuda = backend === 'cuda';

@@ -3,11 +3,11 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { DeviceUnavailableError, InvalidLogError } from '../basics/errors.js';
 import { nearestWord } from '../basics/nearest-word.js';
 
-/** What a user can do about a log without allocations. */
+/** Advice about a log without allocations. */
 export const emptyLogAdvice =
-  'the program allocated nothing through a resource that was recorded; CISTERN_LOG_FILE=run.cistern records all of its resources';
+  'the program allocated nothing through a recorded resource; run it with CISTERN_LOG_FILE=run.cistern to record all of its resources';
 
-/** What a user can do about an error, unless its message already says so. */
+/** Advice about an error, unless its message already has it. */
 export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
   if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
@@ -15,7 +15,7 @@ export function adviceFor(error: unknown): string | undefined {
   }
   if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
-    return 'a log is a CSV file of LoggingResourceAdaptor or of RMM, a recording or a report of cistern, or a memory snapshot of PyTorch; "cistern generate" makes one to try';
+    return 'a log is a CSV file from LoggingResourceAdaptor or RMM, a recording or a report from cistern, or a memory snapshot from PyTorch; "cistern generate" makes one to try';
   }
   if (error instanceof DeviceUnavailableError) return '"cistern doctor" shows what was tried; --device software needs no GPU';
   const { code, path, syscall } = error as NodeJS.ErrnoException;

@@ -16,10 +16,10 @@ the same allocations and frees in the same order; only the sizes differ. Each al
 line through its sizes or, with three logs or more, by a parabola if a line misses them.
 
 "live at the peak" is what the program itself needs. A pool needs more: write the estimated log with -o, and
-let cistern fit find out how much, or cistern replay --device-memory try a device.
+find out how much with cistern fit, or try a device size with cistern replay --device-memory.
 
-With three logs or more, the largest is also estimated from the others, so that you see how far to trust
-the estimate.
+With three logs or more, the command also estimates the largest one from the others, so that you see how far
+you can trust the estimate.
 
 Examples:
   $ cistern estimate batch-8.cistern batch-16.cistern --values 8,16 --at 64
@@ -36,27 +36,27 @@ interface EstimateCommandOptions extends FormatOptions {
   readonly layer?: string;
 }
 
-/** What the command prints as JSON. */
+/** The command's output as JSON. */
 interface EstimateResult {
   readonly logs: readonly EstimateSource[];
-  /** Null if no value is asked for, or none fits. */
+  /** Null if no value was requested, or none fits. */
   readonly estimate: Omit<EstimateSource, 'source'> | null;
   readonly check: EstimateCheck | null;
   /** With `--memory`: the largest value that fits; 0 if none does, null if every one does. */
   readonly largestValue?: number | null;
 }
 
-/** `cistern estimate`: what a log would need at another value. */
+/** `cistern estimate`: estimates what a log would need at another value. */
 export function estimateCommand(terminal: Terminal): Command {
   const command = new Command('estimate')
     .addArgument(logArgument('<logs...>', 'the paths of logs of the same program'))
     .addOption(
-      new Option('--values <numbers>', 'the batch size, or what else differs, of each log, in order')
+      new Option('--values <numbers>', 'the batch size, or other number that differs, for each log, in order')
         .argParser(parseValues)
         .makeOptionMandatory(),
     )
     .addOption(new Option('--at <number>', 'the value to estimate').argParser(parseValue))
-    .addOption(new Option('--memory <size>', 'find the largest value that this much memory is enough for').argParser(parseSize))
+    .addOption(new Option('--memory <size>', 'find the largest value that fits into this much memory').argParser(parseSize))
     .addOption(new FileOption('-o, --output <file>', 'the file to write the estimated log to', 'overwritten'))
     .addOption(toOption())
     .addOption(forceOption())
@@ -70,16 +70,17 @@ export function estimateCommand(terminal: Terminal): Command {
 async function estimate(paths: readonly string[], options: EstimateCommandOptions, terminal: Terminal): Promise<void> {
   const { values, at, memory, output, layer } = options;
   const to = output === undefined ? undefined : formatToWrite(output, options.to);
-  if (values.length !== paths.length) throw refused(`--values has ${values.length} numbers for ${paths.length} logs`);
-  if (at === undefined && memory === undefined) throw refused('--at or --memory says what to estimate: give one of them');
+  if (values.length !== paths.length)
+    throw refused(`--values has ${values.length} numbers for ${paths.length} logs: give one for each log`);
+  if (at === undefined && memory === undefined) throw refused('nothing to estimate: give --at or --memory');
   const samples: EstimateSample[] = [];
   for (const [i, path] of paths.entries()) {
-    samples.push({ run: await readRun(path, terminal, 'the estimate is from the events before that'), value: values[i] as number });
+    samples.push({ run: await readRun(path, terminal, 'the estimate uses only the events before that'), value: values[i] as number });
   }
   const estimator = new RunEstimator(samples, layer === undefined ? {} : { layer });
   const largest = memory === undefined ? undefined : (estimator.largestValue(memory) ?? 0);
   const value = at ?? (Number.isFinite(largest) ? largest || undefined : undefined);
-  if (output !== undefined && value === undefined) throw refused('there is no value to write a log of: give --at');
+  if (output !== undefined && value === undefined) throw refused('no value to write a log for: give --at');
   const result: EstimateResult = {
     logs: estimator.sources,
     estimate: value === undefined ? null : { value, peakLiveBytes: estimator.peakLiveBytes(value) },
@@ -113,7 +114,7 @@ function sentences({ check, largestValue, logs }: EstimateResult, memory = 0): s
   if (largestValue === null) told.push(`The peak does not grow beyond ${formatBytes(memory)}, whatever the value.`);
   else if (largestValue === 0) told.push(`Not even the value 1 fits into ${formatBytes(memory)}.`);
   else if (largestValue !== undefined)
-    told.push(`The largest value that fits into ${formatBytes(memory)} is ${largestValue}; a pool needs some more memory.`);
+    told.push(`The largest value that fits into ${formatBytes(memory)} is ${largestValue}; a pool needs somewhat more memory.`);
   if (check !== null) {
     const others = logs.slice(0, -1).map(({ value }) => value);
     const off = check.peakLiveBytes === 0 ? 0 : check.estimatedBytes / check.peakLiveBytes - 1;

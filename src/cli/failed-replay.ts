@@ -6,7 +6,7 @@ export interface FailedReplay {
   readonly error: { readonly code: string; readonly message: string };
 }
 
-/** The result for a stack, or its error, so that the remaining stacks still get their turn. */
+/** The result for a stack, or its error, so that the remaining stacks are still replayed. */
 export function orError<T>(resource: string, work: () => T): T | FailedReplay {
   try {
     return work();

@@ -7,10 +7,10 @@ import type { OutputStream } from './terminal.js';
 
 const reasonTexts: Readonly<Record<FailureReason, string>> = {
   maximum: 'The live bytes and the request together exceed the limit: no allocator could have served it.',
-  rounding: 'The live bytes and the request fit into the limit, but not after they are rounded up.',
+  rounding: 'The live bytes and the request fit into the limit, but no longer once they are rounded up.',
   fragmentation: 'Enough memory was free, but no free block was large enough.',
-  'held-back': 'Memory was held back for other streams just before; the host waited for them, but even that was not enough.',
-  reserved: 'Too little memory was free, and no block could be added.',
+  'held-back': 'Memory was held back for other streams; the host waited for them, but even then there was not enough.',
+  reserved: 'Too little memory was free, and the resource could not take another block from its upstream.',
 };
 
 const changeTexts: Readonly<Record<FailureAlternative['change'], string>> = {

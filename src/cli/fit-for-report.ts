@@ -1,5 +1,5 @@
 /**
- * What `cistern report` says about other stacks: the smallest maximum with which each of them completes
+ * The figures of `cistern report` about other stacks: the smallest maximum with which each completes
  * the log, found by replaying it on the software device.
  */
 
@@ -18,10 +18,13 @@ import type { Terminal } from './terminal.js';
 /** The stacks that a report compares with what was reserved. */
 const specifications = ['cuda', 'pool(cuda, deallocationEvents=deferred)', 'pool(cuda, deallocationEvents=off)', 'arena(cuda)'];
 
-/** Each stack needs a few replays at least, and with this many events a replay takes half a second, or 1.4 s on `cuda`. */
+/**
+ * Each stack needs at least a few replays, and with this many events, a replay takes half a second,
+ * or 1.4 s on `cuda`.
+ */
 const mostEvents = 10_000_000;
 
-/** What can be replayed of a log. */
+/** The parts of a log that can be replayed. */
 interface ReplayedLogs {
   readonly log: AllocationLog | undefined;
   readonly graphs: readonly AllocationLog[];
@@ -44,7 +47,10 @@ export class ReplayedEvents implements Pick<EventSink, 'append'> {
     if ((this.#projection?.eventCount ?? 0) > this.#most) this.#projection = undefined;
   }
 
-  /** The allocations, and those of each graph, unless they are too many, none, or contradict each other. */
+  /**
+   * The allocations, and those of each graph, unless there are none or too many, or they contradict each
+   * other.
+   */
   finish(end: LogEnd): ReplayedLogs {
     try {
       const log = this.#projection?.finish(end);

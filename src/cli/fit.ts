@@ -39,7 +39,7 @@ const examples = `
 The maximum applies to the innermost resource that can have one (pool, arena, fixed-size, monotonic);
 if there is none, a limit is put around the leaf. A replay with the result completed the log; one with
 256 bytes less did not. A larger maximum may not be enough, because a pool with a larger maximum grows
-in other steps. A pool whose specification has no initialBytes is tried in two ways: growing as it needs
+in different steps. A pool whose specification has no initialBytes is tried in two ways: growing as it needs
 memory, and taking all of its maximum at once. The smaller maximum is the result; "taken" says which
 way it was, and both overheads are shown. The times are those with the smallest maximum and without
 one, measured alternately.
@@ -112,7 +112,7 @@ function fitAll(
     return specifications.map((specification, i) => {
       const onProgress = ({ left }: { left: number }) => {
         replays++;
-        // Each remaining stack is assumed to need as many replays again.
+        // Assumes that each remaining stack needs as many replays.
         const total = ((replays + left) / (i + 1)) * specifications.length;
         bar.update(replays, specification, Math.max(total, replays));
       };

@@ -28,7 +28,7 @@ interface GenerateCommandOptions {
   readonly output?: string;
 }
 
-/** `cistern generate`: writes the log of a made-up program. */
+/** `cistern generate`: writes the log of an imaginary program. */
 export function generateCommand(terminal: Terminal): Command {
   return new Command('generate')
     .addArgument(new Argument('<workload>', 'the kind of log').choices(workloadNames).argParser(parseWorkload))

@@ -2,7 +2,7 @@ import { stdin } from 'node:process';
 import type { LogSource } from '../formats/log-source.js';
 import { dash, FileArgument } from './command-files.js';
 
-/** What an argument that names a log says about it. */
+/** The help of an argument that names a log. */
 const logArgumentHelp = 'the path of the log; - is standard input';
 
 /** The argument that names a log, or several if its name ends in dots. */

@@ -3,7 +3,7 @@ import { ExitCode } from './exit-code.js';
 import { runCommand } from './program.js';
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  // If a reader such as head goes away, the program ends quietly.
+  // If a reader such as head closes the pipe, end quietly.
   if (error.code === 'EPIPE') process.exit();
   process.stderr.write(`error: the output cannot be written: ${error.message}\n`);
   process.exit(ExitCode.failure);

@@ -8,7 +8,7 @@ import { SpecificationOption } from './command-files.js';
 import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
 
-/** The least memory of a software device that a command replays on: one page. */
+/** The smallest software device that a command can replay on: one page. */
 const leastDeviceBytes = 4 * KiB;
 
 /** The values of the device options. */
@@ -19,7 +19,7 @@ export interface DeviceOptions {
 
 /** `--device`. */
 export function deviceOption(): Option {
-  return new Option('--device <device>', 'the device to use (default: the value of CISTERN_DEVICE, else auto)').choices([
+  return new Option('--device <device>', 'the device to use (default: the value of CISTERN_DEVICE, or auto)').choices([
     'auto',
     'cuda',
     'software',
@@ -61,7 +61,7 @@ export function resourceOption(description: string, defaults: readonly string[])
 
 /** `--streams`. */
 export function streamsOption(): Option {
-  return new Option('--streams <streams>', "the log's own streams, one per thread, or a single one")
+  return new Option('--streams <streams>', "replay on the log's own streams, one per thread, or a single one")
     .choices(['log', 'thread', 'single'])
     .default('log');
 }
@@ -84,14 +84,14 @@ export function repeatOption(): Option {
   ).argParser(integerParser(1));
 }
 
-/** The words for the streams of a replay. */
+/** Describes the streams of a replay. */
 export function describeStreams(streams: ReplayStreams): string {
   return { log: "the log's streams", thread: 'one stream per thread', single: 'one stream' }[streams];
 }
 
 /**
  * Parses an option's argument as an integer.
- * @param what what it must be, for the message
+ * @param what describes a valid argument, for the message
  */
 export function integerParser(least: number, most = Number.MAX_SAFE_INTEGER, what = `an integer from ${least}`): (text: string) => number {
   return (text) => {
@@ -106,7 +106,7 @@ export function openDevice(options: DeviceOptions, terminal: Terminal): Backend 
   if (options.deviceMemory !== undefined) configureSoftwareDevice({ totalBytes: options.deviceMemory });
   const backend = options.device === undefined ? currentBackend() : selectBackend(options.device);
   if (options.deviceMemory !== undefined && backend !== 'software') {
-    warn(terminal, '--device-memory sets the memory of the software device, which is not in use');
+    warn(terminal, '--device-memory has no effect: it sets the memory of the software device, which is not in use');
   }
   return backend;
 }
@@ -118,7 +118,10 @@ export function parseSize(text: string): number {
   return bytes;
 }
 
-/** Parses the memory of a software device. It needs a unit: nobody who writes 2 means two bytes. */
+/**
+ * Parses the memory of a software device, which needs a unit, because nobody who writes 2 means two
+ * bytes.
+ */
 function parseDeviceMemory(text: string): number {
   const bytes = parseSize(text);
   if (/^\d+$/.test(text)) throw new InvalidArgumentError(`It needs a unit, such as ${text}MiB, or ${text}B for bytes.`);

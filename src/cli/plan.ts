@@ -19,14 +19,14 @@ The log may be anything that cistern replay reads, or a problem in the CSV of Go
 (id,lower,upper,size); for that, the output is its solution, with one more column, offset. Several logs
 of one program give one plan, with the largest size at each place.
 
-Streams share memory if a recording shows that one waited for the other. Other logs do not say so.
+Streams share memory if a recording shows that one waited for the other. Other formats do not record waits.
 
 The lower bound is the most bytes that are live at once. A plan is proven to be the best if its size is
 the lower bound, or if the search has ruled out everything smaller.
 
-With --graphs, each log is what a CUDA graph allocates; a PyTorch snapshot has a private pool for each graph.
-The output is what they hold in private pools of PyTorch, one for each graph or one for all in the order
-of their captures, and what they would hold with planned memory, apart or in one region.
+With --graphs, each log is that of one CUDA graph; a PyTorch snapshot has a private pool for each graph.
+The output compares the memory that the graphs hold in private pools of PyTorch, one for each or one for all
+in the order of their captures, with planned memory, in separate blocks or in one region.
 
 Examples:
   $ cistern plan trace.csv.gz -o plan.json
@@ -46,7 +46,7 @@ interface PlanCommandOptions {
   readonly graphs?: boolean;
 }
 
-/** `cistern plan`: computes where each allocation of a log lies. */
+/** `cistern plan`: computes a place for each allocation of a log. */
 export function planCommand(terminal: Terminal): Command {
   return new Command('plan')
     .addArgument(logArgument('<logs...>', 'the paths of the logs; - is standard input'))
@@ -54,12 +54,10 @@ export function planCommand(terminal: Terminal): Command {
     .addOption(forceOption())
     .addOption(new Option('--time-limit <time>', 'how long to search, such as 60s or 500ms').argParser(parseTime).default(5000, '5s'))
     .addOption(new Option('--max <size>', 'the most bytes that the plan may need').argParser(parseSize))
-    .addOption(new Option('--alignment <size>', 'every offset is a multiple of it').argParser(parseSize))
+    .addOption(new Option('--alignment <size>', 'make every offset a multiple of this').argParser(parseSize))
     .addOption(new Option('--json', 'print JSON'))
     .addOption(layerOption())
-    .addOption(
-      new Option('--graphs', 'compare what CUDA graphs hold, each with its own memory or all with the same').conflicts(['output', 'max']),
-    )
+    .addOption(new Option('--graphs', 'compare the memory that CUDA graphs hold, separate or shared').conflicts(['output', 'max']))
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: PlanCommandOptions) =>
       options.graphs === true ? compareGraphs(paths, options, terminal) : makePlan(paths, options, terminal),

@@ -34,21 +34,21 @@ function describe(error: unknown): string {
   return isExpected ? error.message : (error.stack ?? error.message);
 }
 
-/** What the file system's error means for the path that the user named. */
+/** Describes a file system error for the path that the user named. */
 function describeFileError({ code, syscall, path, message }: NodeJS.ErrnoException): string {
   switch (path === undefined ? undefined : code) {
     case 'ENOENT':
-      // Only the folder of an output is asked about its permissions while it may be missing.
+      // `access` is only called for the folder of an output, which may be missing.
       return syscall === 'access' ? `the folder ${path} does not exist; create it first` : `${path} does not exist`;
     case 'ENOTDIR':
-      return `${path} does not exist: a part of it is a file, not a folder`;
+      return `${path} does not exist: part of the path is a file, not a folder`;
     case 'EISDIR':
       return `${path} is a folder`;
     case 'EACCES':
     case 'EPERM':
       return `permission denied: ${path}`;
     case 'ENOSPC':
-      return `no space is left for ${path}`;
+      return `no space left to write ${path}`;
     default:
       return message;
   }

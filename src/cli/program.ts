@@ -6,8 +6,8 @@ import type { Terminal } from './terminal.js';
 type CreateCommand = (terminal: Terminal, exitWith: (code: number) => void) => Command;
 
 /**
- * The commands: what each is for, and what makes it. What a command needs is read when it is called, so
- * that `--version` and `--help` read next to nothing.
+ * The commands: the purpose of each, and a function that creates it. The modules of a command are
+ * loaded only when it is called, so that `--version` and `--help` load next to nothing.
  */
 const commands: Readonly<Record<string, { readonly description: string; readonly load: () => Promise<CreateCommand> }>> = {
   doctor: {
@@ -24,7 +24,7 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     load: async () => (await import('./fit.js')).fitCommand,
   },
   plan: {
-    description: 'Compute where each allocation of a log lies, so that nothing is searched at run time.',
+    description: 'Compute a fixed place for each allocation of a log, so that nothing is searched at run time.',
     load: async () => (await import('./plan.js')).planCommand,
   },
   convert: {
@@ -56,7 +56,7 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     load: async () => (await import('./watch.js')).watchCommand,
   },
   build: {
-    description: 'Compile the native addon, on a platform for which no package with a compiled one was installed.',
+    description: 'Compile the native addon, if no package with a compiled one for this platform was installed.',
     load: async () => (await import('./build.js')).buildCommand,
   },
   completion: {
@@ -84,10 +84,11 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     exitCode = code;
   };
   try {
-    // One that is named as an argument, as in "help replay", is shown; the words for a shell are those of all.
+    // "help replay" needs the command that it names, and completion needs all commands.
     const named = args.includes('completion') ? commandNames : commandNames.filter((name) => args.includes(name));
     const program = await createProgram(terminal, exitWith, named);
-    // Commander answers "help nope" with the help of all; the name alone gets its error for unknown commands.
+    // Commander answers "help nope" with the general help; passing only the name gets its error for unknown
+    // commands.
     const [first, topic] = args;
     const isUnknownTopic = first === 'help' && topic !== undefined && !commandNames.includes(topic);
     await program.parseAsync(isUnknownTopic ? [topic] : args, { from: 'user' });
@@ -102,7 +103,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
 
 /**
  * The `cistern` command. Files are checked before one of its commands begins.
- * @param complete the commands that can be run; of the others, only the descriptions are known
+ * @param complete the commands that can be run; of the others, only the descriptions are loaded
  */
 export async function createProgram(terminal: Terminal, exitWith: (code: number) => void, complete = commandNames): Promise<Command> {
   let replaced: readonly string[] = [];
@@ -120,7 +121,7 @@ export async function createProgram(terminal: Terminal, exitWith: (code: number)
     })
     .hook('postAction', async () => {
       const { note } = await import('./terminal.js');
-      for (const path of replaced) note(terminal, `${path} took the place of an older file`);
+      for (const path of replaced) note(terminal, `replaced the existing file ${path}`);
     });
   for (const [name, { description, load }] of Object.entries(commands)) {
     const command = complete.includes(name) ? (await load())(terminal, exitWith) : new Command(name);

@@ -10,7 +10,8 @@ export interface ProgressBar {
 }
 
 /**
- * A progress bar with the remaining time on standard error, or nothing if that is not a terminal.
+ * A progress bar with the remaining time, on standard error; does nothing if that is not a
+ * terminal.
  * @param formatRate formats the speed, if `total` counts something with a name
  */
 export function progressBar(terminal: Terminal, title: string, total: number, formatRate?: (perSecond: number) => string): ProgressBar {
@@ -19,7 +20,7 @@ export function progressBar(terminal: Terminal, title: string, total: number, fo
     format: `${title} [{bar}] {percentage}%{rate}{left} {detail}`,
     stream: terminal.stderr,
     clearOnComplete: true,
-    // Nothing of the terminal is changed, so that an interrupt has nothing to undo.
+    // Leaves the terminal's settings alone, so that an interrupt need not restore them.
     hideCursor: false,
     linewrap: true,
   });

@@ -24,7 +24,10 @@ export async function readLog(argument: string, terminal: Terminal, layer?: stri
   return log;
 }
 
-/** Reads the graphs in a log. What a graph never frees is its output, and nothing to warn about. */
+/**
+ * Reads the graphs in a log. Does not warn of memory that a graph never frees, because that is its
+ * output.
+ */
 export async function readGraphs(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog[]> {
   const logs = await readNamed(argument, terminal, layer, readGraphLogs);
   warnOfRest(logs[0] as AllocationLog, terminal);
@@ -32,8 +35,8 @@ export async function readGraphs(argument: string, terminal: Terminal, layer?: s
 }
 
 /**
- * Reads everything that a log holds, and warns if that is not possible to its end.
- * @param consequence what becomes of the events before the damage
+ * Reads a whole log, and warns if it cannot be read to its end.
+ * @param consequence says what happens to the events before the damage
  */
 export async function readRun(argument: string, terminal: Terminal, consequence: string): Promise<RecordedRun> {
   const { source, name } = logNamed(argument);
@@ -74,9 +77,9 @@ async function readNamed<Read>(
   return await withProgress(terminal, (onProgress) => read(source, { name, onProgress, ...(layer === undefined ? {} : { layer }) }));
 }
 
-/** Warns of what a log has and its reader left out. */
+/** Warns of parts of a log that its reader left out. */
 function warnOfRest({ source, truncation, skippedRecordCount }: AllocationLog, terminal: Terminal): void {
-  if (truncation !== undefined) warnOfDamage(terminal, source, truncation, 'the events before that are used');
+  if (truncation !== undefined) warnOfDamage(terminal, source, truncation, 'only the events before that are used');
   warnOfSkipped(terminal, source, skippedRecordCount);
 }
 

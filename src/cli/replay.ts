@@ -44,10 +44,11 @@ const defaultSpecifications = [
 
 const examples = `
 A specification reads inside out, in the order in which you would construct the resources; "cistern
-resources" lists the kinds and their options. The time is that of the replay alone; the driver calls
-are the stack's own. A free on a stream other than the allocation's comes after a wait, as in a correct
-program; those events and waits are not counted as the stack's. Several stacks in one run share what
-the JavaScript engine has learnt: to compare figures that differ little, replay one stack per run.
+resources" lists the kinds and their options. The time covers only the replay, and the
+driver calls only those of the stack. If the log frees on a stream other than the allocation's, the replay
+first makes that stream wait, as a correct program would, and does not count that wait and its event. Several
+stacks in one run share what the JavaScript engine has learnt: to compare figures that differ little, replay
+one stack per run.
 
 Exit status: 0 if nothing failed, 1 if an allocation or a replay failed or memory was leaked, 2 if an argument or the log is wrong.
 
@@ -70,7 +71,7 @@ interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
   readonly timeline?: string;
 }
 
-/** A stack that completed the log; takes the place of an explanation. */
+/** A stack that completed the log, in place of an explanation. */
 interface Completed {
   readonly resource: string;
   readonly failure: null;
@@ -93,7 +94,7 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
     .addOption(
       new FileOption(
         '--timeline <file>',
-        'replay once and record what each stack does, for "cistern report"; with several stacks, the name gets a number',
+        'replay once and record what each stack does, for "cistern report"; with several stacks, the names get numbers',
         'overwritten',
         timelinesOf,
       ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
@@ -109,7 +110,7 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
 
 async function replay(path: string, options: ReplayCommandOptions, terminal: Terminal): Promise<number> {
   const specifications = options.resource ?? defaultSpecifications;
-  // Report typing mistakes before reading a long log.
+  // Reports typing mistakes before a long log is read.
   for (const specification of specifications) parseSpecification(specification);
   openDevice(options, terminal);
   const log = await readLog(path, terminal, options.layer);
@@ -244,7 +245,7 @@ function warnOfFaults(result: ReplayResult | FailedReplay, log: AllocationLog, t
   }
 }
 
-/** Says what to do if memory ran out. */
+/** Prints advice if memory ran out. */
 function adviseOnMemory(failed: ReplayResult | FailedReplay, log: AllocationLog, options: ReplayCommandOptions, terminal: Terminal): void {
   if ('error' in failed && failed.error.code !== 'ERR_CISTERN_OUT_OF_MEMORY') return;
   const device = Device.get();
@@ -252,12 +253,12 @@ function adviseOnMemory(failed: ReplayResult | FailedReplay, log: AllocationLog,
     const cure = options.device === 'cuda' ? 'replay it with --device software --device-memory' : 'give it more with --device-memory';
     hint(
       terminal,
-      `the log needs ${formatBytes(log.peakLiveBytes)} at least, and the device has ${formatBytes(device.totalBytes)}: ${cure}`,
+      `the log needs at least ${formatBytes(log.peakLiveBytes)}, but the device has only ${formatBytes(device.totalBytes)}: ${cure}`,
     );
   } else if ('error' in failed) {
-    hint(terminal, `the stack asks for more at once than the device has, ${formatBytes(device.totalBytes)}: try a smaller initial size`);
+    hint(terminal, `the stack requests more in one piece than the device's ${formatBytes(device.totalBytes)}: try a smaller initial size`);
   } else {
     const command = `cistern replay ${log.source} --resource '${failed.resource}' --until-failure`;
-    hint(terminal, `"${command}" says why and what would help; "cistern fit" finds how much is needed`);
+    hint(terminal, `"${command}" shows why, and what would help; "cistern fit" finds out how much memory is needed`);
   }
 }

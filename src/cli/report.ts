@@ -41,7 +41,7 @@ software device; "cistern fit" searches to the end.
 interface ReportCommandOptions {
   readonly output: string;
   readonly title?: string;
-  /** The path of a plan; `true` if one is to be computed. */
+  /** The path of a plan; `true` to compute one. */
   readonly plan?: string | true;
   /** In milliseconds. */
   readonly timeLimit: number;
@@ -53,19 +53,19 @@ export function reportCommand(terminal: Terminal): Command {
     .addArgument(
       logArgument(
         '<logs...>',
-        'the paths of logs (RMM CSV, recordings, PyTorch snapshots or reports, plain or gzip), - is standard input; several are shown side by side',
+        'the paths of logs (RMM CSV, recordings, PyTorch snapshots or reports, plain or gzip); - is standard input; several are shown side by side',
       ),
     )
     .addOption(new FileOption('-o, --output <file>', 'the page to write', 'overwritten').default('report.html'))
     .addOption(forceOption())
     .addOption(new Option('--title <text>', "the page's title (default: the names of the logs)"))
     .addOption(
-      new Option('--time-limit <time>', 'how long to search for the least memory that other stacks need; 0s: do not')
+      new Option('--time-limit <time>', 'how long to search for the least memory that other stacks need; 0s skips the search')
         .argParser(parseTime)
         .default(5000, '5s'),
     )
     .addOption(
-      new FileOption('--plan [file]', 'show a plan of the log beside it: one that cistern plan wrote, or one that is computed now', 'read'),
+      new FileOption('--plan [file]', 'show a plan next to the log: the given one from cistern plan, or otherwise a new one', 'read'),
     )
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
@@ -112,9 +112,9 @@ function hasAllocations(run: PackedReportRun | RecordedRun): boolean {
   return run.kinds.some((kind) => kind === EventKind.allocate || kind === EventKind.failure);
 }
 
-const consequence = 'the report shows the events before that';
+const consequence = 'the report shows only the events before that';
 
-/** A log for the page, and for replays if it can be replayed. */
+/** A log for the page, and for replays if that is possible. */
 interface ReadLog {
   readonly run: PackedReportRun | RecordedRun;
   readonly log: AllocationLog | undefined;

@@ -2,7 +2,7 @@ import Table from 'cli-table3';
 import { markdownTable } from 'markdown-table';
 import { bold, type OutputStream } from './terminal.js';
 
-/** The forms in which results are printed. */
+/** The formats in which results are printed. */
 export type OutputFormat = 'table' | 'json' | 'markdown';
 
 /** A column of a table. A title may have several lines. */
@@ -32,8 +32,8 @@ export function escapeMarkdown(text: string): string {
 }
 
 /**
- * On a terminal, a table that is too wide for it continues in another one below, which begins with
- * the same first column. Elsewhere, each row is one line.
+ * On a terminal that is too narrow, the table continues in another one below, which begins with the
+ * same first column. Elsewhere, each row is one line.
  */
 function formatText(columns: readonly Column[], rows: readonly (readonly string[])[], stream: OutputStream): string {
   const widest = stream.isTTY === true ? (stream.columns ?? 100) : Number.POSITIVE_INFINITY;

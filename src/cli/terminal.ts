@@ -28,32 +28,32 @@ export function warn(terminal: Terminal, message: string): void {
 }
 
 /**
- * Tells that a log cannot be read to its end.
- * @param consequence what becomes of the events before that
+ * Warns that a log cannot be read to its end.
+ * @param consequence says what happens to the events before that
  */
 export function warnOfDamage(terminal: Terminal, source: string, damage: RecordingDamage, consequence: string): void {
   const { offset, fault, isTruncation } = damage;
   warn(terminal, `${source} ${isTruncation ? 'ends early' : 'is damaged'}, at byte ${formatCount(offset)}: ${fault}; ${consequence}`);
 }
 
-/** Tells that a log is not read completely, if a newer cistern wrote some of its records. */
+/** Warns that records of a log, which a newer cistern wrote, were left out. */
 export function warnOfSkipped(terminal: Terminal, source: string, skippedRecordCount: number): void {
   if (skippedRecordCount === 0) return;
-  warn(terminal, `${source} has ${formatCount(skippedRecordCount)} records that only a newer cistern knows; they are left out`);
+  warn(terminal, `${source} has ${formatCount(skippedRecordCount)} records of a kind that only a newer cistern knows; they are left out`);
 }
 
-/** Prints what a command did besides what it was asked for. */
+/** Prints a side effect of a command. */
 export function note(terminal: Terminal, message: string): void {
   terminal.stderr.write(`note: ${message}\n`);
 }
 
-/** Prints what a user can do about the error or warning just printed. */
+/** Prints advice about the error or warning just printed. */
 export function hint(terminal: Terminal, message: string): void {
   terminal.stderr.write(`hint: ${message}\n`);
 }
 
 /**
- * Prints what was written to a file: on standard output, unless that may be the file itself, as
+ * Prints a message about a written file on standard output, unless that may be the file itself, as
  * with `/dev/stdout`.
  */
 export async function tellOfFile(terminal: Terminal, path: string, text: string): Promise<void> {

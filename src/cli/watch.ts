@@ -20,7 +20,7 @@ interface WatchCommandOptions {
 const examples = `
 The address of the page is printed on standard error. It works on this machine only, until the program
 ends. The page shows every resource of the program's main thread, the pools below it, and the lines that
-created its buffers. Prometheus' text is at metrics below the address. Without this command, set CISTERN_WATCH=1 (or a
+created its buffers. Prometheus can scrape "metrics" below the address. Without this command, set CISTERN_WATCH=1 (or a
 port) in the environment of any program that imports cistern.
 
 Exit status: that of the program; 128 plus the signal's number if a signal ended it.
@@ -88,8 +88,8 @@ function run(program: string, args: readonly string[], options: WatchCommandOpti
 }
 
 /**
- * The module to import first, from the copy of cistern that the program itself imports: each copy
- * knows only its own resources.
+ * The module to import first, from the copy of cistern that the program itself imports, because
+ * each copy knows only its own resources.
  */
 function preloadFor(program: string): string {
   const own = new URL(preload, packageRoot).href;
@@ -102,7 +102,7 @@ function preloadFor(program: string): string {
   }
 }
 
-/** @throws a system error of Node if Node would find no program there. */
+/** @throws a system error of Node if Node would not find a program there. */
 function assertProgram(program: string): void {
   const path = resolve(program);
   try {

@@ -333,20 +333,20 @@ describe('an output', () => {
       writeFileSync(out, contents);
       await expect(check(...line(out))).rejects.toMatchObject({
         code: 'ERR_INVALID_ARG_VALUE',
-        message: `${out} exists and is a log (${format}), which may be the only one of its run; --force replaces it`,
+        message: `${out} already exists and is a log (${format}), perhaps the only one of its run; use --force to replace it`,
       });
     }
-    expectRefusal(await runCistern(line(out)), /^error: .*out\.csv exists and is a log \(pytorch-snapshot\)/);
+    expectRefusal(await runCistern(line(out)), /^error: .*out\.csv already exists and is a log \(pytorch-snapshot\)/);
     expect(readFileSync(out)).toEqual(others[4]?.[1]);
     const forced = await runCistern([...line(out), '--force']);
-    expect([forced.code, forced.stderr]).toEqual([0, `note: ${out} took the place of an older file\n`]);
+    expect([forced.code, forced.stderr]).toEqual([0, `note: replaced the existing file ${out}\n`]);
     expect(readFileSync(out)).not.toEqual(others[4]?.[1]);
   });
 
   test.each(Object.keys(outputs))('that is any other file is replaced, which the command says: %s', async (name) => {
     writeFileSync(out, 'old');
     const { code, stderr } = await runCistern((outputs[name] as (written: string) => string[])(out));
-    expect([code, stderr]).toEqual([0, `note: ${out} took the place of an older file\n`]);
+    expect([code, stderr]).toEqual([0, `note: replaced the existing file ${out}\n`]);
     expect(readFileSync(out, 'utf8')).not.toBe('old');
   });
 

@@ -49,7 +49,7 @@ test('--measure, --limit and --json', async () => {
   expect(one.stdout).toMatch(
     /never freed, by size +before +after +change +allocations\n2 MiB to 4 MiB +0 B +2\.38 MiB +\+2\.38 MiB +1 +\+1\n/,
   );
-  expect(one.stdout).toContain('1 more that changed less (--limit), 1 unchanged');
+  expect(one.stdout).toContain('1 more with smaller changes (--limit), 1 unchanged');
   const json = JSON.parse((await runCistern(['diff', before, after, '--json'])).stdout);
   expect(json).toMatchObject({ by: 'size', total: { before: { peakBytes: 3_000_600 }, after: { peakBytes: 2_505_600 } } });
 });

@@ -57,11 +57,11 @@ test('arguments that do not fit together are refused', async () => {
   };
   const [first, second] = logs as [string, string];
   expect(await refused(first, second, '--values', '8', '--at', '3')).toContain('--values has 1 numbers for 2 logs');
-  expect(await refused(first, second, '--values', '8,16')).toContain('--at or --memory says what to estimate');
+  expect(await refused(first, second, '--values', '8,16')).toContain('nothing to estimate: give --at or --memory');
   expect(await refused(first, second, '--values', '8,x', '--at', '3')).toContain('It must be a positive number.');
   expect(await refused(first, second, '--at', '3')).toContain("required option '--values <numbers>' not specified");
   expect(await refused(first, '--values', '8', '--at', '3')).toContain('an estimate needs at least two logs, got 1');
   expect(await refused(first, second, '--values', '8,16', '--at', '3', '-o', path('log.txt'))).toContain('does not say what to write');
   const nothing = [first, second, '--values', '8,16', '--memory', '1MiB', '-o', path('none.csv')];
-  expect(await refused(...nothing)).toContain('there is no value to write a log of: give --at');
+  expect(await refused(...nothing)).toContain('no value to write a log for: give --at');
 });

@@ -138,7 +138,7 @@ describe('cistern plan --graphs', () => {
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/graphs\.cistern: batch 1 +1 +1 MiB +1 MiB +2 MiB +1 MiB/);
     expect(stdout).toMatch(/graphs\.cistern: batch 4 +1 +4 MiB +4 MiB +20 MiB +4 MiB/);
-    expect(stdout).toMatch(/planned, a block for each +7 MiB +7,340,032 +1\.750/);
+    expect(stdout).toMatch(/planned, a separate block for each +7 MiB +7,340,032 +1\.750/);
     expect(stdout).toMatch(/planned, one region for all +4 MiB +4,194,304 +1\.000/);
     const page = path('graphs.html');
     expect((await runCistern(['report', file, '-o', page, '--time-limit', '1s'])).code).toBe(0);

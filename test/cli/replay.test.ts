@@ -113,14 +113,16 @@ describe('cistern replay', () => {
   test('says what to do if memory runs out', async () => {
     const limited = await runCistern(['replay', small, '--resource', 'limiting(host, limitBytes=2KiB)', '--repeat', '1']);
     expect(limited.stderr).toMatch(
-      /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limitBytes=2KiB\)' --until-failure" says why .*$/m,
+      /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limitBytes=2KiB\)' --until-failure" shows why, .*$/m,
     );
     const device = ['--device', 'software', '--repeat', '1', '--device-memory'];
     const large = file('large.csv', logText(row('allocate', 1, 8192), row('free', 1, 8192)));
     const tooSmall = await runCistern(['replay', large, '--resource', 'cuda', ...device, '4KiB']);
-    expect(tooSmall.stderr).toMatch(/^hint: the log needs 8 KiB at least, and the device has 4 KiB: give it more with --device-memory$/m);
+    expect(tooSmall.stderr).toMatch(
+      /^hint: the log needs at least 8 KiB, but the device has only 4 KiB: give it more with --device-memory$/m,
+    );
     const tooMuch = await runCistern(['replay', small, '--resource', 'pool(cuda, initialBytes=1GiB)', ...device, '1MiB']);
-    expect(tooMuch.stderr).toMatch(/^hint: the stack asks for more at once than the device has, 1 MiB: try a smaller initial size$/m);
+    expect(tooMuch.stderr).toMatch(/^hint: the stack requests more in one piece than the device's 1 MiB: try a smaller initial size$/m);
   });
 
   test('prints Markdown', async () => {
@@ -201,7 +203,7 @@ describe('cistern replay', () => {
     [['replay', join(folder, 'smal.csv')], /^error: .*smal\.csv does not exist\nhint: did you mean .*small\.csv\?\n$/],
     [
       ['replay', file('prose.txt', 'Dear diary,\n')],
-      /^error: .*prose\.txt, line 1: .*\nhint: a log is a CSV file of .* memory snapshot of PyTorch/,
+      /^error: .*prose\.txt, line 1: .*\nhint: a log is a CSV file from .* memory snapshot from PyTorch/,
     ],
     [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
     [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],

@@ -121,7 +121,7 @@ describe('cistern report', () => {
     });
     expect(await runCistern(['report', log, '-o', output, '--time-limit', '0s'])).toMatchObject({
       code: 0,
-      stderr: `note: ${output} took the place of an older file\n`,
+      stderr: `note: replaced the existing file ${output}\n`,
     });
     expect(await fitsIn()).toEqual([]);
   });
@@ -158,7 +158,7 @@ describe('cistern report', () => {
     const log = join(folder, 'cut.csv');
     await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));
     const { code, stdout, stderr } = await runCistern(['report', log, '-o', join(folder, 'cut.html')]);
-    expect(stderr).toMatch(/^warning: .*cut\.csv ends early, at byte \d+: .*; the report shows the events before that\n$/);
+    expect(stderr).toMatch(/^warning: .*cut\.csv ends early, at byte \d+: .*; the report shows only the events before that\n$/);
     expect([code, stdout]).toEqual([0, expect.stringContaining('cut.html: 1 events')]);
   });
 

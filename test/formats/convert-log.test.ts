@@ -218,7 +218,7 @@ describe('cistern convert', () => {
     const { code, stderr } = await run('convert', input, join(folder, 'out.json'));
     expect(code).toBe(0);
     expect(stderr).toMatch(
-      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; the events before that are converted\n$/,
+      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; only the events before that are converted\n$/,
     );
   });
 
@@ -258,7 +258,7 @@ describe('cistern convert', () => {
     const { code, stderr } = await run('replay', input, '--resource', 'host', '--repeat', '1', '--layer', 'limiting');
     expect(code).toBe(0);
     expect(stderr).toMatch(
-      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; the events before that are used$/m,
+      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; only the events before that are used$/m,
     );
   });
 });

@@ -224,7 +224,7 @@ describe('the package, once installed', () => {
   });
 
   test.each([
-    ['without CMake', [], /^error: there is no CMake on PATH: install it and a C\+\+17 compiler \(.*\)\n$/],
+    ['without CMake', [], /^error: CMake is not on PATH: install it and a C\+\+17 compiler \(.*\)\n$/],
     [
       'without a compiler',
       ['cmake', 'make'],

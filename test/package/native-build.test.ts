@@ -67,7 +67,7 @@ describe.skipIf(!isThere)('scripts/build-native.mjs (skipped without CMake)', ()
     const { status, stderr } = spawnSync(process.execPath, [script], { encoding: 'utf8', env: { PATH: tools } });
     expect({ status, stderr }).toEqual({
       status: 1,
-      stderr: expect.stringMatching(/^cistern: there is no CMake on PATH.*apt install.*\n$/),
+      stderr: expect.stringMatching(/^cistern: CMake is not on PATH.*apt install.*\n$/),
     });
   });
 });
