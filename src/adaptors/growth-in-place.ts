@@ -2,9 +2,12 @@ import type { GrowingMemoryResource, MemoryResource, MemoryResourceAdaptor } fro
 
 /** How the memory of a resource grows in place. */
 export interface GrowthInPlace {
-  /** The size of a page: allocations of whole pages that follow each other are adjacent, unless an older hole fits. */
+  /** The size of a page: consecutive allocations of whole pages are adjacent, unless an older hole fits. */
   readonly pageBytes: number;
-  /** Whether adjacent pages can be freed in any pieces, or only as they were allocated: an adaptor may remember those. */
+  /**
+   * Whether adjacent pages can be freed in any pieces. If not, they must be freed as they were
+   * allocated, because an adaptor may remember each allocation.
+   */
   readonly takesPieces: boolean;
 }
 
@@ -13,7 +16,10 @@ interface PagesAdaptor extends MemoryResourceAdaptor {
   keepsPages(pageBytes: number): boolean;
 }
 
-/** How the memory of a resource grows in place, if it does, itself or below adaptors that leave its pages as they are. */
+/**
+ * How the memory of a resource grows in place, if it does, or if the memory of a resource below it
+ * does and the adaptors between do not change its pages.
+ */
 export function growthInPlace(resource: MemoryResource): GrowthInPlace | undefined {
   const { granularityBytes } = resource as Partial<GrowingMemoryResource>;
   if (typeof granularityBytes === 'number') return { pageBytes: granularityBytes, takesPieces: true };

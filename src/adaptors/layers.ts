@@ -19,8 +19,8 @@ export function layersOf(resource: MemoryResource): MemoryResource[] {
 
 /**
  * Disposes layers, each before those it is built on, and throws the first error. A layer that fails
- * is tried again at once. If that fails too, the layer may still hold memory from the layers below
- * it, so those are not disposed, and this can be called again.
+ * is immediately tried again. If that fails, too, the layer may still hold memory from the layers
+ * below it, so those are not disposed, and the call can be repeated.
  */
 export function disposeLayers(layers: readonly MemoryResource[]): void {
   const needed = new Set<MemoryResource>();

@@ -7,13 +7,14 @@ import { layersOf } from './layers.js';
 /** Options of {@link sleepResource}. */
 export interface SleepOptions {
   /**
-   * What becomes of the contents: `'host'` keeps them in pinned host memory until the memory wakes;
-   * `'nothing'` loses them.
+   * What happens to the contents: `'host'` keeps them in pinned host memory until the memory wakes;
+   * `'nothing'` discards them.
    */
   readonly keep: 'host' | 'nothing';
   /**
-   * Only memory of resources with this tag sleeps ({@link VirtualMemoryResourceOptions.tag}).
-   * @defaultValue all that can
+   * Puts only memory of resources with this tag to sleep ({@link
+   * VirtualMemoryResourceOptions.tag}).
+   * @defaultValue all memory that can sleep
    */
   readonly tag?: string;
 }
@@ -21,26 +22,26 @@ export interface SleepOptions {
 /** Options of {@link wakeResource}. */
 export interface WakeOptions {
   /**
-   * Only memory of resources with this tag wakes.
-   * @defaultValue all that is asleep
+   * Wakes only memory of resources with this tag.
+   * @defaultValue all memory that is asleep
    */
   readonly tag?: string;
 }
 
-/** What {@link sleepResource} did. */
+/** The result of {@link sleepResource}. */
 export interface SleepReport {
-  /** Bytes that went back to the device. */
+  /** Bytes that were returned to the device. */
   readonly releasedBytes: number;
-  /** Bytes whose contents are kept on the host. */
+  /** Bytes of the contents that are kept on the host. */
   readonly keptBytes: number;
   readonly elapsedMilliseconds: number;
 }
 
-/** What {@link wakeResource} did. */
+/** The result of {@link wakeResource}. */
 export interface WakeReport {
   /** Bytes that were taken from the device. */
   readonly mappedBytes: number;
-  /** Bytes whose contents came back from the host. */
+  /** Bytes of the contents that were copied back from the host. */
   readonly restoredBytes: number;
   readonly elapsedMilliseconds: number;
 }
@@ -50,31 +51,31 @@ const wakeOptions = optionNames<WakeOptions>({ tag: true });
 const keepWords = ['host', 'nothing'] as const;
 
 /**
- * Gives the memory of a stack back to the device, while every address stays as it is: pointers, buffers,
- * tensors of other libraries and captured graphs are valid again after {@link wakeResource}. What sleeps is
- * the memory of each {@link VirtualMemoryResource} in the stack; what other leaves have stays where it is.
- * Resources that keep memory of it give back what is free first ({@link TrimmingMemoryResource.trim}), so
- * that only memory in use is kept. Memory that is asleep already stays so.
+ * Returns the memory of a stack to the device, while every address stays the same: pointers, buffers,
+ * tensors of other libraries and captured graphs are valid again after {@link wakeResource}. Only the
+ * memory of each {@link VirtualMemoryResource} in the stack sleeps; memory of other leaves stays where it
+ * is. Pooling resources above it first return free memory ({@link TrimmingMemoryResource.trim}), so that
+ * only memory in use is kept. Memory that is already asleep stays asleep.
  *
- * Stream order: memory goes after everything that was queued on the devices before this call. The event loop
- * goes on while the devices work and contents are copied; only unmapping, and a wait for streams that this
- * worker does not know, block it. From the call on until the memory is awake, cistern refuses to use
+ * Stream order: memory is returned after everything queued on the devices before this call has run. The
+ * event loop goes on while the devices work and contents are copied; only unmapping, and a wait for streams
+ * that this worker does not know, block it. From this call until the memory is awake, cistern refuses to use
  * it (`ERR_CISTERN_ASLEEP`): allocations, copies, fills, {@link DeviceBuffer.ptr}, launches of graphs of a
- * {@link GraphMemoryResource} over it. Memory that sleeps can be freed. What other libraries queue
- * on their own, or a {@link GraphExec} captured without such a resource, cistern does not see: it
- * must not run before the memory is awake.
+ * {@link GraphMemoryResource} over it. Memory that is asleep can be freed. cistern does not see work that
+ * other libraries queue themselves, or a {@link GraphExec} captured without such a resource: do not run
+ * these before the memory is awake.
  *
- * While a stream is held, this waits for the hold's end.
+ * While a stream is held, this waits until the hold is released.
  *
  * RMM has no counterpart; vLLM's is its sleep mode.
- * @throws UnsupportedError if nothing in the stack can sleep; ArgumentRangeError
- * (`ERR_INVALID_ARG_VALUE`) if nothing has the tag.
+ * @throws UnsupportedError if no memory of the stack can sleep; ArgumentRangeError
+ * (`ERR_INVALID_ARG_VALUE`) if no resource has the tag.
  * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while an earlier call for the same memory has not
- * resolved, or if another worker has a part of the memory; (`ERR_CISTERN_CAPTURING`) while a stream is
+ * resolved, or if another worker has part of the memory; (`ERR_CISTERN_CAPTURING`) while a stream is
  * captured.
  * @throws OutOfMemoryError if the host does not have the memory for the contents.
- * @throws DriverError. After this one alone some memory may be asleep: what the driver refused to unmap
- * stays mapped, and is unmapped by the next call. After every other error the memory is awake, with its contents.
+ * @throws DriverError. Only after this error may some of the memory be asleep: memory that the driver refused to
+ * unmap stays mapped, and the next call unmaps it. After any other error, the memory is awake, with its contents.
  * @example
  * ```ts
  * using weights = new PoolMemoryResource(new VirtualMemoryResource());
@@ -106,17 +107,17 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
 }
 
 /**
- * Takes memory of the device again for what {@link sleepResource} gave back, at the same addresses, with the
- * contents if they were kept. If it fails, for want of memory or for another reason, everything stays asleep and
- * nothing is lost, and it can be called again. The host memory that kept the contents is given back.
+ * Takes memory from the device again for the memory that {@link sleepResource} returned, at the same addresses,
+ * with the contents if they were kept, and then frees the host memory that kept them. If it fails, because of a
+ * lack of memory or for another reason, everything stays asleep, nothing is lost, and you can call it again.
  *
- * Stream order: when the promise resolves, the contents are there for every stream. The event loop goes on
- * while contents are copied; mapping blocks it.
+ * Stream order: when the promise resolves, all streams can use the contents. The event loop goes on while
+ * contents are copied; mapping blocks it.
  * @throws OutOfMemoryError if the device does not have the memory.
  * @throws UnsupportedError, ArgumentRangeError, and CisternError (`ERR_CISTERN_INVALID_STATE`), as
  * {@link sleepResource}.
- * @throws DriverError. If it is about host memory that is not needed any more, the memory is awake, and the
- * next call frees the host's.
+ * @throws DriverError. If only the host memory of the contents cannot be freed, the memory is awake, and
+ * the next call frees the host memory.
  * @example
  * ```ts
  * using upstream = new VirtualMemoryResource();
@@ -147,7 +148,9 @@ function sleepersOf(resource: MemoryResource, tag: string | undefined, operation
   const sleeping = layersOf(resource).filter(isSleeping);
   const name = resource.constructor.name;
   if (sleeping.length === 0) {
-    throw new UnsupportedError(`the ${name} cannot ${operation}: no VirtualMemoryResource is below it, and only the memory of those can`);
+    throw new UnsupportedError(
+      `the ${name} cannot ${operation}: only the memory of a VirtualMemoryResource can, and there is none below it`,
+    );
   }
   const tagged = sleeping.filter((each) => tag === undefined || each.tag === tag);
   if (tagged.length === 0) {

@@ -10,8 +10,9 @@ export interface WaitOptions {
    */
   readonly signal?: AbortSignal;
   /**
-   * How long to wait at most, in milliseconds; 0 for no longer than this turn of the event loop.
-   * @defaultValue not set: without end
+   * The longest time to wait, in milliseconds; with 0, the wait ends with this turn of the event
+   * loop.
+   * @defaultValue not set: waits without a limit
    */
   readonly timeoutMilliseconds?: number;
 }
@@ -19,10 +20,13 @@ export interface WaitOptions {
 /** @internal */
 export const waitOptionNames = optionNames<WaitOptions>({ signal: true, timeoutMilliseconds: true });
 
-/** Node's timers take no more milliseconds, which are 24 days. */
+/** Node's timers accept no longer times; this is 24 days. */
 const longestTimer = 2 ** 31 - 1;
 
-/** @throws ArgumentTypeError, ArgumentRangeError for invalid options; the reason of the signal if it has one already. */
+/**
+ * @throws ArgumentTypeError, ArgumentRangeError for invalid options; the reason of the signal if it
+ * is already aborted.
+ */
 export function assertWait({ signal, timeoutMilliseconds }: WaitOptions): void {
   if (signal !== undefined && !(signal instanceof AbortSignal))
     throw new ArgumentTypeError(`signal must be an AbortSignal, got ${formatValue(signal)}`);
@@ -30,7 +34,9 @@ export function assertWait({ signal, timeoutMilliseconds }: WaitOptions): void {
   signal?.throwIfAborted();
 }
 
-/** Ends a wait when the time is over or the signal says so. Returns what stops that. */
+/**
+ * Ends a wait when the time is over or the signal is aborted. Returns a function that cancels this.
+ */
 export function endingWait({ signal, timeoutMilliseconds }: WaitOptions, end: (failure: 'timeout' | 'aborted') => void): () => void {
   const onAbort = () => end('aborted');
   signal?.addEventListener('abort', onAbort, { once: true });

@@ -157,10 +157,11 @@ describe('a binning resource', () => {
       expect(() => resource.addBin(768)).toThrow(
         expect.objectContaining({
           code: 'ERR_CISTERN_INVALID_STATE',
-          message: 'cannot add a bin of 768 bytes: the next larger bin, which serves such requests, has 1 allocations that are not freed',
+          message:
+            'cannot add a bin of 768 bytes: the next larger bin, which has served such requests, has 1 live allocations; free them first',
         }),
       );
-      expect(() => resource.addBin(2048)).toThrow('the upstream, which serves such requests, has 1 allocations');
+      expect(() => resource.addBin(2048)).toThrow('the upstream, which has served such requests, has 1 live allocations');
       expect(resource.bins.map(({ bytes }) => bytes)).toEqual([1024]);
       resource.deallocate(small, 700, stream);
       resource.addBin(768);
@@ -302,7 +303,7 @@ describe('a binning resource', () => {
     [{ bins: [{ bytes: 512 } as never] }, 'bins[0].resource must be a MemoryResource, got undefined'],
     [
       { bins: [{ bytes: 512, resource: new ManagedMemoryResource() }] },
-      'must be of device memory of device 0, as the upstream, got one of managed memory',
+      'must have device memory of device 0, as the upstream does, got one with managed memory',
     ],
     [{ bins: [null as never] }, 'bins[0] must be an object, got null'],
     [{ bins: 512 as never }, 'bins must be an array, got 512'],
@@ -314,7 +315,7 @@ describe('a binning resource', () => {
   test('refuses a bin on another device', () => {
     const resource = new CudaMemoryResource({ device: Device.get(1) });
     const make = () => new BinningMemoryResource(new CudaMemoryResource(), { bins: [{ bytes: 512, resource }] });
-    expect(make).toThrow('got one of device memory of device 1');
+    expect(make).toThrow('got one with device memory of device 1');
   });
 
   test('leaves nothing behind if a bin cannot be made', () => {

@@ -59,7 +59,7 @@ describe('a dump', () => {
       attempt(load);
       console.log(weights.byteLength + rest.byteLength + elsewhere.byteLength);`);
     expect(files).toHaveLength(1);
-    expect(stderr).toContain(`memory ran out; ${files[0]} says what it was used for`);
+    expect(stderr).toContain(`memory ran out; to see what it was used for, run: cistern report ${files[0]}`);
     const run_ = await readRecording(files[0] as string);
     const events = eventsOf(run_).map(({ kind, second }, i) => [kind, second, run_.accounts[run_.accountOf[i] as number]]);
     expect(events).toEqual([

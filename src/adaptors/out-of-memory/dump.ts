@@ -17,7 +17,7 @@ import { AccountingResourceAdaptor } from '../pass-through/accounting-resource-a
 import { RecordingResourceAdaptor } from '../pass-through/recording-resource-adaptor.js';
 import { memoryOfBuffers, memorySummary } from './memory-summary.js';
 
-/** A program that runs out of memory again and again must not fill the disk. */
+/** A program that repeatedly runs out of memory must not fill the disk. */
 const mostDumps = 10;
 let dumps = 0;
 
@@ -26,7 +26,7 @@ function dump(folder: string, error: OutOfMemoryError, resource: MemoryResource)
   const file = join(folder, `out-of-memory-${process.pid}-${operatingSystemThreadId()}-${++dumps}.cistern`);
   try {
     writeDump(file, error, resource);
-    process.emitWarning(`memory ran out; ${file} says what it was used for: cistern report ${file}`, { code: 'CISTERN_OUT_OF_MEMORY' });
+    process.emitWarning(`memory ran out; to see what it was used for, run: cistern report ${file}`, { code: 'CISTERN_OUT_OF_MEMORY' });
   } catch (failure) {
     const reason = reasonOf(failure);
     process.emitWarning(`memory ran out, and ${file} could not be written: ${reason}`, { code: 'CISTERN_OUT_OF_MEMORY' });

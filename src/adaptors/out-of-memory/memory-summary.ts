@@ -12,16 +12,18 @@ import { SpillingResourceAdaptor } from '../spilling/spilling-resource-adaptor.j
 const listed = 10;
 
 /**
- * What a stack of resources holds, as text for people: each layer with what it has reserved, allocated and free, and in how
- * large pieces; what is promised, and who waits; what has left for the host; the accounts and the buffers that hold most. The file that
- * `CISTERN_DUMP_ON_OUT_OF_MEMORY` asks for begins with it.
+ * A human-readable summary of the memory that a resource stack holds: for each layer, its reserved,
+ * allocated and free bytes and the largest free block; promised memory and waiting requests; memory
+ * spilled to the host; and the accounts and buffers that hold the most. Files written for
+ * `CISTERN_DUMP_ON_OUT_OF_MEMORY` begin with it.
  *
- * Its form may change from version to version: programs read `statistics()`, or `sampleStatistics` of
+ * Its format may change between versions. In programs, use `statistics()`, or `sampleStatistics` of
  * `cistern/watch`.
  *
  * Counterpart of PyTorch's `torch.cuda.memory_summary`.
  * @param resource any resource: the outermost one shows the most
- * @throws ArgumentTypeError if it is none. Layers that fail to answer are left out.
+ * @throws ArgumentTypeError if it is not a resource. Figures that a layer fails to provide are left
+ * out.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -124,7 +126,7 @@ function limitOf({ limitBytes }: Account): string {
   return limitBytes === undefined ? '' : ` of ${formatBytes(limitBytes)}`;
 }
 
-/** What live buffers have of a stack, whichever of its layers they were allocated from, or resources above it. */
+/** The memory of live buffers that comes from a stack, from any of its layers or from resources above it. */
 export function* memoryOfBuffers(stack: MemoryResource): Generator<OwnedMemory & { readonly resource: MemoryResource }> {
   const layers = new Set(layersOf(stack));
   for (const memory of watchedMemory() as Generator<OwnedMemory & { readonly resource: MemoryResource }>) {
@@ -132,7 +134,7 @@ export function* memoryOfBuffers(stack: MemoryResource): Generator<OwnedMemory &
   }
 }
 
-/** Buffers of a stack, by label, or else by where they were created. */
+/** Buffers of a stack, by label, or otherwise by the place of their creation. */
 function bufferRows(stack: MemoryResource): string[][] {
   const groups = new Map<string, { bytes: number; count: number }>();
   for (const { bytes, label, createdAt } of memoryOfBuffers(stack)) {

@@ -2,12 +2,12 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics
 import { assertFunction, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
 import { Device, type DeviceMemoryInfo } from '../../driver/device.js';
 
-/** How much of a device's memory is used, by whomever. */
+/** How much of a device's memory is in use, by any process. */
 export interface BudgetEvent {
   readonly device: Device;
-  /** The share of the device's memory above which its use has risen. */
+  /** The share of the device's memory that the use has exceeded. */
   readonly share: number;
-  /** Bytes that are used: by this process, by all others, and by the driver. */
+  /** The used bytes, including those of other processes and of the driver. */
   readonly usedBytes: number;
   readonly freeBytes: number;
   readonly totalBytes: number;
@@ -18,25 +18,25 @@ export interface BudgetOptions {
   /** @defaultValue device 0 */
   readonly device?: Device;
   /**
-   * The shares of the device's memory to be told of, each above 0 and at most 1.
+   * The shares of the device's memory to report, each above 0 and at most 1.
    * @defaultValue 0.8, 0.9 and 0.95
    */
   readonly shares?: readonly number[];
   /**
-   * How often the device is asked, in milliseconds. A question takes some microseconds.
+   * The time between two checks, in milliseconds. A check takes a few microseconds.
    * @defaultValue 1000
    */
   readonly intervalMilliseconds?: number;
 }
 
-/** Looks at a device's memory until it is disposed. */
+/** Checks a device's memory until it is disposed. */
 export interface BudgetObserver extends Disposable {
   /**
-   * Looks now, as before work that needs much.
-   * @throws CudaError if the driver cannot tell.
+   * Checks immediately. Call it before work that needs much memory.
+   * @throws DriverError if the driver refuses.
    */
   check(): void;
-  /** Ends the looks. A second call does nothing. */
+  /** Ends the checks. A second call does nothing. */
   dispose(): void;
 }
 
@@ -45,14 +45,14 @@ const defaultShares = [0.8, 0.9, 0.95];
 const longestInterval = 2 ** 31 - 1;
 
 /**
- * Tells when the memory of a device is about to run out: its use, memory of other processes and libraries included, has risen
- * above a share of it. Each share is told of once, and again after use was at or below it. What the function
- * frees, such as caches, serves what comes next.
+ * Calls a function when the memory of a device is about to run out: when the memory in use, including that
+ * of other processes and libraries, rises above a share of it. Each share is reported once, and again after
+ * the use was at or below it. In the function, free memory that you can do without, such as caches.
  *
- * The looks do not keep the process alive. A device that cannot be asked is not told of.
+ * The checks do not keep the process alive. If the driver refuses a check, nothing is reported.
  *
- * Counterpart of the budget of Vulkan's memory allocator (VMA), for whoever looks at it now and then.
- * @param tell called with the highest share that was passed since the last look
+ * Counterpart of the budget of Vulkan's memory allocator (VMA), which a program must poll.
+ * @param tell called with the highest share that was exceeded since the last check
  * @throws ArgumentTypeError, ArgumentRangeError for invalid arguments.
  * @example
  * ```ts

@@ -4,7 +4,7 @@ import type { BlockView } from '../../suballocation/blocks.js';
 /** The part of a dump that does not come from the blocks. */
 export interface ArenaDumpHead {
   readonly arenaBytes: number;
-  /** The request for which memory last ran out; `undefined` if it never did. */
+  /** The last request that failed for lack of memory; `undefined` if none did. */
   readonly refusedBytes: number | undefined;
   /** The names of the lanes, in the order of the lines. */
   readonly laneNames: ReadonlyMap<number, string>;
@@ -21,8 +21,8 @@ const pictureCells = 64;
 const header = ['', 'free', 'largest', 'ranges', 'fragmentation'];
 
 /**
- * The state of an arena for people to read: totals, a line for each lane, and a picture of the
- * address space.
+ * The human-readable state of an arena: totals, a line for each lane, and a picture of the address
+ * space.
  */
 export function formatArenaDump({ arenaBytes, refusedBytes, laneNames }: ArenaDumpHead, blocks: readonly BlockView[]): string {
   const reservedBytes = sumOfBytes(blocks);

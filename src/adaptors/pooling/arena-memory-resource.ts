@@ -6,17 +6,19 @@
  *
  *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
  *
- * Where memory comes from, try by try: `order-of-tries.ts`. What is the arena's own:
+ * `order-of-tries.ts` describes where memory comes from, step by step. Only the arena does this:
  *
- *  - a stream's own lane does not give a loose fit if the global arena has a smaller block;
- *  - others' memory is that of the global arena first: a small request takes a superblock of 32 KiB from
- *    there for its stream, a larger one what it needs; then a close fit in another stream's arena;
- *  - it grows only if part of it was given back; otherwise all free memory that is available is returned
- *    to the global arena and coalesced there, which is then looked at again.
+ *  - a stream's own lane does not serve a much smaller request if the global arena has a smaller
+ *    block;
+ *  - memory of others comes first from the global arena, where a small request takes a superblock of 32
+ *    KiB for its stream, and a larger one as much as it needs; then from a close fit in another stream's
+ *    arena;
+ *  - it grows only if part of it was returned; otherwise all available free memory is returned to the
+ *    global arena and coalesced there, and the global arena is searched again.
  *
  * Once an arena has run out, memory is scarce while more than a quarter of it is used. Then streams take
- * only blocks that are little larger than the request, before free memory is returned to the global
- * arena, which is looked at again.
+ * only blocks slightly larger than the request, before free memory is returned to the global arena,
+ * which is searched again.
  *
  * Taking a block takes constant time for a given number of streams. Returning memory to the global arena
  * costs as much as the blocks that it moves, each of which became free by one `deallocate`.
@@ -40,28 +42,31 @@ import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered
 const minimumArenaBytes = MiB;
 const superblockBytes = 32 * KiB;
 const superblockUnits = superblockBytes / unitBytes;
-/** In an arena that has run out before, memory is scarce while more than the arena divided by this is used. */
+/**
+ * In an arena that has run out before, memory is scarce while more than this fraction (1 / 4) of it is used.
+ */
 const plentyShare = 4;
 
 /** Options of {@link ArenaMemoryResource}. */
 export interface ArenaMemoryResourceOptions {
   /**
-   * Bytes taken from the upstream at once, and the most that is reserved; at least 1 MiB, rounded
-   * down to a multiple of 256. From 512 GiB on, they come in several blocks.
+   * Bytes that the arena takes from its upstream when it is constructed, and the most that it
+   * reserves; at least 1 MiB, rounded down to a multiple of 256. From 512 GiB on, they come in
+   * several blocks.
    * @defaultValue half of the device's free memory
    */
   readonly arenaBytes?: number;
   /**
    * A file to which {@link ArenaMemoryResource.dump} is appended whenever memory runs out. If it
    * cannot be written, a process warning (`CISTERN_ARENA_DUMP`) says so.
-   * @defaultValue nothing is written
+   * @defaultValue no file
    */
   readonly dumpFile?: string;
   /**
-   * What a free without a fence does. Unlike in other pooling resources, no event is recorded by
-   * default, as in RMM's arena: streams then exchange memory only when they are known to be idle.
+   * What a free without a fence does. Unlike in other pooling resources, but as in RMM's arena, no
+   * event is recorded by default: streams then exchange memory only when they are known to be idle.
    * Under `'eager'` and `'deferred'`, if neither its own arena nor the global one has room, a
-   * stream waits for an event and then takes other streams' free memory. The host never waits.
+   * stream waits for an event and then takes other streams' free memory, and the host never waits.
    * @defaultValue `'off'`
    */
   readonly deallocationEvents?: DeallocationEvents;
@@ -83,30 +88,30 @@ export interface ArenaStatistics extends StreamOrderedStatistics {
 }
 
 /**
- * Gives every stream an arena of its own, which takes superblocks of 32 KiB and more from a global
- * arena, one block of the upstream.
+ * Gives every stream its own arena, which takes superblocks of 32 KiB and more from a global arena,
+ * which is one block of the upstream.
  *
- * Stream order: within a stream, allocating and freeing need neither an event nor a wait, for any
- * size. Memory moves between streams through the global arena: when it runs out, all free memory is
- * returned there and coalesced, and the host waits for the streams that memory is held for. An arena
- * that has run out does the first before a stream splits a much larger block, as long as more than a
- * quarter of the arena is used: streams then depend on each other more, and memory fragments less. Under
- * `'eager'` and `'deferred'`, streams wait for events instead, and the host does not wait. Memory
- * freed on a different stream than it was allocated on belongs to the stream that freed it.
+ * Stream order: within a stream, allocating and freeing need neither an event nor a wait, for any size.
+ * Memory moves between streams through the global arena: when it runs out, all free memory is returned
+ * there and coalesced, and the host waits for the streams that memory is held for. Once an arena has run
+ * out, and while more than a quarter of it is used, it also returns free memory before a stream splits a
+ * much larger block: streams then depend on each other more, but memory fragments less. Under `'eager'`
+ * and `'deferred'`, streams wait for events instead, and the host does not wait. Memory freed on a
+ * different stream than it was allocated on belongs to the stream that freed it.
  *
  * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
  * two. Allocating and freeing take constant time until memory runs out.
  *
- * A worker thread loads its own instance of cistern, and so has its own arenas: give each thread an
+ * A worker thread loads its own instance of cistern, so give each thread its own
  * `ArenaMemoryResource` with a share of the memory.
  *
- * The upstream must outlive the arena, and is not disposed with it. Disposing the arena gives
- * everything back to the upstream, ordered on the legacy default stream after every free.
+ * The upstream must outlive the arena, and is not disposed with it. Disposing the arena returns
+ * everything to the upstream, ordered on the legacy default stream after every free.
  *
  * Counterpart of `rmm::mr::arena_memory_resource`. Unlike in RMM's, sizes above 1 MiB come from the
  * stream's arena like all others, so that freeing them does not synchronize the stream; a free on
- * another stream needs no search; arenas of streams that have ended pass to other streams; and
- * memory can be defragmented and given back at any time.
+ * another stream needs no search; other streams take over the arenas of ended streams; and you can
+ * defragment and return memory at any time.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -134,7 +139,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   #refusedBytes: number | undefined;
 
   /**
-   * @throws ArgumentRangeError for an arena of less than 1 MiB, or an option out of range.
+   * @throws ArgumentRangeError if the arena is smaller than 1 MiB, or an option is out of range.
    * @throws OutOfMemoryError if the upstream does not have enough memory.
    */
   constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
@@ -159,8 +164,8 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
    * Returns all free memory to the global arena, where neighbours coalesce and every stream can use
    * it. Under `'off'`, the host waits for the streams that memory is held for. In a host function,
    * which must not wait, memory of streams that are not known to be idle stays with them. Under
-   * other policies, memory is returned at once, and a stream that takes it waits for the streams
-   * that freed it.
+   * other policies, memory is returned immediately, and a stream that takes it waits for the
+   * streams that freed it.
    * @returns the bytes returned
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the arena is disposed.
    */
@@ -175,10 +180,10 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Gives blocks of the upstream that are entirely free back to it, ordered on `stream`, which
-   * first waits for everything freed on other streams. Other free memory is returned to the global
-   * arena. The arena grows to its full size again when it runs out.
-   * @returns the bytes given back
+   * Returns blocks that are entirely free to the upstream, ordered on `stream`, which first waits
+   * for everything freed on other streams. Other free memory is returned to the global arena. The
+   * arena grows to its full size again when it runs out.
+   * @returns the bytes returned to the upstream
    */
   override trim(stream: Stream, options?: TrimOptions): number {
     const released = super.trim(stream, options);
@@ -197,9 +202,9 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * The state of the arena for people to read: totals, the free memory of the global arena and of
-   * every stream with its fragmentation (`(1 - largest / free) * 100 %`), and a picture of the
-   * address space. Linear in the number of blocks.
+   * The human-readable state of the arena: totals, the free memory of the global arena and of every
+   * stream with its fragmentation (`(1 - largest / free) * 100 %`), and a picture of the address
+   * space. Linear in the number of blocks.
    */
   dump(): string {
     const laneNames = new Map([
@@ -221,7 +226,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
     this.#returnToGlobalIfPossible(stream);
     address = this.#takeFromGlobal(units, bytes, stream, alignment);
     if (address !== none || !this.index.canAllocate(units, this.lane.number)) return address;
-    // The own arena has a loose fit, and the global arena nothing at all.
+    // The stream's own arena has only a much larger block, and the global arena has none.
     return this.index.search(bytes, alignment, this.lane.number, this.lane.owner);
   }
 
@@ -229,7 +234,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
     const next = this.#nextBlockBytes;
     const least = leastBlockBytes(bytes, alignment);
     if (least <= next && this.keeper.tryTakeAtLeast(least, next, stream)) return true;
-    // From now on, memory is scarce if a good part of it is used.
+    // From now on, memory counts as scarce while much of it is used.
     this.index.keepReserve(this.#global.number, superblockUnits, this.arenaBytes / plentyShare);
     return this.#returnToGlobal(stream);
   }
@@ -264,8 +269,8 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Takes a request of `units` units from the global arena, with a superblock around it for the stream
-   * if it is smaller than one and there is one. Returns its address, or -1.
+   * Takes `units` units from the global arena; if that is less than a superblock, takes a whole one
+   * for the stream if there is one. Returns the address, or -1.
    */
   #takeFromGlobal(units: number, bytes: number, stream: Stream, alignment: number): number {
     const lane = this.ordering.mergingLaneOf(stream);
@@ -280,7 +285,10 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
     return this.index.search(bytes, alignment, number, owner);
   }
 
-  /** Takes a block that is little larger than `units` units from another stream, which alone is waited for. */
+  /**
+   * Takes a block that is slightly larger than `units` units from another stream, and waits only for that
+   * stream.
+   */
   #takeCloseFit(units: number, bytes: number, stream: Stream, alignment: number): number {
     const other = this.ordering.laneWith(stream, units);
     return other === none || !this.index.hasClose(units, other) ? none : this.tries.reuse(other, bytes, stream, alignment);
@@ -296,8 +304,8 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Returns to the global arena the free memory that is available without blocking, including
-   * memory held for `stream`. Returns whether there was any.
+   * Returns the free memory that is available without blocking, including memory held for `stream`,
+   * to the global arena. Returns whether there was any.
    */
   #returnToGlobal(stream?: Stream): boolean {
     this.#defragmentations++;
@@ -319,10 +327,10 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
 export const arenaKind = defineAdaptor({
   name: 'arena',
   role: 'pooling',
-  summary: 'gives every stream an arena of its own, fed from one block of the upstream',
+  summary: 'gives every stream its own arena, fed from one block of the upstream',
   options: {
-    arenaBytes: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
-    dumpFile: { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none', file: 'appended' },
+    arenaBytes: { type: 'size', summary: 'taken from the upstream at the start', default: "half of the device's free memory" },
+    dumpFile: { type: 'text', summary: 'the file to which its state is appended when memory runs out', default: 'none', file: 'appended' },
   },
   maximum: 'arenaBytes',
   example: 'arena(cuda, arenaBytes=64MiB)',

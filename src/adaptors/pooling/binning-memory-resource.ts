@@ -44,11 +44,11 @@ const knownOfBin = optionNames<Bin>({ bytes: true, resource: true });
 /** Options of {@link BinningMemoryResource}. */
 export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * With `maximumExponent`: one bin of fixed-size blocks for each power of two bytes, from
-   * 2^minimumExponent up; at least 8.
+   * With `maximumExponent`: creates a bin of fixed-size blocks for each power of two bytes, from
+   * 2^minimumExponent; at least 8.
    */
   readonly minimumExponent?: number;
-  /** The binary logarithm of the largest of these bins, in bytes; at most 30, which is 1 GiB. */
+  /** The binary logarithm of the bytes of the largest of these bins; at most 30, which is 1 GiB. */
   readonly maximumExponent?: number;
   /**
    * More bins, in any order: a number of bytes for a bin of fixed-size blocks, or a resource with
@@ -58,7 +58,7 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
   readonly bins?: readonly (number | Bin)[];
   /**
    * How many blocks each bin of fixed-size blocks takes at a time: when it is constructed, and
-   * whenever it runs out. With 0, it takes nothing when constructed, and one block at a time later.
+   * whenever it runs out. With 0, it takes none when constructed, and later one at a time.
    * @defaultValue 0
    */
   readonly blocksToPreallocate?: number;
@@ -76,7 +76,7 @@ const knownOptions = optionNames<BinningMemoryResourceOptions>({
 interface Server {
   readonly resource: MemoryResource;
   /**
-   * The policy passed at each free; `undefined` for bins made here, which have the policy
+   * The policy passed with each free; `undefined` for bins made here, which have the policy
    * themselves.
    */
   readonly policy: DeallocationEvents | undefined;
@@ -86,20 +86,21 @@ interface Server {
 
 /**
  * Serves each request from the resource for its size: the smallest bin that it fits into, or the
- * upstream if it fits into none. At a free, the same size leads to the same resource.
+ * upstream if it fits into none. A free finds that resource by its size.
  *
- * A bin given as a size, or by exponents, is a {@link FixedSizeMemoryResource} on the upstream,
- * which is disposed with this resource, before the upstream may be. Bins given as resources belong
- * to their owner, as does the upstream. A bin that is out of memory throws, and no larger bin is
- * asked: the size alone must tell where memory is freed. Without bins, all requests go to the
- * upstream.
+ * A bin given as a size, or by exponents, is a {@link FixedSizeMemoryResource} on the upstream. It
+ * is disposed with this resource, so dispose this before the upstream. Bins given as resources
+ * belong to their owners, as does the upstream. A bin that is out of memory throws, and no larger
+ * bin is tried, because a free must find the resource by the size alone. Without bins, all requests
+ * go to the upstream.
  *
- * Stream order, alignment: those of the bin or the upstream. `deallocationEvents` is the policy of
- * the bins made here (`'eager'` if not set), and is passed to all other resources at each free.
+ * Stream order and alignment are those of the bin or the upstream. `deallocationEvents` is the
+ * policy of the bins made here (`'eager'` if not set), and is passed to all other resources at each
+ * free.
  *
- * Counterpart of `rmm::mr::binning_memory_resource`. Zero bytes go to the smallest bin, as in RMM,
- * but return the null pointer, as everywhere in cistern. By default, bins take no blocks before
- * they are used; in RMM, bins from 256 KiB to 4 MiB begin with 992 MiB.
+ * Counterpart of `rmm::mr::binning_memory_resource`. A request for zero bytes goes to the smallest
+ * bin, as in RMM, but returns the null pointer, as everywhere in cistern. By default, bins take no
+ * blocks before they are used; in RMM, bins from 256 KiB to 4 MiB start with 992 MiB.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -116,18 +117,18 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   readonly #blocksToPreallocate: number;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];
-  /** Resources that did not become bins, and that could not be disposed. */
+  /** Resources that could neither become bins nor be disposed. */
   #left: readonly FixedSizeMemoryResource[] = [];
   /** By bin; the upstream comes last. */
   #servers: readonly Server[];
   /** By bin: the size of its largest request. For the upstream it is Infinity. */
   #sizes = Float64Array.of(Number.POSITIVE_INFINITY);
-  /** The first bin that a size can fit into, by the binary logarithm of the size, rounded up. */
+  /** By the binary logarithm of a size, rounded up: the first bin that it can fit into. */
   readonly #firstBins = new Uint32Array(32);
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, two bins of the
-   * same size, or a resource whose device or kind of memory differs from the upstream's.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, two bins of the same size,
+   * or a resource whose device or kind of memory differs from the upstream's.
    * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate.
    */
   constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions = {}) {
@@ -161,17 +162,17 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Adds a bin. From now on it serves requests up to its size that are larger than those of the
-   * next smaller bin. The resource that has served them must have no live allocations, since the
-   * size alone tells where memory is freed.
+   * Adds a bin. From now on, it serves requests up to its size that do not fit into the next
+   * smaller bin. The resource that has served these must have no live allocations, because a free
+   * finds its resource by the size alone.
    *
    * Counterpart of `rmm::mr::binning_memory_resource::add_bin`, which leaves that to the caller.
    * @param bin bytes for a bin of fixed-size blocks, or a resource with the largest request that it
    * serves
    * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that
    * already has a bin; also for a resource that takes memory back while it is in use, such as a
-   * {@link CachingMemoryResource}, or is built on one, unless this resource is already built on it:
-   * adaptors above this one were constructed without knowing of it. Pass such a resource to the
+   * {@link CachingMemoryResource}, or that is built on one, unless this resource is already built
+   * on it, because the adaptors above this one do not know it. Pass such a resource to the
    * constructor instead.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the bin or the upstream that served
    * these requests has live allocations.
@@ -197,8 +198,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * @throws OutOfMemoryError if the bin or the upstream is out of memory; or any other error of
-   * theirs.
+   * @throws OutOfMemoryError if the bin or the upstream is out of memory; also any other error that
+   * they throw.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
@@ -229,9 +230,9 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Gives blocks of the bins made here that are entirely free back to the upstream, as
-   * {@link FixedSizeMemoryResource.trim} does.
-   * @returns the bytes given back
+   * Returns batches that are entirely free, of the bins made here, to the upstream, as {@link
+   * FixedSizeMemoryResource.trim} does.
+   * @returns the bytes returned to the upstream
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     this.assertLive('trim');
@@ -248,8 +249,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Disposes the bins made here, which gives everything back to the upstream, including memory that
-   * is still allocated in them. A second call only retries what the upstream refused.
+   * Disposes the bins made here, which returns all of their memory to the upstream, even if it is
+   * still allocated. A second call only retries what the upstream refused.
    * @throws the upstream's first error, after everything was tried.
    */
   override [Symbol.dispose](): void {
@@ -268,7 +269,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
       const where = server.resource === this.upstream ? 'the upstream' : 'the next larger bin';
       throw new CisternError(
         'ERR_CISTERN_INVALID_STATE',
-        `cannot add a bin of ${bytes} bytes: ${where}, which serves such requests, has ${server.liveCount} allocations that are not freed`,
+        `cannot add a bin of ${bytes} bytes: ${where}, which has served such requests, has ${server.liveCount} live allocations; free them first`,
       );
     }
     const layers = resource === undefined ? [] : layersOf(resource);
@@ -282,7 +283,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     const taker = layers.find((layer) => takesBack(layer) && !known.includes(layer));
     if (taker === undefined) return;
     throw new ArgumentRangeError(
-      `bin.resource must not take memory back while it is in use, unless the constructor was given it, got ${formatValue(resource)}`,
+      `bin.resource must not be a resource that takes back memory in use, got ${formatValue(resource)}; pass it to the constructor instead`,
       'ERR_INVALID_ARG_VALUE',
     );
   }
@@ -328,8 +329,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * The index of the smallest bin that a size fits into. For an invalid size, any: its resource
-   * refuses it.
+   * The index of the smallest bin that a size fits into. For an invalid size, any index, because
+   * its resource refuses the size.
    */
   #binOf(bytes: number): number {
     const small = typeof bytes === 'number' ? bytes | 0 : none;
@@ -339,7 +340,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     return bin;
   }
 
-  /** If another bin has the pointer, the caller passed the wrong size. */
+  /** If another bin has the pointer, the error is that the caller passed the wrong size. */
   #wrongBin(error: unknown, pointer: DevicePointer, bytes: number): unknown {
     if (!(error instanceof LifetimeError) || error.code === 'ERR_CISTERN_DISPOSED') return error;
     const asked = this.#made.reduce((found, bin) => Math.max(found, bin.askedBytesAt(pointer)), none);
@@ -378,12 +379,16 @@ export const binningKind = defineAdaptor({
     },
     maximumExponent: { type: 'integer', summary: 'to 2^maximumExponent bytes, at most 30; requires minimumExponent', default: 'none' },
     bins: { type: 'sizes', summary: 'more bins', default: 'none' },
-    blocksToPreallocate: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, none in advance', default: '0' },
+    blocksToPreallocate: {
+      type: 'integer',
+      summary: 'blocks that a bin takes at a time, also in advance; 0: one at a time, none in advance',
+      default: '0',
+    },
   },
   example: 'binning(cuda, minimumExponent=16, maximumExponent=20, bins=[300, 5000], blocksToPreallocate=1)',
   create: ({ upstream, options }) => {
     const { minimumExponent, maximumExponent, bins } = options;
-    // A program can add bins later; a resource made from a specification would never have any.
+    // A program can add bins later, but a resource made from a specification would never have any.
     if (minimumExponent === undefined && maximumExponent === undefined && bins === undefined) {
       throw new ArgumentRangeError('there must be at least one bin: give minimumExponent and maximumExponent, or bins');
     }
@@ -426,7 +431,7 @@ function wantedBin(bin: number | Bin, name: string, upstream: MemoryResource): W
   if (resource.device !== upstream.device || resource.memoryKind !== upstream.memoryKind) {
     const describe = ({ memoryKind, device }: MemoryResource) => `${memoryKind} memory of device ${device.index}`;
     throw new ArgumentRangeError(
-      `${name}.resource must be of ${describe(upstream)}, as the upstream, got one of ${describe(resource)}`,
+      `${name}.resource must have ${describe(upstream)}, as the upstream does, got one with ${describe(resource)}`,
       'ERR_INVALID_ARG_VALUE',
     );
   }

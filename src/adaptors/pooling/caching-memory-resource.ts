@@ -10,9 +10,9 @@
  *             stream 2 -> c           kept     e
  *     run 2   stream 1 -> d
  *
- * Where an allocation in a run finds a block that its stream's own lane does not have: `order-of-tries.ts`. The
- * cache grows by one block, if the maximum leaves room for it, or after free blocks of other sizes went
- * back to the upstream: as many bytes as requested, repeated while there are any.
+ * `order-of-tries.ts` describes where an allocation in a run finds a block if its stream's own lane has none.
+ * The cache grows by one block, if the maximum leaves room for it, or after it has returned free blocks of
+ * other sizes to the upstream: as many bytes as requested, repeated while there are any.
  *
  * Taking a free block takes constant time for a given number of streams and sizes; so does a free. The
  * end of a run costs as much as what it takes back.
@@ -71,9 +71,9 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
   readonly name?: string;
   /**
    * The most bytes that all blocks together may have, free or not, rounded down to a multiple of
-   * 256. If a new block would exceed it, free blocks of other sizes go back to the upstream first,
-   * one size after another, until there is room. Memory that passes through the cache outside its
-   * runs does not count.
+   * 256. If a new block would exceed it, the cache first returns free blocks of other sizes to the
+   * upstream, one size after another, until there is room. Memory that passes through the cache
+   * outside its runs does not count.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -95,7 +95,7 @@ export interface CachingStatistics extends StreamOrderedStatistics {
   readonly busyBlocks: number;
   /** The same as `allocatedBytes`. */
   readonly busyBytes: number;
-  /** The busy blocks that no run takes back at its end. */
+  /** The busy blocks that were kept, so that no run takes them back at its end. */
   readonly keptBlocks: number;
   /** Runs that have begun, and those among them that have not ended. */
   readonly runs: number;
@@ -124,41 +124,40 @@ class Run implements CachingScope {
 }
 
 /**
- * Gives the memory that one pass of a loop allocated to the next pass, which requests the same
- * sizes again. A pass is a call of {@link CachingMemoryResource.run}: when it ends, everything that
- * was allocated in it, and neither freed nor kept, goes back to the cache. Nothing waits for the
+ * Reuses the memory that one pass of a loop allocated for the next pass, which requests the same
+ * sizes again. A pass is a call of {@link CachingMemoryResource.run}: when it ends, the cache takes
+ * back everything that was allocated in it and neither freed nor kept, without waiting for the
  * garbage collector. From the second pass on, no pass calls the upstream.
  *
  * Outside its runs, and inside {@link uncached}, calls pass to the upstream. There,
  * `deallocationEvents`, if set, is passed to the resources below.
  *
- * Stream order: a block freed by a call or by the end of a run serves its stream at once, and other
- * streams by the rules of `deallocationEvents`. The end of a run frees a block on the stream that
- * it was allocated on, and a buffer on the buffer's stream. Nothing waits on the host, except if
- * the upstream does; if streams were disposed during the run, its end waits for the device, once;
- * and under `'off'`, an allocation waits before it runs out of memory. A stream created outside
- * cistern whose end is not announced may be gone when a run ends: its blocks are held for it as
- * under `'off'`, and for its buffers the end of the run waits for the device. Inside a host
- * function, which must not wait, a run leaves bare pointers of such streams, and of disposed ones,
- * to the end of a later run.
+ * Stream order: a block freed by a call or by the end of a run can be reused immediately on its
+ * stream, and on other streams by the rules of `deallocationEvents`. The end of a run frees a block
+ * on the stream that it was allocated on, and a buffer on the buffer's stream. The host waits only
+ * if the upstream makes it wait; once for the device at the end of a run in which streams were
+ * disposed; and under `'off'`, before an allocation runs out of memory. A stream created outside
+ * cistern whose end is not announced may no longer exist when a run ends: its blocks are held for
+ * it as under `'off'`, and for its buffers the end of the run waits for the device. A run that ends
+ * inside a host function, which must not wait, leaves bare pointers of such streams, and of
+ * disposed ones, to the end of a later run.
  *
  * Sizes are rounded up to a multiple of 256 bytes, and a block serves only its exact size: put a
  * {@link RoundingResourceAdaptor} above a cache for sizes that nearly match. The alignment is 256,
- * in runs or not; an {@link AlignedResourceAdaptor} above gives more.
+ * in runs or not; for a larger one, put an {@link AlignedResourceAdaptor} above.
  *
- * After a run took memory back, the program must not use it. The memory is freed through all
- * resources between the program and the cache, so that limits, tracking and the like count it as
- * freed. A {@link DeviceBuffer} is then disposed, and using it throws a LifetimeError; the garbage
- * collector leaves its memory alone. Freeing a bare pointer later is a double free, and is refused
- * as long as its block is free. After the block was given out again with the same size, a second
- * free cannot be detected; nor can reads and writes through bare pointers.
+ * Do not use memory that a run has taken back. It is freed through all resources between the
+ * program and the cache, so that limits, tracking and the like count it as freed. A {@link
+ * DeviceBuffer} is then disposed, and using it throws a LifetimeError; the garbage collector leaves
+ * its memory alone. Freeing a bare pointer later is a double free, and is refused as long as its
+ * block is free. Once the block has been allocated again with the same size, a second free cannot
+ * be detected; nor can reads and writes through bare pointers.
  *
  * A resource above that keeps memory for itself, such as a pool, takes it uncached. If you write
  * such a resource, it must call its upstream in {@link uncached}.
  *
- * The upstream must outlive the cache, and is not disposed with it. Disposing the cache gives
- * everything that it took back to the upstream, ordered on the legacy default stream after every
- * free.
+ * The upstream must outlive the cache, and is not disposed with it. Disposing the cache returns
+ * everything to the upstream, ordered on the legacy default stream after every free.
  *
  * Counterpart of GPUArrays' `@cached`, and of `tf.tidy`. Unlike with GPUArrays, memory freed in a
  * run serves that run again; nested and concurrent runs of one cache take back only their own
@@ -193,9 +192,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   readonly #groupStreams: Stream[] = [];
   /** By block / blockFields. */
   readonly #owners: (ScopedMemory | undefined)[] = [];
-  /** Not made in `run`: a run that has this closure would keep alive what is in scope there. */
+  /** Not made in `run`, because such a closure would keep everything in scope there alive. */
   readonly #adoptFor = (run: Run, pointer: DevicePointer, owner: ScopedMemory) => this.#adopt(run, pointer, owner);
-  /** The policy that calls which pass through give to the resources below. */
+  /** The policy passed to the resources below with frees that pass through. */
   readonly #passedEvents: DeallocationEvents | undefined;
   /** The innermost scope at the last allocation in a run, and the run that it leads to. */
   #knownFrame: ScopeFrame | undefined;
@@ -210,7 +209,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   #hits = 0;
   #misses = 0;
   #hasGrown = false;
-  /** What was allocated in runs when this was disposed, and so went back to the upstream. */
+  /**
+   * Memory that was allocated in runs when this was disposed, and so was returned to the upstream.
+   */
   #ended: ReadonlySet<DevicePointer> = new Set();
 
   /**
@@ -230,22 +231,21 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Calls a function, and takes back everything that was allocated through this cache in it, and in
-   * what it started asynchronously, when it returns or throws; for an asynchronous function, when
-   * its promise settles, before the promise returned here does. During the call, the cache is the
-   * current resource, as in {@link withResource}. Runs may be nested and may overlap; each takes
-   * back only its own memory.
+   * Calls a function. When it returns or throws (for an asynchronous function, when its promise
+   * settles, but before the promise returned here does), takes back everything that it, and the
+   * work that it started asynchronously, allocated through this cache. During the call, the cache
+   * is the current resource, as in {@link withResource}. Runs may be nested and may overlap; each
+   * takes back only its own memory.
    *
-   * Work that was started in the run but continues after its end is outside it: it allocates from
-   * the upstream.
+   * Work that continues after the end of the run is outside it, and allocates from the upstream.
    *
    * Counterpart of GPUArrays' `@cached cache expression`.
    * @param fn a function, asynchronous or not
    * @returns what `fn` returns; for a promise, one that settles in the same way after the run has
    * ended. Buffers in the result that were made in the run are disposed, unless they are kept.
    * @throws ArgumentTypeError if `fn` is not a function; LifetimeError (`ERR_CISTERN_DISPOSED`) if
-   * this is disposed; whatever `fn` throws; otherwise the first error of a free at the end of the
-   * run: that memory stays allocated.
+   * this is disposed; any error that `fn` throws; otherwise the first error of a free at the end of
+   * the run, whose memory stays allocated.
    */
   run<T>(fn: () => T): T {
     this.assertLive('run');
@@ -260,9 +260,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Lets memory outlive the runs that it was allocated in: it stays allocated until it is freed,
-   * and then goes back to the cache. Memory that no run of this cache would take back is left as it
-   * is. A buffer stays kept when it grows.
+   * Lets memory outlive the runs that it was allocated in: it stays allocated until you free it,
+   * and is then returned to the cache. Has no effect on memory that no run of this cache would take
+   * back. A buffer stays kept when it grows.
    * @param memory a pointer that this cache returned, or one into such memory; or an object with
    * such a pointer as `ptr`, for example a {@link DeviceBuffer}
    * @returns `memory`
@@ -290,13 +290,13 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Gives all free blocks back to the upstream, ordered on `stream`, which first waits for
-   * everything freed on other streams. Kept memory stays. {@link CachingMemoryResource.trim} does
-   * the same at any time.
+   * Returns all free blocks to the upstream, ordered on `stream`, which first waits for everything
+   * freed on other streams. Kept memory stays. {@link CachingMemoryResource.trim} does the same,
+   * and can be called at any time.
    *
    * Counterpart of `unsafe_free!(cache)` of GPUArrays.
    * @param stream defaults to the legacy default stream
-   * @returns the bytes given back
+   * @returns the bytes returned to the upstream
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while a run has not ended.
    */
   invalidate(stream: Stream = Stream.legacyDefault(this.device)): number {
@@ -326,7 +326,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
 
   /**
    * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for memory that the end of a run has
-   * already taken back, if its block has not been given out again.
+   * already taken back, unless its block has been allocated again.
    */
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const block = typeof pointer === 'number' ? this.index.usedBlock(pointer) : none;
@@ -481,7 +481,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
       assertBytes(bytes);
       throw new LifetimeError(
         'ERR_CISTERN_DOUBLE_FREE',
-        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
+        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or the cache '${this.name}' took it back when its run ended`,
       );
     }
     if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
@@ -508,7 +508,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     const home = this.#runOf(owner.home);
     let block = this.#lastBlockAround(run, pointer);
     if (block === none && home === undefined) {
-      // Older memory may leave the run as well.
+      // A run can also free its older memory.
       block = this.#usedBlockAround(pointer);
       if (block !== none && this.#groupRuns[this.#groups.groupOf(block)] !== run) block = none;
     }
@@ -523,7 +523,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * The block of a run that starts at a pointer; or the run's latest block, if the pointer lies in
+   * The block of a run that starts at a pointer, or the run's latest block, if the pointer is in
    * it.
    */
   #lastBlockAround(run: Run, pointer: DevicePointer): number {
@@ -537,7 +537,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * The used block that a pointer lies in. Linear in the number of blocks unless the block starts
+   * The used block that a pointer is in. Linear in the number of blocks unless the block starts
    * there.
    */
   #usedBlockAround(pointer: DevicePointer): number {
@@ -561,7 +561,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     if (this.#owners[index] !== undefined) this.#owners[index] = undefined;
   }
 
-  /** Takes back what is left of this run and of earlier ones. If the run has failed, that alone is reported. */
+  /**
+   * Takes back the remaining memory of this run and of earlier ones. If the run has failed, only that error is
+   * reported.
+   */
   #end(run: Run, hasFailed: boolean): void {
     run.hasEnded = true;
     this.#knownFrame = undefined;
@@ -572,7 +575,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     if (!hasFailed) throwFirst(errors);
   }
 
-  /** Takes back what ended runs left. Returns the errors of refused frees. */
+  /** Takes back the memory that ended runs left. Returns the errors of refused frees. */
   #endLateRuns(): unknown[] {
     const runs = this.#lateRuns;
     if (runs.length === 0) return [];
@@ -582,9 +585,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Takes back what is left of a run. Frees call foreign code, which may use or dispose this very
-   * cache. Returns the errors of refused frees: that memory stays allocated. If a host function
-   * would have to wait to free memory, the memory stays with the run, and is tried again later.
+   * Takes back the remaining memory of a run. Frees call foreign code, which may use or dispose
+   * this very cache. Returns the errors of refused frees, whose memory stays allocated. If a host
+   * function would have to wait to free memory, the memory stays with the run, and is freed later.
    */
   #takeBackFrom(run: Run, waits: DeviceWaits): unknown[] {
     const errors: unknown[] = [];
@@ -621,8 +624,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Asks the resources above to free what they remember of a run. Returns the frees that were
-   * refused.
+   * Makes the resources above free the allocations of a run that they remember. Returns the refused
+   * frees.
    */
   #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
     let blocks: Segment[] | undefined;
@@ -637,7 +640,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     return takeBack({ by: this, since: run.remembered, reason: endedRun(this.name), has }, waits);
   }
 
-  /** Whether a block has no owner, or one that has given up its memory. */
+  /** Whether a block has no owner, or one that has released its memory. */
   #isBare(block: number): boolean {
     const owner = this.#owners[block / blockFields];
     return owner === undefined || owner.pointer === 0;
@@ -650,7 +653,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
       .sort((a, b) => a.address - b.address);
   }
 
-  /** Takes back what is left of a group, with one free. */
+  /** Takes back the remaining blocks of a group, with one free. */
   #takeBack(group: number, stream: Stream, waits: DeviceWaits): void {
     if (this.#groups.first(group) === none) return;
     const usable = stream.isDisposed ? waits.streamFor(stream) : stream;
@@ -664,8 +667,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   }
 
   /**
-   * Does for the memory what a free on a stream does, and returns the lane that it now belongs to.
-   * Does not name to the driver a stream that may be gone.
+   * Applies the rules of a free on a stream, and returns the lane that the memory now belongs to.
+   * Does not pass a stream that may no longer exist to the driver.
    */
   #laneToFreeIn(stream: Stream): StreamLane {
     if (!stream.identity.announcesEnd) {
@@ -683,7 +686,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
 export const cachingKind = defineAdaptor({
   name: 'caching',
   role: 'pooling',
-  summary: 'gives the memory of one pass of a loop to the next; outside its runs, as in a replay, calls pass through',
+  summary: 'reuses the memory of one pass of a loop for the next; outside its runs, as in a replay, calls pass through',
   options: {
     name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
@@ -692,7 +695,7 @@ export const cachingKind = defineAdaptor({
   create: ({ upstream, options }) => new CachingMemoryResource(upstream, options),
 });
 
-/** Why the memory of a buffer is gone. */
+/** The reason why a buffer has lost its memory. */
 function endedRun(name: string): string {
   return `the scope of the cache '${name}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive the scope`;
 }

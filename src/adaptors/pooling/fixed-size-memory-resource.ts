@@ -1,12 +1,12 @@
 /**
  * Blocks of one size, cut from batches of the upstream.
  *
- * Where a block comes from that the stream's own lane does not have: `order-of-tries.ts`. It grows by a batch;
- * if the upstream does not have that much, by half of it, a quarter, and so on down to one block. Every
- * try takes constant time for a given number of streams, except for the upstream's work.
+ * `order-of-tries.ts` describes where a block comes from if the stream's own lane has none. The resource grows
+ * by a batch; if the upstream does not have that much, by half of it, a quarter, and so on down to one block.
+ * Every step takes constant time for a given number of streams, apart from the upstream's work.
  *
- * Free neighbours coalesce, so that a batch can be given back as a whole. Since every used block has the
- * same size, every gap is a multiple of it.
+ * Free neighbours coalesce, so that a batch can be returned as a whole. Every used block has the same
+ * size, so every gap is a multiple of it.
  */
 
 import { ArgumentRangeError, type OutOfMemoryError } from '../../basics/errors.js';
@@ -22,8 +22,8 @@ import { Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /**
- * The largest block: 2 GiB - 256. The unused part of a block must be less than the index can count,
- * 2 GiB.
+ * The largest block: 2 GiB - 256, because the index can only count less than 2 GiB of unused bytes
+ * in a block.
  */
 const maximumFixedBlockBytes = 0x7fffff00;
 
@@ -36,15 +36,13 @@ export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption
    */
   readonly blockBytes?: number;
   /**
-   * How many blocks are taken from the upstream at a time: when the resource is constructed, and
-   * whenever none is free. With 0, it takes nothing when constructed, and one block at a time
-   * later.
+   * How many blocks it takes from the upstream at a time: when it is constructed, and whenever none
+   * is free. With 0, it takes none when constructed, and later one at a time.
    * @defaultValue 128
    */
   readonly blocksToPreallocate?: number;
   /**
-   * The most bytes to reserve from the upstream. Only whole blocks are taken, and there must be
-   * room for at least one.
+   * The most bytes to reserve from the upstream, at least one block. Only whole blocks are taken.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -60,18 +58,18 @@ const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
 /**
  * Serves every request with a block of one size, cut from batches that it takes from its upstream.
  *
- * Stream order: a block freed on a stream serves that stream at once, and other streams by the
- * rules of `deallocationEvents`. Allocating never waits on the host, except if the upstream does,
- * and under `'off'` before it runs out of memory. Allocating and freeing take constant time. Blocks
- * begin at multiples of 256. A greater alignment is refused, as by the driver's resources: put an
- * `AlignedResourceAdaptor` above.
+ * Stream order: a block freed on a stream can be reused immediately on that stream, and on other
+ * streams by the rules of `deallocationEvents`. Allocating makes the host wait only if the upstream
+ * does, and under `'off'` before it runs out of memory. Allocating and freeing take constant time.
+ * Blocks begin at multiples of 256. A larger alignment is refused, as by the driver's resources:
+ * put an `AlignedResourceAdaptor` above.
  *
- * The upstream must outlive this resource, and is not disposed with it. Disposing gives everything
- * back to the upstream, ordered on the legacy default stream after every free.
+ * The upstream must outlive this resource, and is not disposed with it. Disposing it returns
+ * everything to the upstream, ordered on the legacy default stream after every free.
  *
- * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike in RMM's, a maximum can be set, a
+ * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike in RMM's, you can set a maximum, a
  * batch that the upstream cannot serve is tried again with fewer blocks, and batches that are
- * entirely free can be given back (`trim`).
+ * entirely free can be returned (`trim`).
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -95,8 +93,8 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
   readonly #maximumBytes: number;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, and a maximum
-   * below one block.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a maximum below one
+   * block.
    * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate.
    */
   constructor(upstream: MemoryResource, options: FixedSizeMemoryResourceOptions = {}) {
@@ -129,7 +127,7 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
 
   /**
    * Allocates a block.
-   * @throws OutOfMemoryError for more bytes than a block has, and if no block is available.
+   * @throws OutOfMemoryError if the request is larger than a block, or no block is available.
    * @throws ArgumentRangeError for an alignment above 256.
    */
   override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
@@ -152,7 +150,7 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * For tests: throws if the data structures contradict each other. Linear in the number of blocks.
+   * For tests: throws if the data structures are inconsistent. Linear in the number of blocks.
    */
   override validate(): void {
     super.validate();
@@ -193,12 +191,12 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
 export const fixedSizeKind = defineAdaptor({
   name: 'fixed-size',
   role: 'pooling',
-  summary: 'hands out blocks of one size',
+  summary: 'allocates blocks of one size',
   options: {
     blockBytes: { type: 'size', summary: 'the size of a block, and so the largest allocation', default: '1MiB' },
     blocksToPreallocate: {
       type: 'integer',
-      summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance',
+      summary: 'blocks taken from the upstream at a time, also in advance; 0: one at a time, none in advance',
       default: '128',
     },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },

@@ -1,7 +1,7 @@
 /**
- * What a resource that keeps memory is made of, apart from the order in which it looks for memory
- * (`order-of-tries.ts`): blocks of its upstream (`held`), an index of what is free in them (`index`), and the
- * order of streams (`ordering`). Here blocks come into the lanes, go back, and end.
+ * The parts of a resource that keeps memory, apart from the order in which it looks for memory
+ * (`order-of-tries.ts`): blocks of its upstream (`held`), an index of the free memory in them (`index`), and
+ * the order of streams (`ordering`). This file moves blocks from the upstream into the lanes and back.
  *
  *     upstream ── take ──► keep ──► lanes ──► giveBack ──► upstream
  *                           │         ▲
@@ -9,7 +9,7 @@
  *
  * Calls of the upstream run foreign code, and may run host functions, which may use the resource,
  * end its streams or dispose it. So every count is updated before such a call, and nothing known
- * before it is relied on afterwards: `enter` looks again.
+ * before it holds afterwards: `enter` checks again.
  */
 
 import {
@@ -59,16 +59,16 @@ import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
 /** Statistics of every resource that keeps memory. */
 export interface StreamOrderedStatistics {
-  /** Bytes held of the upstream. */
+  /** Bytes taken from the upstream and not returned. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** The bytes among them that are allocated, each allocation as rounded up. */
+  /** Those of them that are allocated; each allocation counts as rounded up. */
   readonly allocatedBytes: number;
   /** Bytes of the largest free block. */
   readonly largestFreeBytes: number;
-  /** Blocks held of the upstream. */
+  /** Blocks taken from the upstream and not returned. */
   readonly upstreamBlocks: number;
-  /** How often a block was taken from the upstream, and given back. */
+  /** How often a block was taken from the upstream, and how often one was returned. */
   readonly growths: number;
   readonly releases: number;
   /** How often a block that another stream had freed was reused. */
@@ -78,8 +78,8 @@ export interface StreamOrderedStatistics {
 }
 
 /**
- * An index of the suballocation layer: free memory in lanes, and what is in use. A segment is a
- * block that came from the upstream.
+ * An index of the suballocation layer, which knows the free memory in lanes and the blocks in use.
+ * A segment is a block from the upstream.
  */
 export interface KeptMemory extends LaneMemory {
   addSegment(address: number, bytes: number, lane: number): void;
@@ -101,11 +101,16 @@ export interface KeepingResource extends MemoryResourceAdaptor, ReservingMemoryR
   readonly isTaking: boolean;
   /** @internal Checks again, after foreign code ran, that it can be used for a stream. */
   enter(stream: Stream, operation: string): void;
-  /** @internal Frees what can only be freed while the device is idle. Returns whether there was any. */
+  /**
+   * @internal Frees memory that can only be freed while the device is idle. Returns whether there was
+   * any.
+   */
   freeLate?(): boolean;
-  /** @internal The next call must not rely on what the last one has found out about its stream. Must not throw. */
+  /**
+   * @internal Makes the next call check its stream again, even if it is the last call's stream. Must not throw.
+   */
   forgetLastStream(): void;
-  /** @internal It is disposed; its blocks are about to be forgotten. */
+  /** @internal Called when it is disposed, before its blocks are forgotten. */
   ended(): void;
   /**
    * @internal Calls an observer for every block held of the upstream, and for each that comes or
@@ -123,7 +128,7 @@ export class Keeper {
   readonly ordering: StreamOrdering;
   /** The blocks of the upstream. */
   readonly held: UpstreamBlocks;
-  /** The lane that blocks of the upstream come into; if not set, that of the stream that asked for them. */
+  /** The lane for blocks from the upstream; if not set, that of the stream that asked for them. */
   common: CommonLane | undefined;
   /** The largest block that an allocation can have. */
   largestBlockBytes = Number.POSITIVE_INFINITY;
@@ -158,7 +163,9 @@ export class Keeper {
     return this.#isDisposed;
   }
 
-  /** Whether memory below is asleep. What a resource knows of the last call must then not spare it `laneOf`. */
+  /**
+   * Whether memory below is asleep. A resource must then call `laneOf` even if the stream is the last call's.
+   */
   get isAsleep(): boolean {
     return isAnythingAsleep && this.#sleeping.some(({ isAsleep }) => isAsleep);
   }
@@ -172,7 +179,7 @@ export class Keeper {
     if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.name}`);
   }
 
-  /** The lane of a stream, after everything was checked that can change. */
+  /** The lane of a stream, after checking everything that can change. */
   laneOf(stream: Stream, operation: string): StreamLane {
     this.assertLive(operation);
     if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.name}`);
@@ -189,12 +196,12 @@ export class Keeper {
     );
   }
 
-  /** Foreign code has run: the resource looks again. */
+  /** To be called after foreign code has run: checks the stream again. */
   enter(stream: Stream): void {
     this.#resource.enter(stream, 'allocate');
   }
 
-  /** Gives memory back that other workers have asked for. */
+  /** Returns memory that other workers have asked for. */
   answerRequests(stream: Stream): void {
     for (const layer of this.#shared) if (layer.answerRequests()) this.enter(stream);
   }
@@ -257,7 +264,7 @@ export class Keeper {
     return true;
   }
 
-  /** Puts a block of the upstream that is ordered on a stream into a lane. */
+  /** Puts a block from the upstream, which is ordered on a stream, into a lane. */
   #keep(segment: Segment, stream: Stream): void {
     if (this.common !== undefined && this.#comesInto(this.common, stream)) {
       this.#index.addSegment(segment.address, segment.bytes, this.common.number);
@@ -284,8 +291,8 @@ export class Keeper {
   }
 
   /**
-   * Makes memory usable that had to wait until the device is idle, or gives it back if the resource
-   * is disposed. Returns whether it did. Inside a host function the memory stays late.
+   * Makes memory usable that had to wait until the device is idle, or returns it if the resource is
+   * disposed. Returns whether it did. Inside a host function, the memory stays late.
    */
   #keepLate(): boolean {
     const hasKept = this.#keepLateBlocks();
@@ -320,7 +327,7 @@ export class Keeper {
   // Blocks go
 
   /**
-   * Gives one entirely free block of a stream's merging lane, of at most `mostBytes`, back to the
+   * Returns one entirely free block of a stream's merging lane, of at most `mostBytes`, to the
    * upstream. Returns its bytes, or 0. A block that the upstream refuses stays here.
    */
   giveBack(stream: Stream, mostBytes: number): number {
@@ -339,8 +346,8 @@ export class Keeper {
   }
 
   /**
-   * Gives entirely free blocks back, so that `least` bytes can be taken: all of them, or if it is the
-   * maximum that leaves too little, until it leaves enough. Returns whether any went back.
+   * Returns entirely free blocks, so that `least` bytes can be taken: all of them, or, if the maximum
+   * leaves too little, until it leaves enough. Returns whether any was returned.
    */
   makeWay(least: number, maximumBytes: number, stream: Stream): boolean {
     if (least > maximumBytes) return false;
@@ -398,7 +405,7 @@ export class Keeper {
   }
 
   /**
-   * Makes the resources above free what they remember of memory that is about to be taken back.
+   * Makes the resources above free their allocations in memory that is about to be taken back.
    * @throws the first error, if any of them still has memory.
    */
   takeBack(taken: TakenMemory): void {
@@ -411,7 +418,7 @@ export class Keeper {
   }
 
   /**
-   * When a resource below takes its memory back, gives free blocks back, and refuses if one of the
+   * When a resource below takes its memory back, returns free blocks, and refuses if one of the
    * blocks has a live allocation.
    */
   #giveBackWhenTaken(layers: readonly MemoryResource[]): void {
@@ -508,7 +515,7 @@ export class Keeper {
     if (bytes !== reservedBytes) throw new Error(`${this.name}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
   }
 
-  /** Throws the reason why a free is refused, unless it is a free of the null pointer. */
+  /** Throws the error of a refused free, unless it frees the null pointer. */
   refuseFree(pointer: number, bytes: number, block = this.#index.usedBlock(pointer)): void {
     assertPointer(pointer);
     assertBytes(bytes);
@@ -526,8 +533,8 @@ export class Keeper {
   }
 
   /**
-   * Like `outOfMemory`, for a resource that may have a maximum: names whichever stopped the
-   * allocation, the maximum or the upstream.
+   * Like `outOfMemory`, for a resource that may have a maximum: says whether the maximum or the
+   * upstream stopped the allocation.
    */
   outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
     const { refusal } = this.held;
@@ -538,7 +545,10 @@ export class Keeper {
     return this.outOfMemory(bytes, `${reason}, and the upstream${limit === '' ? '' : `${limit},`} has no more`, refusal?.limitBytes);
   }
 
-  /** The error of an allocation that the upstream was not called for. */
+  /**
+   * The error of an allocation that is too large for any block, for which the upstream was not
+   * called.
+   */
   blockTooLarge(bytes: number, reason: string, limitBytes?: number): OutOfMemoryError {
     // An earlier refusal is unrelated.
     this.held.refusal = undefined;
@@ -562,7 +572,7 @@ export class Keeper {
   }
 }
 
-/** Streams keep the ordering, but must not keep the resource. */
+/** Streams keep the ordering alive, but must not keep the resource alive. */
 function forgetterOf(resource: KeepingResource): () => void {
   const reference = new WeakRef(resource);
   return () => reference.deref()?.forgetLastStream();
@@ -573,8 +583,8 @@ function isShared(resource: MemoryResource): resource is SharedMemoryResource {
 }
 
 /**
- * The error of a call that would take back memory that a resource above has, and in which something
- * is still allocated.
+ * The error of a call that would take back memory of a resource above in which something is still
+ * allocated.
  */
 export function stillUsed(pool: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
   return new CisternError(

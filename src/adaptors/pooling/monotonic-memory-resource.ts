@@ -4,11 +4,11 @@ import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/errors.j
  * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
  * everything allocated since a mark.
  *
- * Every stream has its own cursor, in its own blocks. If its block has no room left, the stream gets
- * another: one of its own free blocks, or from where `order-of-tries.ts` says. It grows by `initialBytes` for the
- * stream's first block, then by `growthFactor` times its last; if the upstream does not have that much,
- * by less and less, down to what is needed; and by the same, after free blocks that are too small went
- * back to it. If all that fails, the fallback serves that one allocation.
+ * Every stream has its own cursor, in its own blocks. If its block has no room left, the stream gets another: one
+ * of its own free blocks, or one from the places that `order-of-tries.ts` describes. The resource grows by
+ * `initialBytes` for a stream's first block, then by `growthFactor` times its last; if the upstream does not have
+ * that much, by less and less, down to what the request needs; and if that fails, by the same after it has
+ * returned free blocks that are too small. If everything fails, the fallback serves that one allocation.
  */
 
 import {
@@ -55,12 +55,12 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
   /**
    * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least
    * 1. Nothing is taken before the first allocation.
-   * @defaultValue 2 MiB, the least that a CUDA driver maps for device memory
+   * @defaultValue 2 MiB, the smallest piece of device memory that a CUDA driver maps
    */
   readonly initialBytes?: number;
   /**
-   * The ratio of a stream's next block to its last, from 1 to 64. A request that needs more gets a
-   * block of its size.
+   * The ratio of the sizes of a stream's next block and its last, from 1 to 64. A larger request
+   * gets a block of its own size.
    * @defaultValue 2
    */
   readonly growthFactor?: number;
@@ -70,8 +70,8 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
    */
   readonly maximumBytes?: number;
   /**
-   * Serves an allocation that the maximum leaves no room for, or that the upstream has no memory
-   * for; must be on the same device.
+   * Serves allocations for which the maximum leaves no room, or the upstream has no memory; must be
+   * on the same device.
    * @defaultValue none: such an allocation throws an OutOfMemoryError
    */
   readonly fallback?: MemoryResource;
@@ -88,15 +88,14 @@ const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
 /** Statistics of a {@link MonotonicMemoryResource}. */
 export interface MonotonicStatistics extends StreamOrderedStatistics {
   /**
-   * Bytes behind the cursors: everything allocated and not rewound, freed or not, each allocation
-   * rounded up to 256 bytes.
+   * Bytes allocated and not rewound, freed or not; each allocation counts rounded up to 256 bytes.
    */
   readonly usedBytes: number;
   /** How often it was rewound or reset. */
   readonly rewinds: number;
   /** How many allocations the fallback served. */
   readonly fallbackAllocations: number;
-  /** The bytes of those that are live. */
+  /** The bytes of its live allocations. */
   readonly fallbackBytes: number;
 }
 
@@ -110,7 +109,7 @@ interface FallbackBlock {
   readonly remembered: number;
 }
 
-/** Refuses frees of the fallback's memory, so that the fallback cannot take it back. */
+/** Refuses to free the fallback's memory, so that the fallback cannot take it back. */
 interface FallbackGuard {
   readonly live: LiveAllocations<Stream>;
   readonly below: ReadonlySet<MemoryResource>;
@@ -163,8 +162,8 @@ export class MonotonicMark implements Disposable {
   }
 
   /**
-   * Whether the resource can be rewound to this mark. False after it is rewound to an earlier mark,
-   * reset, or disposed.
+   * Whether the resource can be rewound to this mark. False once it has been rewound to an earlier
+   * mark, reset, or disposed.
    */
   get isStanding(): boolean {
     return this.#isStanding;
@@ -182,50 +181,49 @@ export class MonotonicMark implements Disposable {
 }
 
 /**
- * Cuts allocations from large blocks, from one end to the other. Single frees cost nothing and give
- * nothing back; `mark` and `rewind` free everything allocated in between, on all streams, at once.
- * For scratch memory that is freed all together: the temporaries of one step, one frame, one layer.
+ * Cuts allocations from large blocks, from one end to the other. Single frees cost nothing and
+ * return nothing; `mark` and `rewind` free everything allocated in between, on all streams, in one
+ * call. Use it for scratch memory that is freed together: the temporaries of one step, one frame,
+ * one layer.
  *
  * Stream order: each stream allocates from its own blocks, so streams never wait for each other
  * while they have room. Memory that a rewind takes back counts as freed at that time on the stream
  * it was allocated on; that stream reuses it without an event. Blocks that the stream no longer
  * needs serve other streams by the rules of `deallocationEvents`, with one event for each stream
- * and rewind under `'eager'`; the block that the cursor returns to stays with its stream. Memory
- * may be freed on a different stream than it was allocated on: at the next rewind, the stream that
+ * and rewind under `'eager'`; the block that the cursor returns to stays with its stream. You may
+ * free memory on a different stream than it was allocated on: at the next rewind, the stream that
  * owns it waits for the freeing stream, by the event of the free or by one recorded then. This also
- * holds under `'off'`, unless the freeing stream answers that it is idle: the memory returns to a
- * busy stream, which cannot wait otherwise.
+ * applies under `'off'`, unless the freeing stream is found to be idle, because the owning stream
+ * may be busy and has no other way to wait.
  *
- * Streams created outside cistern whose end is not announced may be gone at a rewind. Under every
- * policy, their blocks are therefore held for them as under `'off'`; and a rewind waits for the
+ * Streams created outside cistern whose end is not announced may no longer exist at a rewind. So
+ * under every policy, their blocks are held for them as under `'off'`, and a rewind waits for the
  * device if one of their allocations was freed on another stream that is not known to be idle.
- * Otherwise only `'off'` waits on the host, before it runs out of memory.
+ * Otherwise the host waits only under `'off'`, before memory runs out.
  *
- * Single allocations are not remembered, so a double free, a wrong size or a pointer into an
- * allocation cannot be told from a correct free. Refused are pointers to memory that is not
- * allocated or that are not multiples of 256, and sizes that are 0 or extend beyond the allocated
+ * It does not remember single allocations, so it cannot tell a double free, a wrong size or a
+ * pointer into an allocation from a correct free. It refuses pointers that are not multiples of 256
+ * or point to memory that is not allocated, and sizes that are 0 or extend beyond the allocated
  * memory.
  *
  * Memory that a rewind takes back is first freed through the resources above, so that limits,
  * tracking and the like count it as freed; a {@link DeviceBuffer} in it is disposed. A pool, or any
- * other resource above that keeps memory, then gives its free blocks back; if a bare pointer is
+ * other resource above that keeps memory, then returns its free blocks; if a bare pointer is still
  * allocated there, the rewind is refused.
  *
- * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, ordered on
- * the stream that it was allocated on. A rewind waits for the device, once, if that stream has
- * ended, or may be gone because its end is not announced.
+ * The fallback's memory is freed by `deallocate`, as usual, or by a rewind, ordered on the stream
+ * that it was allocated on. A rewind waits for the device, once, if that stream has ended, or may
+ * no longer exist because its end is not announced.
  *
  * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
  * two. Allocating takes constant time within a block, and so does freeing, however many blocks are
  * in use.
  *
  * The upstream and the fallback must outlive this resource, and are not disposed with it. Disposing
- * it gives everything back, ordered on the legacy default stream after everything that was
- * allocated.
+ * it returns everything, ordered on the legacy default stream after all uses of the memory.
  *
- * The allocator of rapidsai/rmm#1995. RMM has no such resource. It is like
- * `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can be used
- * again.
+ * RMM has no counterpart; rapidsai/rmm#1995 asks for one. It is like
+ * `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can be reused.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -254,7 +252,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   readonly growthFactor: number;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
-  /** Serves allocations that there is no room for; undefined if not set. */
+  /** Serves allocations for which there is no room; undefined if not set. */
   readonly fallback: MemoryResource | undefined;
   declare readonly alternates?: readonly MemoryResource[];
   /** The policy passed to the fallback at a free, if this resource was given one. */
@@ -264,15 +262,18 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   /** The marks that stand, from the first to the last. */
   readonly #marks: MonotonicMark[] = [];
   readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
-  /** The same blocks, for a fallback that takes memory back: it must not while they are live. */
+  /**
+   * Guards the same blocks from a fallback that takes memory back, which must not happen while they
+   * are live.
+   */
   readonly #fallbackGuard: FallbackGuard | undefined;
   #markCount = 0;
   #rewinds = 0;
   #fallbackAllocations = 0;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback on
-   * another device.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a fallback on another
+   * device.
    */
   constructor(upstream: MemoryResource, options: MonotonicMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
@@ -315,10 +316,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   }
 
   /**
-   * Does nothing, except for memory of the fallback, and except for noting a free on a different
-   * stream than the allocation's. Freeing the null pointer does nothing.
-   * @throws LifetimeError for a pointer that is detectably not a live allocation, see the class;
-   * the state is unchanged.
+   * Frees memory of the fallback, and notes a free on a different stream than the allocation's;
+   * otherwise does nothing. Freeing the null pointer does nothing.
+   * @throws LifetimeError for a pointer or size that is detectably wrong (see the class); the state
+   * is unchanged.
    */
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
@@ -329,9 +330,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   }
 
   /**
-   * Returns a point to rewind to, for the memory of all streams. Marks nest: a rewind to one takes
-   * back those after it. While nothing is allocated in between, repeated calls return the same
-   * mark.
+   * Returns a point to rewind to, for the memory of all streams. Marks nest: a rewind to one ends
+   * the marks after it. If nothing was allocated in between, a second call returns the same mark.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
    */
   mark(): MonotonicMark {
@@ -351,8 +351,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
    * is unchanged.
    * @throws ArgumentTypeError, ArgumentRangeError if `mark` is not a mark of this resource.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) also if a resource above that keeps memory,
-   * such as a pool, holds some of it with a live allocation that only the program can free; nothing
-   * is rewound then.
+   * such as a pool, holds some of the memory with a live allocation that only the program can free;
+   * nothing is then rewound.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
    * @throws DriverError if an event cannot be recorded or waited for, or a buffer cannot be freed:
    * nothing is rewound then, and the rewind can be tried again; or an error of the fallback at a
@@ -367,8 +367,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   }
 
   /**
-   * Frees everything that was allocated, and keeps the blocks, which can then serve every stream.
-   * No mark stands afterwards.
+   * Frees everything that was allocated, and keeps the blocks, which all streams can then use. Ends
+   * all marks.
    * @throws as `rewind`
    */
   reset(): void {
@@ -376,10 +376,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   }
 
   /**
-   * Frees everything that was allocated, and gives all blocks back to the upstream, ordered on
-   * `stream`, which first waits for the streams that used them. No mark stands afterwards; the
-   * resource can still be used.
-   * @returns the bytes given back
+   * Frees everything that was allocated, and returns all blocks to the upstream, ordered on
+   * `stream`, which first waits for the streams that used them. Ends all marks; you can still use
+   * the resource.
+   * @returns the bytes returned to the upstream
    * @throws as `rewind`; and as `trim`, after everything is rewound and the fallback's memory is
    * freed: blocks that the upstream refused stay here, free.
    */
@@ -426,7 +426,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   /** @internal */
   override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
-    // If the stream may be gone at a rewind, no event can be recorded on it then.
+    // If the stream may no longer exist at a rewind, no event can be recorded on it then.
     const lane = stream.identity.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
     this.#chain = this.index.chainOf(lane.number);
   }
@@ -443,7 +443,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     return take() || this.#hasRoom(least, stream) || (this.keeper.makeWay(least, maximumBytes, stream) && take());
   }
 
-  /** Whether other streams have a free block, or one of which nothing is used. */
+  /** Whether other streams have a free block, or a block without allocations. */
   #hasRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.index.stepsOutOfUnusedBlocks(), 'allocate');
     const { number } = this.lane;
@@ -481,7 +481,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
 
   #allocateInNextBlock(bytes: number, rounded: number, stream: Stream, alignment: number): DevicePointer {
     const chain = this.#chain;
-    // If a block is too small for the first request, it would only be in the way of later ones.
+    // A block that is too small for the first request would only obstruct later ones.
     this.#stepBack(() => this.index.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
     let start = this.index.cut(bytes, alignment, this.lane.number);
     if (start === none) start = this.miss(bytes, stream, alignment);
@@ -533,8 +533,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
       return;
     }
     const asked = fence ?? this.deallocationEvents;
-    // The memory goes back to the stream that it was allocated on. That stream's own work needs no
-    // event: the caller's covers the rest.
+    // The memory is returned to the stream that it was allocated on. That stream's own work needs
+    // no event, and the caller's event covers the rest.
     const owner = stream.identity.serial;
     chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);
   }
@@ -629,8 +629,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   }
 
   /**
-   * Whether the host must wait, because the chain's stream may be gone and so cannot be made to
-   * wait.
+   * Whether the host must wait, because the chain's stream may no longer exist and so cannot wait
+   * itself.
    */
   #mustWait({ lane, awaited }: BumpChain): boolean {
     if (awaited.size === 0 || this.ordering.lane(lane).identity?.announcesEnd !== false) return false;
@@ -668,7 +668,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
       try {
         let { stream } = block;
         if (stream.isDisposed || !stream.identity.announcesEnd) {
-          // One wait covers all: no later work may use the memory.
+          // One wait covers all, because no later work may use the memory.
           if (!hasWaited) this.keeper.synchronizeDevice();
           hasWaited = true;
           stream = Stream.legacyDefault(this.device);
@@ -682,7 +682,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     });
   }
 
-  /** Whether everything that was allocated since a mark is gone again. */
+  /** Whether everything that was allocated since a mark has been rewound and freed. */
   #isAt({ positions, fallbackAllocations }: MonotonicMark): boolean {
     return this.index.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
   }
@@ -698,12 +698,12 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
 export const monotonicKind = defineAdaptor({
   name: 'monotonic',
   role: 'pooling',
-  summary: 'cuts allocations from large blocks, from one end to the other; single frees give nothing back',
+  summary: 'cuts allocations from large blocks, from one end to the other; single frees return nothing',
   options: {
-    initialBytes: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
+    initialBytes: { type: 'size', summary: 'the size of the first block of each stream, taken when needed', default: '2MiB' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     growthFactor: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
-    fallback: { type: 'resource', summary: 'serves requests that there is no room for', default: 'none' },
+    fallback: { type: 'resource', summary: 'serves requests for which there is no room', default: 'none' },
   },
   maximum: 'maximumBytes',
   example: 'monotonic(cuda, initialBytes=128KiB, maximumBytes=64MiB)',

@@ -17,7 +17,7 @@
  *               9  search          blocks that the index passed over               nobody
  *              10  error           out of memory
  *
- * A resource composes its tries: it says how it grows (6) and what its error is (10), and whether it
+ * A resource composes its tries: it defines how it grows (6) and its error (10), and whether it
  * merges (4) and searches (9). Only the arena has its own way to take others' memory (2).
  *
  * | resource | 2 | 4 | 6 | 9 |
@@ -28,15 +28,15 @@
  * | caching | a block of the same size | no | a block; free blocks of other sizes go back if that helps | no |
  * | monotonic | a block that is large enough | no | a block, or less; unused blocks of streams first | no |
  *
- * A `PlannedMemoryResource` has no tries: what its plan does not serve comes from its fallback.
+ * A `PlannedMemoryResource` has no tries: its fallback serves what its plan does not.
  *
- * Under `'eager'` and `'deferred'` nothing is held for a stream, unless its owner may destroy it
- * unannounced, or a free asked for it: steps 3, 5, 7 and 8 then find nobody.
+ * Under `'eager'` and `'deferred'`, no memory is held for a stream, unless its owner may destroy it
+ * unannounced, or a free requested it. Then steps 3, 5, 7 and 8 find no streams.
  *
- * Why did this allocation wait? The stream waits in `reuse` and in `StreamOrdering.joinNext`, both for
- * `StreamLane.order`, and in an arena also if it takes from the global arena. The host waits in step 8, for
- * what `StreamOrdering.synchronizeHeld` finds; and in step 6 if the upstream waits, or if a monotonic
- * resource takes blocks back from a stream that may be gone.
+ * Why did an allocation wait? The stream waits in `reuse` and in `StreamOrdering.joinNext`, both through
+ * `StreamLane.order`, and in an arena also if it takes memory from the global arena. The host waits in step
+ * 8, for the streams that `StreamOrdering.synchronizeHeld` finds; and in step 6 if the upstream waits, or
+ * if a monotonic resource takes back blocks of a stream that may no longer exist.
  *
  * What you need not know: how the index finds a block (`suballocation/free-space-index.ts`), how
  * upstream blocks are counted (`upstream-blocks.ts`), and what happens at a trim and at the end
@@ -44,7 +44,8 @@
  * `stream-ordering/stream-lane.ts`: what a stream waits for.
  *
  * Foreign code may run wherever the upstream is called or the host waits. It may use this very
- * resource, end the stream or dispose everything; each such place calls `enter`, which looks again.
+ * resource, end the stream or dispose everything; so each such place then calls `enter`, which
+ * checks again.
  */
 import type { OutOfMemoryError } from '../../basics/errors.js';
 import type { Stream } from '../../driver/streams/stream.js';
@@ -63,7 +64,7 @@ export interface CutMemory extends KeptMemory {
 /** A try: returns an address, or -1. */
 type Try = (bytes: number, stream: Stream, alignment: number) => number;
 
-/** What differs from resource to resource. A try that is left out finds nothing. */
+/** The differences between resources. A step that is left out finds nothing. */
 export interface Strategy {
   /**
    * Step 2.
@@ -73,8 +74,8 @@ export interface Strategy {
   /** Step 4. */
   readonly merges?: boolean;
   /**
-   * Step 6: makes room for a request, usually with a block of the upstream. Returns whether the
-   * stream's lane, or what it can take from others, may now serve the request.
+   * Step 6: makes room for a request, usually with a block from the upstream. Returns whether the
+   * stream's lane, or memory that it can take from others, may now serve the request.
    */
   readonly grow: (bytes: number, stream: Stream, alignment: number, round: number) => boolean;
   /** Step 9: too slow for general use. */
@@ -98,7 +99,7 @@ export class Tries {
 
   /**
    * Finds a block for a stream whose own lane has none.
-   * @throws the error of step 10; what the upstream throws, if it is not out of memory
+   * @throws the error of step 10; also any other error of the upstream
    */
   find(bytes: number, stream: Stream, alignment: number): DevicePointer {
     const { ordering } = this.#keeper;
@@ -107,7 +108,7 @@ export class Tries {
       const { releases } = this.#keeper;
       const address = this.#withoutTheHost(bytes, stream, alignment, round);
       if (address !== none) return address;
-      // If something went back to the upstream, it may serve this now.
+      // If memory was returned to the upstream, the upstream may now serve this.
       if (this.#keeper.releases === releases && !ordering.queryAllHeld(stream)) {
         const synchronized = this.#keeper.synchronizeHeld(stream);
         if (synchronized === 0) break;
@@ -128,10 +129,10 @@ export class Tries {
     held.refusal = undefined;
     let address = this.#ownSecond(bytes, stream, alignment);
     if (address === none) address = this.#others(bytes, stream, alignment);
-    // Before any merging, which would leave the streams that lose their memory with nothing to take.
+    // Before any merging, which would leave the other streams without memory of their own.
     if (address === none && ordering.queryHeld(stream)) address = this.#others(bytes, stream, alignment);
     if (address === none) address = this.#merge(bytes, stream, alignment);
-    // Merging comes to lanes that were known to be idle once, and have to be asked again.
+    // Merging also finds lanes that were known to be idle once, and must be queried again.
     if (address === none && ordering.queryHeld(stream)) address = this.#othersOrMerge(bytes, stream, alignment);
     if (address === none && this.#strategy.grow(bytes, stream, alignment, round)) {
       address = this.#own(bytes, stream, alignment);
@@ -141,7 +142,7 @@ export class Tries {
     return address;
   }
 
-  /** The lane that missed at first. */
+  /** The lane that had no block at first. */
   #own(bytes: number, stream: Stream, alignment: number): number {
     return this.#cut(this.#keeper.ordering.ownLaneOf(stream).number, bytes, stream, alignment);
   }
@@ -169,7 +170,10 @@ export class Tries {
     return none;
   }
 
-  /** Takes a block from a lane of others, if one fits. The stream waits for what was queued before it was freed. */
+  /**
+   * Takes a block from a lane of others, if one fits. The stream waits for the work that was queued before the
+   * block was freed.
+   */
   reuse(other: number, bytes: number, stream: Stream, alignment: number): number {
     const address = this.#cut(other, bytes, stream, alignment);
     if (address === none) return none;

@@ -1,22 +1,22 @@
 /**
- * A pool that serves any size from large blocks of its upstream. Where memory comes from, try by try:
- * `order-of-tries.ts`. What is the pool's own:
+ * A pool that serves any size from large blocks of its upstream. `order-of-tries.ts` describes where
+ * memory comes from, step by step. Only the pool does this:
  *
  *  - it merges: if no single block fits, all of another stream's free memory joins the stream's own,
  *    stream by stream;
  *  - it grows by as much as it already holds, so that it doubles, or by half of what its maximum leaves;
- *    if the upstream does not have that much, by less and less, down to what is needed; and by the same,
- *    after blocks that are entirely free went back to the upstream;
- *  - at last it takes a block that the index passed over, since that looks at only a few of each size
- *    class.
+ *    if the upstream does not have that much, by less and less, down to what the request needs; and if
+ *    that fails, by the same after it has returned blocks that are entirely free to the upstream;
+ *  - finally it takes a block that the index passed over, because the index examines only a few of
+ *    each size class.
  *
- * Over an upstream that grows in place (`GrowingMemoryResource`), it takes what is missing after the
- * free memory at the end, in whole pages; blocks coalesce across what came at different times, and any
- * pages that are entirely free can go back.
+ * Over an upstream that grows in place (`GrowingMemoryResource`), it takes only the pages that the
+ * free memory at the end lacks. Blocks coalesce across pages that were taken at different times, and
+ * any pages that are entirely free can be returned.
  *
- * A program that frees and allocates a few small sizes again and again is served from lists of them,
- * in which up to 16 blocks wait without being coalesced. The index finds out by itself whether that
- * pays (`assembly/quick-lists.ts`).
+ * If a program repeatedly frees and allocates a few small sizes, it is served from lists of up to 16
+ * blocks that are not coalesced. The index itself finds out whether that pays
+ * (`assembly/quick-lists.ts`).
  *
  * Taking one block takes constant time for a given number of streams. Merging costs as much as the
  * blocks that it moves, each of which became free by one `deallocate`. The last search is linear.
@@ -42,8 +42,8 @@ const nothing = new Float64Array();
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Bytes taken from the upstream at once, rounded up to a multiple of 256; less than 512 GiB, like
-   * every block of the upstream.
+   * Bytes that the pool takes from its upstream when it is constructed, rounded up to a multiple of
+   * 256; less than 512 GiB, like every block of the upstream.
    * @defaultValue 0
    */
   readonly initialBytes?: number;
@@ -70,22 +70,22 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  * A coalescing pool that cuts allocations from large blocks, which it takes from its upstream as
  * needed.
  *
- * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules
- * of `deallocationEvents`. Allocating never waits on the host, except if the upstream does, and
- * under `'off'` before it runs out of memory. Every allocation is rounded up to a multiple of 256
- * bytes, and its alignment can be any power of two. Allocating and freeing take constant time,
- * however many blocks are live or free.
+ * Stream order: memory freed on a stream can be reused immediately on that stream, and on other
+ * streams by the rules of `deallocationEvents`. Allocating makes the host wait only if the upstream
+ * does, and under `'off'` before it runs out of memory. Every allocation is rounded up to a
+ * multiple of 256 bytes, and its alignment can be any power of two. Allocating and freeing take
+ * constant time, however many blocks are live or free.
  *
- * The upstream must outlive the pool, and is not disposed with it. Disposing the pool gives
- * everything back to the upstream, ordered on the legacy default stream after every free.
+ * The upstream must outlive the pool, and is not disposed with it. Disposing the pool returns
+ * everything to the upstream, ordered on the legacy default stream after every free.
  *
  * Over a resource that grows in place ({@link VirtualMemoryResource}), the pool needs no initial size:
- * it takes whole pages as they are missing, never fragments across what it took at different times,
- * and gives back any page that is free.
+ * it takes whole pages as it needs them, does not fragment between pages that it took at different
+ * times, and can return any free page.
  *
  * Counterpart of `rmm::mr::pool_memory_resource`. Unlike in RMM's, the cost does not grow with
- * fragmentation, entirely free blocks can be given back ({@link PoolMemoryResource.trim}), and
- * events need not be recorded at every free.
+ * fragmentation, entirely free blocks can be returned ({@link PoolMemoryResource.trim}), and events
+ * need not be recorded at every free.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -101,7 +101,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   protected readonly tries = new Tries(this.keeper, this.index, {
     merges: true,
     grow: (bytes, stream, alignment, round) => this.#grow(bytes, stream, alignment, round),
-    // All free memory that is available is in the stream's merging lane by then.
+    // By then, all available free memory is in the stream's merging lane.
     search: (bytes, stream, alignment) =>
       this.index.search(bytes, alignment, this.ordering.mergingLaneOf(stream).number, stream.identity.serial),
     outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
@@ -109,11 +109,11 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   readonly #maximumBytes: number;
   /** The initial block, until it is like any other. */
   #initial: InitialBlock | undefined;
-  /** The bytes of a page, if the upstream grows in place and takes any pages back. */
+  /** The bytes of a page, if the upstream grows in place and can free any pages. */
   readonly #pageBytes: number | undefined;
   /**
-   * Whether the pages that could be given back were too few for the current request: taking some of
-   * them again would not help, and could go on for ever.
+   * Whether returning all free pages left too few for the current request. Taking some of them
+   * again would not help, and could repeat endlessly.
    */
   #isCramped = false;
 
@@ -143,7 +143,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
       this.keeper.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
       this.#initial = new InitialBlock(this.index, this.lane);
-      // The first stream may be this one: its first call must notice.
+      // This may have been the first stream: its first call must notice that.
       this.lastStream = noStream;
     }
   }
@@ -154,11 +154,11 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   }
 
   /**
-   * Allocates so many bytes for each size, in order, as `allocate` does; all of them, or none. What the stream's own
-   * free memory serves is one call of the index for all.
+   * Allocates a block for each size, in order, as `allocate` does: all of them, or none. The stream's own free
+   * memory serves them with a single call of the index.
    * @param sizes up to 2^20 sizes in bytes
-   * @returns the pointers, in the places of their sizes; 0 for zero bytes
-   * @throws what `allocate` throws
+   * @returns the pointers, in the order of the sizes; 0 for zero bytes
+   * @throws the errors of `allocate`
    * @example
    * ```ts
    * using pool = new PoolMemoryResource(new CudaMemoryResource());
@@ -175,7 +175,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     return first.length === sizes.length ? first : this.#allocateRest(sizes, first, stream);
   }
 
-  /** What the index has not allocated, one after the other. */
+  /** Allocates the rest, which the index could not serve, one by one. */
   #allocateRest(sizes: Float64Array, first: Float64Array, stream: Stream): Float64Array {
     const pointers = new Float64Array(sizes.length);
     pointers.set(first);
@@ -191,9 +191,9 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   }
 
   /**
-   * Frees many allocations, as `deallocate` does without a fence; all of them, or none.
-   * @param sizes the bytes of each, as they were asked for
-   * @throws what `deallocate` throws; also for a pointer that comes twice
+   * Frees many allocations, as `deallocate` does without a fence: all of them, or none.
+   * @param sizes the requested bytes of each
+   * @throws the errors of `deallocate`; LifetimeError also if a pointer occurs twice.
    */
   deallocateMany(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
     assertManyPairs(pointers, sizes);
@@ -220,7 +220,10 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     this.keeper.refuseFree(pointer, bytes);
   }
 
-  /** Frees what was allocated before the rest was refused. Nothing was queued that uses it but waits. */
+  /**
+   * Frees the blocks that were allocated before the rest failed. Only waits were queued on them, no
+   * uses.
+   */
   #undo(pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
     if (isIntercepted(this)) {
       deallocateEach(this, pointers, sizes, stream);
@@ -237,7 +240,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     super.enter(stream, operation);
     const initial = this.#initial;
     if (initial === undefined) return;
-    // If it cannot be handed over now, it is a block like any other.
+    // If the stream cannot take it over now, it is treated like any other block.
     this.#initial = undefined;
     if (initial.isKeptFor(this.lane, stream, this.deallocationEvents)) this.#initial = initial;
   }
@@ -250,7 +253,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     return this.#growAtEnd(least, this.#pageBytes, stream);
   }
 
-  /** Takes a block of at least `least` bytes, after free blocks went back if that is necessary. */
+  /** Takes a block of at least `least` bytes, if necessary after returning free blocks. */
   #growWithin(least: number, isExact: boolean, stream: Stream): boolean {
     const take = () => {
       const left = this.#maximumBytes - this.keeper.held.claimedBytes;
@@ -271,9 +274,9 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   }
 
   /**
-   * Takes the pages that are missing after the free memory at the end. If they come elsewhere, in
-   * addresses that were given back, or if the maximum leaves too few, takes enough for the whole
-   * request, after free pages went back.
+   * Takes the pages that the free memory at the end lacks for the request. If the new pages are
+   * elsewhere, at addresses that were returned before, or if the maximum leaves too few, takes
+   * enough for the whole request, after returning free pages.
    */
   #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
     const { ordering, held } = this.keeper;
@@ -286,8 +289,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   }
 
   /**
-   * Whether there is room for a request in what came from the upstream, together with the free memory
-   * before it.
+   * Whether the new pages, together with the free memory before them, have room for a request.
    */
   #hasRoomAfterGrowth(least: number, stream: Stream): boolean {
     const { ordering } = this.keeper;
@@ -298,11 +300,11 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
 }
 
 /**
- * The block that a pool takes when it is constructed, in a lane that is idle: nothing is queued that
- * uses it. The first stream takes it over, so that it can coalesce with what that stream frees.
+ * The block that a pool takes when it is constructed, in an idle lane, because no queued work uses
+ * it. The first stream takes it over, so that it can coalesce with memory that this stream frees.
  *
- * Under `'off'` it stays where every stream can take a part of it. While one stream alone has come, that
- * one takes from it without leaving the index.
+ * Under `'off'`, it stays in a lane from which every stream can take parts. While the pool has only one
+ * stream, that stream takes from it without leaving the index.
  */
 class InitialBlock {
   readonly #index: FreeSpaceIndex;
@@ -315,7 +317,10 @@ class InitialBlock {
     this.#lane = lane;
   }
 
-  /** A stream comes. Returns whether the block is still to be treated apart. */
+  /**
+   * Called when a stream first uses the pool. Returns whether the block must still be treated
+   * separately.
+   */
   isKeptFor(lane: StreamLane, stream: Stream, deallocationEvents: DeallocationEvents): boolean {
     if (deallocationEvents !== 'off') {
       this.#handOver(lane, stream);
@@ -347,7 +352,7 @@ export const poolKind = defineAdaptor({
   role: 'pooling',
   summary: 'cuts allocations from large blocks, and keeps freed memory',
   options: {
-    initialBytes: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
+    initialBytes: { type: 'size', summary: 'taken from the upstream at the start', default: '0' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
   maximum: 'maximumBytes',

@@ -28,15 +28,15 @@ type CutFromLarger<Index> = Index & FreeSpaceIndex;
 export const maximumBlockBytes = maximumUnits * unitBytes;
 
 /**
- * The common part of the resources that keep freed memory: their public members, and the calls that
- * must be fast. What a hit does is here; where else memory comes from is in `order-of-tries.ts`.
+ * The base of the resources that keep freed memory: their public members, and the calls that must
+ * be fast. This class serves hits; `order-of-tries.ts` describes where else memory comes from.
  *
  * A resource over a free-space index cuts allocations from larger blocks: every allocation is rounded
  * up to a multiple of 256 bytes, its alignment can be any power of two, and allocating and freeing
- * take constant time, however many blocks are live or free. A resource over another index has an
- * `allocate` and a `deallocate` of its own.
+ * take constant time, however many blocks are live or free. A resource over another index overrides
+ * `allocate` and `deallocate`.
  *
- * Disposing gives everything back to the upstream, ordered on the legacy default stream after every
+ * Disposing it returns everything to the upstream, ordered on the legacy default stream after every
  * free. The upstream must outlive the resource, and is not disposed with it.
  */
 export abstract class StreamOrderedMemoryResource<Index extends CutMemory = FreeSpaceIndex> implements KeepingResource {
@@ -51,10 +51,13 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   protected readonly index: Index;
   protected readonly keeper: Keeper;
   protected readonly ordering: StreamOrdering;
-  /** Where memory comes from that the stream's own lane does not have. */
+  /** Where memory comes from if the stream's own lane has none. */
   protected abstract readonly tries: Tries;
 
-  /** @param index what allocations are taken from; by default, blocks are cut from larger ones */
+  /**
+   * @param index the index that allocations are taken from; by default, one that cuts blocks from
+   * larger ones
+   */
   protected constructor(upstream: MemoryResource, deallocationEvents: DeallocationEvents, index?: Index) {
     assertMemoryResource(upstream, 'upstream');
     this.upstream = upstream;
@@ -96,11 +99,12 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
       return;
     }
     const { lane } = this;
-    // Compared, as V8 otherwise tests for all values that count as false.
+    // The comparison is explicit because V8 would otherwise test for every value that counts as
+    // false.
     const isRecorded = lane.recordsFrees === true;
-    // The event comes first: a refused one leaves the memory allocated. If the free is refused, the
-    // event does no harm, since it covers the same memory as the one before. Then one call of the
-    // index frees, and nothing after it can fail.
+    // Records the event first, so that the memory stays allocated if the event is refused. If the
+    // free is refused, the event does no harm, because it covers the same memory as the one before.
+    // Then one call of the index frees, and nothing after it can fail.
     if (isRecorded) lane.record();
     if (!(this.index as CutFromLarger<Index>).freeAt(pointer, small, lane.number)) this.keeper.refuseFree(pointer, bytes);
     else if (isRecorded) lane.freeCovered();
@@ -124,11 +128,11 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   }
 
   /**
-   * Gives blocks of the upstream that are entirely free back to it, ordered on `stream`, which
-   * first waits for everything freed on other streams; all free memory belongs to `stream`
-   * afterwards. Waits on the host only if the upstream does, or if memory is held for a stream that
-   * may be gone because its end is not announced.
-   * @returns the bytes given back
+   * Returns blocks that are entirely free to the upstream, ordered on `stream`, which first waits
+   * for everything freed on other streams; afterwards, all free memory belongs to `stream`. The
+   * host waits only if the upstream makes it wait, or if memory is held for a stream that may no
+   * longer exist because its end is not announced.
+   * @returns the bytes returned to the upstream
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     return this.keeper.trim(stream, options);
@@ -143,20 +147,20 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   }
 
   /**
-   * For tests: throws if the data structures contradict each other. Linear in the number of blocks.
+   * For tests: throws if the data structures are inconsistent. Linear in the number of blocks.
    */
   validate(): void {
     this.keeper.validate();
   }
 
   /**
-   * Gives everything back to the upstream, including memory that is still allocated; buffers in it
-   * are disposed first. Memory still allocated goes back after everything that is queued now on
-   * those streams of the device that this environment knows. A second call does nothing, unless the
-   * upstream refused something the first time: then that is tried again.
-   * @throws the error of a buffer's free, if the buffer still has its memory: this is not disposed
-   * then, and can be disposed again; other buffers in it are disposed. Otherwise the upstream's
-   * first error, after everything was tried.
+   * Returns everything to the upstream, even memory that is still allocated; buffers in it are
+   * disposed first. Memory that is still allocated is returned after everything that is now queued
+   * on the streams of the device that this environment knows. A second call does nothing, except
+   * retry what the upstream refused.
+   * @throws the error of a buffer's free, if the buffer still has its memory: then the other
+   * buffers are disposed, but this resource is not, and you can repeat the call. Otherwise the
+   * upstream's first error, after everything was tried.
    */
   [Symbol.dispose](): void {
     this.keeper.dispose();
@@ -172,7 +176,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
     return this.keeper.held.isTaking;
   }
 
-  /** @internal Whether a block of the upstream that this holds begins at an address. */
+  /** @internal Whether one of its blocks of the upstream begins at an address. */
   hasUpstreamBlockAt(pointer: DevicePointer): boolean {
     return this.keeper.held.hasBlockAt(pointer);
   }
@@ -183,7 +187,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   }
 
   /**
-   * @internal Checks everything that can change only if the stream differs from the last call's. Sets
+   * @internal Makes the checks that can fail only if the stream differs from the last call's. Sets
    * `lane`.
    */
   enter(stream: Stream, operation: string): void {
@@ -215,7 +219,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
     return this.tries.find(bytes, stream, alignment);
   }
 
-  /** With a fence, of 2 GiB and more, and of what is no pointer or no size. */
+  /** Frees with a fence, of 2 GiB and more, and of invalid pointers or sizes. */
   #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     assertPointer(pointer);
     assertBytes(bytes);

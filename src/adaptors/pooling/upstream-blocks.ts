@@ -1,5 +1,6 @@
 /**
- * What a resource holds of its upstream: the blocks, their bytes, and what the upstream refused.
+ * The memory that a resource holds of its upstream: the blocks, their bytes, and the requests that
+ * the upstream refused.
  *
  *     upstream ── allocate ──► blocks ── deallocate ──► upstream
  *                                │
@@ -7,8 +8,8 @@
  *                                ├── late    to be used, or given back, when the device is idle
  *                                └── left    to be given back: the resource is disposed
  *
- * Calls of the upstream run foreign code, which may use or dispose the resource: the counts here
- * are right before and after each such call.
+ * Calls of the upstream run foreign code, which may use or dispose the resource. So the counts here
+ * are correct before and after each such call.
  */
 
 import { attemptEach, type OutOfMemoryError, throwFirst } from '../../basics/errors.js';
@@ -55,12 +56,12 @@ export class UpstreamBlocks {
   #observers: readonly GrowthObserver[] = [];
   #reservedBytes = 0;
   #peakReservedBytes = 0;
-  /** Bytes that the upstream is being asked for, and bytes that are being given back to it. */
+  /** Bytes that are being requested from the upstream, and bytes that are being returned to it. */
   #arrivingBytes = 0;
   #leavingBytes = 0;
   /**
-   * The smallest size that the upstream recently refused. Grows with what goes back there, and is
-   * reset when other users must have freed memory.
+   * The smallest size that the upstream recently refused. Grows with memory that is returned to it,
+   * and is reset when other users must have freed memory.
    */
   #refusedBytes = Number.POSITIVE_INFINITY;
   #growths = 0;
@@ -100,7 +101,8 @@ export class UpstreamBlocks {
 
   /**
    * Takes a block from the upstream. The caller keeps it, or passes it to `addLate`.
-   * @throws FaultyResourceError if the upstream returns anything but memory that is not yet held here.
+   * @throws FaultyResourceError if the upstream returns something other than memory that is not held
+   * here yet.
    */
   allocate(bytes: number, stream: Stream): DevicePointer {
     this.#arrivingBytes += bytes;
@@ -112,7 +114,7 @@ export class UpstreamBlocks {
     } finally {
       this.#arrivingBytes -= bytes;
     }
-    // Other users must have given memory back.
+    // Other users must have returned memory.
     if (bytes >= this.#refusedBytes) this.#refusedBytes = Number.POSITIVE_INFINITY;
     this.#growths++;
     this.#reservedBytes += bytes;
@@ -123,8 +125,8 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Returns what a resource, by default the upstream, returned from `allocate`, if it is memory outside
-   * of every block.
+   * Returns a pointer that `allocate` of a resource, by default the upstream, returned, if its memory
+   * is outside every block.
    * @throws FaultyResourceError otherwise.
    */
   servedOutside(pointer: DevicePointer, bytes: number, stream: Stream, by = this.#upstream): DevicePointer {
@@ -135,8 +137,8 @@ export class UpstreamBlocks {
   }
 
   /**
-   * The same for memory that passes through, at less cost: notices an overlap only if it begins where a
-   * block does.
+   * The same for memory that passes through, at a lower cost: detects an overlap only if it begins
+   * where a block does.
    */
   servedElsewhere(pointer: DevicePointer, bytes: number, stream: Stream, by = this.#upstream): DevicePointer {
     const address = servedPointer(pointer, by, bytes, stream);
@@ -146,8 +148,8 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Gives a block back to the upstream; or a range of adjacent ones, if the upstream is one that
-   * grows. If that is refused, the caller still has the range.
+   * Returns a block to the upstream, or a range of adjacent ones if the upstream grows in place. If
+   * the upstream refuses, the caller still has the range.
    */
   deallocate({ address, bytes }: Segment, stream: Stream): void {
     if (this.#blocks.get(address)?.bytes !== bytes) this.#makeBlock({ address, bytes }, stream);
@@ -169,7 +171,7 @@ export class UpstreamBlocks {
     this.#refusedBytes += bytes;
   }
 
-  /** Notes that the upstream did not have this many bytes. */
+  /** Records that the upstream did not have this many bytes. */
   refuse(bytes: number, refusal: OutOfMemoryError): void {
     this.refusal = refusal;
     this.#refusedBytes = Math.min(this.#refusedBytes, bytes);
@@ -181,8 +183,7 @@ export class UpstreamBlocks {
   }
 
   /**
-   * The upstream served less than it had recently refused: the next request may try twice as much
-   * again.
+   * Lets the next request try twice as much, because the upstream has served one.
    */
   doubleRefused(): void {
     this.#refusedBytes *= 2;
@@ -194,7 +195,7 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Whether an address lies in a block that came before the allocation remembered with a number.
+   * Whether an address is in a block that was taken before the allocation remembered with a number.
    */
   hadBefore(pointer: DevicePointer, number: number): boolean {
     const block = this.#segments.find(pointer);
@@ -230,8 +231,8 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Notes blocks to be given back, because the resource is disposed. `isInUse`: any stream may be
-   * using them.
+   * Adds blocks that must be returned, because the resource is disposed. `isInUse`: any stream may
+   * be using them.
    */
   leave(blocks: readonly Segment[], isInUse = false): void {
     this.#left = [...this.#left, ...blocks];
@@ -239,7 +240,7 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Gives the blocks back that are left.
+   * Returns the blocks that are left.
    * @throws the upstream's first error, after everything was tried; blocks that it refused are
    * still left.
    */
@@ -284,7 +285,7 @@ export class UpstreamBlocks {
     this.observe(remembering, stream);
   }
 
-  /** Makes one block of a range that covers other blocks, or parts of them. */
+  /** Turns a range that covers other blocks, or parts of them, into one block. */
   #makeBlock(range: Segment, stream: Stream): void {
     const end = range.address + range.bytes;
     let remembered = 0;
@@ -318,9 +319,9 @@ export class UpstreamBlocks {
 }
 
 /**
- * Makes a stream wait for all other streams of a device. For a stream that has ended, no event
- * can be recorded, and one whose end is not announced may be gone: then the host waits for the
- * device.
+ * Makes a stream wait for all other streams of a device. If one has ended, or may no longer exist
+ * because its end is not announced, no event can be recorded on it, and the host waits for the
+ * device instead.
  */
 function followEveryStream(stream: Stream, device: Device): void {
   const others = StreamIdentity.ofDevice(device.index).filter((identity) => identity !== stream.identity);
