@@ -9,7 +9,8 @@ import { formatTable } from '../support/table.mjs';
  * @typedef {object} ServingRow
  * @property {string} trace
  * @property {number} share the device over the peak of all requests that run at once
- * @property {'retries' | 'admission' | 'returns' | 'spill'} mode
+ * @property {'retries' | 'admission' | 'returns' | 'spill' | 'spill by cost' | 'claims'} mode
+ * @property {number} factor of the device that claims may be, in the model of these
  * @property {number} margin the share of the device that is not promised, since a pool cannot use it for every request
  * @property {number} failed requests
  * @property {number} repeated attempts that found no memory
@@ -37,6 +38,8 @@ const steps = 0.05;
 const most = 0.3;
 /** Sizes are divided by this where buffers leave, since their contents are copied. */
 const spillScale = 16;
+/** How much of the device may be claimed, in the model of waits at each allocation. */
+const factors = [1, 1.25, 1.5, 2, 3];
 
 /** @param {Context} context @returns {Promise<ServingRow[]>} */
 export async function run(context) {
@@ -51,7 +54,7 @@ export async function run(context) {
       const serve = async (mode, margin, scale = 1) => {
         context.progress(`${trace.name}, ${share}, ${mode}, ${margin}`);
         const given = { ...common, mode, bytes: Math.ceil(bytes / scale), margin, scale };
-        const row = { trace: trace.name, share, mode, margin, bytes: given.bytes, ...(await runSubject('serving', given)) };
+        const row = { trace: trace.name, share, mode, margin, factor: 1, bytes: given.bytes, ...(await runSubject('serving', given)) };
         return /** @type {ServingRow} */ (row);
       };
       rows.push(await serve('retries', 0));
@@ -59,6 +62,7 @@ export async function run(context) {
         ['admission', 1],
         ['returns', 1],
         ['spill', spillScale],
+        ['spill by cost', spillScale],
       ])) {
         let row = await serve(mode, 0, scale);
         rows.push(row);
@@ -66,10 +70,24 @@ export async function run(context) {
         for (let margin = steps; row.failed > 0 && margin <= most; margin += steps) row = await serve(mode, margin, scale);
         if (row !== rows.at(-1)) rows.push(row);
       }
+      for (const factor of factors) {
+        const given = { ...common, bytes, factor };
+        rows.push({ trace: trace.name, share, mode: 'claims', margin: 0, bytes, factor, ...(await runSubject('claims', given)) });
+      }
     }
   }
   return rows;
 }
+
+/** @type {Record<ServingRow['mode'], (row: ServingRow) => string>} */
+const modes = {
+  retries: () => 'tries again',
+  admission: () => 'waits',
+  returns: () => 'waits, and returns\nwhat it will not need',
+  spill: () => 'makes others leave,\nleast recently used',
+  'spill by cost': () => 'makes others leave,\nby cost of return',
+  claims: ({ factor }) => `model: waits at each\nallocation, claims x ${factor}`,
+};
 
 /** @param {ServingRow[]} rows */
 export function format(rows) {
@@ -93,9 +111,7 @@ export function format(rows) {
     rows.map((row) => [
       row.trace,
       formatNumber(row.share, 2),
-      { retries: 'tries again', admission: 'waits', returns: 'waits, and returns\nwhat it will not need', spill: 'makes others leave' }[
-        row.mode
-      ],
+      modes[row.mode](row),
       formatNumber(row.margin, 2),
       String(row.failed),
       String(row.repeated),
@@ -106,7 +122,7 @@ export function format(rows) {
       String(row.waitMedian),
       String(row.wait99),
       String(row.waitWorst),
-      row.mode === 'spill' ? formatNumber(row.spilledBytes / row.bytes, 1) : '',
+      row.mode.startsWith('spill') ? formatNumber(row.spilledBytes / row.bytes, 1) : '',
     ]),
     3,
   );

@@ -5,32 +5,28 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { loadCistern } from '../support/cistern.mjs';
 import { parameters, report } from '../support/processes.mjs';
+import { aligned, requestsOf } from '../support/requests.mjs';
 
 /**
  * @typedef {object} ServingParameters
  * @property {string} trace the path of the log
  * @property {number} requests
  * @property {number} atOnce
- * @property {'unlimited' | 'retries' | 'admission' | 'returns' | 'spill'} mode `returns`: admission, and what a request will not need any more goes back
+ * @property {'unlimited' | 'retries' | 'admission' | 'returns' | 'spill' | 'spill by cost'} mode `returns`: admission, and what a request will not need any more goes back
  * @property {number} bytes of the device; ignored if it is unlimited
  * @property {number} scale what all sizes are divided by
  * @property {number} margin the share of the device that is not promised, for fragmentation
  */
 
-/**
- * @typedef {object} Request
- * @property {{ slot: number, bytes: number, allocates: boolean }[]} calls
- * @property {number[]} needs for each call, the most bytes that are live at once from its end on
- * @property {number} need the most bytes that are live at once
- */
+/** @typedef {import('../support/requests.mjs').Request} Request */
 
 /** How often a request that found no memory is tried again, after 1, 2, 4 … turns. */
 const retries = 8;
 
 const options = /** @type {ServingParameters} */ (parameters());
 const cistern = await loadCistern();
-const isSpilling = options.mode === 'spill';
-const requests = requestsOf(await cistern.readAllocationLog(options.trace), options.requests);
+const isSpilling = options.mode.startsWith('spill');
+const requests = requestsOf(await cistern.readAllocationLog(options.trace), options.requests, options.scale);
 const stream = new cistern.Stream({ nonBlocking: true });
 const bytes = options.mode === 'unlimited' ? requests.reduce((sum, { need }) => sum + need, 0) : options.bytes;
 const pool = new cistern.PoolMemoryResource(
@@ -43,6 +39,7 @@ const spilling = isSpilling
   ? new cistern.SpillingResourceAdaptor(
       pool,
       new cistern.PoolMemoryResource(new cistern.PinnedHostMemoryResource(), { initialBytes: bytes, maximumBytes: bytes }),
+      { policy: options.mode === 'spill' ? 'least-recently-used' : 'cost-of-return' },
     )
   : undefined;
 const resource =
@@ -211,50 +208,4 @@ async function attemptSpilling({ calls }, note) {
   } finally {
     for (const buffer of live.values()) buffer.dispose();
   }
-}
-
-/** @param {number} size */
-function aligned(size) {
-  return Math.ceil(size / 256) * 256;
-}
-
-/**
- * Cuts a log into parts of as many events. Frees of what another part allocated are left out, and what a part
- * does not free is freed at its end.
- * @param {import('../../src/replay/index.js').AllocationLog} log
- * @param {number} count
- * @returns {Request[]}
- */
-function requestsOf(log, count) {
-  const parts = Array.from({ length: count }, () => /** @type {Request} */ ({ calls: [], needs: [], need: 0 }));
-  const each = Math.ceil(log.eventCount / count);
-  const sizes = new Map();
-  let index = 0;
-  let live = 0;
-  let part = -1;
-  for (const chunk of log.chunks) {
-    for (let row = 0; row < chunk.count; row++, index++) {
-      if (Math.floor(index / each) !== part) {
-        part = Math.floor(index / each);
-        sizes.clear();
-        live = 0;
-      }
-      const request = /** @type {Request} */ (parts[part]);
-      const operation = /** @type {number} */ (chunk.operations[row]);
-      const slot = operation >= 0 ? operation : ~operation;
-      const size = operation >= 0 ? Math.ceil(/** @type {number} */ (chunk.sizes[row]) / options.scale) : sizes.get(slot);
-      if (size === undefined || size === 0) continue;
-      if (operation >= 0) sizes.set(slot, size);
-      else sizes.delete(slot);
-      request.calls.push({ slot, bytes: size, allocates: operation >= 0 });
-      live += operation >= 0 ? aligned(size) : -aligned(size);
-      request.need = Math.max(request.need, live);
-      request.needs.push(live);
-    }
-  }
-  for (const { needs } of parts) {
-    for (let at = needs.length - 2; at >= 0; at--)
-      needs[at] = Math.max(/** @type {number} */ (needs[at]), /** @type {number} */ (needs[at + 1]));
-  }
-  return parts.filter(({ calls }) => calls.length > 0);
 }
