@@ -8,7 +8,7 @@ import { logArgument } from './log-argument.js';
 import { type FormatOptions, formatOf, formatOptions, layerOption, parseSize, toOption } from './options.js';
 import { readRun } from './read-log.js';
 import { type Column, formatTable } from './table.js';
-import { type Terminal, tellOfFile } from './terminal.js';
+import { streamBeside, type Terminal, tellOfFile } from './terminal.js';
 
 const examples = `
 Record the same program at two or more values of one number, such as its batch size. The logs must have
@@ -89,8 +89,9 @@ async function estimate(paths: readonly string[], options: EstimateCommandOption
   };
   if (output !== undefined) await writeRun(estimator.run(value as number), output, to === undefined ? {} : { to });
   const format = formatOf(options);
-  if (format === 'json') terminal.stdout.write(`${JSON.stringify(result, undefined, 2)}\n`);
-  else terminal.stdout.write(`${formatTable(columns, rows(result), format, terminal.stdout)}${sentences(result, memory)}`);
+  const text = await streamBeside(terminal, output);
+  if (format === 'json') text.write(`${JSON.stringify(result, undefined, 2)}\n`);
+  else text.write(`${formatTable(columns, rows(result), format, text)}${sentences(result, memory)}`);
   if (output !== undefined && format !== 'json') await tellOfFile(terminal, output, `\n${output}: the log at ${value}\n`);
 }
 
@@ -127,8 +128,8 @@ function sentences({ check, largestValue, logs }: EstimateResult, memory = 0): s
 
 function parseValue(text: string): number {
   const value = Number(text);
-  if (/^\d+(\.\d+)?$/.test(text) && value > 0) return value;
-  throw new InvalidArgumentError('It must be a positive number.');
+  if (/^\d+(\.\d+)?$/.test(text) && value > 0 && Number.isFinite(value)) return value;
+  throw new InvalidArgumentError('It must be a positive number, in decimal digits.');
 }
 
 function parseValues(text: string): number[] {

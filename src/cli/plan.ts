@@ -12,7 +12,7 @@ import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';
 import { readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
-import { type Terminal, tellOfFile } from './terminal.js';
+import { streamBeside, type Terminal, tellOfFile } from './terminal.js';
 
 const examples = `
 The log may be anything that cistern replay reads, or a problem in the CSV of Google's MiniMalloc
@@ -82,15 +82,14 @@ async function makePlan(paths: readonly string[], options: PlanCommandOptions, t
     await writeWhole(output, (sink) => sink.write(problem === undefined ? formatPlan(plan) : writeMinimallocCsv(problem, plan)));
   }
   const { totalBytes, lowerBoundBytes, isOptimal, gap } = plan;
+  const text = await streamBeside(terminal, output);
   if (json === true) {
     const allocations = plan.sizes.length;
-    terminal.stdout.write(
-      `${JSON.stringify({ allocations, totalBytes, lowerBoundBytes, isOptimal, gap, milliseconds, attempts }, undefined, 2)}\n`,
-    );
+    text.write(`${JSON.stringify({ allocations, totalBytes, lowerBoundBytes, isOptimal, gap, milliseconds, attempts }, undefined, 2)}\n`);
     return;
   }
-  terminal.stdout.write(
-    `${paths.map((path) => logNamed(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
+  text.write(
+    `${paths.map((path) => logNamed(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', text)}`,
   );
   if (output !== undefined) await tellOfFile(terminal, output, `${output}: ${formatCount(plan.sizes.length)} allocations\n`);
 }

@@ -31,7 +31,7 @@ import {
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
 import { replayTable } from './replay-table.js';
-import { hint, type Terminal } from './terminal.js';
+import { hint, type Terminal, tellOfFile } from './terminal.js';
 
 /** The stacks compared if no `--resource` is given. */
 const defaultSpecifications = [
@@ -134,7 +134,7 @@ async function record(
       const recorded = await recordReplay(log, specification, path, { streams });
       failures += recorded.failures;
       const failed = recorded.failures === 0 ? '' : `, ${formatCount(recorded.failures)} allocations failed`;
-      terminal.stdout.write(`${path}: ${recorded.resource}${failed}\n`);
+      await tellOfFile(terminal, path, `${path}: ${recorded.resource}${failed}\n`);
     }
   } finally {
     bar.stop();

@@ -103,7 +103,9 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
     bar.stop();
   }
   const events = runs.slice(0, paths.length).reduce((sum, { eventCount }) => sum + eventCount, 0);
-  await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
+  const written = await stat(output);
+  const size = written.isFile() ? ` in ${formatBytes(written.size)}` : '';
+  await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events${size}\n`);
 }
 
 function hasAllocations(run: PackedReportRun | RecordedRun): boolean {

@@ -52,11 +52,16 @@ export function hint(terminal: Terminal, message: string): void {
   terminal.stderr.write(`hint: ${message}\n`);
 }
 
-/**
- * Prints a message about a written file on standard output, unless that may be the file itself, as
- * with `/dev/stdout`.
- */
+/** Prints a message about a written file: see {@link streamBeside}. */
 export async function tellOfFile(terminal: Terminal, path: string, text: string): Promise<void> {
-  const isFile = (await stat(path)).isFile();
-  (isFile ? terminal.stdout : terminal.stderr).write(text);
+  (await streamBeside(terminal, path)).write(text);
+}
+
+/**
+ * The stream for the text of a command that also writes a file: standard output, unless that may be the file itself, as
+ * with `/dev/stdout`.
+ * @param path the file, once it is written; `undefined` if there is none
+ */
+export async function streamBeside(terminal: Terminal, path: string | undefined): Promise<OutputStream> {
+  return path === undefined || (await stat(path)).isFile() ? terminal.stdout : terminal.stderr;
 }

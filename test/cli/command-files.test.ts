@@ -360,6 +360,24 @@ describe('an output', () => {
     },
   );
 
+  test.skipIf(process.platform === 'win32').each(Object.keys(outputs))(
+    'that is standard output has nothing but the file in it: %s',
+    async (name) => {
+      const line = outputs[name] as (written: string) => string[];
+      const file = await runCistern(line(out));
+      const lines = file.stdout.trimEnd().split('\n');
+      // Node's own pipes are sockets, which cannot be opened by a name.
+      const device = spawnSync('sh', ['-c', '"$@" | cat', 'sh', process.execPath, 'dist/cli/main.js', ...line('/dev/stdout')], {
+        encoding: 'utf8',
+        env: { ...process.env, CISTERN_DEVICE: 'software' },
+      });
+      expect([device.status, device.stderr]).toEqual([0, expect.stringContaining('/dev/stdout: ')]);
+      expect(device.stderr, 'the size of a pipe').not.toContain(' in 0 B');
+      expect(device.stdout.length).toBeGreaterThan(0);
+      for (const each of lines.filter((text) => text !== '')) expect(device.stdout).not.toContain(each);
+    },
+  );
+
   test.each(Object.keys(outputs))('is not -, which is standard input: %s', async (name) => {
     const line = outputs[name] as (written: string) => string[];
     await expect(check(...line('-'))).rejects.toMatchObject({
