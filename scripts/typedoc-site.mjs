@@ -39,6 +39,7 @@ export const sections = [
       ['guides/libraries', 'library current resource'],
       ['guides/own-resources', 'custom own resource defineAdaptor conformance'],
       ['addons', 'native addon c c++ header cistern.h napi'],
+      ['guides/native-threads', 'thread AsyncWorker rapids cudf cuvs onnxruntime cistern.hpp'],
       ['guides/bundlers', 'webpack vite esbuild rollup bundler electron'],
       ['order-violations', 'race checker checkOrder sanitizer'],
       ['gpu', 'hardware bundle'],

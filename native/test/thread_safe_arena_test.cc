@@ -177,6 +177,7 @@ struct Watched {
   static inline std::atomic<bool> refuses_records{false};
   static inline thread_local void (*after_record)() = nullptr;
   static inline thread_local std::function<void()> before_query;
+  static inline thread_local std::function<void()> before_wait;
 
   static Status StreamIsCapturing(Stream stream, int* capture) {
     if (before_query) before_query();
@@ -189,6 +190,7 @@ struct Watched {
   }
   static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
     waits += 1;
+    if (before_wait) before_wait();
     return driver.StreamWaitEvent(stream, event, flags);
   }
   static Status EventRecord(Event event, Stream stream) {
@@ -305,6 +307,37 @@ TEST("what is freed on the legacy default stream while its event is recorded wai
   gate.Open();
   other.Synchronize();
   resource.Free(both, kSuperblock, other);
+}
+
+TEST("what is joined from several lanes waits for all of them, also on a stream that takes the rest of it") {
+  Global global(3 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream stream, slow, quick, other;
+  Gate gate;
+  const DevicePointer own = resource.Allocate(kSuperblock, stream);
+  const DevicePointer first = resource.Allocate(kSuperblock, slow);
+  const DevicePointer second = resource.Allocate(kSuperblock, quick);
+  CHECK(second == first + kSuperblock);
+  gate.Close(slow);
+  resource.Free(first, kSuperblock, slow);
+  resource.Free(second, kSuperblock, quick);
+  // While the stream begins to wait, another thread frees on it: the event of that free comes before the wait.
+  Watched::before_wait = [&] {
+    Watched::before_wait = nullptr;
+    OnThread([&] { resource.Free(own, kSuperblock, stream); });
+  };
+  const DevicePointer both = resource.Allocate(kSuperblock + kSuperblock / 2, stream);
+  CHECK(both == first);
+  const DevicePointer rest = resource.Allocate(kSuperblock / 2, other);
+  CHECK(rest == second + kSuperblock / 2);
+  for (TestStream* const each : {&stream, &other}) CHECK_OK(driver.MemsetD8Async(each == &stream ? both : rest, 1, 256, *each));
+  CHECK(StillWaits(stream));
+  CHECK(StillWaits(other));
+  gate.Open();
+  stream.Synchronize();
+  other.Synchronize();
+  resource.Free(both, kSuperblock + kSuperblock / 2, stream);
+  resource.Free(rest, kSuperblock / 2, other);
 }
 
 TEST("what a stream takes from the global arena waits on every stream for those that had it before") {
