@@ -118,11 +118,11 @@ test('refuses what is not a list of resources of different devices', () => {
   expect(() => new PerDeviceResourceAdaptor([])).toThrow('resources must have at least one resource, got none');
   expect(() => new PerDeviceResourceAdaptor([pools[0] as PoolMemoryResource, {} as never])).toThrow(ArgumentTypeError);
   expect(() => new PerDeviceResourceAdaptor([...pools, new CudaMemoryResource()])).toThrow(
-    'resources must be of different devices, got two of device 0',
+    'resources must belong to different devices, got two of device 0',
   );
   const [only] = pools as [PoolMemoryResource];
   const one = new PerDeviceResourceAdaptor([only]);
-  expect(() => one.allocate(16, streams[1] as Stream)).toThrow('device must be one with a resource: 0, got device 1');
+  expect(() => one.allocate(16, streams[1] as Stream)).toThrow('device must have a resource (0), got device 1');
   expect(() => new DeviceBuffer(16, { resource: one, stream: streams[1] as Stream })).toThrow(ArgumentRangeError);
   expect(() => one.allocate(16, undefined as never)).toThrow(ArgumentTypeError);
 });

@@ -414,7 +414,7 @@ describe('the callback', () => {
       'ERR_INVALID_ARG_TYPE',
       'onOutOfMemory must return a number or a boolean, got an instance of Promise',
     ],
-    ['a negative number', -1, 'ERR_OUT_OF_RANGE', 'what onOutOfMemory returns must be an integer from 0 to 2^53 - 1, got -1'],
+    ['a negative number', -1, 'ERR_OUT_OF_RANGE', 'the result of onOutOfMemory must be an integer from 0 to 2^53 - 1, got -1'],
   ])('must not return %s', (_, answer, code, message) => {
     const resource = new ReclaimingResourceAdaptor(addresses, { onOutOfMemory: () => answer as number });
     expect(() => resource.allocate(1001, stream)).toThrow(expect.objectContaining({ code, message }));

@@ -429,11 +429,11 @@ describe('SanitizingResourceAdaptor', () => {
     );
     expect(resource.violations.map((violation) => formatSanitizerViolation(violation).split('\n'))).toEqual([
       [
-        `memory is freed with a different size than it was allocated with: 99 bytes from ${address}`,
+        `memory is freed with a wrong size: 99 bytes from ${address}`,
         `  later:   free of 99 bytes from ${address} on stream ${b.id}`,
         earlier,
       ],
-      ['memory is freed that was not allocated here: 8 bytes from 0x40', `  later:   free of 8 bytes from 0x40 on stream ${b.id}`],
+      ['the freed memory was not allocated here: 8 bytes from 0x40', `  later:   free of 8 bytes from 0x40 on stream ${b.id}`],
       [`memory was not freed: 100 bytes from ${address}`, earlier],
     ]);
   });

@@ -1,7 +1,7 @@
-/** What an `AdmittingResourceAdaptor` has promised, and who waits: a frozen copy. */
+/** The promises and waiting requests of an `AdmittingResourceAdaptor`, as a frozen copy. */
 export interface AdmissionStatistics {
   readonly limitBytes: number;
-  /** Bytes that nobody else can have: promised, or still allocated. */
+  /** Bytes that are promised, or still allocated, and so not available. */
   readonly committedBytes: number;
   /** Of these, bytes allocated outside of every grant. */
   readonly outsideBytes: number;
@@ -10,10 +10,10 @@ export interface AdmissionStatistics {
   /** Requests that wait now, and the bytes that they wait for. */
   readonly waiting: number;
   readonly waitingBytes: number;
-  /** Requests that were admitted, of these, those that had to wait. */
+  /** Requests that were admitted, and those of them that had to wait. */
   readonly admitted: number;
   readonly admittedAfterWait: number;
-  /** Milliseconds that requests waited, admitted or not: the sum, and the longest. */
+  /** Milliseconds that requests waited, whether admitted or not: the sum, and the longest wait. */
   readonly waitedMilliseconds: number;
   readonly longestWaitMilliseconds: number;
   /** How often a request was admitted before an earlier one. */

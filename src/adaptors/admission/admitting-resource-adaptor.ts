@@ -27,18 +27,18 @@ import { CurrentHolder, Grant, promisedBytes, unexpectedEnd } from './grant.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
 export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
-  /** The most bytes that may be promised and allocated at once, from 0 to 2^53 - 1. */
+  /** The most bytes that may be promised or allocated at the same time, from 0 to 2^53 - 1. */
   readonly limitBytes: number;
   /**
    * How often a waiting request may be passed by later ones that fit while it does not: an integer of at
-   * least 0. With 0, requests of one priority are admitted strictly in order, and memory lies idle while
+   * least 0. With 0, requests of one priority are admitted strictly in order, and memory is unused while
    * the first does not fit.
    * @defaultValue 16
    */
   readonly maximumOvertakes?: number;
   /**
-   * A name, for one limit and one queue for all workers of the process: adaptors with the same name, in any of
-   * them, share it, and must have the same `limitBytes` and `maximumOvertakes`.
+   * A name. Adaptors with the same name, in all workers of the process, share one limit and one queue, and
+   * must have the same `limitBytes` and `maximumOvertakes`.
    * @defaultValue not set: the limit is this adaptor's own
    */
   readonly shared?: string;
@@ -47,7 +47,8 @@ export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOptio
 /** Options of {@link AdmittingResourceAdaptor.reserve}. */
 export interface ReserveOptions extends WaitOptions {
   /**
-   * A higher one is admitted first, whoever waits: a finite number.
+   * A finite number. Requests with a higher priority are admitted first, even if others have waited
+   * longer.
    * @defaultValue 0
    */
   readonly priority?: number;
@@ -77,7 +78,7 @@ const events = channel('cistern:admission');
 
 const instances = new LiveInstances<AdmittingResourceAdaptor>();
 
-/** How long nobody is admitted before something is tried for those who wait. */
+/** How long no request is admitted before the adaptor tries to free memory for those that wait. */
 const stallMilliseconds = 1000;
 
 /** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
@@ -85,7 +86,7 @@ export function liveAdmittingAdaptors(): AdmittingResourceAdaptor[] {
   return instances.all();
 }
 
-/** A request with what ends its wait. */
+/** A request, with its options. */
 interface Wait {
   readonly bytes: number;
   readonly priority: number;
@@ -94,37 +95,43 @@ interface Wait {
   readonly options: WaitOptions;
 }
 
-/** @internal A resource above that can free memory which somebody needs more. */
+/** @internal A resource above that can free memory for waiting requests. */
 export interface SpillingAbove {
-  /** Frees allocations that help, if they have so many bytes. Returns whether they had. Must not throw. */
+  /**
+   * Frees allocations that help, if they have at least this many bytes together. Returns whether they had.
+   * Must not throw.
+   */
   giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean;
 }
 
-/** How a wait ended, if not with a holder. */
+/** How a wait ended without a holder. */
 type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
 
 /**
- * Promises memory before it is allocated, and lets requests wait for it: `await resource.reserve(bytes)` gives a {@link Grant}
- * once so many bytes are free of the limit. What is allocated in the grant's scope cannot fail for want of them
- * at this limit, so that a program does not stop in the middle for lack of memory.
+ * Promises memory before it is allocated, and lets requests wait for it: `await resource.reserve(bytes)`
+ * resolves with a {@link Grant} once that many bytes of the limit are free. Allocations in the grant's scope,
+ * up to these bytes, cannot fail because of the limit, so a request does not run out of memory halfway through
+ * its work.
  *
  * - Requests of one priority are admitted in order. One that fits may pass one that does not, but each is passed
  *   at most `maximumOvertakes` times, so none starves. Higher priorities come first, without a bound.
- * - {@link Grant.grow} never deadlocks: if everybody who holds promised memory waits for more, the youngest of
- *   the lowest priority is refused, with an error after which it can give back, and try again. A `reserve` in the scope
- *   of a grant counts as a wait of that grant.
- * - A request that exceeds the limit is refused at once.
- * - Allocations outside of every grant take what is free, whoever waits, and never wait.
- * - With the option `shared`, all of this holds for all workers of the process: their requests are in one queue. What a worker
- *   held when it ended counts until its memory has been freed. Pending requests keep a worker alive.
+ * - {@link Grant.grow} never deadlocks: if all holders of promised memory wait for more, the youngest of the lowest
+ *   priority is refused. After this error, it can return memory and try again. A `reserve` in the scope of a grant
+ *   counts as a wait of that grant.
+ * - A request that exceeds the limit is refused immediately.
+ * - Allocations outside all grants take free bytes, even if requests wait, and never wait
+ *   themselves.
+ * - With the option `shared`, this applies to all workers of the process together: their requests
+ *   are in one queue. Memory that a worker held when it ended counts until it has been freed.
+ *   Pending requests keep a worker alive.
  *
- * The promise is of bytes of the limit. Whether the upstream has them in one piece is for the upstream: over
- * a {@link VirtualMemoryResource}, free pages anywhere do.
+ * A promise concerns bytes of the limit, not whether the upstream has them in one piece; over a {@link
+ * VirtualMemoryResource}, it can combine free pages from anywhere.
  *
- * Bytes count rounded up to a multiple of 256. Stream order, alignment: those of the upstream. Freed memory
- * counts as free at once, even if its stream still uses it; the upstream then waits in stream order.
+ * Bytes count rounded up to a multiple of 256. Stream order and alignment are those of the upstream. Freed
+ * memory counts as free immediately, even if its stream still uses it; the upstream keeps the stream order.
  *
- * RMM has no counterpart; rapidsmpf's `reserve_or_wait` and Spark's adaptor of RMM do this.
+ * RMM has no counterpart; rapidsmpf's `reserve_or_wait` and Spark's adaptor for RMM do this.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -148,7 +155,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly limitBytes: number;
   readonly #queue: AdmissionQueue;
   readonly #current: CurrentHolder;
-  /** The number of the holder that each live allocation was taken from. */
+  /** The number of the holder that each live allocation counts against. */
   readonly #taken = new AddressMap();
   readonly #users = new PayerNumbers<Holder>();
   readonly #registration = instances.add(this);
@@ -162,7 +169,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   #refusedAfterTimeout = 0;
   #aborted = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid option. */
   constructor(upstream: MemoryResource, options: AdmittingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
     const { limitBytes, maximumOvertakes = 16, shared } = options;
@@ -179,12 +186,13 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Waits until so many bytes can be promised.
+   * Waits until this many bytes can be promised.
    * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
-   * @throws NotAdmittedError: `'too-large'` if they exceed the limit; `'timeout'`; `'deadlock'` if the call is in the scope
-   * of a grant, everybody who holds promised memory waits for more, and that grant is the youngest of the lowest priority.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed, meanwhile too; ArgumentTypeError,
-   * ArgumentRangeError for invalid arguments; the reason of the signal.
+   * @throws NotAdmittedError: `'too-large'` if they exceed the limit; `'timeout'`; `'deadlock'` if
+   * the call is in the scope of a grant, all holders of promised memory wait for more, and that
+   * grant is the youngest of the lowest priority.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed, even during the wait;
+   * ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
    */
   async reserve(bytes: number, options: ReserveOptions = {}): Promise<Grant> {
     this.assertLive('reserve memory');
@@ -197,7 +205,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     return new Grant(this.#queue, found, (holder, more, waitingOptions) => this.#grow(holder, more, waitingOptions));
   }
 
-  /** What is promised, and who waits. */
+  /** The promises and the waiting requests. */
   statistics(): AdmissionStatistics {
     const { committedBytes, outsideBytes, holders, waiting, waitingBytes, admitted, overtakes, deadlocks } = this.#queue.read();
     return Object.freeze({
@@ -219,14 +227,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     });
   }
 
-  /** Throws if the structures contradict each other. For tests. */
+  /** Throws if the data structures are inconsistent. For tests. */
   validate(): void {
     this.#queue.validate();
   }
 
   /**
-   * @throws OutOfMemoryError if the grant in whose scope this is has fewer bytes left, or, outside of every grant, if
-   * the limit has, with `availableBytes` and `limitBytes`; or the upstream's error.
+   * @throws OutOfMemoryError, with `availableBytes` and `limitBytes`, if the grant in whose scope the call is has
+   * fewer bytes left, or, outside all grants, if the limit has; also the upstream's error.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
@@ -247,7 +255,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    // Before the call: a host function that runs during it may be given the same memory again.
+    // Removed before the call, because a host function that runs during it may get the same memory
+    // again.
     const number = typeof pointer === 'number' ? this.#taken.take(pointer) : none;
     try {
       this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
@@ -262,8 +271,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and every wait. Memory allocated through it can still be freed
-   * through it. The upstream is left to its owner. A second call does nothing.
+   * Ends allocation through this object, and all waits. Memory allocated through it can still be freed
+   * through it. Does not dispose the upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
@@ -271,14 +280,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     this.#queue.stop();
   }
 
-  /** @internal Memory of a resource above serves those who wait. */
+  /** @internal Uses memory of a resource above for waiting requests. */
   takeFrom(resource: SpillingAbove): void {
     this.#above.add(resource);
   }
 
-  /** @internal Admits those who wait, the first at each time, as long as memory above can be freed for them. */
+  /** @internal Admits waiting requests, always the first one, as long as memory above can be freed for them. */
   admitBySpilling(): void {
-    // Each free on the way calls this again.
+    // Each free on the way calls this function again.
     if (this.#isSpilling || this.#above.isEmpty) return;
     this.#isSpilling = true;
     try {
@@ -288,12 +297,12 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Frees memory above for the first that waits. Returns whether somebody was admitted. */
+  /** Frees memory above for the first waiting request. Returns whether a request was admitted. */
   #admitsBySpilling(): boolean {
     const before = this.#queue.read();
     if (before.waiting === 0) return false;
     const missing = before.firstBytes - (this.limitBytes - before.committedBytes);
-    // What a grant has used stays promised to it.
+    // Memory that a grant has used stays promised to it.
     const helps = (pointer: DevicePointer) => {
       const number = this.#taken.get(pointer);
       return number === none || this.#users.get(number).isEnded;
@@ -310,7 +319,10 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     await this.#admitted({ bytes: promised, priority: holder.priority, holder, grows: true, options });
   }
 
-  /** The holder that a request was admitted for. All is decided in the turn of the call, or in that of whoever ends the wait. */
+  /**
+   * The holder for which a request was admitted. Everything is decided in the turn of this call, or
+   * of the call that ends the wait.
+   */
   async #admitted(wait: Wait): Promise<Holder> {
     const { bytes, holder, grows, options } = wait;
     assertWait(options);
@@ -363,7 +375,10 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     });
   }
 
-  /** If nobody is to give memory back, only the garbage collector can: once for all who then wait. */
+  /**
+   * If no grant can return memory, only the garbage collector can. It is called once for all requests
+   * that wait then.
+   */
   #freeGarbage(): void {
     freeUnreachableBuffers();
     const { waiting, holders } = this.#queue.read();
@@ -371,8 +386,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * While requests wait: if none was admitted for a second, garbage may have a grant that nobody will give back, and
-   * what was refused to spill may be possible now.
+   * While requests wait: if none was admitted for a second, an unreachable grant may hold memory, or buffers that
+   * could not be spilled before may be spillable now.
    */
   #helpIfStalled(): void {
     let last = this.#queue.read().admitted;
@@ -401,13 +416,13 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     const promised = holder?.promisedBytes ?? 0;
     const deadlock =
       holders === 1
-        ? `no other grant holds memory that could come back, and ${formatBytes(committedBytes - promised)} are allocated outside of grants`
+        ? `no other grant holds memory that could be returned, and ${formatBytes(committedBytes - promised)} are allocated outside grants`
         : `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority`;
     const others = waiting === 1 ? '1 other request' : `${waiting} other requests`;
     const why = {
       'too-large': `the limit is ${formatBytes(limitBytes)}`,
       timeout: `the time is over, and ${formatBytes(limitBytes - committedBytes)} of ${formatBytes(limitBytes)} are free, with ${others} waiting`,
-      deadlock: `${deadlock}; give some back before you try again`,
+      deadlock: `${deadlock}; return some memory before you try again`,
     }[reason];
     const more = grows ? ` more to a grant that has ${formatBytes(promised)}` : '';
     return new NotAdmittedError(`cannot promise ${formatBytes(requestedBytes)} (${requestedBytes} bytes)${more}: ${why}`, {
@@ -423,8 +438,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     const asked = `${formatBytes(requestedBytes)} (${requestedBytes} bytes) were asked for, ${formatBytes(availableBytes)} are left`;
     const message =
       holder === undefined
-        ? `the limit of ${formatBytes(limitBytes)} is promised to others: ${asked} outside of every grant; reserve them first`
-        : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; let it grow first`;
+        ? `the limit of ${formatBytes(limitBytes)} is promised to others: ${asked} outside all grants; reserve the memory first`
+        : `the grant of ${formatBytes(limitBytes)} is used up: ${asked}; call grow() first`;
     return new OutOfMemoryError(message, { requestedBytes, availableBytes, limitBytes, path: [this.constructor.name] });
   }
 }

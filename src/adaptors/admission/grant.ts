@@ -28,10 +28,10 @@ const unreachable = finalizationRegistry<Held>('grant', 'CISTERN_UNREACHABLE_GRA
 
 /**
  * Memory that an {@link AdmittingResourceAdaptor} has promised. Allocations in its scope ({@link Grant.run})
- * are taken from what is promised. What is not used goes back when the grant is disposed, or earlier by
- * {@link Grant.giveBack}; memory that is still allocated then goes back as it is freed.
+ * use the promised bytes. Unused bytes are returned when you dispose the grant, or earlier by {@link
+ * Grant.giveBack}; bytes that are still allocated then are returned as they are freed.
  *
- * A grant that is collected without having been disposed goes back as well.
+ * A grant that the garbage collector finds undisposed is returned, too.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -62,7 +62,7 @@ export class Grant implements Disposable {
     unreachable.register(this, { queue, holder }, this);
   }
 
-  /** The promised bytes; once it is disposed, 0. */
+  /** The promised bytes; 0 once it is disposed. */
   get bytes(): number {
     return this.#holder.isEnded ? 0 : this.#holder.promisedBytes;
   }
@@ -72,18 +72,18 @@ export class Grant implements Disposable {
     return this.#holder.usedBytes;
   }
 
-  /** As it was asked for. */
+  /** The priority of its request. */
   get priority(): number {
     return this.#holder.priority;
   }
 
   /**
-   * Runs a function whose allocations are taken from this grant. That covers everything that the function
-   * calls, and its asynchronous continuations. Once the grant is disposed, they are as if outside.
+   * Runs a function whose allocations use this grant. This includes everything that the function calls,
+   * and its asynchronous continuations. Once the grant is disposed, they count as outside it.
    * @param fn a function, asynchronous or not
    * @returns what `fn` returns; for an asynchronous function its promise
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed; ArgumentTypeError if `fn` is not a
-   * function, and whatever `fn` throws.
+   * function; any error that `fn` throws.
    */
   run<T>(fn: () => T): T {
     this.#assertLive('run a function');
@@ -93,14 +93,14 @@ export class Grant implements Disposable {
   }
 
   /**
-   * Waits until so many more bytes are promised. This comes before new requests of any priority, since
-   * what this grant has comes back only when it goes on.
+   * Waits until this many more bytes are promised. This request comes before new ones of any priority,
+   * because this grant's memory is returned only when its work goes on.
    * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
-   * @throws NotAdmittedError: `'too-large'` if the limit is less than this grant would have then; `'timeout'`;
-   * `'deadlock'` if everybody who holds promised memory waits for more, and this grant is the youngest of
-   * the lowest priority. It still has what it had.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the resource is disposed, meanwhile too;
-   * ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
+   * @throws NotAdmittedError: `'too-large'` if the grant would exceed the limit; `'timeout'`; `'deadlock'` if
+   * all holders of promised memory wait for more, and this grant is the youngest of the lowest priority. The
+   * grant keeps the bytes that it has.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the resource is disposed, even during
+   * the wait; ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
    */
   async grow(bytes: number, options: WaitOptions = {}): Promise<void> {
     this.#assertLive('grow');
@@ -108,7 +108,7 @@ export class Grant implements Disposable {
   }
 
   /**
-   * Gives promised bytes back that are not used.
+   * Returns promised bytes that are not used.
    * @param bytes an integer from 0 to the bytes that are not used; rounded down to a multiple of 256
    * @throws ArgumentRangeError if fewer are left; LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed.
    */
@@ -117,11 +117,11 @@ export class Grant implements Disposable {
     assertBytes(bytes);
     const { promisedBytes, usedBytes } = this.#holder;
     const left = promisedBytes - usedBytes;
-    if (bytes > left) throw new ArgumentRangeError(`bytes must be at most ${left}, which are not used, got ${bytes}`);
+    if (bytes > left) throw new ArgumentRangeError(`bytes must be at most the ${left} unused ones, got ${bytes}`);
     this.#queue.shrink(this.#holder, alignDown(bytes, ALLOCATION_ALIGNMENT));
   }
 
-  /** Gives back what is not used, and ends its waits. A second call does nothing. */
+  /** Returns the unused bytes, and ends its waits. A second call does nothing. */
   [Symbol.dispose](): void {
     unreachable.unregister(this);
     this.#queue.end(this.#holder);
@@ -182,7 +182,7 @@ export function promisedBytes(bytes: number): number {
   return alignUp(bytes, ALLOCATION_ALIGNMENT);
 }
 
-/** The error for a wait that something else than its request ended. */
+/** The error for a wait that ended because the grant or the resource was disposed. */
 export function unexpectedEnd(bytes: number): CisternError {
   return alreadyDisposed(`reserve ${formatBytes(bytes)}`, 'the grant or the resource');
 }

@@ -11,13 +11,14 @@ import { layersOf } from '../layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
- * Charges each allocation to the current {@link Account}, and pays it back when the memory is freed.
- * Outside of every account's scope, nothing is charged.
+ * Charges each allocation to the current {@link Account}, and credits it when the memory is freed.
+ * Outside the scope of an account, nothing is charged.
  *
- * If the upstream runs out of memory, the error names the accounts that hold most of it.
+ * If the upstream runs out of memory, the error names the accounts that hold the most.
  *
- * Stream order, alignment: those of the upstream. Freed memory is paid back at once, even if its
- * stream still uses it. Memory that was freed past this adaptor, at the upstream, stays charged.
+ * Stream order and alignment are those of the upstream. Freed memory is credited immediately, even
+ * if its stream still uses it. Memory that is freed directly at the upstream, past this adaptor,
+ * stays charged.
  *
  * RMM has no counterpart.
  * @example
@@ -45,8 +46,8 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * @throws OutOfMemoryError if the limit of the current account, or of one around it, would be exceeded,
-   * with `account`, `limitBytes`, `availableBytes` and `holders`; or the upstream's error.
+   * @throws OutOfMemoryError, with `account`, `limitBytes`, `availableBytes` and `holders`, if the limit
+   * of the current account, or of one around it, would be exceeded; also the upstream's error.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
@@ -58,7 +59,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     if (charge !== 'made') this.#answer(charge, account, bytes, chargedBytes, stream);
     try {
       const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
-      // Memory that was freed past this adaptor: its bytes are not known any more.
+      // This memory was freed past this adaptor, which no longer knows its bytes.
       this.#charged.insert(pointer, account.confirm());
       return pointer;
     } catch (error) {
@@ -78,9 +79,9 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The account that a live allocation of this adaptor is charged to: whose memory an address is. What the program
-   * knows of it are the account's `labels`.
-   * @returns `undefined` if it is charged to none, or is not live
+   * The account that a live allocation of this adaptor is charged to. Use it to find out whose memory an address
+   * is; the account's `labels` say what your program knows about it.
+   * @returns `undefined` if no account is charged, or the allocation is not live
    */
   accountOf(pointer: DevicePointer): Account | undefined {
     assertPointer(pointer);
@@ -88,7 +89,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     return number === none ? undefined : payerOf(number);
   }
 
-  /** @internal The account that an allocation through a resource is charged to, by whichever layer. */
+  /** @internal The account that any layer of a resource charges for an allocation. */
   static accountThrough(resource: MemoryResource, pointer: DevicePointer): Account | undefined {
     for (const layer of layersOf(resource)) {
       const account = layer instanceof AccountingResourceAdaptor ? layer.accountOf(pointer) : undefined;
@@ -105,7 +106,8 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     return outOfMemoryThrough(name, error, error.requestedBytes, `${error.message}${formatHolders(holders)}`, error, holders);
   }
 
-  // What is thrown seldom has methods of its own: V8 inlines no more than so many bytes into the caller.
+  // Rare errors have separate methods, because V8 inlines only a limited number of bytes into the
+  // caller.
 
   /** The error of an allocation that failed: its charge ends. */
   #uncharged(error: unknown, account: Account, chargedBytes: number): unknown {
@@ -127,7 +129,10 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Throws if a charge was refused; else calls the functions of soft limits that it crossed. */
+  /**
+   * Throws if a charge was refused; otherwise calls the functions of the soft limits that it
+   * crossed.
+   */
   #answer(charge: 'crossed' | 'refused', account: Account, bytes: number, chargedBytes: number, stream: Stream): void {
     if (charge === 'refused') throw account.refusal(bytes, chargedBytes, this.constructor.name);
     try {

@@ -29,18 +29,19 @@ const knownOptions = optionNames<AlignedResourceAdaptorOptions>({
 });
 
 /**
- * Returns pointers that are multiples of an alignment: the option's or the call's, whichever is
- * greater.
+ * Returns pointers that are multiples of an alignment: that of the option or of the call, whichever
+ * is larger.
  *
- * An upstream that supports the alignment is asked for it. After the upstream first refuses an
- * alignment, this adaptor asks for as many extra bytes as the alignment exceeds 256, and returns an
- * aligned pointer into that block.
+ * If the upstream supports the alignment, the adaptor requests it there. Once the upstream has
+ * refused an alignment, the adaptor requests extra bytes instead (the alignment minus 256), and
+ * returns an aligned pointer into that block.
  *
- * Stream order: that of the upstream. Alignment: any power of two up to 1 GiB, over any upstream.
+ * Stream order is that of the upstream. The alignment can be any power of two up to 1 GiB, over any
+ * upstream.
  *
- * Counterpart of `rmm::mr::aligned_resource_adaptor`. Unlike RMM's, it asks an upstream that can
- * align for no extra bytes, does not round sizes up, and honours the alignment of a call for sizes
- * below the threshold as well.
+ * Counterpart of `rmm::mr::aligned_resource_adaptor`. Unlike RMM's, it requests no extra bytes from
+ * an upstream that can align, does not round sizes up, and honours the alignment of a call below
+ * the threshold, too.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -63,7 +64,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
   /** The placement (`placementOf`) of each padded allocation, by pointer. */
   readonly #placements = new AddressMap();
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid option. */
   constructor(upstream: MemoryResource, options: AlignedResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { alignment = ALLOCATION_ALIGNMENT, alignmentThresholdBytes = 0 } = options;
@@ -93,8 +94,8 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (this.#placements.count > 0 && typeof pointer === 'number') {
-      // Removed before the call: a host function that runs during it may be given the same memory
-      // again.
+      // Removed before the call, because a host function that runs during it may get the same
+      // memory again.
       const placement = this.#placements.take(pointer);
       if (placement !== none) {
         this.#deallocatePadded(pointer, placement, bytes, stream, fence ?? this.deallocationEvents);
@@ -140,7 +141,10 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Asks the upstream for the alignment. If it is not supported, records that and pads instead. */
+  /**
+   * Requests the alignment from the upstream. If it is not supported, remembers that and pads
+   * instead.
+   */
   #allocateAligned(bytes: number, stream: Stream, alignment: number): DevicePointer {
     try {
       const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
@@ -162,7 +166,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
 export const alignedKind = defineAdaptor({
   name: 'aligned',
   role: 'pass-through',
-  summary: 'gives pointers that are multiples of an alignment',
+  summary: 'returns pointers that are multiples of an alignment',
   options: {
     alignment: { type: 'size', summary: 'pointers are multiples of this power of two', default: '256' },
     alignmentThresholdBytes: { type: 'size', summary: 'smaller allocations have only the requested alignment', default: '0' },
@@ -190,7 +194,7 @@ function alignmentOf(placement: number): number {
   return ALLOCATION_ALIGNMENT << (placement & 31);
 }
 
-/** The size to ask the upstream for. It is capped at 2^53 - 1, which the upstream refuses. */
+/** The size to request from the upstream, at most 2^53 - 1, which the upstream refuses. */
 function paddedBytes(bytes: number, alignment: number): number {
   if (Number.isSafeInteger(bytes) && bytes > 0) return Math.min(bytes + (alignment - ALLOCATION_ALIGNMENT), Number.MAX_SAFE_INTEGER);
   assertBytes(bytes);

@@ -26,11 +26,11 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
 const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallocationEvents: true, errorClass: true });
 
 /**
- * Calls a function when an allocation fails, and tries again as long as it returns true: forever,
- * if it always does. The callback may use any resource, including this one; if its own allocations
- * through this adaptor fail, it is called again.
+ * Calls a function when an allocation fails, and tries again as long as the function returns true
+ * (endlessly, if it always does). The function may use any resource, including this one; if its own
+ * allocations through this adaptor fail, it is called again.
  *
- * Stream order, alignment: those of the upstream.
+ * Stream order and alignment are those of the upstream.
  *
  * Counterpart of `rmm::mr::failure_callback_resource_adaptor`.
  * @example
@@ -65,9 +65,9 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
   }
 
   /**
-   * @throws the upstream's last error, if the callback returns false; or the callback's own error,
-   * with the upstream's error as its cause unless it has one.
-   * @throws ArgumentTypeError if the callback returns anything but true or false, such as a
+   * @throws the upstream's last error, if the callback returns false; or an error of the callback,
+   * with the upstream's error as its cause unless it already has one.
+   * @throws ArgumentTypeError if the callback returns something other than true or false, such as a
    * promise.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
@@ -86,8 +86,8 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
   }
 
   /**
-   * Ends allocation through this object, which then lets go of the callback. Memory allocated through
-   * it can still be freed through it. The upstream is left to its owner. A second call does nothing.
+   * Ends allocation through this object, and releases the callback. Memory allocated through it can
+   * still be freed through it. Does not dispose the upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();

@@ -14,14 +14,14 @@ import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.j
 
 /**
  * Takes memory from a second resource if the first is out of memory. A free goes to the resource
- * that the memory came from.
+ * from which the memory came.
  *
  * `memoryKind` is the upstream's. Memory from the fallback has the fallback's kind, which may
  * differ: for example, managed memory behind device memory allows allocations beyond the device's
- * size. Stream order, alignment: those of the resource that the memory comes from.
+ * size. Stream order and alignment are those of the resource from which the memory comes.
  *
- * Until memory comes from the fallback, a free costs one more comparison. Neither resource is
- * disposed with this adaptor.
+ * As long as no memory comes from the fallback, a free costs only one more comparison. Neither
+ * resource is disposed with this adaptor.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -50,7 +50,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     this.rememberIfTakenBack(fallback);
   }
 
-  /** No: memory may come from the fallback. */
+  /** No, because memory may come from the fallback. */
   override keepsPages(): boolean {
     return false;
   }
@@ -81,7 +81,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    // Removed before the call: a host function that runs during it may be given the same memory
+    // Removed before the call, because a host function that runs during it may get the same memory
     // again.
     if (this.#pointers.count > 0 && typeof pointer === 'number' && this.#pointers.take(pointer) !== none) {
       this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.deallocationEvents);
@@ -119,7 +119,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
 
   #bothFailed(refusal: OutOfMemoryError, error: unknown): OutOfMemoryError {
     const message = `${refusal.message}; and from the fallback: ${reasonOf(error)}`;
-    const cause = new AggregateError([refusal, error], 'neither the upstream nor the fallback has the memory');
+    const cause = new AggregateError([refusal, error], 'neither the upstream nor the fallback has enough memory');
     return outOfMemoryThrough(this.constructor.name, refusal, refusal.requestedBytes, message, cause);
   }
 }

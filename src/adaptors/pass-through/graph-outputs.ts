@@ -2,7 +2,7 @@ import { annotateGraph } from '../../formats/recording/annotate.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
 import { layersOf } from '../layers.js';
 
-/** An allocation that a log got within a capture. */
+/** An allocation that a log recorded during a capture. */
 interface Captured<Head> {
   readonly bytes: number;
   readonly head: Head;
@@ -10,14 +10,14 @@ interface Captured<Head> {
 
 /** How many captures with memory this environment is in. */
 let captures = 0;
-/** The logs that have got allocations since. */
+/** The logs that have recorded allocations since then. */
 const logs = new Set<{ captureEnded(resource: MemoryResource, isOutput: IsOutput): void }>();
 
-/** Whether an allocation is one that a capture has not freed, and whose address other graphs may have, too. */
+/** Whether an allocation is one that a capture has not freed, and whose address other graphs may use, too. */
 type IsOutput = (pointer: DevicePointer, bytes: number) => boolean;
 
 /**
- * Runs a capture with memory of a resource, which logs then tell apart from what is allocated otherwise.
+ * Runs a capture with memory of a resource, so that logs can distinguish its allocations from others.
  * @param isOutput is called after the capture
  */
 export function logCapture<T>(resource: MemoryResource, name: string, capture: () => T, isOutput: IsOutput): T {
@@ -34,22 +34,22 @@ export function logCapture<T>(resource: MemoryResource, name: string, capture: (
 }
 
 /**
- * The outputs of graphs in the log of an adaptor: what a capture has not freed. They stay where they are, but the next
- * graph may have an allocation at the same address. So that no address is live twice, a log has them as freed at
- * the end of the capture; what the program frees of them later is no free of the log.
+ * The outputs of graphs in the log of an adaptor: memory that a capture has not freed. They stay where they are, but
+ * the next graph may have an allocation at the same address. So that no address is live twice, the log records them as
+ * freed at the end of the capture, and does not record the program's later frees.
  *
  *     program   allocate x  …  end of the capture   allocate x (next graph)   free x   …   free x
  *     log       allocate x  …  free x               allocate x                free x
  *
- * Memory that a graph has for itself (`GraphMemoryResource.kept`) is nobody else's, and stays live in a log until it is
- * freed, by the program or at the end of its graph.
+ * Memory that a graph has for itself (`GraphMemoryResource.kept`) stays live in a log until the program, or the end of
+ * the graph, frees it.
  */
 export class GraphOutputs<Head> {
   readonly #adaptor: MemoryResourceAdaptor;
   readonly #logFree: (pointer: DevicePointer, bytes: number, head: Head) => void;
-  /** By address: what was allocated since the first capture that is open began, and is live. */
+  /** By address: live allocations made since the first open capture began. */
   readonly #captured = new Map<DevicePointer, Captured<Head>>();
-  /** By address: how many outputs the log has freed, and the program has not. */
+  /** By address: how many outputs are freed in the log, but not by the program. */
   readonly #outputs = new Map<DevicePointer, number>();
 
   /** @param logFree adds a free to the log; `head` is that of the allocation. Must not throw. */
@@ -61,7 +61,7 @@ export class GraphOutputs<Head> {
   /** An allocation was logged. */
   allocated(pointer: DevicePointer, bytes: number, head: Head): void {
     if (captures === 0) {
-      // Whatever graphs had the address, their memory is gone.
+      // The memory of graphs that had this address no longer exists.
       if (this.#outputs.size > 0) this.#outputs.delete(pointer);
     } else if (pointer !== 0) {
       this.#captured.set(pointer, { bytes, head });
@@ -69,12 +69,12 @@ export class GraphOutputs<Head> {
     }
   }
 
-  /** Whether what is freed at an address is free in the log already. */
+  /** Whether an allocation that the program frees is already free in the log. */
   hasFreed(pointer: DevicePointer): boolean {
     return this.#outputs.size > 0 && this.#outputs.has(pointer) && !this.#captured.has(pointer);
   }
 
-  /** What was at an address is freed. */
+  /** Notes that the allocation at an address is freed. */
   freed(pointer: DevicePointer): void {
     if (this.#captured.size + this.#outputs.size === 0 || this.#captured.delete(pointer)) return;
     const left = (this.#outputs.get(pointer) ?? 0) - 1;

@@ -10,8 +10,8 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link LimitingResourceAdaptor}. */
 export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * The most bytes that may be allocated at once, each allocation rounded up to `alignment`; from 0
-   * to 2^53 - 1.
+   * The most bytes that may be allocated at the same time, each allocation rounded up to
+   * `alignment`; from 0 to 2^53 - 1.
    */
   readonly limitBytes: number;
   /**
@@ -21,8 +21,8 @@ export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption
    */
   readonly alignment?: number;
   /**
-   * A name, for one limit for all workers of the process: adaptors with the same name, in any of
-   * them, share the limit, and must have the same `limitBytes`.
+   * A name. Adaptors with the same name, in all workers of the process, share one limit, and must
+   * have the same `limitBytes`.
    * @defaultValue not set: the limit is this adaptor's own
    */
   readonly shared?: string;
@@ -36,15 +36,15 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
 });
 
 /**
- * Refuses allocations that would bring the memory allocated through it above a limit. Exactly the
- * limit is allowed.
+ * Refuses an allocation if the memory allocated through it would exceed a limit. Exactly the limit
+ * is allowed.
  *
- * With the option `shared`, the limit holds for the sum over all workers, and is not exceeded even
- * for a moment. What a worker held when it ended counts until its memory has been freed; if the limit
- * is reached, that is tried at once.
+ * With the option `shared`, the limit applies to the sum over all workers, and is never exceeded,
+ * even for a moment. Memory that a worker held when it ended counts until it has been freed; if the
+ * limit is reached, the adaptor immediately tries to free it.
  *
- * Stream order, alignment: those of the upstream. Freed memory counts as free at once, even if its
- * stream still uses it.
+ * Stream order and alignment are those of the upstream. Freed memory counts as free immediately,
+ * even if its stream still uses it.
  *
  * Counterpart of `rmm::mr::limiting_resource_adaptor`, which all threads of a process can share.
  * @example
@@ -58,7 +58,7 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
 export class LimitingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   static override readonly name = 'LimitingResourceAdaptor';
-  /** The most bytes that may be allocated at once. */
+  /** The most bytes that may be allocated at the same time. */
   readonly limitBytes: number;
   readonly #alignment: number;
   readonly #shared: SharedCounts | undefined;
@@ -66,8 +66,8 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
   #allocatedBytes = 0;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a limit other
-   * than that of the adaptors which share it.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a limit that differs
+   * from that of the adaptors sharing it.
    */
   constructor(upstream: MemoryResource, options: LimitingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
@@ -81,24 +81,25 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Bytes allocated through this adaptor and not freed, each allocation rounded up to the alignment;
-   * if the limit is shared, through all adaptors that share it. Once this adaptor is disposed, and
-   * everything that adaptors of this thread allocated under the shared limit is freed, it is 0.
+   * Bytes allocated through this adaptor, or through all adaptors that share the limit, and not
+   * freed; each allocation counts rounded up to the alignment. Once this adaptor is disposed, and
+   * adaptors of this thread have freed everything that they allocated under the shared limit, it is
+   * 0.
    */
   get allocatedBytes(): number {
     return this.#shared?.currentBytes ?? this.#allocatedBytes;
   }
 
   /**
-   * @throws OutOfMemoryError if the limit would be exceeded, with `availableBytes` and
-   * `limitBytes`; or the upstream's error.
+   * @throws OutOfMemoryError, with `availableBytes` and `limitBytes`, if the limit would be
+   * exceeded; also the upstream's error.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
     assertBytes(bytes);
     const accountedBytes = alignUp(bytes, this.#alignment);
-    // Counted before the call: while an upstream waits for a stream, host functions run, and may
-    // allocate through this adaptor.
+    // Counted before the call, because host functions that run while an upstream waits for a stream
+    // may allocate through this adaptor.
     if (!this.#count(accountedBytes)) throw this.#limitError(bytes);
     try {
       return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
@@ -115,7 +116,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * Ends allocation through this object. Memory allocated through it can still be freed through it.
-   * The upstream is left to its owner. A second call does nothing.
+   * Does not dispose the upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
@@ -162,7 +163,7 @@ function openLimit(name: string, limitBytes: number): SharedCounts {
 export const limitingKind = defineAdaptor({
   name: 'limiting',
   role: 'pass-through',
-  summary: 'refuses allocations that would bring the live bytes above a limit',
+  summary: 'refuses allocations if the live bytes would exceed a limit',
   options: {
     limitBytes: { type: 'size', summary: 'the most bytes that may be live', required: true },
     alignment: { type: 'size', summary: 'each allocation counts as a multiple of this power of two', default: '256' },

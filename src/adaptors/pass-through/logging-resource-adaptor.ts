@@ -12,7 +12,7 @@ import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.
 
 interface CommonOptions extends DeallocationEventsOption {
   /**
-   * Whether to write each row at once instead of in batches.
+   * Whether to write each row immediately instead of in batches.
    * @defaultValue false
    */
   readonly autoFlush?: boolean;
@@ -24,7 +24,10 @@ export interface FileLogOptions extends CommonOptions {
   readonly stream?: never;
 }
 
-/** Options of {@link LoggingResourceAdaptor} for a log to a Node stream, which is not ended. */
+/**
+ * Options of {@link LoggingResourceAdaptor} for a log to a Node stream, which the adaptor does not
+ * end.
+ */
 export interface StreamLogOptions extends CommonOptions {
   readonly stream: Writable;
   readonly file?: never;
@@ -47,15 +50,15 @@ const knownOptions = optionNames<LoggingResourceAdaptorOptions>({
  *
  * Rows are buffered, and written 64 KiB at a time, by {@link LoggingResourceAdaptor.flush}, at
  * dispose, and when the process or worker exits by itself. If a process is killed or a worker is
- * terminated, unwritten rows are lost, unless `autoFlush` is set. A row is made after the upstream
- * succeeded, for a free too, so that the log holds only what happened (RMM writes a free before it
- * is tried). A call with an invalid argument leaves no row.
+ * terminated, unwritten rows are lost, unless `autoFlush` is set. A row is added after the upstream
+ * has succeeded, for a free, too, so that the log contains only what happened (RMM writes a free
+ * before it is tried). A call with an invalid argument leaves no row.
  *
- * If the log cannot be written, neither rows nor memory are lost: `allocate` throws before it asks
- * the upstream; `deallocate` frees the memory and keeps its row for later. A Node stream reports a
- * failed write only after the call, and the rows handed over to it are lost.
+ * If the log cannot be written, neither rows nor memory are lost: `allocate` throws before it calls
+ * the upstream, and `deallocate` frees the memory and keeps its row for later. A Node stream
+ * reports a failed write only after the call, and the rows passed to it are lost.
  *
- * Stream order, alignment: those of the upstream.
+ * Stream order and alignment are those of the upstream.
  *
  * Counterpart of `rmm::mr::logging_resource_adaptor`.
  * @example
@@ -96,8 +99,8 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     if (stream !== this.#stream) this.#enter(stream);
     const writer = this.#writer;
     if (writer.isFull) writer.flush();
-    // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
-    // for another stream.
+    // Read before the call, because host functions that run while an upstream waits for a stream
+    // may call this adaptor for another stream.
     const suffix = this.#suffix as RowText;
     let pointer: DevicePointer;
     try {
@@ -142,9 +145,9 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Writes the remaining rows and closes the file. The upstream and a Node stream are left as they
-   * are. A second call does nothing.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if rows cannot be written; they are lost then.
+   * Writes the remaining rows and closes the file. Does not dispose the upstream or end a Node
+   * stream. A second call does nothing.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if rows cannot be written; they are then lost.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -166,7 +169,7 @@ export const loggingKind = defineAdaptor({
   summary: 'writes every allocation and free to a file that replay reads',
   options: {
     file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true, file: 'overwritten' },
-    autoFlush: { type: 'boolean', summary: 'whether each row is written at once', default: 'false' },
+    autoFlush: { type: 'boolean', summary: 'whether each row is written immediately', default: 'false' },
   },
   example: 'logging(cuda, file=allocations.csv)',
   create: ({ upstream, options }) => new LoggingResourceAdaptor(upstream, options),
@@ -175,7 +178,7 @@ export const loggingKind = defineAdaptor({
 function openTarget(options: LoggingResourceAdaptorOptions): LogTarget {
   const { file, stream } = options;
   if ((file === undefined) === (stream === undefined)) {
-    throw new ArgumentRangeError('a log needs either a file or a stream to be written to', 'ERR_INVALID_ARG_VALUE');
+    throw new ArgumentRangeError('a log needs either a file or a stream: give one of them', 'ERR_INVALID_ARG_VALUE');
   }
   if (file !== undefined) {
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);

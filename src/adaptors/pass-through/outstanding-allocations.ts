@@ -4,8 +4,8 @@
  *
  * Data structure: a record of numbers for each allocation, found by its pointer. The record of a
  * freed allocation goes to the end of a queue, and is reused only when it reaches the front. Until
- * then, a second free can be told from the free of a foreign pointer, and matched to the first
- * free.
+ * then, a second free can be distinguished from the free of a foreign pointer, and matched to the
+ * first free.
  *
  *     records  [ out | free | out | leaving | free ]       a pointer map has those that are out
  *                       ^------------------------^         the queue: oldest free first
@@ -34,7 +34,7 @@ export interface OutstandingAllocation {
   readonly stack: string | undefined;
 }
 
-/** Why a free is wrong, and the record that shows it, or none. */
+/** The reason why a free is wrong, and the record that shows it, or none. */
 export interface Refusal {
   readonly error: LifetimeError;
   readonly record: number;
@@ -66,7 +66,7 @@ export class OutstandingAllocations {
   #used = 0;
   #allocatedBytes = 0;
 
-  /** @param keptFrees how many frees are remembered at least */
+  /** @param keptFrees the least number of frees to remember */
   constructor(keptFrees: number) {
     this.#keptFrees = keptFrees;
   }
@@ -109,8 +109,8 @@ export class OutstandingAllocations {
   }
 
   /**
-   * To be called before the upstream frees: a host function that runs during its call may be given
-   * the same memory again. The record is not reused before `finishFree` or `undoFree`.
+   * To be called before the upstream frees, because a host function that runs during its call may
+   * get the same memory again. The record is not reused before `finishFree` or `undoFree`.
    */
   beginFree(pointer: DevicePointer, record: number): void {
     this.#records.remove(pointer);
@@ -207,14 +207,14 @@ export class OutstandingAllocations {
 
 const initialRecords = 64;
 
-/** How many allocations of one stack, and how many stacks, a report shows. */
+/** How many allocations per stack, and how many stacks, a report shows. */
 const shownAllocations = 10;
 const shownStacks = 20;
 
 /**
- * A report for people: the total, then a group for each stack, the one with the most bytes first,
- * with its largest allocations.
- * @param allocations the largest first
+ * A human-readable report: the total, then a group for each stack, with its largest allocations;
+ * the stack with the most bytes comes first.
+ * @param allocations sorted, the largest first
  */
 export function formatOutstandingAllocations(allocations: readonly OutstandingAllocation[]): string {
   if (allocations.length === 0) return 'no outstanding allocations';

@@ -26,14 +26,14 @@ import { type RememberedAllocations, rememberIfTakenBack } from './remember-allo
 const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
 
 /**
- * The common part of adaptors that keep no memory: they pass each call to their upstream, and
- * observe or refuse it.
+ * The base of adaptors that keep no memory: they pass each call on to their upstream, and observe
+ * or refuse it.
  *
  * Each `allocate` begins with `assertUsable`, so that a disposed adaptor or stream is refused before anything
- * is counted, written or called, whatever is below.
+ * is counted, written or called.
  *
- * A derived class calls `this.upstream` in its own `allocate` and `deallocate`: a shared call site
- * here would see every class of upstream, and V8 could not inline it.
+ * A derived class calls `this.upstream` in its own `allocate` and `deallocate`, because a shared
+ * call site here would see every class of upstream, so that V8 could not inline it.
  */
 export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   readonly upstream: MemoryResource;
@@ -70,9 +70,9 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Whether an allocation of whole pages, whose size is a power of two, is one of the upstream's, with the same address
-   * and size, if its stream is of `device`. Then memory that grows in place below ({@link VirtualMemoryResource}) does
-   * so here, too. A class that changes sizes or addresses, or takes memory from elsewhere, overrides this.
+   * Whether an allocation of whole pages (of a power of two bytes), on a stream of `device`, is an allocation of the
+   * upstream with the same address and size. If so, memory that grows in place below ({@link VirtualMemoryResource})
+   * does so here, too. Override this in a class that changes sizes or addresses, or takes memory from elsewhere.
    */
   keepsPages(_pageBytes: number): boolean {
     return true;
@@ -93,7 +93,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
 
   /**
-   * Whether `other` is this very object: if another object freed the memory, this one's counts or
+   * Whether `other` is this very object. If another object freed the memory, this one's counts or
    * logs would miss the free.
    */
   isEqual(other: MemoryResource): boolean {
@@ -102,7 +102,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
 
   /**
    * Ends allocation through this object. Memory allocated through it can still be freed through it.
-   * The upstream is left to its owner. A second call does nothing.
+   * Does not dispose the upstream. A second call does nothing.
    */
   [Symbol.dispose](): void {
     this.isDisposed = true;
@@ -132,9 +132,9 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Every `allocate` begins with this, and calls it again after foreign code ran.
+   * Call this at the beginning of every `allocate`, and again after foreign code has run.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the stream is disposed;
-   * ArgumentTypeError for anything but a stream.
+   * ArgumentTypeError if it is not a stream.
    */
   protected assertUsable(stream: Stream): void {
     if (this.isDisposed || stream?.isDisposed !== false) this.#refuse(stream);
@@ -146,8 +146,8 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Returns what the upstream returned from `allocate`, if it can be the address of the memory. Adaptors
-   * change their state only after that, or take the change back.
+   * Returns the upstream's result of `allocate`, if it can be the address of the memory. Adaptors change
+   * their state only after this, or undo the change.
    * @param by the resource, if it is not the upstream
    * @throws FaultyResourceError otherwise.
    */
@@ -156,8 +156,8 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Takes note of what the upstream returned from `deallocate`. If that is a promise, its rejection
-   * becomes a process warning (`CISTERN_FAULTY_RESOURCE`).
+   * Handles the upstream's result of `deallocate`. If it is a promise, its rejection becomes a
+   * process warning (`CISTERN_FAULTY_RESOURCE`).
    * @param by the resource, if it is not the upstream
    */
   protected freed(result: unknown, by: MemoryResource = this.upstream): void {
@@ -165,9 +165,8 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /**
-   * Gives memory of the upstream back, if this adaptor could not do its own part of an allocation. A
-   * host function that ran in the upstream may have disposed the stream: the host then waits for the
-   * device.
+   * Returns memory to the upstream, if this adaptor could not do its own part of an allocation. If a
+   * host function that ran in the upstream has disposed the stream, the host waits for the device.
    */
   protected giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
     this.freed(this.upstream.deallocate(pointer, bytes, usableStream(stream), this.deallocationEvents));
@@ -179,7 +178,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     else for (const layer of layersOf(below)) this.#remembered.below.add(layer);
   }
 
-  /** For memory allocated by another method than `allocate`. Returns the pointer. */
+  /** Remembers memory that was allocated by a method other than `allocate`. Returns the pointer. */
   protected remember(pointer: DevicePointer, bytes: number, stream: Stream): DevicePointer {
     if (pointer !== 0) this.#remembered?.live.add(pointer, bytes, stream);
     return pointer;
@@ -188,7 +187,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   /**
    * The error to throw after the upstream threw `error`: this adaptor is added to an out-of-memory
    * error.
-   * @param bytes the size requested from this adaptor, if it asks the upstream for more
+   * @param bytes the size requested from this adaptor, if it requests more from the upstream
    */
   protected passOn(error: unknown, bytes?: number): unknown {
     if (!(error instanceof OutOfMemoryError)) return error;
@@ -223,7 +222,7 @@ export function outOfMemoryThrough(
   );
 }
 
-/** Whether `error` means that memory could not be allocated, as opposed to a faulty call. */
+/** Whether `error` means that memory could not be allocated, and not that the call was wrong. */
 export function isAllocationFailure(error: unknown): boolean {
   if (error instanceof CisternError) return !(error instanceof LifetimeError);
   return !(error instanceof TypeError || error instanceof RangeError);

@@ -14,16 +14,17 @@ import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
- * Takes memory from one of several resources: from that of the stream's device. A free goes to the
- * resource that the memory came from, whichever device's stream it is ordered on. So a library that
- * works on several devices can be given one resource.
+ * Takes memory from the resource of the stream's device, out of several resources. A free goes to
+ * the resource from which the memory came, on a stream of any device. Use it to pass a single
+ * resource to a library that works on several devices.
  *
- * `device` and `upstream` are those of the first resource. Adaptors belong below this one: what is above
- * it takes its memory for that of the first device, and refuses buffers and streams of others. Stream order, alignment: those of the resource that the
- * memory comes from. The resources are not disposed with it.
+ * `device` and `upstream` are those of the first resource. Put other adaptors below this one: an adaptor
+ * above it would treat all of its memory as that of the first device, and refuse buffers and streams of
+ * the others. Stream order and alignment are those of the resource from which the memory comes. The
+ * resources are not disposed with it.
  *
- * Counterpart of `rmm::mr::set_per_device_resource_ref`, which sets them for the process; see
- * {@link setCurrentResource}.
+ * Counterpart of `rmm::mr::set_per_device_resource_ref`, which sets the resources for the whole
+ * process; see {@link setCurrentResource}.
  * @example
  * ```ts
  * const devices = Array.from({ length: Device.count() }, (_, index) => Device.get(index));
@@ -42,11 +43,11 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
   readonly alternates: readonly MemoryResource[];
   /** By device. */
   readonly #resources: (MemoryResource | undefined)[] = [];
-  /** The pointers that came from another resource than the first, each with its device. */
+  /** The pointers that came from resources other than the first, each with its device. */
   readonly #pointers = new AddressMap();
 
   /**
-   * @param resources at least one, each of another device
+   * @param resources at least one, each of a different device
    * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) otherwise.
    */
   constructor(resources: readonly MemoryResource[], options: DeallocationEventsOption = {}) {
@@ -64,7 +65,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     for (const resource of this.resources) {
       const { index } = resource.device;
       if (this.#resources[index] !== undefined) {
-        throw new ArgumentRangeError(`resources must be of different devices, got two of device ${index}`, 'ERR_INVALID_ARG_VALUE');
+        throw new ArgumentRangeError(`resources must belong to different devices, got two of device ${index}`, 'ERR_INVALID_ARG_VALUE');
       }
       this.#resources[index] = resource;
     }
@@ -78,7 +79,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     const resource = this.#resources[index];
     if (resource !== undefined) return resource;
     const devices = this.resources.map(({ device }) => device.index).join(', ');
-    throw new ArgumentRangeError(`device must be one with a resource: ${devices}, got device ${index}`, 'ERR_INVALID_ARG_VALUE');
+    throw new ArgumentRangeError(`device must have a resource (${devices}), got device ${index}`, 'ERR_INVALID_ARG_VALUE');
   }
 
   /** @internal The device that allocated memory belongs to. */
@@ -106,7 +107,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const events = fence ?? this.deallocationEvents;
-    // Removed before the call: a host function that runs during it may be given the same memory
+    // Removed before the call, because a host function that runs during it may get the same memory
     // again.
     const device = this.#pointers.count > 0 && typeof pointer === 'number' ? this.#pointers.take(pointer) : none;
     if (device === none) {
@@ -139,7 +140,7 @@ export function hasMemoryOf(resource: MemoryResource, device: Device): boolean {
 export const perDeviceKind = defineAdaptor({
   name: 'per-device',
   role: 'pass-through',
-  summary: "takes memory of the stream's device: has the resource below once for each device",
+  summary: "takes memory from the stream's device, with a copy of the resource below for each device",
   options: {},
   example: 'per-device(cuda)',
   create: ({ upstream, device, upstreamOf, options }) => {

@@ -21,8 +21,8 @@ const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationE
  * it there without page faults. Other kinds of memory, which cannot move, pass unchanged, and so
  * does managed memory on a device without concurrent managed access.
  *
- * Stream order: the move is queued on the allocation's stream, and nothing waits for it on the
- * host. Alignment: that of the upstream. If the driver refuses to prefetch for another reason, the
+ * Stream order: the move is queued on the allocation's stream, and the host does not wait for it.
+ * Alignment is that of the upstream. If the driver refuses to prefetch for another reason, the
  * allocation is freed and fails.
  *
  * Counterpart of `rmm::mr::prefetch_resource_adaptor`.

@@ -1,7 +1,7 @@
 /**
- * Looks on at what a program allocates through any resource, without the program having prepared for
- * it: each resource gets an adaptor that the program does not see, and that only the program's own
- * calls pass. What a resource takes from the resources below it passes none.
+ * Observes a program's allocations through any resource, without preparation by the program: each
+ * resource gets a hidden adaptor that only the program's own calls pass through, but not the calls
+ * with which one resource takes memory from another.
  *
  *     program ──► pool: the unseen adaptor ──► pool ──► cuda: no adaptor, the call comes from above
  */
@@ -10,19 +10,22 @@ import { constructUnseen, type Interceptor, initialTaker, interceptConstruction 
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { layersOf } from '../layers.js';
 
-/** What looks on at a program's calls. */
+/** An observer of a program's calls. */
 export interface ProgramObserver<Adaptor extends MemoryResource> {
-  /** Whether a resource is an adaptor of the kind that looks on, made by the program or here. */
+  /** Whether a resource is an observing adaptor, made by the program or here. */
   isAdaptor(resource: MemoryResource): resource is Adaptor;
-  /** Whether an adaptor that the program made looks on for this observer, so that what is below it is seen already. */
+  /**
+   * Whether an adaptor that the program made already observes for this observer, so that everything below it is
+   * covered.
+   */
   isOwn(adaptor: Adaptor): boolean;
-  /** Makes the adaptor through which the program's calls of a resource go, at the first of them. */
+  /** Makes the adaptor for the program's calls of a resource, at the first call. */
   adaptorOf(resource: MemoryResource): Adaptor;
-  /** A resource was disposed, for which an adaptor was made. */
+  /** A resource for which an adaptor was made is disposed. */
   disposed(adaptor: Adaptor): void;
 }
 
-/** Looks on at every resource that is constructed from now on. */
+/** Observes every resource that is constructed from now on. */
 export function observeProgramCalls<Adaptor extends MemoryResource>(observer: ProgramObserver<Adaptor>): void {
   const current: CurrentCall = { layers: undefined };
   const covering = (adaptor: Adaptor) => new CoversWhatIsBelow(adaptor, current, () => observer.isOwn(adaptor));
@@ -31,19 +34,22 @@ export function observeProgramCalls<Adaptor extends MemoryResource>(observer: Pr
   );
 }
 
-/** The layers of the stack that is being called: only the call of the outermost is the program's. */
+/**
+ * The layers of the stack that is being called. Only the call of the outermost layer is the
+ * program's.
+ */
 interface CurrentCall {
   layers: ReadonlySet<MemoryResource> | undefined;
 }
 
-/** Sends what the program allocates through a resource directly through an adaptor. */
+/** Sends the program's direct calls of a resource through an adaptor. */
 class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
   readonly #resource: MemoryResource;
   readonly #observer: ProgramObserver<Adaptor>;
   readonly #current: CurrentCall;
   readonly #covering: (adaptor: Adaptor) => Interceptor;
   #adaptor: Adaptor | undefined;
-  /** What the adaptor allocated: a block that a pool took from here goes back past it. */
+  /** The adaptor's allocations. A block that a pool took from here is returned past the adaptor. */
   readonly #live = new Set<DevicePointer>();
 
   constructor(
@@ -82,7 +88,7 @@ class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
       live.delete(pointer);
       return;
     }
-    // Removed before the call: a host function that runs during it may be given the same memory
+    // Removed before the call, because a host function that runs during it may get the same memory
     // again.
     live.delete(pointer);
     try {
@@ -105,7 +111,7 @@ class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
   }
 }
 
-/** While an adaptor is called that looks on, what is below it is not looked at again. */
+/** While an observing adaptor is called, the resources below it are not observed again. */
 class CoversWhatIsBelow implements Interceptor {
   readonly #adaptor: MemoryResource;
   readonly #current: CurrentCall;
@@ -142,7 +148,7 @@ class CoversWhatIsBelow implements Interceptor {
     }
   }
 
-  /** Returns what must be put back when the call ends. */
+  /** Returns the layers to restore when the call ends. */
   #enter(): ReadonlySet<MemoryResource> | undefined {
     const previous = this.#current.layers;
     if (!this.#isInUse()) return previous;

@@ -7,10 +7,10 @@
  *     settle ──► trim ──► minor collection ──► major collection ──► callback ──► OutOfMemoryError
  *                               └──────────────────┴── recovered something: settle and trim again
  *
- * After each stage the upstream is asked again, unless the stage certainly recovered nothing.
- * Memory that the later stages free may still be queued on streams, or may lie in a resource below
- * in pieces that do not fit. Therefore, if one of them recovered something but the request still
- * failed, settle and trim run again.
+ * After each stage, the upstream is called again, unless the stage certainly recovered nothing.
+ * Memory that the later stages free may still be in use by queued work, or be in a resource below
+ * in pieces that do not fit. So if one of them recovered memory but the request still failed,
+ * settle and trim run again.
  *
  * The stages are one generator, which yields when there is something to wait for: `allocate`
  * blocks, `allocateAsync` awaits.
@@ -47,23 +47,23 @@ export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOpti
    */
   readonly stages?: readonly ReclaimStage[];
   /**
-   * The last stage: recovers memory that only the application knows of, for example by dropping a
-   * cache. It may use this resource; an allocation in it starts no stages of its own. If it throws,
-   * the allocation throws that error.
+   * The last stage: recovers memory that only your program knows about, for example by dropping a
+   * cache. It may use this resource; its own allocations start no stages. If it throws, the
+   * allocation throws that error.
    * @param bytes the size that could not be allocated
    * @param stream the stream of that allocation
-   * @returns the bytes recovered; or whether anything was, if the number is not known
+   * @returns the recovered bytes, or, if you do not know the number, whether you recovered any
    * @defaultValue not set: the stage is left out
    */
   readonly onOutOfMemory?: (bytes: number, stream: Stream) => number | boolean;
   /**
-   * Bytes that may be live before garbage is collected even though memory is left; from 0 to 2^53 -
+   * Live bytes above which garbage is collected although memory is left; from 0 to 2^53 -
    * 1. Excludes `softLimitFraction`.
    * @defaultValue not set: garbage is collected when memory runs out
    */
   readonly softLimitBytes?: number;
   /**
-   * The same limit as a share of the device's total memory, above 0 and up to 1.
+   * The same limit as a share of the device's total memory, above 0 and at most 1.
    * @defaultValue not set
    */
   readonly softLimitFraction?: number;
@@ -85,7 +85,7 @@ interface Request {
   /** The upstream's latest error. */
   error: OutOfMemoryError;
   readonly tried: RecoveryStage[];
-  /** Set when the request is served. */
+  /** Set once the request is served. */
   pointer: DevicePointer | undefined;
 }
 
@@ -95,27 +95,27 @@ interface Request {
  */
 type Pause = 'device' | 'turn';
 
-/** Stages in progress. The answer to each pause says whether the wait took place. */
+/** Stages in progress. The answer to each pause says whether the wait was possible. */
 type Steps<Result> = Generator<Pause, Result, boolean>;
 
 /**
- * When its upstream is out of memory, recovers memory in stages, and tries again after each:
- * {@link ReclaimStage} says what they do. With it, programs that drop buffers without disposing
- * them run in a fraction of the memory.
+ * When its upstream is out of memory, recovers memory in stages, and tries again after each: {@link
+ * ReclaimStage} says what they do. With it, programs that drop buffers without disposing them need
+ * only a fraction of the memory.
  *
- * Put it above the resources that keep memory, such as a pool: its frees go through them, and it
- * trims them.
+ * Put it above resources that keep memory, such as a pool, because its frees go through them, and
+ * it trims them.
  *
- * Stream order, alignment: those of the upstream. While there is memory, `allocate` only passes the
- * call on. When memory runs out, it blocks until the device has run all queued work, including host
- * functions, which may use this very resource; inside a host function, where waiting is impossible,
- * that wait is left out. {@link ReclaimingResourceAdaptor.allocateAsync} does not block.
+ * Stream order and alignment are those of the upstream. While there is memory, `allocate` only
+ * passes the call on. When memory runs out, it blocks until the device has run all queued work,
+ * including host functions, which may use this very resource; inside a host function, which must
+ * not wait, it skips that wait. {@link ReclaimingResourceAdaptor.allocateAsync} does not block.
  *
- * A soft limit starts a collection when the live bytes of this resource would exceed it: a minor
- * one and, if that recovered too little, a major one. It refuses nothing. The next collection comes
- * only after the live bytes have grown, from their value after the last one, by an eighth of the
- * limit (or of the live bytes, if greater). So a program that needs more than its soft limit does
- * not collect all the time.
+ * With a soft limit, an allocation that brings the live bytes of this resource above it first
+ * starts a collection: a minor one and, if that recovers too little, a major one. It never refuses
+ * an allocation. The next collection comes only after the live bytes have grown, from their value
+ * after the last one, by an eighth of the limit (or of the live bytes, if greater). So a program
+ * that needs more than its soft limit does not collect constantly.
  *
  * RMM has only the callback: `rmm::mr::failure_callback_resource_adaptor`. The stages and their
  * timings are those of the split pool of CuArrays.jl.
@@ -131,12 +131,12 @@ type Steps<Result> = Generator<Pause, Result, boolean>;
 export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   static override readonly name = 'ReclaimingResourceAdaptor';
-  /** Bytes that may be live before garbage is collected; Infinity without a soft limit. */
+  /** Live bytes above which garbage is collected; Infinity without a soft limit. */
   readonly softLimitBytes: number;
   /** Not set once this is disposed. */
   #onOutOfMemory: ((bytes: number, stream: Stream) => number | boolean) | undefined;
   #sums: readonly StageSums[];
-  /** If the live bytes exceed this, a collection is due. */
+  /** A collection is due once the live bytes exceed this. */
   #collectAtBytes: number;
   #liveBytes = 0;
   #served = 0;
@@ -144,14 +144,14 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   #softCollections = 0;
   #beganAt = performance.now();
   /**
-   * Whether a stage is running. It runs foreign code, whose own allocations must not start the
+   * Whether a stage is running. Stages run foreign code, whose own allocations must not start the
    * stages again.
    */
   #isReclaiming = false;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or two that
-   * exclude each other.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or two that exclude each
+   * other.
    */
   constructor(upstream: MemoryResource, options: ReclaimingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
@@ -177,7 +177,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Allocates from the upstream; if it is out of memory, after the stages.
+   * Allocates from the upstream. If the upstream is out of memory, runs the stages and tries again
+   * after each.
    * @throws OutOfMemoryError if no stage helped, with `stages`; its `cause` is the upstream's
    * latest error.
    */
@@ -192,9 +193,10 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The same as {@link ReclaimingResourceAdaptor.allocate}, but does not block for the device: the
-   * event loop continues. It also waits a turn of the event loop before each stage, so that objects
-   * which the current job still holds can be collected, and memory freed by other code is found.
+   * The same as {@link ReclaimingResourceAdaptor.allocate}, but waits for the device without
+   * blocking the event loop. It also waits a turn of the event loop before each stage, so that
+   * objects which the current job still holds can be collected, and memory that other code frees is
+   * found.
    * @throws the same errors, as a rejection.
    */
   async allocateAsync(bytes: number, stream: Stream, alignment?: number): Promise<DevicePointer> {
@@ -215,15 +217,15 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, which then lets go of the callback. Memory allocated through
-   * it can still be freed through it. The upstream is left to its owner. A second call does nothing.
+   * Ends allocation through this object, and releases the callback. Memory allocated through it can
+   * still be freed through it. Does not dispose the upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     this.#onOutOfMemory = undefined;
   }
 
-  /** The time that the stages took, and the bytes that they recovered. */
+  /** The times of the stages, and the bytes that they recovered. */
   timings(): ReclaimTimings {
     const elapsedMilliseconds = performance.now() - this.#beganAt;
     const rescues = this.#sums.reduce((sum, stage) => sum + stage.rescues, 0);
@@ -252,8 +254,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
 
   #serve(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
     this.assertUsable(stream);
-    // Counted before the call: while an upstream waits for a stream, host functions run, and may
-    // allocate through this adaptor.
+    // Counted before the call, because host functions that run while an upstream waits for a stream
+    // may allocate through this adaptor.
     this.#liveBytes += bytes;
     try {
       const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
@@ -319,8 +321,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far
-   * as is known.
+   * Runs one stage and calls the upstream again. Returns how many bytes the stage recovered, as far
+   * as known.
    * @param after the stage that this one follows, if it runs again
    */
   *#stage(sums: StageSums, request: Request, after?: ReclaimStage): Steps<number> {
@@ -353,8 +355,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
           else if (answer) isWorthATry = true;
         }
       }
-      // A lower bound: bytes that one resource says it gave up are often the same bytes that the
-      // next one then gives up.
+      // A lower bound, because bytes that one resource reports as returned are often the same bytes
+      // that the next one then returns.
       recoveredBytes = Math.max(recoveredBytes, heldBefore - heldBytes(layers));
     } finally {
       sums.calls++;
@@ -374,8 +376,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Blocks until the device is idle. Returns whether it is: inside a host function, waiting is
-   * impossible.
+   * Blocks until the device is idle. Returns false inside a host function, which must not wait.
    */
   #synchronizeSync(): boolean {
     try {
@@ -388,15 +389,15 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Makes every layer give back what it keeps, the outermost first. Returns how many bytes they all
-   * gave back, and how many of those did not go to another layer that keeps memory.
+   * Makes every layer return the memory that it keeps, the outermost first. Returns how many bytes
+   * they returned in total, and how many of those did not go to another layer that keeps memory.
    */
   *#trim(layers: readonly MemoryResource[], stream: Stream): Steps<{ bytes: number; toBottomBytes: number }> {
     const trimming = layers.filter(isTrimming).filter(({ device }) => mayUseMemoryOf(stream.device, device));
     const released = { bytes: 0, toBottomBytes: 0 };
     for (const layer of trimming) {
       const { upstream } = layer as Partial<MemoryResourceAdaptor>;
-      // A driver's pool gives back only memory that a synchronization has seen to be free.
+      // A driver's pool returns only memory that a synchronization has seen to be free.
       if (upstream === undefined && released.bytes > 0) yield 'device';
       let bytes = 0;
       try {
@@ -419,13 +420,13 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     if (typeof answer !== 'number') {
       throw new ArgumentTypeError(`onOutOfMemory must return a number or a boolean, got ${formatValue(answer)}`);
     }
-    assertBytes(answer, 'what onOutOfMemory returns');
+    assertBytes(answer, 'the result of onOutOfMemory');
     return answer;
   }
 
   /**
-   * Collects garbage because the soft limit would be exceeded: a minor collection, and a major one
-   * if that was not enough.
+   * Collects garbage because the live bytes would exceed the soft limit: a minor collection, and a
+   * major one if that was not enough.
    */
   #collectEarly(bytes: number): void {
     if (this.#isReclaiming) return;
@@ -500,7 +501,7 @@ function isCollection(stage: ReclaimStage): boolean {
   return stage === 'minor-collection' || stage === 'major-collection';
 }
 
-/** Whether a stage only makes use of memory that is already free. */
+/** Whether a stage only uses memory that is already free. */
 function isEarly({ stage }: StageSums): boolean {
   return stage === 'settle' || stage === 'trim';
 }
@@ -509,7 +510,7 @@ function isTrimming(layer: MemoryResource): layer is TrimmingMemoryResource {
   return typeof (layer as Partial<TrimmingMemoryResource>).trim === 'function';
 }
 
-/** What the resources at the bottom hold of the device, as far as they tell. */
+/** The device memory that the leaves hold, as far as they report it. */
 function heldBytes(layers: readonly MemoryResource[]): number {
   const counted: MemoryResource[] = [];
   let bytes = 0;

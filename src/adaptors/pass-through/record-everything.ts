@@ -1,7 +1,7 @@
 /**
- * Records every resource of a program, if the environment variable `CISTERN_LOG_FILE` asks for that:
- * what the program allocates through a resource directly is recorded in a layer of that resource.
- * What a resource takes from the resources below it is not; pools record their growth.
+ * Records all resources of a program, if the environment variable `CISTERN_LOG_FILE` is set: the
+ * program's direct allocations through a resource are recorded in a layer of that resource. Memory
+ * that one resource takes from another is not, but pools record their growth.
  */
 import { bytesSetting } from '../../basics/checked-settings.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
@@ -12,7 +12,8 @@ import { observeProgramCalls } from './program-calls.js';
 import { RecordingResourceAdaptor } from './recording-resource-adaptor.js';
 
 function unseenAdaptor(resource: MemoryResource): RecordingResourceAdaptor {
-  // A server may have a limit for each request: they are one layer, or a reader would see one request.
+  // A server may have a limit for each request. They share one layer; otherwise a reader would see
+  // only one request.
   const adaptor = recorded(resource, true);
   RecordingResourceAdaptor.labelThrough(resource, adaptor);
   return adaptor;
@@ -41,7 +42,7 @@ if (setting('CISTERN_LOG_FILE') !== undefined) {
     isAdaptor: (resource) => resource instanceof RecordingResourceAdaptor,
     isOwn: (adaptor) => adaptor.recording === environmentRecording(),
     adaptorOf: unseenAdaptor,
-    // Its layer stays in the recording; what is still allocated is recorded as it is freed.
+    // Its layer stays in the recording, and later frees of live memory are recorded.
     disposed: () => {},
   });
 }

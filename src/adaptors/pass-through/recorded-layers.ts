@@ -24,8 +24,8 @@ export interface AdaptorLayer {
 }
 
 /**
- * Adds a layer to a recording for a new adaptor. Each pooling resource below it gets a layer as
- * well, in which its current blocks and its growth from now on are recorded.
+ * Adds a layer to a recording for a new adaptor. Each pooling resource below it gets a layer, too,
+ * in which its current blocks and its later growth are recorded.
  * @param isShared whether adaptors on resources of the same name, above the same layer, share one
  */
 export function addAdaptorLayer(

@@ -20,16 +20,16 @@ import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
 /** Options of {@link RecordingResourceAdaptor}. */
 export interface RecordingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * The recording to write to, instead of `file`. It stays its owner's, and is not disposed with
-   * the adaptor.
-   * @defaultValue that of the file
+   * The recording to write to, instead of `file`. It still belongs to its owner, and is not
+   * disposed with the adaptor.
+   * @defaultValue the recording of `file`
    */
   readonly recording?: Recording;
   /**
    * The path of the file, which is overwritten if it exists. Adaptors of a thread that name the
    * same file share a recording, which ends when the last of them is disposed.
-   * @defaultValue that of the environment variable `CISTERN_LOG_FILE`, which is kept open until the
-   * process or worker ends
+   * @defaultValue the file of the environment variable `CISTERN_LOG_FILE`, which stays open until
+   * the process or worker ends
    */
   readonly file?: string;
   /**
@@ -39,9 +39,9 @@ export interface RecordingResourceAdaptorOptions extends DeallocationEventsOptio
    */
   readonly layer?: string;
   /**
-   * Records the JavaScript stack of an allocation whenever this many bytes were allocated since the
-   * last stack, so that large allocations have one; with 0, the stack of every allocation. Failed
-   * allocations then also have theirs. A stack costs about ten microseconds.
+   * Records the JavaScript stack of an allocation whenever this many bytes have been allocated
+   * since the last stack, so that large allocations have one; with 0, the stack of every
+   * allocation. Failed allocations also have a stack then. A stack costs about ten microseconds.
    * @defaultValue Infinity: no stacks
    */
   readonly stackSampleBytes?: number;
@@ -62,14 +62,14 @@ const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
  *
  * A failed allocation is written to the file before the error is thrown. A free is recorded before
  * the upstream is called, so that memory never appears live twice; if the upstream refuses, the
- * record is taken back, unless it was written in the meantime. A call with an invalid argument
+ * record is removed again, unless it was written in the meantime. A call with an invalid argument
  * leaves no record.
  *
  * If the file cannot be written, neither records nor memory are lost: `allocate` throws before it
  * calls the upstream; `deallocate` frees the memory and keeps its record for later. After the
- * recording is disposed, calls pass and nothing is recorded.
+ * recording is disposed, the adaptor only passes calls on.
  *
- * Stream order, alignment: those of the upstream.
+ * Stream order and alignment are those of the upstream.
  *
  * RMM has only `rmm::mr::logging_resource_adaptor`, whose counterpart is
  * {@link LoggingResourceAdaptor}.
@@ -126,8 +126,8 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     if (stream !== this.#stream) this.#enter(stream);
     const { recording } = this;
     if (recording.isBehind) recording.flush();
-    // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
-    // for another stream.
+    // Read before the call, because host functions that run while an upstream waits for a stream
+    // may call this adaptor for another stream.
     const head = this.#head;
     let pointer: DevicePointer;
     try {
@@ -153,7 +153,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
       this.#enter(stream);
     }
     const { recording } = this;
-    // A value that is not a number cannot be recorded, and is refused below.
+    // A value that is not a number cannot be recorded, and the upstream refuses it.
     const isRecorded = typeof pointer === 'number' && typeof bytes === 'number' && !this.#outputs.hasFreed(pointer);
     const position = isRecorded ? recording.append(this.#head | RecordKind.free, pointer, bytes) : 0;
     try {
@@ -189,10 +189,10 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and the recording if no other adaptor to the same `file`
-   * uses it. The upstream is left to its owner. A second call does nothing.
+   * Ends allocation through this object, and the recording if no other adaptor for the same `file`
+   * uses it. Does not dispose the upstream. A second call does nothing.
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the remaining records cannot be written; they
-   * are lost then.
+   * are then lost.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -216,7 +216,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** @internal Makes an adaptor known that records a resource without being part of the stack. */
+  /** @internal Registers an adaptor that records a resource without being part of the stack. */
   static labelThrough(resource: MemoryResource, adaptor: RecordingResourceAdaptor): void {
     RecordingResourceAdaptor.#unseen.set(resource, adaptor);
   }
@@ -284,7 +284,7 @@ function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Reco
   const ofEnvironment = environmentRecording();
   if (ofEnvironment !== undefined) return ofEnvironment;
   throw new ArgumentRangeError(
-    'a recording needs a file, by the option file or by the environment variable CISTERN_LOG_FILE',
+    'a recording needs a file: set the option file or the environment variable CISTERN_LOG_FILE',
     'ERR_INVALID_ARG_VALUE',
   );
 }

@@ -13,9 +13,9 @@ export interface RememberedAllocations {
 }
 
 /**
- * If an adaptor is built on a resource that takes memory back while it is in use, makes the adaptor
- * remember what is allocated through it. Before memory is taken back, it is freed through the
- * adaptor, so that the adaptor's counts stay right. Other adaptors are left alone, and pay nothing.
+ * If an adaptor is built on a resource that takes back memory in use, makes the adaptor remember
+ * its allocations. Before memory is taken back, it is freed through the adaptor, so that the
+ * adaptor's counts stay correct. Other adaptors are unaffected, and pay nothing.
  */
 export function rememberIfTakenBack(adaptor: MemoryResource, below: MemoryResource): RememberedAllocations | undefined {
   const layers = layersOf(below);
@@ -54,7 +54,7 @@ class Remembering implements Interceptor {
       return;
     }
     const allocatedBytes = live.bytesOf(pointer);
-    // Removed before the call: a host function that runs during it may be given the same memory
+    // Removed before the call, because a host function that runs during it may get the same memory
     // again.
     live.remove(pointer);
     try {

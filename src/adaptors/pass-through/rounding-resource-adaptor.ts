@@ -15,8 +15,8 @@ export interface MultipleRounding extends DeallocationEventsOption {
 
 /**
  * Rounds sizes up to the next of equal steps between two powers of two: PyTorch's
- * `roundup_power2_divisions`. With 4 divisions, 1200 becomes 1280, since the steps between 1024 and
- * 2048 are 256 apart.
+ * `roundup_power2_divisions`. With 4 divisions, 1200 becomes 1280, because the steps between 1024
+ * and 2048 are 256 apart.
  */
 export interface DivisionsRounding extends DeallocationEventsOption {
   readonly kind: 'divisions';
@@ -49,14 +49,13 @@ const knownOptions = {
 const kinds = Object.keys(knownOptions) as (keyof typeof knownOptions)[];
 
 /**
- * Rounds requests up, so that sizes which nearly match become equal and a freed block serves the
- * next allocation unchanged. Zero stays zero, and a size that would exceed 2^53 - 1 stays as it is.
+ * Rounds requests up, so that similar sizes become equal, and a freed block serves the next
+ * allocation whole. Zero stays zero, and a size that would exceed 2^53 - 1 is not rounded.
  *
- * A free is rounded in the same way. If the size of a free is wrong, the upstream notices only if
- * it rounds to another size; put a {@link TrackingResourceAdaptor} on this if sizes must be
- * checked.
+ * A free is rounded in the same way. The upstream detects a wrong size of a free only if it rounds
+ * to a different size; to check exact sizes, put a {@link TrackingResourceAdaptor} on this.
  *
- * Stream order, alignment: those of the upstream.
+ * Stream order and alignment are those of the upstream.
  *
  * Counterpart of `roundup_power2_divisions` in PyTorch's allocator and of the size quantization in
  * Halide's CUDA runtime.
@@ -76,7 +75,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
   #askedBytes = 0;
   #roundedBytes = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid option. */
   constructor(upstream: MemoryResource, options: RoundingResourceAdaptorOptions) {
     super(upstream, options, namesOf(options));
     this.#divisions = divisionsOf(options);
@@ -98,8 +97,8 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     if (!Number.isSafeInteger(bytes) || bytes < 0) assertBytes(bytes);
     const divisions = this.#divisions;
     const step = divisions === 0 ? this.#multipleBytes : greatestPowerOfTwo(bytes) / divisions;
-    // Exact even for steps that are not powers of two: the quotient of two sizes below 2^53 is
-    // never so close above an integer that it rounds to it.
+    // Exact even for steps that are not powers of two, because the quotient of two sizes below 2^53
+    // is never so close to the integer below it that it rounds to that.
     const rounded = Math.ceil(bytes / step) * step;
     return rounded <= Number.MAX_SAFE_INTEGER ? rounded : bytes;
   }
@@ -178,7 +177,7 @@ function positive(value: number, name: string): number {
   return value;
 }
 
-/** The greatest power of two that is at most a size from 1 to 2^53 - 1. */
+/** The largest power of two that is at most a size from 1 to 2^53 - 1. */
 function greatestPowerOfTwo(bytes: number): number {
   if (bytes < 2 ** 31) return 1 << (31 - Math.clz32(bytes));
   return 2 ** 22 * (1 << (31 - Math.clz32(bytes / 2 ** 22)));

@@ -25,21 +25,20 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link SanitizingResourceAdaptor}. */
 export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Called with each violation, from within the call that caused it. If it throws, the error is
-   * reported as an uncaught exception.
+   * Called with each violation, during the call that caused it. If it throws, the error is reported
+   * as an uncaught exception.
    */
   readonly onViolation?: (violation: SanitizerViolation) => void;
   /**
    * Whether a violation about stream order is thrown as an {@link OrderError} from the call that
-   * caused it. A copy, set or touch is submitted anyway; an allocation is given back; a free does
-   * not take place, and the memory then belongs to the stream on which it was to be freed. Frees
-   * that are wrong in another way always throw.
+   * caused it. A copy, set or touch is submitted nevertheless; an allocation is freed again; a free
+   * does not take place, and the memory then belongs to the stream on which it was to be freed.
+   * Frees that are wrong in another way always throw.
    * @defaultValue false
    */
   readonly throwOnViolation?: boolean;
   /**
-   * Whether violations say where in the program both sides come from. Costs tens of microseconds for
-   * each operation.
+   * Whether violations have the stacks of both calls. Costs tens of microseconds for each operation.
    * @defaultValue true
    */
   readonly stacks?: boolean;
@@ -64,34 +63,34 @@ export interface LifetimeViolation {
   readonly later: OrderViolationSide | undefined;
 }
 
-/** What a {@link SanitizingResourceAdaptor} reports. */
+/** A violation that a {@link SanitizingResourceAdaptor} reports. */
 export type SanitizerViolation = OrderViolation | LifetimeViolation;
 
-/** How many violations are kept, and how many frees are remembered at least. */
+/** The most violations that are kept, and the least number of frees that are remembered. */
 const violationLimit = 1000;
 const keptFrees = 4096;
 
 /**
- * Checks that a program follows the rules of memory, whatever resource is below. Memory may be used
- * on the stream that it was allocated on and on streams that wait for the allocation. Conflicting
- * uses must be ordered. Memory must be freed once, with its size, on a stream that waits for every
- * use, and all memory must be freed. The resource below is checked too: memory that it returns must
- * be ordered after the last free.
+ * Checks that a program uses memory correctly, over any resource. Memory may be used on the stream
+ * that it was allocated on, and on streams that wait for the allocation. Conflicting uses must be
+ * ordered. Memory must be freed once, with its size, on a stream that waits for every use, and all
+ * memory must be freed. It also checks the resource below: memory that it returns must be ordered
+ * after the last free.
  *
  * Until the adaptor is disposed, stream order is checked in the whole process ({@link checkOrder}): every
- * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands
- * for a kernel. `violations` lists what it found, with the stacks of both sides. A free that is itself
- * wrong also throws, and the upstream is not called. Disposing the adaptor while allocations are
- * outstanding reports each of them as a leak, and emits a process warning with the code
+ * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands for a
+ * kernel. `violations` lists the violations, with the stacks of both sides. A free that is itself wrong
+ * also throws, and the upstream is not called. Disposing the adaptor while allocations are outstanding
+ * reports each of them as a leak, and emits a process warning with the code
  * `CISTERN_OUTSTANDING_ALLOCATIONS`.
  *
- * All users of the resource below must go through this adaptor, or through others of its kind: if
- * memory was last freed through here, and the pool gives it to another user, that looks like a use
- * after free. For memory that was not allocated through cistern, or that the driver does not know,
- * such as that of a {@link HostMemoryResource}, only the lifetime is checked.
+ * All users of the resource below must go through this adaptor, or through others of its kind.
+ * Otherwise, memory that was last freed through here and is then allocated to another user looks
+ * like a use after free. For memory that was not allocated through cistern, or that the driver does
+ * not know, such as that of a {@link HostMemoryResource}, only the lifetime is checked.
  *
- * Stream order, alignment: those of the upstream. It does for memory what PyTorch's CUDA sanitizer
- * does for tensors; RMM has no counterpart.
+ * Stream order and alignment are those of the upstream. It does for memory what PyTorch's CUDA
+ * sanitizer does for tensors; RMM has no counterpart.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
@@ -128,16 +127,16 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The first 1,000 violations since construction or the last `clear`, in order: on the lifetime of
-   * memory that passed through here, and on the stream order of all memory of the process
-   * ({@link OrderChecker.violations}).
+   * The first 1,000 violations since construction or the last `clear`, in order: those about the
+   * lifetime of memory that passed through here, and those about the stream order of all memory of
+   * the process ({@link OrderChecker.violations}).
    */
   get violations(): readonly SanitizerViolation[] {
     this.#collect();
     return [...this.#violations];
   }
 
-  /** How many further violations there were. */
+  /** The number of further violations. */
   get droppedViolations(): number {
     this.#collect();
     return this.#droppedViolations;
@@ -153,7 +152,9 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     return this.#allocations.list((record) => this.#sides[record]?.stack);
   }
 
-  /** Forgets the violations. Later operations are still checked against earlier uses. */
+  /**
+   * Forgets the violations found so far. Later operations are still checked against earlier uses.
+   */
   clear(): void {
     this.#collect();
     this.#violations = [];
@@ -162,7 +163,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * @throws OrderError if violations are thrown and `stream` must not have the memory yet; the memory
-   * is given back.
+   * is freed again.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
@@ -201,9 +202,9 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
       return;
     }
     assertStream(stream, 'deallocate');
-    // A declared free stands at the current end of its stream, but an event may stand earlier: work
-    // queued after the event is not waited for. Without a declaration, the next owner is checked
-    // against the uses themselves.
+    // A declared free counts at the current end of its stream, but an event may have been recorded
+    // earlier, and does not cover work queued after it. So with an event, the free is not declared,
+    // and the next owner is checked against the uses themselves.
     const isDeclared = !(fence instanceof Event);
     const number = isDeclared ? nextOperationNumber() : 0;
     allocations.beginFree(pointer, record);
@@ -229,9 +230,9 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and the check of stream order unless another checker
-   * lives; reports outstanding allocations. The violations stay. The upstream is left to its owner. A
-   * second call does nothing.
+   * Ends allocation through this object, and the check of stream order unless there is another
+   * checker, and reports outstanding allocations. Keeps the violations, and does not dispose the
+   * upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -277,7 +278,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     this.#onViolation?.(violation);
   }
 
-  /** Violations of threads that do not check themselves wait until they are asked for. */
+  /** Violations by threads that do not check themselves are fetched only on request. */
   #collect(): void {
     void this.#checker.violations;
   }
@@ -304,12 +305,12 @@ const refusalKinds = {
 
 const headings: Readonly<Record<LifetimeViolation['kind'], string>> = {
   'double-free': 'memory is freed twice',
-  'wrong-size': 'memory is freed with a different size than it was allocated with',
-  'foreign-pointer': 'memory is freed that was not allocated here',
+  'wrong-size': 'memory is freed with a wrong size',
+  'foreign-pointer': 'the freed memory was not allocated here',
   leak: 'memory was not freed',
 };
 
-/** A violation as text of several lines for people. */
+/** A violation as human-readable text of several lines. */
 export function formatSanitizerViolation(violation: SanitizerViolation): string {
   if ('missing' in violation) return formatOrderViolation(violation);
   const { kind, pointer, bytes, earlier, later } = violation;

@@ -13,13 +13,13 @@ export interface CounterSnapshot {
    * The live amount; may be negative in nested counters, if memory from before the push was freed.
    */
   readonly current: number;
-  /** The most that `current` has been, at least 0. */
+  /** The largest value of `current`, at least 0. */
   readonly peak: number;
   /** The sum of all allocations, freed or not. */
   readonly total: number;
 }
 
-/** What a {@link StatisticsResourceAdaptor} counted: a frozen copy. */
+/** The counts of a {@link StatisticsResourceAdaptor}, as a frozen copy. */
 export interface AllocationStatistics {
   /** Bytes, as requested. */
   readonly bytes: CounterSnapshot;
@@ -41,9 +41,9 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
    */
   readonly name?: string;
   /**
-   * A name, for counters that all workers of the process share: adaptors with the same name, in any
-   * of them, also count there. {@link StatisticsResourceAdaptor.sharedStatistics} reads them.
-   * @defaultValue not set: nothing is counted beyond this adaptor
+   * A name. Adaptors with the same name, in all workers of the process, also count in shared
+   * counters, which {@link StatisticsResourceAdaptor.sharedStatistics} reads.
+   * @defaultValue not set: only this adaptor's own counters
    */
   readonly shared?: string;
 }
@@ -51,14 +51,14 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
 const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true, shared: true });
 
 /**
- * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees
- * of the null pointers that they return, are not counted (RMM counts them, and its counts are wrong
- * if they are not freed).
+ * Counts the bytes and allocations that pass through it. It does not count allocations of zero
+ * bytes and frees of their null pointers (RMM does, and its counts are wrong if they are not
+ * freed).
  *
- * Stream order, alignment: those of the upstream. Freed memory counts as free at once.
+ * Stream order and alignment are those of the upstream. Freed memory counts as free immediately.
  *
- * Until it is disposed or collected, it appears in `sampleStatistics`, and so in `cistern watch`,
- * Prometheus and OpenTelemetry.
+ * Until it is disposed or garbage-collected, it appears in `sampleStatistics`, and so in `cistern
+ * watch`, Prometheus and OpenTelemetry.
  *
  * With the option `shared`, the adaptor also counts in counters of the whole process.
  *
@@ -122,7 +122,9 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     if (this.#shared !== undefined) this.#shared.subtract(bytes);
   }
 
-  /** Frees what it cannot count: the adaptor may have been disposed during the upstream's call. */
+  /**
+   * Frees memory that it cannot count, because the adaptor was disposed during the upstream's call.
+   */
   #countShared(shared: SharedCounts, pointer: DevicePointer, bytes: number, stream: Stream): void {
     try {
       this.assertLive('allocate');
@@ -138,7 +140,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     return this.#counters.snapshot();
   }
 
-  /** The counts since construction, regardless of pushes and pops. */
+  /** The counts since construction, ignoring pushes and pops. */
   overallStatistics(): AllocationStatistics {
     const overall = new Counters();
     for (const counters of [...this.#outer, this.#counters]) overall.absorb(counters);
@@ -147,10 +149,11 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * The counts of all adaptors with the same option `shared`, in all workers, since the first of them
-   * was made. Pushes and pops do not matter. Every number is exact: a peak is the greatest value that
-   * `current` had at any moment. Numbers of one result may be of slightly different moments while
-   * other workers allocate. What a worker held when it ended counts as `current` until its memory
-   * has been freed. The counts end with the last of these adaptors, once nothing is counted.
+   * was constructed, ignoring pushes and pops. Every number is exact, and a peak is the largest value
+   * that `current` had at any moment; but while other workers allocate, the numbers of one result may
+   * be from slightly different moments. Memory that a worker held when it ended counts as `current`
+   * until it has been freed. The counts end with the last of these adaptors, once all counted memory
+   * is freed.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the option `shared` is not set.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed.
    */
@@ -164,7 +167,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Starts counting from zero; {@link popCounters} goes back. Returns the counts before the push.
+   * Starts new counters from zero, until {@link popCounters}. Returns the counts before the push.
    *
    * Counterpart of `push_counters`.
    */
@@ -185,7 +188,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   popCounters(): AllocationStatistics {
     const outer = this.#outer.pop();
     if (outer === undefined) {
-      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot pop the last counters: there were as many pops as pushes');
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot pop counters: every push has already been popped');
     }
     const inner = this.#counters;
     outer.absorb(inner);
@@ -194,8 +197,8 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and removes it from samples and metrics. The upstream is
-   * left to its owner. A second call does nothing.
+   * Ends allocation through this object, and removes it from samples and metrics. Does not dispose
+   * the upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();

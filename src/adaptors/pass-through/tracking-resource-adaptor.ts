@@ -11,8 +11,8 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link TrackingResourceAdaptor}. */
 export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Whether to keep the JavaScript stack of each allocation until it is freed. Costs a few
-   * microseconds for each, and memory.
+   * Whether to keep the JavaScript stack of each allocation until it is freed. A stack costs a few
+   * microseconds, and memory.
    * @defaultValue false
    */
   readonly captureStacks?: boolean;
@@ -26,20 +26,20 @@ export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption
 const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: 'boolean', deallocationEvents: true, stackDepth: true });
 
 /**
- * Knows every allocation that passed through it and is not yet freed. Refuses wrong frees before
- * they reach the upstream: of a pointer that was not allocated here, of one that was already freed,
- * and with another size.
+ * Tracks every allocation that passed through it and is not yet freed. Refuses wrong frees before
+ * they reach the upstream: of a pointer that was not allocated here, or is already freed, or with a
+ * wrong size.
  *
  * Disposing it while allocations are outstanding emits a process warning with the code
- * `CISTERN_OUTSTANDING_ALLOCATIONS` and the report as its message. They stay allocated, and can
- * still be listed.
+ * `CISTERN_OUTSTANDING_ALLOCATIONS` and the report as its message. The allocations stay allocated,
+ * and can still be listed.
  *
- * Stream order, alignment: those of the upstream. Freed memory is no longer outstanding, even if
- * its stream still uses it.
+ * Stream order and alignment are those of the upstream. Freed memory is no longer outstanding, even
+ * if its stream still uses it.
  *
  * Counterpart of `rmm::mr::tracking_resource_adaptor`, which logs wrong frees and passes them on.
- * Memory that was freed past this adaptor, at the upstream, stays outstanding until its address is
- * allocated again.
+ * Memory that is freed directly at the upstream, past this adaptor, stays outstanding until its
+ * address is allocated again.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
@@ -57,7 +57,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   /** By record. */
   readonly #stacks: (string | undefined)[] = [];
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid option. */
   constructor(upstream: MemoryResource, options: TrackingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { captureStacks = false, stackDepth = 64 } = options;
@@ -78,8 +78,8 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The outstanding allocations as text for people: the total, then a group for each stack, the one
-   * with the most bytes first, with its largest allocations.
+   * The outstanding allocations as human-readable text: the total, then a group for each stack,
+   * with its largest allocations; the stack with the most bytes comes first.
    */
   report(): string {
     return formatOutstandingAllocations(this.outstandingAllocations());
@@ -125,8 +125,8 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and warns of outstanding allocations. The upstream is left
-   * to its owner. A second call does nothing.
+   * Ends allocation through this object, and warns of outstanding allocations. Does not dispose the
+   * upstream. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;

@@ -46,7 +46,7 @@ describe('a grant', () => {
     expect([grant.bytes, grant.usedBytes, grant.priority]).toEqual([768, 0, 0]);
     expect(caught(() => resource.allocate(512, stream))).toMatchObject({
       message:
-        'the limit of 1 KiB is promised to others: 512 B (512 bytes) were asked for, 256 B are left outside of every grant; reserve them first',
+        'the limit of 1 KiB is promised to others: 512 B (512 bytes) were asked for, 256 B are left outside all grants; reserve the memory first',
       availableBytes: 256,
       limitBytes: 1024,
       path: ['AdmittingResourceAdaptor'],
@@ -55,7 +55,7 @@ describe('a grant', () => {
     expect(grant.usedBytes).toBe(768);
     expect(caught(() => grant.run(() => resource.allocate(1, stream)))).toMatchObject({
       code: 'ERR_CISTERN_OUT_OF_MEMORY',
-      message: 'the grant of 768 B is used up: 1 B (1 bytes) were asked for, 0 B are left; let it grow first',
+      message: 'the grant of 768 B is used up: 1 B (1 bytes) were asked for, 0 B are left; call grow() first',
       availableBytes: 0,
       limitBytes: 768,
     });
@@ -86,7 +86,7 @@ describe('a grant', () => {
     const pointer = grant.run(() => resource.allocate(512, stream));
     grant.giveBack(300);
     expect([grant.bytes, resource.statistics().committedBytes]).toEqual([768, 768]);
-    expect(caught(() => grant.giveBack(257))).toMatchObject({ message: 'bytes must be at most 256, which are not used, got 257' });
+    expect(caught(() => grant.giveBack(257))).toMatchObject({ message: 'bytes must be at most the 256 unused ones, got 257' });
     grant.giveBack(256);
     resource.deallocate(pointer, 512, stream);
     grant.giveBack(512);
@@ -324,7 +324,7 @@ describe('a grant that grows', () => {
     expect(await waits.soFar()).toEqual(['younger: deadlock']);
     expect(await growth[1]).toMatchObject({
       message:
-        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; give some back before you try again',
+        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; return some memory before you try again',
     });
     expect(younger.bytes).toBe(256);
     younger.giveBack(256);
@@ -343,7 +343,7 @@ describe('a grant that grows', () => {
     await expect(grant.grow(512)).rejects.toMatchObject({
       reason: 'deadlock',
       message:
-        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: no other grant holds memory that could come back, and 512 B are allocated outside of grants; give some back before you try again',
+        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: no other grant holds memory that could be returned, and 512 B are allocated outside grants; return some memory before you try again',
     });
     await grant.grow(256);
     expect(grant.bytes).toBe(512);
