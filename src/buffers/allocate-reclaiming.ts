@@ -5,10 +5,11 @@ import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**
- * Allocates from a resource that just threw an error. If it ran out of memory, frees unreachable buffers in
- * stages of rising cost, and tries again after each stage that freed something. Skips stages that the
- * resource has already tried, as its error says.
- * @throws OutOfMemoryError the resource's first one, if nothing helped; any other error as it is.
+ * Allocates from a resource that has just thrown an error. If it ran out of memory, frees unreachable
+ * buffers in stages of rising cost, and tries again after each stage that freed memory. Skips stages that,
+ * according to the error, the resource has already tried.
+ * @throws OutOfMemoryError, the resource's first one, if no stage helped; any other error
+ * unchanged.
  */
 export function allocateReclaiming(
   error: unknown,

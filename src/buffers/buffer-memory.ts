@@ -21,7 +21,7 @@ import type { HostArray } from './transfers/host-arrays.js';
 /** The property with which a buffer shows its memory to the rest of this folder. */
 export const memoryOf = Symbol('memory');
 
-/** A buffer, as the rest of this folder sees it. A wait may change its memory. */
+/** A buffer, as the rest of this folder uses it. Its memory may change during a wait. */
 export interface HasMemory {
   readonly [memoryOf]: BufferMemory;
 }
@@ -30,11 +30,11 @@ export interface HasMemory {
 export const disposed = 'the buffer is already disposed';
 
 /**
- * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
- * dropped. Others only read its `pointer`, `bytes`, `home` and `isBeingFreed`.
+ * The memory that a buffer owns, with everything needed to free it. It outlives a buffer that is
+ * dropped. Other files only read its `pointer`, `bytes`, `home` and `isBeingFreed`.
  *
- * Nothing is `#private` or initialized where it is declared: that takes more bytecode, and V8 would not
- * compile the way of a plain buffer into one function.
+ * Nothing is `#private` or initialized in its declaration, because that takes more bytecode, and V8
+ * would no longer compile the code path of a plain buffer into one function.
  */
 export class BufferMemory implements OwnedMemory, ScopedMemory {
   declare readonly origin: Origin;
@@ -46,18 +46,18 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** The length of the buffer's contents in bytes. */
   declare byteLength: number;
   /**
-   * Why the buffer cannot be used any more, as a clause: it was disposed, or the memory was taken back.
+   * Why the buffer can no longer be used, as a clause: it was disposed, or the memory was taken back.
    * `undefined` until then.
    */
   declare endReason: string | undefined;
   declare home: ScopeFrame | undefined;
   declare pointer: DevicePointer;
   declare bytes: number;
-  /** Whether a call that frees it is running, and may yet be refused. */
+  /** Whether a call that frees it is running, and may still be refused. */
   declare isBeingFreed: boolean;
   declare private givenLabel: string | undefined;
   declare ownerRecord: number;
-  /** What others do with the memory. It goes with the memory if that is given up. */
+  /** How others use the memory. It stays with the memory when the buffer releases it. */
   declare private uses: MemoryUses | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   declare private readonly held: HeldMemory;
@@ -112,10 +112,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** @throws CisternError if other workers may be reading the memory. */
   assertNotShared(operation: string): void {
     if (!this.origin.isShared) return;
-    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be reading it`);
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so other workers may be reading it`);
   }
 
-  /** Allocates the first memory, of `bytes` bytes. Nobody else knows this object yet. */
+  /** Allocates the first memory, of `bytes` bytes. No other code has this object yet. */
   allocate(bytes: number): void {
     if (bytes === 0) return;
     const pointer = this.take(bytes);
@@ -132,16 +132,17 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   /**
    * Moves to new memory of `bytes` bytes, with as many of the first `byteLength` bytes as fit. If
-   * it throws, the state is unchanged. Returns false if it was changed meanwhile, by a host
-   * function or by the resource, or if the new memory was taken back; nothing is then moved.
+   * it throws, the state is unchanged. Returns false, and moves nothing, if it was changed
+   * meanwhile by a host function or the resource, or if the new memory was taken back.
    * @param events the fence for the free of the old memory
    */
   reallocate(bytes: number, events?: DeallocationEvents): boolean {
     const { stream, byteLength } = this;
     const oldPointer = this.pointer;
     const oldBytes = this.bytes;
-    // In a capture, the free comes first: it may be refused, and a copy cannot be taken out of the graph again.
-    // Nobody has the memory between the two, since other streams come after what this one records next.
+    // In a capture, the free comes first, because it may be refused, and a copy cannot be removed from the
+    // graph again. No other stream can get the memory between the two, because other streams are ordered after
+    // the work that this one records next.
     const copiedBytes = Math.min(byteLength, bytes);
     const copiesLast = copiedBytes > 0 && !stream.isDisposed && stream.captureStatus !== 'none';
     const pointer = bytes === 0 ? 0 : this.take(bytes);
@@ -152,8 +153,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       return false;
     }
     if (copiedBytes > 0 && !copiesLast) {
-      // Host functions may run before the copy: one that takes the new memory back must find its
-      // owner.
+      // Host functions may run before the copy, and one that takes the new memory back must find
+      // its owner.
       const target = this.separate(pointer, bytes, stream);
       try {
         copy(pointer, oldPointer, copiedBytes, stream);
@@ -186,8 +187,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   /**
    * Frees the memory in the order of the stream; if the stream is disposed, after all work queued
-   * on the device has run. If that is refused, the memory stays here and may be freed later, unless
-   * the resource says that it can never free it.
+   * on the device has run. If the resource refuses, the memory stays here and may be freed later,
+   * unless the error says that it can never be freed.
    */
   freeNow(fence?: DeallocationFence): void {
     const { stream } = this;
@@ -210,8 +211,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * The same, at a time that the owner of a foreign stream does not know: the stream may have
-   * ended.
+   * The same, at a time that the owner of a foreign stream cannot know, so the stream may already
+   * have ended.
    */
   free(streamFor: StreamFor = lastingStream): void {
     if (this.pointer !== 0 || this.uses !== undefined) this.freeOn(streamFor, undefined);
@@ -224,12 +225,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     this.recordLabel(pointer);
   }
 
-  /** Gives up the memory without freeing it. */
+  /** Releases the memory without freeing it. */
   release(): void {
     this.hold(0, 0);
   }
 
-  /** Has other memory from now on, which belongs to no scope yet. */
+  /** Uses other memory from now on, which belongs to no scope yet. */
   hold(pointer: DevicePointer, bytes: number): void {
     if (this.uses !== undefined) {
       this.uses.endHostArrays();
@@ -239,7 +240,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     if (pointer !== 0) this.add(pointer, bytes);
   }
 
-  /** Gives the memory up with an action. @throws CisternError if a consumer or another process uses it. */
+  /**
+   * Releases the memory through an action. @throws CisternError if a consumer or another process uses it.
+   */
   giveUp<Result>(operation: string, action: (memory: this) => Result): Result {
     if (this.uses?.isConsumed === true) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
@@ -254,15 +257,18 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * Lets other processes open the memory, after what is queued on the stream by now. Returns the
-   * handle; `undefined` if the driver cannot share the memory.
+   * Lets other processes open the memory, ordered after the work queued on the stream so far.
+   * Returns the handle, or `undefined` if the driver cannot share the memory.
    */
   exportToProcesses(): Buffer | undefined {
     this.uses ??= new MemoryUses();
     return this.uses.export(this, this.stream);
   }
 
-  /** What lets other processes use the memory; it goes with the memory if that is kept for them. */
+  /**
+   * The export through which other processes use the memory; it stays with memory that is kept for
+   * them.
+   */
   get processExport(): ProcessExport | undefined {
     return this.uses?.processes;
   }
@@ -272,7 +278,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     return this.uses !== undefined && (this.uses.isConsumed || this.uses.processes !== undefined);
   }
 
-  /** An array of the host that contains the range. It is detached when the memory is given up. */
+  /**
+   * An array of the host that contains the range. It is detached when the buffer releases the
+   * memory.
+   */
   hostArray(byteOffset: number, bytes: number): HostArray {
     this.uses ??= new MemoryUses();
     return this.uses.hostArray(byteOffset, bytes, this);
@@ -282,7 +291,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     this.withoutProcesses(`cannot take ${formatPointer(this.pointer)} back: another process uses these ${this.bytes} bytes`, () => {
       const before = this.endReason;
       this.endReason = reason;
-      // The resource does not wait for the others that use the memory.
+      // The resource does not wait for other users of the memory.
       this.uses?.forgetConsumers();
       try {
         if (this.origin.end === undefined) this.free(streamFor);
@@ -329,7 +338,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * Runs an action that gives the memory up, which no other process can open meanwhile. If the action
+   * Runs an action that releases the memory. Meanwhile, no other process can open it; if the action
    * throws, they can open it again.
    * @param refusal of the error that is thrown if another process uses the memory
    */
@@ -369,8 +378,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * Frees memory that this object has given up, or, if others use it, leaves it to them: the last of
-   * them frees it. No process can open it any more.
+   * Frees memory that this object has released; if others use it, the last of them frees it instead.
+   * Processes can no longer open it.
    */
   private freeOrLeave(
     pointer: DevicePointer,
@@ -394,14 +403,17 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     uses?.endExport();
   }
 
-  /** Takes memory again that the resource did not free. */
+  /** Takes back memory that the resource did not free. */
   private restore(pointer: DevicePointer, bytes: number, uses: MemoryUses | undefined): void {
     this.hold(pointer, bytes);
     this.uses = uses;
     uses?.reopen();
   }
 
-  /** The resource refused to free memory that this object has given up: tries again, or has it again. */
+  /**
+   * To be called if the resource refused to free memory that this object has released: tries again, or
+   * takes it back.
+   */
   private refused(error: unknown, pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     try {
       this.deallocateAgain(error, pointer, bytes, stream, fence);
@@ -422,7 +434,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     }
   }
 
-  /** Throws the error of a free again, unless the stream ended during it: frees on another one then. */
+  /** Rethrows the error of a free, unless the stream ended during it: then frees on another stream. */
   private deallocateAgain(
     error: unknown,
     pointer: DevicePointer,
@@ -452,8 +464,8 @@ function isOfDisposed(error: unknown): boolean {
 }
 
 /**
- * Whether a free was refused for good: the memory is not the resource's, or the resource is
- * disposed.
+ * Whether a free is refused permanently, because the memory is not the resource's, or the resource
+ * is disposed.
  */
 function isLost(error: unknown): boolean {
   return error instanceof LifetimeError;

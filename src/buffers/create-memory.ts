@@ -1,9 +1,9 @@
 /**
- * Makes the memory of a buffer: checks what the program asks for, allocates, and queues the first copy.
+ * Creates the memory of a buffer: checks the arguments, allocates, and queues the first copy.
  *
- * Most buffers are plain: a number of bytes, with a resource and a stream. V8 compiles the way of such a
- * buffer into one function if that is short; so `plainMemory` is, and gives up at the first thing that is
- * unusual or wrong. `anyMemory` then does everything, and says what is wrong.
+ * Most buffers are plain: a number of bytes, with a resource and a stream. V8 compiles the code path of
+ * such a buffer into one function if it is short. So `plainMemory` is short, and gives up at the first
+ * unusual or wrong argument. `anyMemory` then does everything, and reports what is wrong.
  */
 import { hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
@@ -20,8 +20,8 @@ import type { DeviceMemory, HostData } from './transfers/buffer-contents.js';
 import { queueCopy, readable } from './transfers/copies.js';
 
 /**
- * Memory of a resource with everything needed to free it: the result of
- * {@link DeviceBuffer.release} and the argument of {@link DeviceBuffer.adopt}.
+ * Memory of a resource, with everything needed to free it: the result of {@link
+ * DeviceBuffer.release}, and the argument of {@link DeviceBuffer.adopt}.
  */
 export interface BufferAllocation extends DeviceMemory {
   /**
@@ -88,28 +88,31 @@ export interface DeviceBufferOptions {
 
 const bufferOptions = optionNames<DeviceBufferOptions>({ alignment: true, capacityBytes: true, label: true, resource: true, stream: true });
 
-/** What makes a buffer: the stack of its creation begins above the call of this. */
+/**
+ * The function that makes a buffer: the stack of its creation begins above the call of this
+ * function.
+ */
 type Creator = (abstract new (...args: never[]) => unknown) | ((...args: never[]) => unknown);
 
-/** The memory of a plain buffer of less than 2 GiB; `undefined` if anything about it is unusual or wrong. */
+/** The memory of a plain buffer of less than 2 GiB; `undefined` if any argument is unusual or wrong. */
 export function plainMemory(bytes: unknown, options: DeviceBufferOptions): BufferMemory | undefined {
   if (typeof bytes !== 'number' || (bytes | 0) !== bytes || bytes <= 0) return undefined;
   if (typeof options !== 'object' || options === null || isFindingLeaks()) return undefined;
   for (const name in options) if (name !== 'stream' && name !== 'resource') return undefined;
   const { stream, resource } = options;
-  // Not by `?.`, after which V8 knows no class, and looks again at each property.
+  // Without `?.`, because V8 does not know the class after it, and looks up each property again.
   if (stream === undefined || stream === null || resource === undefined || resource === null) return undefined;
-  // Once V8 has read a property, it knows the class, and compares nothing for `instanceof`.
+  // Once V8 has read a property, it knows the class, and `instanceof` costs nothing.
   if (!(stream.handle >= 0 && stream instanceof Stream)) return undefined;
   if (typeof resource.allocate !== 'function' || typeof resource.deallocate !== 'function') return undefined;
   if (resource.device !== stream.device) return undefined;
-  // Not enumerated above, if the options are an object of a class.
+  // Getters of a class are not enumerated above.
   if (options.alignment !== undefined || options.capacityBytes !== undefined || options.label !== undefined) return undefined;
   const memory = new BufferMemory(allocated, resource, stream, ALLOCATION_ALIGNMENT, undefined, undefined);
   try {
     memory.allocate(bytes);
   } catch (error) {
-    // Checked only now, because it takes longer than all of the above.
+    // Checked last, because it takes longer than all of the above.
     assertMemoryResource(resource, 'resource');
     throw error;
   }
@@ -117,7 +120,7 @@ export function plainMemory(bytes: unknown, options: DeviceBufferOptions): Buffe
   return memory;
 }
 
-/** The memory of any buffer. @param allocate gives it its first memory */
+/** The memory of any buffer. @param allocate allocates its first memory */
 export function anyMemory(
   source: number | HostData | DeviceMemory,
   options: DeviceBufferOptions,
@@ -134,8 +137,8 @@ export function anyMemory(
   memory.byteLength = byteLength;
   if (data === undefined || byteLength === 0) return memory;
   try {
-    // The resource is foreign code, and may run host functions: either may have moved or
-    // shortened the source.
+    // The resource is foreign code and may run host functions; both may have moved or shortened the
+    // source.
     const current = data instanceof Uint8Array ? data : readable(source as DeviceMemory);
     assertStillHolds('source', current.byteLength, byteLength);
     queueCopy(memory, current, 0, 0, byteLength);
@@ -146,7 +149,7 @@ export function anyMemory(
   }
 }
 
-/** Checks memory that the program has allocated. Returns the object that is to have it, still without it. */
+/** Checks memory that the program has allocated. Returns the object that will own it, still without it. */
 export function checkedAllocation(
   allocation: BufferAllocation,
   creator: Creator,
@@ -164,7 +167,10 @@ export function checkedAllocation(
   return { memory, ptr, capacityBytes };
 }
 
-/** Checks what every way to create a buffer is given, except `byteLength`; allocates nothing yet. */
+/**
+ * Checks the arguments that all ways to create a buffer have in common, except `byteLength`.
+ * Allocates nothing yet.
+ */
 export function emptyMemory(
   givenResource: MemoryResource | undefined,
   stream: Stream,

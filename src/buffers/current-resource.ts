@@ -15,16 +15,16 @@ const initialResources: MemoryResource[] = [];
 const chosenResources: (MemoryResource | undefined)[] = [];
 
 /**
- * The resource that buffers of a device use if none is given: that of the innermost `withResource`
- * for the device, else the one that `setCurrentResource` set, else a default that is created once
- * per device. Each environment, such as a worker thread, has its own.
+ * The resource that buffers of a device use if you do not give one: that of the innermost
+ * `withResource` for the device, otherwise the one that `setCurrentResource` set, otherwise a
+ * default that is created once per device. Each environment, such as a worker thread, has its own.
  *
  * The default is a {@link CudaMemoryResource}, unless environment variables say otherwise:
- * `CISTERN_RESOURCE` is the specification of another resource, such as
- * `pool(cuda-async, deallocationEvents=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share
- * of the device's memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE`
- * adds a {@link RecordingResourceAdaptor} outside that, which records to the file. Other resources of
- * the program are recorded to it as well. An empty variable counts as unset.
+ * `CISTERN_RESOURCE` is the specification of another resource, such as `pool(cuda-async,
+ * deallocationEvents=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share of the device's
+ * memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE` adds a {@link
+ * RecordingResourceAdaptor} on top, which records to the file. Other resources of the program are
+ * recorded there, too. An empty variable counts as unset.
  *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
  * @param device the first device by default
@@ -41,9 +41,9 @@ export function currentResource(device?: Device): MemoryResource {
 }
 
 /**
- * Makes a resource the current one of its device, outside of `withResource` and until the next
- * call. The caller still owns it: it is not disposed when another takes its place. Dispose it after
- * the last buffer that uses it.
+ * Makes a resource the current one of its device, outside `withResource` and until the next call.
+ * You still own it: it is not disposed when another one replaces it. Dispose it after the last
+ * buffer that uses it.
  *
  * Counterpart of `rmm::mr::set_current_device_resource_ref` and `set_per_device_resource_ref`.
  * @returns the previous resource of the device
@@ -67,7 +67,7 @@ export function setCurrentResource(resource: MemoryResource): MemoryResource {
 }
 
 /**
- * Makes the device's initial default its current resource again, outside of `withResource`.
+ * Makes the device's initial default its current resource again, outside `withResource`.
  *
  * Counterpart of `rmm::mr::reset_current_device_resource_ref` and `reset_per_device_resource_ref`.
  * @param device the first device by default
@@ -91,10 +91,9 @@ function initialResource(device: Device): MemoryResource {
   return initialResources[index] as MemoryResource;
 }
 
-/** What the environment variables describe. */
+/** The default resource that the environment variables describe. */
 function defaultResource(device: Device): MemoryResource {
-  // First, because a resource that was already created could not be reached any more if this
-  // throws.
+  // Read first, because nothing could dispose a resource that was created before this throws.
   const limitBytes = limitIfAsked(device);
   const resource = specifiedResource(device);
   const limited = limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes });

@@ -58,15 +58,15 @@ import { assertEvents, changeCapacity, copyToResource } from './transfers/reloca
 const neverCloned = Symbol('a DeviceBuffer: send what its detach() returns to a worker, or its export() to a process; it');
 
 /**
- * Untyped memory of any kind from a resource, with an owner. It is freed when the buffer is
- * disposed or, if nobody disposes the buffer, after the garbage collector finds it unreachable.
+ * Owns untyped memory of any kind from a resource. The memory is freed when you dispose the buffer,
+ * or otherwise after the garbage collector finds it unreachable.
  *
  * Stream order: everything that a buffer does is queued on its `stream`, and its memory is freed
- * there. Another stream that uses the memory must be ordered after `stream`, and `stream` must be
- * ordered after that use before the buffer is resized or disposed. Copies between two buffers do
- * this by themselves.
+ * there. Before another stream uses the memory, order it after `stream`, and order `stream` after
+ * that use before you resize or dispose the buffer. Copies between two buffers do this themselves.
  *
- * The numeric `ptr` and `byteLength` are what existing GPU libraries for Node.js accept as memory.
+ * Existing GPU libraries for Node.js accept an object with a numeric `ptr` and `byteLength` as
+ * memory.
  *
  * If the resource is out of memory, unreachable buffers are freed, also after a minor and then a
  * major garbage collection, and the allocation is tried again; see
@@ -89,14 +89,17 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   /** @internal As {@link refuseCloning} does, but faster: see there. */
   readonly cannotBeCloned = neverCloned;
   #memory: BufferMemory;
-  /** Is collected together with this buffer, which shows that the buffer was; `undefined` once disposed. */
+  /**
+   * Collected together with this buffer, and so shows that the buffer was collected; `undefined` once
+   * disposed.
+   */
   #standIn: StandIn | undefined;
 
   /**
-   * Allocates and, if given data, queues a copy of it. Host data may be changed as soon as this
+   * Allocates and, if you give data, queues a copy of it. You may change host data as soon as this
    * returns. Another buffer is copied in the order of both streams. Other device memory is copied
-   * in the order of this buffer's stream, which the caller must have ordered after the writes to
-   * that memory and before its free.
+   * in the order of this buffer's stream, so first order that stream after the writes to the
+   * memory, and do not free the memory before the copy.
    * @param source the length in bytes, an integer from 0 to 2^53 - 1 (the contents are then
    * undefined); or host data or device memory to copy
    * @throws OutOfMemoryError if the resource has no memory even after unreachable buffers were
@@ -136,8 +139,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * A buffer that takes over memory already allocated from a resource, and frees it there. From now
-   * on nobody else may free the memory. Whether it is live cannot be checked.
+   * Creates a buffer that takes over memory already allocated from a resource, and frees it there.
+   * Do not free the memory yourself from now on. The buffer cannot check whether it is live.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid allocation, or a stream of a
    * device that cannot access the memory; LifetimeError for a disposed stream. The memory is then
    * still the caller's.
@@ -159,24 +162,24 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * A buffer over memory that another library allocated. Without `release` the memory is borrowed:
-   * its owner keeps it until the work queued on `stream` has run. With `release` the buffer owns it,
-   * and gives it back exactly once: after it is disposed or collected, or when the process or the
-   * worker exits, and in each case only after the work queued on `stream` has run. If that has run
-   * already, `release` is called during `dispose`; if not, later, from the event loop: possibly after
-   * the scope of `stream` has ended. If a resource of cistern takes the memory back, as a pool that
-   * is disposed does, it waits for the work and calls `release` first.
+   * A buffer over memory that another library allocated. Without `release`, the memory is borrowed:
+   * its owner must keep it until the work queued on `stream` has run. With `release`, the buffer owns
+   * the memory, and returns it exactly once: after the buffer is disposed or collected, or when the
+   * process or the worker exits, and only after the work queued on `stream` has run. If it has
+   * already run, `dispose` calls `release`; otherwise, the event loop calls it later, possibly after
+   * the scope of `stream` has ended. If a resource of cistern takes the memory back, as a pool does
+   * when it is disposed, it waits for the work and calls `release` first.
    *
-   * An error of `release` is reported as an uncaught exception; at the exit it is printed, and the
-   * exit code is 1. A worker that is terminated runs no JavaScript, and so no `release`.
+   * An error of `release` is reported as an uncaught exception; at exit, it is printed, and the
+   * exit code is 1. A worker that is terminated runs no JavaScript, and so does not call `release`.
    *
-   * The driver must know the memory, or a {@link HostMemoryResource} of this process. The stream
-   * must be ordered after whatever wrote the memory. The buffer cannot grow: `resize` beyond
-   * `byteLength`, `reserve` and `shrinkToFit` throw an {@link UnsupportedError}. `recast` moves the
-   * contents to memory of a resource, and releases the memory; `to` copies as from any buffer, but
-   * needs a `resource` for a copy of managed memory.
+   * The driver, or a {@link HostMemoryResource} of this process, must know the memory. Order the
+   * stream after the writes to it. The buffer cannot grow: `resize` beyond `byteLength`, `reserve`
+   * and `shrinkToFit` throw an {@link UnsupportedError}. `recast` moves the contents to memory of a
+   * resource, and releases the memory; `to` copies as from any buffer, but needs a `resource` for a
+   * copy of managed memory.
    *
-   * RMM has no counterpart; its users keep the owner beside a `device_span`.
+   * RMM has no counterpart; its users keep the owner next to a `device_span`.
    * @throws ArgumentTypeError, ArgumentRangeError for invalid options, memory that nobody knows, or a
    * stream of a device that cannot access it; LifetimeError for a disposed stream. The memory is then
    * still the caller's.
@@ -203,14 +206,14 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   /**
    * A buffer over the memory of an array in the form of `__cuda_array_interface__`, versions 0 to 3:
-   * from the array's first element to the end of its last one, gaps included. The memory is
-   * borrowed. Whoever owns it must keep it until the buffer is disposed and the work queued on the
-   * buffer's stream has run; until then the object is kept alive. It must not refer to the buffer, or
-   * the garbage collector never finds either: dispose the buffer then. `stream` waits for what is
-   * queued on the array's stream, unless the array names none. A buffer over memory that must not be
-   * written does not refuse writes.
+   * from the array's first element to the end of its last one, including gaps. The memory is
+   * borrowed: its owner must keep it until the buffer is disposed and the work queued on the buffer's
+   * stream has run. The buffer keeps the object alive until then. If the object refers to the buffer,
+   * the garbage collector never finds either, so dispose the buffer. `stream` waits for the work
+   * queued on the array's stream, unless the array names none. A buffer over read-only memory does
+   * not refuse writes.
    *
-   * RMM has no counterpart; its `DeviceBuffer` in Python has the attribute.
+   * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
    * @param array the description, or an object that has it as `__cuda_array_interface__`
    * @throws ArgumentTypeError, ArgumentRangeError if `array` does not describe an array, or one
    * with negative strides or more than 2^53 - 1 bytes, or memory that the driver does not know.
@@ -249,21 +252,22 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * Takes up a buffer that {@link DeviceBuffer.detach} or {@link DeviceBuffer.share} has given, in
-   * this or any other worker of the process. Its `ptr` is the giver's. Its memory goes home when the
-   * buffer is disposed or collected, or when this worker ends: the giver frees it, after everything
-   * queued on this buffer's stream. If the giver has ended by then, it is freed all the same.
+   * Attaches a buffer that {@link DeviceBuffer.detach} or {@link DeviceBuffer.share} handed over, in
+   * this or any other worker of the process. It has the same `ptr` as in the sender. When the buffer
+   * is disposed or collected, or this worker ends, its memory is returned: the sender frees it,
+   * after everything queued on this buffer's stream. If the sender has ended by then, the memory is
+   * freed nevertheless.
    *
-   * The buffer cannot grow, unless it was given without memory: `resize` beyond the capacity throws an {@link UnsupportedError}. Move it
-   * to a resource of this worker with {@link DeviceBuffer.recast} first. It can be detached again,
-   * for the next worker. Does not block.
+   * The buffer cannot grow, unless it was handed over without memory: `resize` beyond the capacity
+   * throws an {@link UnsupportedError}. First move it to a resource of this worker with {@link
+   * DeviceBuffer.recast}. You can detach it again, for the next worker. Does not block.
    *
-   * Stream order: `stream` waits for everything that the giver queued on its stream before it gave
-   * the buffer. RMM has no counterpart.
+   * Stream order: `stream` waits for everything that the sender queued on its stream before the
+   * hand-over. RMM has no counterpart.
    * @param message from `detach`, which one call can attach; or from `share`, which any number of
    * calls can attach
    * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
-   * discarded, if its giver has ended, or if the giver has disposed a shared buffer;
+   * discarded, if its sender has ended, or if the sender has disposed a shared buffer;
    * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it.
    * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of a device
    * that cannot access the memory; LifetimeError for a disposed stream.
@@ -284,13 +288,13 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * Gives up a message without attaching it: the memory goes home. The giver and everybody who has the
-   * message can call this, for example when the worker that it was sent to has ended. If the buffer is
-   * shared, only the worker that shares it can: then nobody else can attach it, and in another worker
-   * this does nothing.
+   * Discards a message without attaching it: the memory is returned to the sender. Any worker that has
+   * the message can call this, for example when the receiver has ended. If the buffer is shared, only
+   * the worker that shares it can; the message can then no longer be attached. In another worker, the
+   * call does nothing.
    *
-   * A message that is lost cannot be noticed: its memory stays allocated until the giver's
-   * environment ends.
+   * A lost message cannot be detected: its memory stays allocated until the sender's environment
+   * ends.
    * @returns whether the message could be attached until now; if it is false, nothing has changed
    * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
    * message; ArgumentTypeError for any other value.
@@ -309,25 +313,26 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   /**
    * A buffer over memory that another process exported with {@link DeviceBuffer.export}. Nothing is
-   * copied, and both processes may read and write. Its `ptr` is another one than there. When it is
-   * disposed or collected, the memory is unmapped after everything queued on its stream has run. If
-   * this process ends instead, in whatever way, the system does it. Until then the other process keeps
-   * the memory. A handle can be opened any number of times.
+   * copied, and both processes may read and write. Its `ptr` differs from that in the other process.
+   * When it is disposed or collected, the memory is unmapped after everything queued on its stream has
+   * run; if this process ends, the system unmaps it. Until then, the other process keeps the memory.
+   * You can open a handle any number of times.
    *
-   * The buffer cannot grow: {@link DeviceBuffer.recast} moves it to a resource of this process. It can
-   * be neither exported nor given to another worker. If the exporting process ends, the contents stay
-   * readable on a software device; NVIDIA leaves undefined what happens on CUDA.
+   * The buffer cannot grow; {@link DeviceBuffer.recast} moves it to a resource of this process. It can
+   * be neither exported nor handed over to another worker. If the exporting process ends, the contents
+   * stay readable on a software device; on CUDA, this is undefined.
    *
    * Stream order: `stream` waits for everything that the other process had queued on the buffer's
    * stream when it called `export`. If that process ends before this has run, the wait ends. Does not
    * block. RMM has no counterpart.
-   * @param handle what `export` returned, in any typed array, or as JSON makes it of a `Buffer`
+   * @param handle the result of `export`, in any typed array, or in the form that JSON gives a
+   * `Buffer`
    * @throws LifetimeError (`ERR_CISTERN_STALE_HANDLE`) if the other process has ended or disposed its
    * buffer; (`ERR_CISTERN_FOREIGN_HANDLE`) for any other bytes, or memory of another kind of device.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) in the process that exported the buffer, or if
    * 64 processes have memory of that process open.
    * @throws UnsupportedError for a handle of another version, or of a process that this one may not
-   * look into, such as another user's; DeviceUnavailableError if this process does not have the device.
+   * access, such as another user's; DeviceUnavailableError if this process does not have the device.
    * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of another
    * device; LifetimeError for a disposed stream; DriverError if the driver refuses.
    * @example
@@ -343,7 +348,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     return new DeviceBuffer(0, options, openedMemory(handle, options, DeviceBuffer.open));
   }
 
-  /** @internal What is watched in place of a buffer; `undefined` once the buffer is disposed. */
+  /** @internal The object watched in place of a buffer; `undefined` once the buffer is disposed. */
   static standInOf(buffer: DeviceBuffer): StandIn | undefined {
     return buffer.#standIn;
   }
@@ -364,7 +369,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   /**
    * The address of the first byte; 0 if the capacity is 0. Changes when the buffer moves.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed, so that nobody gets freed memory.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed, so that you cannot use freed
+   * memory.
    */
   get ptr(): DevicePointer {
     this.#memory.assertLive('read the address of a buffer');
@@ -402,7 +408,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * May be set at any time; it is recorded if the memory is live.
+   * You may set it at any time; it is recorded if the memory is live.
    * @throws ArgumentTypeError if `label` is not a string.
    */
   set label(label: string | undefined) {
@@ -420,8 +426,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   /**
    * Changes the stream for everything that follows, including the free. Does not order the two
-   * streams: the caller must have made the new one wait for what the old one does with the memory.
-   * Does not block.
+   * streams: first make the new one wait for the old one's uses of the memory. Does not block.
    *
    * Counterpart of `device_buffer::set_stream`.
    * @throws ArgumentTypeError if `stream` is not a stream; ArgumentRangeError
@@ -445,8 +450,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
    * {@link MemoryResource.deallocate}. An event cannot be the fence, because the copy that is
    * queued here uses the memory last.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError;
-   * the buffer is then unchanged, except that its host views have no bytes and its handle for other
-   * processes is stale, if the free of the old memory was refused.
+   * the buffer is then unchanged. But if the free of the old memory was refused, its host views
+   * have no bytes, and its handle for other processes is stale.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
    * host function or by its resource, or if its new memory was taken back; `ERR_CISTERN_CAPTURING` if
    * the stream is captured and the resource cannot free the old memory in that capture.
@@ -475,7 +480,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
 
   /**
    * Makes the capacity equal to the length. If it was larger, the contents move in stream order,
-   * which needs memory for both meanwhile. Does not block.
+   * which temporarily needs memory for both. Does not block.
    * @param events as in {@link DeviceBuffer.resize}
    * @throws as {@link DeviceBuffer.resize}
    */
@@ -599,12 +604,12 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   /**
-   * Gives up the memory without freeing it. From now on the caller must free it on the resource in
-   * the order of the stream, or pass it to {@link DeviceBuffer.adopt}. The buffer is disposed. Does
-   * not block, and does nothing on the device.
+   * Releases the memory without freeing it, and disposes the buffer. You must now free the memory
+   * on the resource in the order of the stream, or pass it to {@link DeviceBuffer.adopt}. Does not
+   * block, and does nothing on the device.
    *
-   * Memory allocated in a run of a cache still goes back when the run ends, unless the cache's
-   * `keep` was called for it.
+   * If the memory was allocated in a run of a cache, the cache still takes it back when the run
+   * ends, unless you call its `keep`.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed; CisternError
    * (`ERR_CISTERN_INVALID_STATE`) if the consumer of a DLPack tensor uses the memory.
    * @example
@@ -630,9 +635,9 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
    * reused. Does not block by itself, unless `stream` is already disposed; it then waits for the
    * device first. A second call does nothing.
    * @throws LifetimeError if the resource cannot free the memory, for example because it is
-   * disposed; the buffer is disposed even so.
+   * disposed; the buffer is disposed nevertheless.
    * @throws DriverError, or any other error of the resource; the buffer is then unchanged, except
-   * that its host views have no bytes, and the call can be repeated.
+   * that its host views have no bytes, and you can repeat the call.
    */
   [Symbol.dispose](): void {
     this.dispose();
@@ -653,13 +658,13 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     }
     if (standIn === undefined) return;
     const { endReason } = memory;
-    // The resource is foreign code: if it uses the buffer meanwhile, it must find it disposed.
+    // The resource is foreign code, and must find the buffer disposed if it uses it meanwhile.
     this.#standIn = undefined;
     memory.endReason = endReason ?? disposed;
     try {
       memory.freeNow(fence);
     } finally {
-      // If a scope that ends is already freeing the memory, leave it to the scope.
+      // If an ending scope is already freeing the memory, leave it to the scope.
       if (memory.pointer === 0 && !memory.isBeingFreed) {
         disown(standIn);
       } else {
@@ -669,7 +674,10 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     }
   }
 
-  /** The buffer has no memory any more. Not a private method, which would cost each new buffer a field. */
+  /**
+   * Marks the buffer as without memory. Not a private method, because that would cost each new buffer a
+   * field.
+   */
   static #end(buffer: DeviceBuffer): void {
     disown(buffer.#standIn as StandIn);
     buffer.#standIn = undefined;
@@ -692,7 +700,7 @@ function asMemory(found: unknown): BufferMemory {
   );
 }
 
-/** @throws UnsupportedError for memory that other workers cannot have. */
+/** @throws UnsupportedError if other workers cannot use the memory. */
 function handOversOf(memory: BufferMemory, operation: string, needsMemory: boolean): HandOvers {
   freeReturned(false);
   memory.assertUsable(operation);

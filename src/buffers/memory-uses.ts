@@ -7,8 +7,9 @@ import { endLater } from './sharing/wait-for-processes.js';
 import { type HostArray, HostArrays } from './transfers/host-arrays.js';
 
 /**
- * How one piece of memory is used besides by its buffer's stream: the host's arrays end before the memory
- * is given up; consumers of tensors and other processes may go on, and the memory then outlives its buffer.
+ * The uses of one piece of memory apart from its buffer's stream. Arrays of the host end before the buffer
+ * releases the memory; consumers of tensors and other processes may go on, and the memory then outlives its
+ * buffer.
  */
 export class MemoryUses {
   #hostArrays: HostArrays | undefined;
@@ -43,14 +44,14 @@ export class MemoryUses {
     return this.#consumers as Consumers;
   }
 
-  /** The resource takes the memory back, and does not wait for consumers. */
+  /** Called when the resource takes the memory back, which does not wait for consumers. */
   forgetConsumers(): void {
     this.#consumers = undefined;
   }
 
   /**
-   * Lets other processes open the memory, after what is queued on the stream by now. Returns the
-   * handle; `undefined` if the driver cannot share the memory.
+   * Lets other processes open the memory, ordered after the work queued on the stream so far.
+   * Returns the handle, or `undefined` if the driver cannot share the memory.
    */
   export({ pointer, bytes, byteLength, alignment }: BufferMemory, stream: Stream): Buffer | undefined {
     if (this.#processes !== undefined) this.#processes.refresh(byteLength, stream);
@@ -58,15 +59,15 @@ export class MemoryUses {
     return this.#processes?.handle;
   }
 
-  /** No process can open the memory any more, and no other uses it. */
+  /** Called when no process uses the memory, or can open it any more. */
   endExport(): void {
     this.#processes?.end();
     this.#processes = undefined;
   }
 
   /**
-   * The buffer gives the memory up: no other process can open it any more. Returns whether somebody still
-   * uses it.
+   * The buffer releases the memory: no other process can open it any more. Returns whether it is still
+   * used.
    */
   close(): boolean {
     const isUsedElsewhere = this.#processes?.close() === false;
@@ -78,7 +79,7 @@ export class MemoryUses {
     this.#processes?.reopen();
   }
 
-  /** The last of those that use the memory frees it. */
+  /** Lets the last user of the memory free it. */
   leaveTo(memory: BufferMemory): void {
     if (this.isConsumed) (this.#consumers as Consumers).keep(memory);
     else endLater({ endIfOver: () => this.#endIfUnused(memory) });

@@ -113,7 +113,7 @@ describe('toCudaArrayInterface of special arrays', () => {
       expect(buffer.toCudaArrayInterface(options as never).data[1]).toBe(true);
     }
     expect(() => buffer.toCudaArrayInterface({ ...array, readOnly: false })).toThrow(
-      'cannot describe a buffer as writable: it is shared, so that other workers may be reading it',
+      'cannot describe a buffer as writable: it is shared, so other workers may be reading it',
     );
   });
 

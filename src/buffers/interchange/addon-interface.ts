@@ -1,6 +1,7 @@
 /**
- * What `include/cistern.h` calls. The header's functions are compiled into the addon, so this is the
- * border between versions: members are only added, and arrays only get longer.
+ * The functions that `include/cistern.h` calls. The header's functions are compiled into the addon,
+ * so this interface must stay compatible between versions: members are only added, and arrays only
+ * get longer.
  */
 
 import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
@@ -14,11 +15,11 @@ import { DeviceBuffer } from '../device-buffer.js';
 import { kindOfMemory } from '../transfers/buffer-transfer.js';
 
 /**
- * The interface to addons that are built with `cistern.h`. A program hands it to an addon once, and
- * the addon opens it with `cistern_open`. Programs do not call its functions.
+ * The interface to addons that are built with `cistern.h`. Pass it to the addon once; the addon
+ * opens it with `cistern_open`. Do not call its functions yourself.
  */
 export interface AddonInterface {
-  /** Grows with what the interface has to offer; it never loses anything. */
+  /** The version of the interface, which grows with new members; none is ever removed. */
   readonly version: number;
   /** Address, length, capacity, handle of the stream, device, number of the memory kind. */
   describeBuffer(buffer: DeviceBuffer): Float64Array;
@@ -26,13 +27,13 @@ export interface AddonInterface {
   describeResource(resource: MemoryResource): Float64Array;
   /** The address of a table of functions for any thread, which the addon releases. */
   threadSafeResource(resource: MemoryResource): Float64Array;
-  /** Allocates on a stream, which the driver's handle names. */
+  /** Allocates on a stream, given as the driver's handle. */
   allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer;
   /** Frees on a stream. */
   deallocate(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): void;
   /** A buffer with memory that was allocated from the resource. */
   adopt(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): DeviceBuffer;
-  /** A buffer over memory of the addon's own. */
+  /** A buffer over the addon's own memory. */
   wrap(pointer: DevicePointer, bytes: number, device: number, stream: number, release: (() => void) | undefined): DeviceBuffer;
 }
 
@@ -40,9 +41,9 @@ export interface AddonInterface {
 const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
 
 /**
- * What an addon built with `cistern.h` needs to take buffers and resources as arguments and to give
- * buffers back: hand it to the addon once. `require('cistern/include')` is the folder of the header.
- * Does nothing by itself, and loads no driver.
+ * The interface that an addon built with `cistern.h` needs to take buffers and resources as
+ * arguments, and to return buffers: pass it to the addon once. `require('cistern/include')` is the
+ * folder of the header. Does nothing itself, and does not load a driver.
  * @example
  * ```ts
  * console.log(addonInterface.version); // in a program: addon.open(addonInterface)
@@ -65,7 +66,7 @@ export const addonInterface: AddonInterface = Object.freeze({
     assertMemoryResource(resource, 'resource');
     if (resource instanceof ThreadSafeArenaMemoryResource) return Float64Array.of(resource.table());
     throw new UnsupportedError(
-      `threads other than JavaScript's cannot call a ${resource.constructor.name}: give the addon a ThreadSafeArenaMemoryResource, which takes superblocks of the same global arena as the pools of the program`,
+      `threads other than JavaScript's cannot call a ${resource.constructor.name}: pass a ThreadSafeArenaMemoryResource instead, which can share a global arena with the program's pools`,
     );
   },
   allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer {

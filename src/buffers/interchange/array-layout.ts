@@ -16,20 +16,20 @@ const maximumDimensions = 64;
 /**
  * Checks the shape and the strides of an array.
  * @param strides the steps in units of `unitBytes`; `undefined` for an array in C order without gaps
- * @throws ArgumentTypeError, ArgumentRangeError naming the fault. Strides are not negative: the
- * pointer of an array with negative strides is not the start of its memory.
+ * @throws ArgumentTypeError, ArgumentRangeError naming the fault. Negative strides are refused,
+ * because the pointer of such an array is not the start of its memory.
  */
 export function arrayLayout(shape: unknown, strides: unknown, itemBytes: number, unitBytes: number): ArrayLayout {
   const lengths = integers(shape, 'shape');
-  // As in NumPy, an array without elements must not be too large in its other dimensions, which its
-  // strides are computed from.
+  // As in NumPy, an array without elements must not be too large in its other dimensions, because
+  // its strides are computed from them.
   if (!Number.isSafeInteger(lengths.reduce((product, length) => product * Math.max(1, length), itemBytes))) {
     throw new ArgumentRangeError(`shape must have at most 2^53 - 1 bytes, got ${formatIntegers(lengths)} elements of ${itemBytes} bytes`);
   }
   const steps = strides === undefined ? compactStrides(lengths, itemBytes) : bytesOf(integers(strides, 'strides'), unitBytes);
   if (steps.length !== lengths.length) {
     throw new ArgumentRangeError(
-      `strides must have as many numbers as shape, ${lengths.length}, got ${steps.length}`,
+      `strides must have ${lengths.length} numbers, as shape does, got ${steps.length}`,
       'ERR_INVALID_ARG_VALUE',
     );
   }
@@ -51,11 +51,11 @@ export function isCompact({ shape, strides }: ArrayLayout, itemBytes: number): b
   return shape.every((length, i) => length === 1 || strides[i] === compact[i]);
 }
 
-/** @throws ArgumentRangeError if the array does not lie within a buffer. */
+/** @throws ArgumentRangeError if the array is not within a buffer. */
 export function assertWithin({ extentBytes }: ArrayLayout, byteOffset: number, byteLength: number): void {
   if (byteOffset <= byteLength && extentBytes <= byteLength - byteOffset) return;
   throw new ArgumentRangeError(
-    `the array must lie within the ${byteLength} bytes of the buffer, got ${extentBytes} bytes from offset ${byteOffset}`,
+    `the array must be within the ${byteLength} bytes of the buffer, got ${extentBytes} bytes from offset ${byteOffset}`,
   );
 }
 
@@ -84,7 +84,7 @@ function integers(values: unknown, name: string): number[] {
   return Array.from(values, (value: unknown) => {
     if (typeof value !== 'number') throw new ArgumentTypeError(`${name} must have numbers only, got ${formatValue(value)}`);
     if (Number.isSafeInteger(value) && value >= 0) return value;
-    throw new ArgumentRangeError(`${name} must have integers from 0 to 2^53 - 1 only, got ${value}`);
+    throw new ArgumentRangeError(`${name} must have only integers from 0 to 2^53 - 1, got ${value}`);
   });
 }
 

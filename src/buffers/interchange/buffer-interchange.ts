@@ -1,4 +1,4 @@
-/** How other libraries of the process use the memory of a buffer. */
+/** Lets other libraries of the process use the memory of a buffer. */
 import type { CudaArrayInterface, CudaArrayInterfaceOptions } from './cuda-array-interface.js';
 import type { DLPackCapsule, DLPackOptions } from './dlpack.js';
 
@@ -6,10 +6,10 @@ import type { DLPackCapsule, DLPackOptions } from './dlpack.js';
 export interface BufferInterchange {
   /**
    * Describes an array in this buffer in the form of `__cuda_array_interface__`, version 3. The
-   * description owns nothing: the buffer must stay as it is, undisposed and at its address, until
-   * whoever uses the array is done. They wait for the `stream` in the description, which is the
-   * buffer's, before they use the memory; and the buffer's stream must wait for them before the
-   * buffer is written, resized or disposed. Does nothing on the device.
+   * description owns nothing: do not dispose or move the buffer until the user of the array is
+   * done. That user waits for the `stream` in the description, which is the buffer's, before it
+   * uses the memory; and you must make the buffer's stream wait for it before you write, resize or
+   * dispose the buffer. Does nothing on the device.
    *
    * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type or stride, or an array
@@ -24,18 +24,18 @@ export interface BufferInterchange {
   toCudaArrayInterface(options: CudaArrayInterfaceOptions): CudaArrayInterface;
 
   /**
-   * Gives an array in this buffer to another library, as a DLPack capsule. Nothing is copied, and
-   * the buffer stays usable: its memory is freed once the buffer has given it up and the consumer
-   * has called the deleter. The consumer may call that on any thread; this environment learns of it
-   * from its event loop. If nobody consumes the capsule, the garbage collector calls the deleter. If
-   * this environment ends first, the memory is freed after the deleter's call all the same. The
-   * resource must not be disposed, rewound or, for a cache, end its run before that; and the memory of
-   * an attached buffer goes home when this worker ends. A shared buffer can only be exported with
-   * `readOnly`. An exported buffer can be neither released nor handed to another worker.
+   * Passes an array in this buffer to another library, as a DLPack capsule. Nothing is copied, and the
+   * buffer stays usable: its memory is freed once the buffer no longer has it and the consumer has
+   * called the deleter. The consumer may do that on any thread; this environment learns of it from its
+   * event loop. If the capsule is never consumed, the garbage collector calls the deleter. If this
+   * environment ends first, the memory is still freed only after the deleter's call. Before that, do
+   * not dispose or rewind the resource, or end the run of a cache; the memory of an attached buffer is
+   * returned when this worker ends. A shared buffer can only be exported with `readOnly`. An exported
+   * buffer can be neither released nor handed over to another worker.
    *
-   * Stream order: the consumer's stream waits for what is queued on the buffer's. When the deleter
-   * is called, the buffer's stream waits for what is queued on the consumer's, so the memory is freed
-   * in stream order. Does not block, except for host memory without a `stream`.
+   * Stream order: the consumer's stream waits for the work queued on the buffer's. When the deleter
+   * is called, the buffer's stream waits for the work queued on the consumer's, so the memory is
+   * freed in stream order. Does not block, except for host memory without a `stream`.
    *
    * RMM has no counterpart.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type, stride or stream, or an

@@ -8,7 +8,7 @@ interface OrderedMemory extends OwnedMemory {
   readonly stream: Stream;
 }
 
-/** How often the driver may refuse to order a stream before its device counts as in error. */
+/** How often the driver may refuse to order a stream before its device counts as failed. */
 const maximumTries = 3;
 
 /**
@@ -34,7 +34,7 @@ export class Consumers {
     this.#uses++;
   }
 
-  /** The buffer gives the memory up: it is freed after the last use. */
+  /** The buffer releases the memory: it is freed after the last use. */
   keep(owner: OrderedMemory): void {
     this.#owner = owner;
     this.#isKept = true;
@@ -42,7 +42,8 @@ export class Consumers {
 
   /**
    * Ends a use.
-   * @param consumer the stream that the other worked on; `undefined` if nothing need be waited for
+   * @param consumer the stream that the consumer worked on; `undefined` if there is nothing to wait
+   * for
    */
   end(consumer: Stream | undefined, triesLeft = maximumTries): void {
     // Otherwise its resource took it back.
@@ -61,7 +62,7 @@ export class Consumers {
   }
 }
 
-/** Orders whatever is queued on a stream later after what is queued on the consumer's now. */
+/** Orders later work of a stream after the work that is now queued on the consumer's. */
 function orderAfter(stream: Stream, consumer: Stream): void {
   if (stream.isDisposed) {
     consumer.device.synchronizeSync();

@@ -28,7 +28,7 @@ export interface CudaArrayInterface {
   readonly strides?: readonly number[] | null;
   /**
    * The stream that the array is ordered on: 1 for the legacy default stream, 2 for the per-thread
-   * default stream, else the driver's handle. `null` if nothing need be waited for.
+   * default stream, otherwise the driver's handle. `null` if there is nothing to wait for.
    */
   readonly stream?: number | bigint | null;
   /** The version of the interface: 3. */
@@ -61,7 +61,7 @@ export interface CudaArrayInterfaceOptions {
    */
   readonly byteOffset?: number;
   /**
-   * Whether the memory must not be written. That of a shared buffer never may be.
+   * Whether the memory must not be written. The memory of a shared buffer must never be written.
    * @defaultValue whether the buffer is shared
    */
   readonly readOnly?: boolean;
@@ -84,7 +84,7 @@ const optionsOfDescriptions = optionNames<CudaArrayInterfaceOptions>({
 
 /** Options of {@link DeviceBuffer.fromCudaArrayInterface}. */
 export interface FromCudaArrayInterfaceOptions {
-  /** The stream of the buffer. It waits for what is queued on the array's stream. */
+  /** The stream of the buffer. It waits for the work queued on the array's stream. */
   readonly stream: Stream;
   /**
    * A human-readable name.
@@ -96,7 +96,7 @@ export interface FromCudaArrayInterfaceOptions {
 /** @internal */
 export const fromCudaArrayInterfaceOptionNames = optionNames<FromCudaArrayInterfaceOptions>({ label: true, stream: true });
 
-/** Does what `toCudaArrayInterface` of a buffer says. */
+/** Implements `toCudaArrayInterface` of a buffer. */
 export function describeCudaArray(memory: BufferMemory, options: CudaArrayInterfaceOptions): CudaArrayInterface {
   memory.assertUsable('describe an array in a buffer');
   assertOptions(options, optionsOfDescriptions);
@@ -126,7 +126,7 @@ export interface CudaArrayMemory {
   readonly byteLength: number;
   /** The stream to wait for, if any. */
   readonly producer: Stream | undefined;
-  /** What must be kept as long as the memory is in use. */
+  /** The object to keep alive as long as the memory is in use. */
   readonly owner: object;
 }
 
@@ -157,7 +157,7 @@ function producerOf(handle: number | bigint | null | undefined, { device }: Stre
   const address = addressOf(handle, 'stream of array');
   if (address === 0) {
     throw new ArgumentRangeError(
-      'stream of array must not be 0, which does not say which default stream it is: 1 is the legacy one, 2 the per-thread one',
+      'stream of array must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one',
       'ERR_INVALID_ARG_VALUE',
     );
   }

@@ -1,6 +1,6 @@
 /**
- * Arrays in buffers, in the form of DLPack: what a buffer gives to another library, and what both
- * directions share.
+ * Arrays in buffers, in the form of DLPack: exporting them to another library, and the parts that
+ * both directions share.
  */
 import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, formatValue, UnsupportedError } from '../../basics/errors.js';
@@ -14,8 +14,8 @@ import { arrayLayout, assertWithin } from './array-layout.js';
 import { addressOf } from './wrap.js';
 
 /**
- * A tensor of DLPack, for another library: a Node-API external that is opaque to JavaScript.
- * `include/cistern.h` says what an addon finds in it.
+ * A DLPack tensor for another library: a Node-API external that is opaque to JavaScript.
+ * `include/cistern.h` describes its contents for addons.
  */
 export type DLPackCapsule = object;
 
@@ -67,18 +67,19 @@ export interface DLPackOptions {
    */
   readonly byteOffset?: number;
   /**
-   * The stream on which the consumer will use the tensor, which waits for what is queued on the
-   * buffer's stream: a stream, or as a number 1 for the legacy default stream, 2 for the per-thread
-   * default stream, else the driver's handle. -1 waits for nothing. A stream whose end is not
-   * announced ({@link ForeignStreamOptions.announcesEnd}) makes the deleter's call wait for the device.
+   * The stream on which the consumer will use the tensor, which waits for the work queued on the
+   * buffer's stream: a stream, or a number: 1 for the legacy default stream, 2 for the per-thread
+   * default stream, otherwise the driver's handle. With -1, no stream waits. If the stream's end is not
+   * announced ({@link ForeignStreamOptions.announcesEnd}), the deleter's call waits for the device.
    *
-   * Memory that the host can read without the driver has no consumer stream. Without this option,
-   * the call blocks until the buffer's stream has run, for pinned memory too.
+   * Memory that the host can read without the driver has no consumer stream. For this, and for
+   * pinned memory, the call blocks until the buffer's stream has run, unless you set this option.
    * @defaultValue for device and managed memory the legacy default stream
    */
   readonly stream?: Stream | number | bigint | null;
   /**
-   * Whether the consumer must not write the memory. An unversioned tensor cannot say so.
+   * Whether the consumer must not write the memory. Not possible for an unversioned tensor, which
+   * has no flag for it.
    * @defaultValue false
    */
   readonly readOnly?: boolean;
@@ -137,7 +138,7 @@ export function itemBytesOf({ bits, lanes }: Required<DLPackDataType>): number {
   throw new UnsupportedError(`dtype must have whole bytes, got ${lanes} lanes of ${bits} bits`);
 }
 
-/** Does what `toDLPack` of a buffer says. */
+/** Implements `toDLPack` of a buffer. */
 export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPackCapsule {
   const operation = 'export a buffer';
   const before = buffer[memoryOf];
@@ -151,7 +152,7 @@ export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPac
   assertBytes(byteOffset, 'byteOffset');
   assertWithin(layout, byteOffset, before.byteLength);
   if (readOnly && !versioned) {
-    throw new ArgumentRangeError('readOnly must not be true for an unversioned tensor, which cannot say so', 'ERR_INVALID_ARG_VALUE');
+    throw new ArgumentRangeError('readOnly must not be true for an unversioned tensor, which has no flag for it', 'ERR_INVALID_ARG_VALUE');
   }
   const kind = kindOfMemory(before.pointer, before.resource);
   if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
@@ -198,8 +199,8 @@ function dataTypeOf(dtype: unknown): Required<DLPackDataType> {
 }
 
 /**
- * Orders the consumer after what is queued on the buffer's stream. Returns the consumer's stream, if
- * it must be waited for when the consumer is done.
+ * Orders the consumer after the work queued on the buffer's stream. Returns the consumer's stream,
+ * if the buffer's stream must wait for it when the consumer is done.
  */
 function giveTo(option: DLPackOptions['stream'], isOnHost: boolean, producer: Stream, kind: string): Stream | undefined {
   if (option === -1 || option === -1n) return undefined;
@@ -220,7 +221,7 @@ function giveTo(option: DLPackOptions['stream'], isOnHost: boolean, producer: St
   const handle = addressOf(option, 'stream');
   if (handle === 0) {
     throw new ArgumentRangeError(
-      'stream must not be 0, which does not say which default stream it is: 1 is the legacy one, 2 the per-thread one',
+      'stream must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one',
       'ERR_INVALID_ARG_VALUE',
     );
   }

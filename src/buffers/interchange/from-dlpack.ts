@@ -16,7 +16,10 @@ import { type DLPackCapsule, type DLPackDataType, type DLPackTypeName, itemBytes
 
 /** Options of {@link fromDLPack}. */
 export interface FromDLPackOptions {
-  /** The stream of the buffer: the one that the producer was given, so that it waits already. */
+  /**
+   * The stream of the buffer. It must be the stream that you passed to the producer, so that it
+   * already waits.
+   */
   readonly stream: Stream;
   /**
    * A human-readable name.
@@ -29,7 +32,7 @@ const knownOptions = optionNames<FromDLPackOptions>({ label: true, stream: true 
 
 /** A tensor of another library: the result of {@link fromDLPack}. */
 export interface DLPackTensor {
-  /** The memory from the first element to the end of the last one, gaps included. */
+  /** The memory from the first element to the end of the last one, including gaps. */
   readonly buffer: DeviceBuffer;
   /** The number of elements in each dimension; empty for a single element. */
   readonly shape: readonly number[];
@@ -46,17 +49,17 @@ export interface DLPackTensor {
 }
 
 /**
- * Consumes a DLPack capsule: a buffer over the tensor's memory, of which nothing is copied. Its
- * deleter is called exactly once, when the buffer is disposed or collected, or the environment ends,
- * and the work queued on its stream has run. If the call throws, the capsule is as it was.
+ * Consumes a DLPack capsule, and returns a buffer over the tensor's memory, without a copy. The
+ * deleter is called exactly once: when the buffer is disposed or collected, or the environment ends,
+ * and the work queued on its stream has run. If this call throws, the capsule is unchanged.
  *
- * Stream order: the producer must have made `stream` wait for its own work, as DLPack says; whoever
- * asks it for the capsule hands it that stream. This call queues nothing.
+ * Stream order: the producer must have made `stream` wait for its own work, as DLPack requires, so
+ * pass this stream when you request the capsule. This call queues nothing.
  *
  * RMM has no counterpart.
  * @param capsule a Node-API external with one of the type tags of `include/cistern.h`, versioned or
  * not
- * @throws ArgumentTypeError for anything but a capsule; ArgumentRangeError for a tensor with negative
+ * @throws ArgumentTypeError if it is not a capsule; ArgumentRangeError for a tensor with negative
  * strides or more than 2^53 - 1 bytes, memory that nobody knows, or a stream that cannot use it.
  * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the capsule is consumed or the stream disposed.
  * @throws UnsupportedError for another major version, a device without memory for cistern, or
@@ -79,8 +82,8 @@ export function fromDLPack(capsule: DLPackCapsule, options: FromDLPackOptions): 
   const { shape, strides, extentBytes } = arrayLayout(tensor.shape, tensor.strides, itemBytes, itemBytes);
   const ptr = extentBytes === 0 ? 0 : addressOf(tensor);
   const place = { ptr, byteLength: extentBytes, ...deviceOf(tensor), ...options };
-  // Refuses what the buffer would refuse, while the capsule is untouched. Only a consumed tensor makes
-  // ordinary host memory known.
+  // Refuses tensors that the buffer would refuse, before the capsule is consumed. Ordinary host memory
+  // becomes known only once the tensor is consumed.
   const isOnHost = tensor.deviceType === dlpackDeviceType.host;
   DeviceBuffer.wrap(isOnHost ? { ...place, byteLength: 0 } : place).dispose();
   const release = takeTensor(capsule);

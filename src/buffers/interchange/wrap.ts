@@ -14,17 +14,17 @@ export interface WrapOptions {
   readonly byteLength: number;
   /**
    * The device of the memory. Device memory on another device is refused.
-   * @defaultValue the device that the driver names for device memory, else the stream's
+   * @defaultValue the device that the driver reports for device memory, otherwise the stream's
    */
   readonly device?: Device;
   /** The stream that the memory is ordered on. */
   readonly stream: Stream;
   /**
-   * Gives the memory back to its owner. It is called exactly once, on the thread of the buffer,
-   * after the work queued on the buffer's stream has run. That may be long after the buffer was
-   * disposed, so it must use nothing that is disposed by then, such as the buffer's stream: free in
-   * the order of one that lasts, as `Stream.legacyDefault()`. It must not refer to the buffer, or
-   * the garbage collector never finds that.
+   * Returns the memory to its owner. It is called exactly once, on the thread of the buffer, after
+   * the work queued on the buffer's stream has run. That may be long after the buffer was disposed,
+   * so do not use objects in it that may be disposed by then, such as the buffer's stream: free in
+   * the order of a permanent one, such as `Stream.legacyDefault()`. It must not refer to the
+   * buffer, or the garbage collector never finds the buffer.
    * @defaultValue none: the memory is borrowed, and its owner must keep it until the stream's work
    * has run
    */
@@ -57,7 +57,7 @@ export interface CheckedForeignMemory {
 }
 
 /**
- * Asks the driver about the first and the last byte of the memory. Owns nothing yet.
+ * Looks up the first and the last byte of the memory in the driver. Takes no ownership yet.
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, and for memory that neither
  * the driver nor a host resource of this process knows.
  */
@@ -74,7 +74,7 @@ export function foreignMemory(memory: WrapOptions, isBorrowed = memory.release =
   const owner = isOnDevice ? Device.get(place.device) : (device ?? stream.device);
   if (device !== undefined && device !== owner) {
     throw new ArgumentRangeError(
-      `device must be that of the memory at ${formatPointer(ptr)}, device ${owner.index}, got device ${device.index}`,
+      `device must be device ${owner.index}, which the memory at ${formatPointer(ptr)} belongs to, got device ${device.index}`,
       'ERR_INVALID_ARG_VALUE',
     );
   }
@@ -84,7 +84,7 @@ export function foreignMemory(memory: WrapOptions, isBorrowed = memory.release =
   return { ...known, alignment: alignmentOf(known.ptr), resource };
 }
 
-/** The power of two that an address is aligned to; 256 if it is more. */
+/** The power of two that an address is aligned to, at most 256. */
 function alignmentOf(address: number): number {
   const rest = address % ALLOCATION_ALIGNMENT;
   return rest === 0 ? ALLOCATION_ALIGNMENT : rest & -rest;

@@ -10,15 +10,16 @@ import { giveToWorker, handedMemory } from '../sharing/give-to-workers.js';
 import { type HandOvers, type Origin, origin, type ResourceWithOrigin, type SharedMemory } from './origin.js';
 
 /**
- * The resource of a buffer that was attached, or is shared: a free gives that buffer's memory back to
- * the environment that allocated it. It has no other memory.
+ * The resource of an attached or shared buffer: a free returns that buffer's memory to the
+ * environment that allocated it. It has no other memory.
  */
 export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  /** Memory of this environment is counted as such until it has come home. */
+  /** Memory of this environment counts as its own until it has been returned and freed. */
   readonly isCounted: boolean;
-  readonly notToProcesses = 'its memory belongs to another worker, which frees it when this one ends; recast it to a CudaMemoryResource';
+  readonly notToProcesses =
+    'its memory belongs to another worker, which frees it when this one ends; first recast it to a CudaMemoryResource';
   readonly #attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number };
   /** The message of shared memory; `undefined` if it is not shared. */
   #shared: BufferMessage | undefined;
@@ -73,7 +74,7 @@ export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
   /** @throws UnsupportedError always */
   allocate(bytes: number): DevicePointer {
     throw new UnsupportedError(
-      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another worker; recast the buffer to a resource of this one`,
+      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another worker; first recast the buffer to a resource of this worker`,
     );
   }
 
@@ -99,7 +100,10 @@ export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
   }
 }
 
-/** Shares memory of this environment: its buffer has it from now on like the others that attach it. */
+/**
+ * Shares memory of this environment: from now on, its buffer uses it in the same way as those that
+ * attach it.
+ */
 export function shareAttached(memory: BufferMemory): SharedMemory {
   const given = handedMemory(memory);
   const { stream, alignment, label, createdAt } = memory;

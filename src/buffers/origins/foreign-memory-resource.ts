@@ -1,18 +1,18 @@
 /**
  * Memory that neither cistern nor its driver pools allocated, behind the interface of a resource, so
- * that a buffer can have it like any other. Each object stands for one piece of memory.
+ * that a buffer can own it like any other. Each object stands for one piece of memory.
  *
  *     live ── deallocate ──► ending ── the stream's work has run ──► released
  *                │                                                      ▲
  *                └── the stream has nothing to do ──────────────────────┘
  *
- * Whoever lends memory without stream order may reuse it at once, on any stream. So it is released
- * only after the work that was queued on the freeing stream has run. No thread waits for that: an
+ * The owner of memory without stream order may reuse it immediately, on any stream. So it is
+ * released only after the work queued on the freeing stream has run. No thread waits for that: an
  * event is recorded, and the event loop goes on. But if the resource that allocated the memory takes
- * it back meanwhile, that waits for the event: `release` must have run before.
+ * it back meanwhile, it waits for the event, because `release` must run first.
  *
- * Invariants: `release` is called at most once; owned memory is in `unreleased` from the moment
- * that somebody owns it until `release` is called.
+ * Invariants: `release` is called at most once; owned memory is in `unreleased` until `release` is
+ * called.
  */
 
 import { alreadyFreed, attemptEach, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../../basics/errors.js';
@@ -35,9 +35,9 @@ import type { DeallocationFence, DevicePointer, MemoryResource } from '../../mem
 import { stackName } from '../../resource-kind.js';
 import { type Origin, origin } from './origin.js';
 
-const whyNotGiven = 'its memory was wrapped, and its owner may take it back while others use it';
+const whyNotGiven = 'its memory was wrapped, so its owner may take it back while others use it';
 
-/** Memory that somebody else keeps. */
+/** Memory that its owner keeps. */
 const borrowed: Origin = {
   isCounted: false,
   isShared: false,
@@ -49,7 +49,7 @@ const borrowed: Origin = {
 const owned: Origin = {
   ...borrowed,
   isCounted: true,
-  // Once the stream has run its work, the memory is released at once.
+  // Released as soon as the stream has run its work.
   end: (memory, streamFor) => memory.free((stream) => afterWait(streamFor(stream))),
 };
 
@@ -58,14 +58,14 @@ const unreleased = new Set<ForeignMemoryResource>();
 /** Whether the environment ends, so that nothing can be reported later. */
 let isExiting = false;
 
-/** What a {@link ForeignMemoryResource} stands for. */
+/** The memory of a {@link ForeignMemoryResource}. */
 export interface ForeignMemory {
   /** The address of the first byte; 0 if there are no bytes. */
   readonly ptr: DevicePointer;
   readonly byteLength: number;
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  /** Gives the memory back to its owner; `undefined` if nothing need be called. */
+  /** Returns the memory to its owner; `undefined` if there is nothing to call. */
   readonly release: (() => void) | undefined;
   /** Whether somebody else keeps the memory, so that its end frees nothing. */
   readonly isBorrowed: boolean;
@@ -75,10 +75,10 @@ export interface ForeignMemory {
  * The resource of a buffer from {@link DeviceBuffer.wrap}: one piece of memory that was allocated
  * elsewhere. It allocates nothing, so a buffer cannot grow in it, and frees that one piece, once.
  *
- * Stream order: borrowed memory is left alone. Owned memory is released once the work queued on the
- * freeing stream has run. Alignment: whatever the address has.
+ * Stream order: a free does nothing to borrowed memory. Owned memory is released once the work
+ * queued on the freeing stream has run. The alignment is that of the address.
  *
- * RMM has no counterpart; its users write a `device_memory_resource` or keep the owner beside a
+ * RMM has no counterpart; its users write a `device_memory_resource`, or keep the owner next to a
  * `device_span`.
  * @example
  * ```ts
@@ -96,7 +96,7 @@ export class ForeignMemoryResource implements MemoryResource {
   readonly #bytes: number;
   #release: (() => void) | undefined;
   #isFreed = false;
-  /** What the memory is released after, once the buffer has given it up. */
+  /** The event after which the memory is released, once the buffer no longer has it. */
   #ending: Event | undefined;
   /** @internal */
   ownerRecord = 0;
@@ -135,7 +135,10 @@ export class ForeignMemoryResource implements MemoryResource {
     return this.isBorrowed ? borrowed : owned;
   }
 
-  /** @internal From here on the memory will be released. Memory without bytes is released at once. */
+  /**
+   * @internal Takes ownership: from now on, the memory will be released. Memory without bytes is
+   * released immediately.
+   */
   own(): void {
     if (this.#release === undefined) return;
     if (unreleased.size === 0) process.on('exit', releaseAll);
@@ -147,23 +150,23 @@ export class ForeignMemoryResource implements MemoryResource {
 
   /**
    * Zero bytes give the null pointer.
-   * @throws UnsupportedError for anything else: there is no more of this memory. A buffer can move
-   * to another resource: {@link DeviceBuffer.recast}.
+   * @throws UnsupportedError for other sizes, because there is no more of this memory. To move a
+   * buffer to another resource, use {@link DeviceBuffer.recast}.
    */
   allocate(bytes: number, stream: Stream, _alignment?: number): DevicePointer {
     assertBytes(bytes);
     assertStream(stream, 'allocate');
     if (bytes === 0) return 0;
     throw new UnsupportedError(
-      `cannot allocate ${bytes} bytes: foreign memory has only the ${this.#bytes} bytes at ${formatPointer(this.#pointer)}; recast the buffer to another resource, or give one`,
+      `cannot allocate ${bytes} bytes: foreign memory has only the ${this.#bytes} bytes at ${formatPointer(this.#pointer)}; recast the buffer to another resource, or pass one`,
     );
   }
 
   /**
-   * Releases the memory, once the work queued on `stream` has run: during this call if that is the
-   * case already, otherwise from the event loop, which may be after `stream` was disposed. An error
-   * of the owner's function is reported as an uncaught exception, or, while the environment ends,
-   * printed, and the exit code is then 1. A fence is ignored: the wait covers it.
+   * Releases the memory once the work queued on `stream` has run: during this call if it has
+   * already run, otherwise from the event loop, possibly after `stream` was disposed. An error of
+   * the owner's function is reported as an uncaught exception; while the environment ends, it is
+   * printed, and the exit code is 1. A fence is ignored, because the wait covers it.
    * @throws LifetimeError for any other memory, or a second free; DriverError if the driver cannot
    * record an event. Nothing is then released.
    */
@@ -209,13 +212,13 @@ export class ForeignMemoryResource implements MemoryResource {
     return this;
   }
 
-  /** @internal Blocks until the work has run that the release waits for, and releases the memory. */
+  /** @internal Blocks until the work before the release has run, and releases the memory. */
   endMemory(_reason: string, _streamFor: StreamFor): void {
     this.#ending?.synchronizeSync();
     this.end();
   }
 
-  /** @internal Releases the memory, which no work uses any more, unless that has been done. */
+  /** @internal Releases the memory, which no work uses any more, unless it is already released. */
   end(): void {
     const release = this.#release;
     if (release === undefined) return;
@@ -254,8 +257,8 @@ function afterWait(stream: Stream): Stream {
 
 /**
  * Releases everything at the end of the process or the worker: buffers first, so that later code
- * finds them disposed. If a device cannot be waited for, its work may still use the memory, which is
- * then left as it is.
+ * finds them disposed. If the wait for a device fails, its work may still use the memory, which is
+ * then not released.
  */
 function releaseAll(): void {
   if (attemptEach(usedDevices(), (device) => device.synchronizeSync()).length > 0) return;

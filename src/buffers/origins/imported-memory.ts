@@ -12,12 +12,12 @@ const imported: Origin = {
   isCounted: false,
   isShared: false,
   toWorkers: 'its memory belongs to another process',
-  notToProcesses: 'its memory belongs to another process, which alone can export it',
+  notToProcesses: 'its memory belongs to another process, and only that one can export it',
 };
 
 /**
  * The resource of a buffer that another process exported. A free unmaps its memory once the work
- * queued on the freeing stream has run; the other process learns of it by that. If this process ends
+ * queued on the freeing stream has run, which also tells the other process. If this process ends
  * first, the kernel does the same.
  */
 export class ImportedMemory implements ResourceWithOrigin {
@@ -44,7 +44,7 @@ export class ImportedMemory implements ResourceWithOrigin {
   /** @throws UnsupportedError always */
   allocate(bytes: number): DevicePointer {
     throw new UnsupportedError(
-      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another process; recast the buffer to a resource of this one`,
+      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another process; first recast the buffer to a resource of this process`,
     );
   }
 

@@ -1,14 +1,14 @@
 /**
- * Where the memory of a buffer came from. That decides what may be done with it, and how: a buffer asks
- * its memory's origin, and never which class it is.
+ * The origin of a buffer's memory, which decides how the memory may be used. A buffer asks the origin
+ * of its memory, and never checks its class.
  *
  *     allocated   by its resource, for this buffer: whatever names no other origin
  *     attached    from another worker, or shared with some
  *     imported    from another process
  *     foreign     from another library
  *
- * All but the first are resources of their own, which have one piece of memory and allocate nothing.
- * Such a class is its own origin, and names itself as that: a new origin is one file here.
+ * All but the first are resources with one piece of memory, which allocate nothing. Such a class is
+ * its own origin, so a new origin needs only one file here.
  */
 import type { BufferMessage } from '../../driver/workers/hand-over.js';
 import type { StreamFor } from '../../lifetimes/bulk-frees.js';
@@ -24,17 +24,20 @@ export interface Origin {
   readonly isCounted: boolean;
   /** Whether other workers may be reading the memory, so that nobody may write to it. */
   readonly isShared: boolean;
-  /** How other workers get the memory; or, as a clause, why they cannot. */
+  /** How to hand the memory over to other workers; or, as a clause, why that is impossible. */
   readonly toWorkers: HandOvers | string;
-  /** Why other processes cannot have the memory, as a clause; `undefined` if its origin does not prevent it. */
+  /** Why other processes cannot use the memory, as a clause; `undefined` if its origin does not prevent it. */
   readonly notToProcesses: string | undefined;
   /** Frees memory that a resource takes back while a buffer has it, if `BufferMemory.free` is not enough. */
   end?(memory: BufferMemory, streamFor: StreamFor): void;
 }
 
-/** How memory is handed to other workers. If it throws, nothing changes, except that host views have no bytes. */
+/**
+ * How memory is handed over to other workers. If it throws, nothing changes, except that host views have no
+ * bytes.
+ */
 export interface HandOvers {
-  /** Gives the memory to another worker: the object that had it has none then. */
+  /** Hands the memory over to another worker: the object that had it then has none. */
   give(memory: BufferMemory): BufferMessage;
   /** Shares the memory with other workers. */
   share(memory: BufferMemory): SharedMemory;
@@ -43,7 +46,9 @@ export interface HandOvers {
 /** Memory that was just shared. */
 export interface SharedMemory {
   readonly message: BufferMessage;
-  /** What the buffer has from now on; the same object as before if the memory was shared already. */
+  /**
+   * The memory that the buffer uses from now on; the same object as before if it was already shared.
+   */
   readonly memory: BufferMemory;
 }
 

@@ -10,7 +10,7 @@ import type { AttachOptions } from './buffer-sharing.js';
 
 const knownOptions = optionNames<AttachOptions>({ stream: true });
 
-/** Takes up what another worker has given. @param creator the function that the program called */
+/** Attaches a buffer from another worker. @param creator the function that the program called */
 export function attachedMemory(message: BufferMessage, options: AttachOptions, creator: (...args: never[]) => unknown): BufferMemory {
   const operation = 'attach a buffer';
   const checked = checkedMessage(message);

@@ -1,20 +1,20 @@
 /**
- * Memory of this environment that other workers use, until it has come home.
+ * Memory of this environment that other workers use, until it has been returned and freed.
  *
  *     DeviceBuffer.detach ──► away ──► message ──► another worker's buffer
  *                               ▲                            │
  *     free on a stream ◄────────┴─── takeReturned ◄──────────┘ disposed, collected, or its worker has ended
  *
- * If the other worker's work has run, the memory is freed on the stream that it was given on.
- * Otherwise it is freed on a stream of its own, which waits for that work: the giver's stream would
- * have to wait for work that it does not depend on.
+ * If the other worker's work has run, the memory is freed on the stream of the hand-over.
+ * Otherwise, it is freed on a separate stream that waits for that work, because the sender's stream
+ * would have to wait for work that it does not depend on.
  *
- * A free of host memory waits on the host for its stream. So it comes home only when the other worker's
- * work has run, unless memory has run out; and it is never freed on the giver's stream, which may have
- * later work. The wait could last for ever, since the work may need an answer of this very thread.
+ * A free of host memory makes the host wait for its stream. So it is freed only when the other worker's
+ * work has run, unless memory has run out, and never on the sender's stream, which may have later work:
+ * the wait could last forever, because the work may need an answer from this very thread.
  *
- * It is looked for when the driver's side announces it, before each hand-over, and at every sweep for
- * unreachable buffers.
+ * Returned memory is taken when native code announces it, before each hand-over, and at every sweep
+ * for unreachable buffers.
  */
 import { freeAtSweeps, freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
 import type { Device } from '../../driver/device.js';
@@ -25,7 +25,7 @@ import { followReturned, onReturned, takeReturned } from '../../driver/workers/h
 export interface AwayMemory extends OwnedMemory {
   /** The stream that the memory was given on. */
   readonly stream: Stream;
-  /** Nobody else uses the memory any more. From now on it is ordered on a stream. */
+  /** No other worker uses the memory any more. From now on, it is ordered on a stream. */
   comeHome(stream: Stream): void;
 }
 
@@ -34,14 +34,14 @@ const away = new Map<number, AwayMemory>();
 const homeStreams: (Stream | undefined)[] = [];
 /** By device: streams that never wait, for memory whose free waits for its stream. */
 const idleStreams: (Stream | undefined)[] = [];
-/** Milliseconds until memory that was not yet unused is looked at again, and at most. */
+/** Milliseconds until memory that was still in use is checked again: the first, and the longest. */
 const firstDelay = 1;
 const longestDelay = 64;
 let delay = firstDelay;
 let timer: NodeJS.Timeout | undefined;
 let isListening = false;
 
-/** Frees handed memory once it has come home. */
+/** Frees handed-over memory once it has been returned. */
 export function expectReturn(handOver: number, memory: AwayMemory): void {
   away.set(handOver, memory);
   if (isListening) return;
@@ -51,8 +51,8 @@ export function expectReturn(handOver: number, memory: AwayMemory): void {
 }
 
 /**
- * Frees the memory that other workers have given back. Returns its bytes. Never throws.
- * @param mayWait whether host memory comes home although other workers' work has not run
+ * Frees the memory that other workers have returned. Returns its bytes. Never throws.
+ * @param mayWait whether to free host memory although other workers' work has not run
  */
 export function freeReturned(mayWait: boolean): number {
   let freedBytes = 0;

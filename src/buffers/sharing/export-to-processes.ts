@@ -6,7 +6,7 @@ import type { BufferMemory } from '../buffer-memory.js';
 import { originOf } from '../origins/allocated.js';
 import type { ProcessExport } from './process-export.js';
 
-/** Does what `export` of a buffer says. */
+/** Implements `export` of a buffer. */
 export function exportToProcesses(memory: BufferMemory): Uint8Array {
   const operation = 'export a buffer';
   memory.assertUsable(operation);

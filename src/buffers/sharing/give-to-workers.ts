@@ -1,6 +1,6 @@
 /**
- * Gives memory of this environment to other workers. Another object stands for it until it has come home:
- * see `bring-home-from-workers.ts`.
+ * Hands memory of this environment over to other workers. Another object represents it until it has been
+ * returned: see `bring-home-from-workers.ts`.
  */
 import { deviceOfMemory } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
 import { CisternError, formatPointer } from '../../basics/errors.js';
@@ -11,12 +11,12 @@ import { adoptInScope } from '../../lifetimes/resource-scope.js';
 import { BufferMemory } from '../buffer-memory.js';
 import { expectReturn, freeReturned } from './bring-home-from-workers.js';
 
-/** Memory that others have, with what is needed to free it. */
+/** Memory that other workers have, with everything needed to free it. */
 class AwayMemory extends BufferMemory {
-  /** The number of the hand-over; none once it has come home. */
+  /** The number of the hand-over; none once the memory has been returned. */
   #handOver: number | undefined;
 
-  /** Takes the memory over that was handed over. */
+  /** Takes ownership of the memory that was handed over. */
   stay(handOver: number, from: BufferMemory): void {
     const { pointer, bytes, home } = from;
     this.#handOver = handOver;
@@ -50,14 +50,14 @@ class AwayMemory extends BufferMemory {
   }
 }
 
-/** What other workers are told of memory. */
+/** The description of memory for other workers. */
 export function handedMemory({ resource, alignment, byteLength, pointer, bytes }: BufferMemory): HandedMemory {
   return { pointer, bytes, byteLength, alignment, memoryKind: resource.memoryKind, device: deviceOfMemory(resource, pointer) };
 }
 
 /**
- * Hands memory over, ordered after what is queued on its stream: the object has none then. If it throws,
- * the state is unchanged.
+ * Hands memory over, ordered after the work queued on its stream: the object then has none. If it
+ * throws, the state is unchanged.
  * @returns a message that can be attached once; or, if the memory is shared, any number of times
  */
 export function giveToWorker(memory: BufferMemory, isShared: boolean): HandOver {

@@ -17,8 +17,8 @@ export interface HandleInJson {
 /** Options of {@link DeviceBuffer.open}. */
 export interface OpenOptions {
   /**
-   * The stream that the memory is ordered on in this process. It waits for what was queued on the
-   * buffer's stream when it was exported.
+   * The stream that the memory is ordered on in this process. It waits for the work that was queued
+   * on the buffer's stream when it was exported.
    */
   readonly stream: Stream;
   /**
@@ -30,7 +30,10 @@ export interface OpenOptions {
 
 const knownOptions = optionNames<OpenOptions>({ label: true, stream: true });
 
-/** Opens what another process has exported. @param creator the function that the program called */
+/**
+ * Opens a buffer that another process has exported. @param creator the function that the program
+ * called
+ */
 export function openedMemory(
   handle: Uint8Array | HandleInJson,
   options: OpenOptions,
@@ -52,7 +55,7 @@ export function openedMemory(
   return memory;
 }
 
-/** @throws ArgumentTypeError for anything but bytes. */
+/** @throws ArgumentTypeError unless it contains bytes. */
 function bytesOfHandle(handle: unknown): Uint8Array {
   try {
     if (ArrayBuffer.isView(handle)) return new Uint8Array(handle.buffer, handle.byteOffset, handle.byteLength);

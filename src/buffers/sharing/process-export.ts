@@ -14,7 +14,7 @@ import type { Stream } from '../../driver/streams/stream.js';
 export class ProcessExport {
   readonly #number: number;
   readonly #handle: Buffer;
-  /** How often it was closed and not reopened. */
+  /** How often it was closed without being reopened. */
   #closings = 0;
   #isOver = false;
 
@@ -35,19 +35,19 @@ export class ProcessExport {
     return Buffer.from(this.#handle);
   }
 
-  /** Later opens are also ordered after what is queued on the stream now. */
+  /** Orders later opens also after the work that is now queued on the stream. */
   refresh(byteLength: number, stream: Stream): void {
     refreshExport(this.#number, byteLength, stream);
   }
 
-  /** Whether other processes use the memory, or ended and were not noticed yet. */
+  /** Whether other processes use the memory, or have ended without being detected yet. */
   get isUsed(): boolean {
     return !this.#isOver && exportIsUsed(this.#number);
   }
 
   /**
-   * No process can open the memory until `reopen` is called as often as this. Returns whether none
-   * uses it.
+   * Prevents processes from opening the memory until `reopen` is called as often as this. Returns
+   * whether none uses it.
    */
   close(): boolean {
     this.#closings++;
@@ -67,7 +67,7 @@ export class ProcessExport {
     if (this.#closings === 0) reopenExport(this.#number);
   }
 
-  /** Ends an export that is closed, and that no process uses. A second call does nothing. */
+  /** Ends a closed export that no process uses. A second call does nothing. */
   end(): void {
     if (this.#isOver) return;
     this.#isOver = true;

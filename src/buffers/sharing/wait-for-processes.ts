@@ -1,6 +1,6 @@
 /**
- * What waits until other processes, or work for them, are done: nobody announces that, so it is looked
- * at again after 1 to 64 ms, and whenever memory runs out. The wait does not keep the process alive.
+ * Waits until other processes, or work for them, are done. Nothing announces that, so it is checked
+ * after 1 to 64 ms, and whenever memory runs out. A wait does not keep the process alive.
  *
  *     a buffer is disposed ──► an importer uses its memory ──► free it once none does
  *     a buffer of another process is disposed ──► its work runs ──► unmap it once that has run
@@ -8,7 +8,7 @@
 import { freeAtSweeps } from '../../collector/free-unreachable-buffers.js';
 import { noticeEndedImporters } from '../../driver/memory/process-memory.js';
 
-/** Waits for something. */
+/** A wait. */
 export interface Waiting {
   /** Ends the wait if it is over. Must not throw. Returns whether it is. */
   endIfOver(): boolean;
@@ -17,9 +17,9 @@ export interface Waiting {
 const waiting = new Set<Waiting>();
 const firstDelay = 1;
 const longestDelay = 64;
-/** Milliseconds to the next look after something has changed: at least what a look takes. */
+/** Milliseconds until the next check after a change: at least as long as a check takes. */
 let shortestDelay = firstDelay;
-/** The next look, and its delay in milliseconds. */
+/** The next check, and its delay in milliseconds. */
 let timer: NodeJS.Timeout | undefined;
 let delay = firstDelay;
 let isRegistered = false;
@@ -32,7 +32,9 @@ export function endLater(wait: Waiting): void {
   schedule(shortestDelay);
 }
 
-/** At a sweep: those who waited have freed what they did, which counts for nobody. */
+/**
+ * Called at a sweep. The ended waits have freed their memory themselves, which counts for no one.
+ */
 function freeNow(): number {
   endWaits();
   return 0;
@@ -51,7 +53,7 @@ function endWaits(): boolean {
   return isAnyOver;
 }
 
-/** Leaves the next look as it is if its delay is not longer: otherwise frequent calls would put it off for ever. */
+/** Keeps the next check if its delay is not longer; otherwise frequent calls would postpone it forever. */
 function schedule(milliseconds: number): void {
   if (timer !== undefined && delay <= milliseconds) return;
   clearTimeout(timer);

@@ -1,4 +1,4 @@
-/** The contents of a buffer: how they are copied, filled, viewed from the host, and moved. */
+/** Copying, filling, viewing and moving the contents of a buffer. */
 import type { MemoryLocation } from '../../driver/memory/managed-memory.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEvents, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -36,7 +36,7 @@ export interface BufferCopyOptions {
    * @defaultValue 0
    */
   readonly sourceByteOffset?: number;
-  /** @internal Rejects arrays, which have a `byteLength` too. */
+  /** @internal Rejects arrays, which also have a `byteLength`. */
   readonly [Symbol.toStringTag]?: never;
   /** @internal */
   readonly [Symbol.dispose]?: never;
@@ -50,8 +50,8 @@ export interface BufferCopyOptions {
 /** Options of {@link DeviceBuffer.recast}. */
 export interface RecastOptions {
   /**
-   * The stream of the buffer from now on; it must be able to use the new memory. Both streams wait
-   * for each other as far as the copy needs.
+   * The stream of the buffer from now on; it must be able to use the new memory. The streams wait
+   * for each other as far as the copy requires.
    * @defaultValue the buffer's stream
    */
   readonly stream?: Stream;
@@ -59,11 +59,11 @@ export interface RecastOptions {
   readonly events?: DeallocationEvents;
 }
 
-/** What a {@link DeviceBuffer} does with its contents. */
+/** Operations of a {@link DeviceBuffer} on its contents. */
 export interface BufferContents {
   /**
-   * Queues a copy into this buffer. Host data may be changed as soon as this returns. Between
-   * buffers on two streams, each stream waits for the other, so that neither needs further
+   * Queues a copy into this buffer. You may change host data as soon as this returns. Between
+   * buffers on two streams, each stream waits for the other, so neither needs further
    * synchronization. Other device memory is read in the order of this buffer's stream. Does not
    * block.
    * @throws ArgumentTypeError if `source` is neither host data nor device memory.
@@ -90,8 +90,9 @@ export interface BufferContents {
 
   /**
    * Queues a copy of the contents now, in stream order, and resolves with the copy once it has run.
-   * The buffer may be written or disposed meanwhile. The event loop goes on. Given a host array, it
-   * fills that with the contents from `byteOffset` on, all at once when it resolves.
+   * You may write or dispose the buffer meanwhile. Does not block the event loop. If you give a
+   * host array, it is filled with the contents from `byteOffset` on, in one piece when the promise
+   * resolves.
    * @throws ArgumentTypeError if the target is neither a range, nor a typed array, nor a
    * `DataView`; ArgumentRangeError for a range outside the buffer, for an array longer than the
    * remaining contents, and for one that was transferred or shortened meanwhile.
@@ -108,7 +109,7 @@ export interface BufferContents {
 
   /**
    * Fills a host array with the contents from `byteOffset` on, in stream order, and blocks until
-   * that is done. Without an array, it returns a new one with everything up to the end.
+   * the copy is done. Without an array, returns a new one with everything up to the end.
    * @returns the array
    * @throws ArgumentTypeError if `destination` is not a typed array or `DataView`;
    * ArgumentRangeError if it is longer than the remaining contents, or if a host function
@@ -137,16 +138,17 @@ export interface BufferContents {
   /**
    * Brings the contents to a device or the host.
    *
-   * Managed memory is moved: the result is this buffer, with the same `ptr`, and a prefetch is
-   * queued in stream order. So is ordinary host memory, if the device uses the host's page tables, as
-   * on Grace Hopper. Memory that is at the location already is left as it is. Any other memory is copied, in the order of both streams, to a new buffer with memory there. `isCopy`
-   * tells which; only then the result is another buffer, which the caller must dispose.
+   * Managed memory is moved: the result is this buffer, with the same `ptr`, and a prefetch is queued
+   * in stream order. So is ordinary host memory, if the device uses the host's page tables, as on
+   * Grace Hopper. Memory that is already at the location stays as it is. Any other memory is copied,
+   * in the order of both streams, to a new buffer with memory there. `isCopy` is true only in this
+   * case; you must then dispose the new buffer.
    *
-   * For the host this blocks until the contents can be read, unless `nonBlocking` is set. Memory
+   * For the host, this blocks until the contents can be read, unless `nonBlocking` is set. Memory
    * that was moved stays usable on every device and stream that could use it before; using it moves
-   * it back. On a device without concurrent managed access, managed memory moves by itself when it
-   * is used, so that only the wait for the host remains. That wait is for everything queued on each
-   * such device that this environment uses. The host may use the contents until more is queued there.
+   * it back. On a device without concurrent managed access, managed memory moves when it is used, so
+   * only the wait for the host remains: for everything queued on each such device that this
+   * environment uses. The host may use the contents until more work is queued there.
    *
    * RMM has no counterpart; PyTorch's RFC-0023 describes the same for tensors.
    * @param location a device, or `'host'`
@@ -171,17 +173,17 @@ export interface BufferContents {
   to(location: MemoryLocation, options?: BlockingBufferTransferOptions): BufferTransfer<DeviceBuffer>;
 
   /**
-   * The same as {@link DeviceBuffer.to}, but resolves once the contents are there, for a device too.
-   * Everything is queued before this returns; the event loop goes on meanwhile. If the program
-   * disposes the buffer meanwhile, the result is that disposed buffer.
+   * The same as {@link DeviceBuffer.to}, but resolves once the contents are there, also for a
+   * device. Everything is queued before this returns, and the event loop goes on. If you dispose the
+   * buffer meanwhile, the result is that disposed buffer.
    */
   toAsync(location: MemoryLocation, options?: BufferTransferOptions): Promise<BufferTransfer<DeviceBuffer>>;
 
   /**
    * Moves the contents to memory of another resource, in stream order: one allocation, one copy, one
    * free. The buffer, its length, capacity, alignment and label stay the same; `ptr` and `resource`
-   * change. So a program can profile in managed memory and then run without it. If the buffer is of
-   * that resource already, only the stream changes, if one is given. Does not block by itself.
+   * change. So you can profile in managed memory, and then run without it. If the buffer is already
+   * in that resource, only the stream changes, if you give one. Does not block by itself.
    *
    * RMM has no counterpart.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the
@@ -204,13 +206,13 @@ export interface BufferContents {
    * A typed array over the bytes of the buffer, without a copy. The memory must be managed, pinned
    * or ordinary host memory. Writes to it reach the device's work that is queued afterwards.
    *
-   * The work queued on the buffer's stream is waited for, or refused, at this call only. Order the
-   * host after the stream again before using the array after more work was queued, for example by
-   * another call of this method. All views of one buffer share one `ArrayBuffer`; a buffer longer
-   * than an array can be (4 GiB before Node 22) has several. It is detached before the memory is
-   * freed or moves, so that later uses find no bytes; until then a view keeps the buffer alive. If
-   * the resource then refuses the free, the buffer keeps its memory, and another call of this method
-   * makes a new array. The array must not be transferred: nothing would detach it then.
+   * Only this call waits for, or refuses, the work queued on the buffer's stream. If you queue more
+   * work, make the host wait for the stream again before you use the array, for example by another
+   * call of this method. All views of one buffer share one `ArrayBuffer`; a buffer longer than an
+   * array can be (4 GiB before Node 22) has several. It is detached before the memory is freed or
+   * moves, so that later uses find no bytes; until then a view keeps the buffer alive. If the
+   * resource then refuses the free, the buffer keeps its memory, and another call of this method
+   * makes a new array. Do not transfer the array, because nothing would detach it then.
    *
    * An asynchronous operation on a view, such as `fs.write`, uses the memory by its address until it
    * completes; detaching the array does not stop it. Wait for the operation before the buffer is
@@ -220,8 +222,8 @@ export interface BufferContents {
    * RMM has no counterpart.
    * @param type the class of the array, such as `Float32Array`
    * @throws UnsupportedError if the host cannot use the memory; if the device has no concurrent
-   * managed access; or if the runtime allows no array over foreign memory, as with V8's sandbox, or
-   * none as long as the view.
+   * managed access; or if the runtime does not allow arrays over foreign memory, as with V8's
+   * sandbox, or only shorter ones.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the stream has unfinished work and
    * `whenBusy` is `'refuse'`.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid class, option or range.

@@ -17,28 +17,28 @@ const operation = 'move a buffer';
 /** Options of {@link DeviceBuffer.toAsync}. */
 export interface BufferTransferOptions {
   /**
-   * Makes a copy even if the memory is managed, or is at the location already.
+   * Makes a copy even if the memory is managed, or is already at the location.
    * @defaultValue false
    */
   readonly copy?: boolean;
   /**
-   * Also makes the location the preferred one of memory that moves: see {@link advise}. Ignored for
-   * any other kind of memory.
+   * Also makes the location the preferred one of memory that is moved: see {@link advise}. Ignored
+   * for any other kind of memory.
    *
-   * The advice is about pages and outlives the buffer. If the memory comes from a pool, the next
-   * buffer there inherits it, and so do neighbours that share a page. Withdraw it before the buffer
-   * is disposed with `advise(ptr, capacityBytes, 'unset-preferred-location')`.
+   * The advice concerns pages, and outlives the buffer. If the memory comes from a pool, the next
+   * buffer there inherits it, and so do neighbours that share a page. To withdraw it before you
+   * dispose the buffer, call `advise(ptr, capacityBytes, 'unset-preferred-location')`.
    * @defaultValue false
    */
   readonly preferredLocation?: boolean;
   /**
    * The resource of a copy. If it is not the buffer's own, a copy is made.
-   * @defaultValue for managed memory, the buffer's own; else the current resource of the device, or
-   * pinned memory for the host
+   * @defaultValue for managed memory, the buffer's own; otherwise the current resource of the
+   * device, or pinned memory for the host
    */
   readonly resource?: MemoryResource;
   /**
-   * The stream of the resulting buffer. It waits for what is queued on the buffer's stream.
+   * The stream of the resulting buffer. It waits for the work queued on the buffer's stream.
    * @defaultValue the buffer's stream, unless that cannot use the memory of a copy; then the
    * per-thread default stream of the location's device
    */
@@ -48,8 +48,8 @@ export interface BufferTransferOptions {
 /** Options of {@link DeviceBuffer.to}. */
 export interface BlockingBufferTransferOptions extends BufferTransferOptions {
   /**
-   * Returns at once if the location is the host. The caller must wait for the stream of the
-   * resulting buffer before the host uses the contents.
+   * Returns immediately if the location is the host. Wait for the stream of the resulting buffer
+   * before the host uses the contents.
    * @defaultValue false
    */
   readonly nonBlocking?: boolean;
@@ -69,15 +69,15 @@ const blockingOptions = optionNames<BlockingBufferTransferOptions>({
   stream: true,
 });
 
-/** What {@link DeviceBuffer.to} did. */
+/** The result of {@link DeviceBuffer.to}. */
 export interface BufferTransfer<Buffer> {
   /** The buffer with the contents: the same one, or a copy with memory of its own. */
   readonly buffer: Buffer;
-  /** Whether `buffer` is a copy. The caller must dispose both then. */
+  /** Whether `buffer` is a copy. You must then dispose both buffers. */
   readonly isCopy: boolean;
 }
 
-/** What a transfer needs of a buffer. */
+/** The part of a buffer that a transfer needs. */
 export interface TransferableBuffer extends HasMemory {
   readonly ptr: DevicePointer;
   readonly byteLength: number;
@@ -89,8 +89,8 @@ export interface TransferableBuffer extends HasMemory {
 }
 
 /**
- * Whether memory moves to a location at its address: managed memory does, and ordinary host memory if
- * the device uses the host's page tables.
+ * Whether memory can move to a location without changing its address: managed memory can, and
+ * ordinary host memory if the device uses the host's page tables.
  */
 function canMove(kind: MemoryKind | 'unknown', { device }: Stream, location: MemoryLocation): boolean {
   if (kind !== 'host') return kind === 'managed';
@@ -110,7 +110,7 @@ export function kindOfMemory(pointer: DevicePointer, { memoryKind }: MemoryResou
 /** Makes a copy of a buffer with another resource and stream. */
 export type MakeCopy<Buffer> = (buffer: Buffer, resource: MemoryResource, stream: Stream) => Buffer;
 
-/** Does what `to` of a buffer says. */
+/** Implements `to` of a buffer. */
 export function bringTo<Buffer extends TransferableBuffer>(
   buffer: Buffer,
   location: MemoryLocation,
@@ -133,7 +133,7 @@ export function bringTo<Buffer extends TransferableBuffer>(
   }
 }
 
-/** Does what `toAsync` of a buffer says. */
+/** Implements `toAsync` of a buffer. */
 export async function bringToAsync<Buffer extends TransferableBuffer>(
   buffer: Buffer,
   location: MemoryLocation,
@@ -153,8 +153,8 @@ export async function bringToAsync<Buffer extends TransferableBuffer>(
 }
 
 /**
- * Moves managed memory, and host memory on coherent devices; leaves memory that is at the location
- * already, and copies any other. Blocks only if a copy does.
+ * Moves managed memory, and host memory on coherent devices; leaves memory that is already at the
+ * location, and copies any other. Blocks only if a copy does.
  */
 function transfer<Buffer extends TransferableBuffer>(
   buffer: Buffer,
