@@ -191,7 +191,10 @@ export class Account {
     return this.#numbers[spilled] as number;
   }
 
-  /** Milliseconds that calls in its scope, or within, waited for memory of a {@link SpillingResourceAdaptor}. */
+  /**
+   * Milliseconds that calls in its scope, or within, waited for memory: {@link AdmittingResourceAdaptor.reserve} for a promise, and pins for room on the
+   * device. Calls that wait at the same time count each.
+   */
   get waitedMilliseconds(): number {
     return this.#numbers[waited] as number;
   }

@@ -11,5 +11,6 @@ export type {
   LayerSample,
   PoolSample,
   ResourceSample,
+  SpillSample,
   StatisticsSample,
 } from './statistics-sample.js';

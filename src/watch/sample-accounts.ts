@@ -27,19 +27,21 @@ function sampleOf(path: string, accounts: readonly Account[]): AccountSample {
   return {
     path,
     accounts: accounts.length,
-    liveBytes: liveBytesOf(new Set(accounts)),
+    liveBytes: sumOf(new Set(accounts), ({ liveBytes }) => liveBytes),
     peakBytes: accounts.reduce((most, { peakBytes }) => Math.max(most, peakBytes), 0),
     limitBytes: limits.includes(undefined) ? null : limits.reduce<number>((sum, bytes) => sum + (bytes as number), 0),
+    spilledBytes: sumOf(new Set(accounts), ({ spilledBytes }) => spilledBytes),
+    waitedMilliseconds: sumOf(new Set(accounts), ({ waitedMilliseconds }) => waitedMilliseconds),
   };
 }
 
 /** An account within another one counts once. */
-function liveBytesOf(accounts: ReadonlySet<Account>): number {
+function sumOf(accounts: ReadonlySet<Account>, value: (account: Account) => number): number {
   let sum = 0;
   for (const account of accounts) {
     let outer = account.parent;
     while (outer !== undefined && !accounts.has(outer)) outer = outer.parent;
-    if (outer === undefined) sum += account.liveBytes;
+    if (outer === undefined) sum += value(account);
   }
   return sum;
 }

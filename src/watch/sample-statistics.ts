@@ -2,6 +2,7 @@ import { liveAdmittingAdaptors } from '../adaptors/admission/admitting-resource-
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/pass-through/statistics-resource-adaptor.js';
 import type { StreamOrderedStatistics } from '../adaptors/pooling/keeper.js';
+import { liveSpillingAdaptors } from '../adaptors/spilling/spilling-resource-adaptor.js';
 import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
@@ -54,6 +55,7 @@ export function sampleStatistics(): StatisticsSample {
       device: adaptor.device.index,
       ...adaptor.statistics(),
     })),
+    spills: liveSpillingAdaptors().map((adaptor) => ({ name: layerName(adaptor), device: adaptor.device.index, ...adaptor.statistics() })),
     driverCalls: devices.length === 0 ? {} : calledFunctions(),
     buffers: watchedBuffers().count,
     bufferSites: liveBufferSites(),

@@ -1,5 +1,13 @@
 import type { ManagedActivity } from '../driver/memory/managed-activity.js';
-import type { AccountSample, AdmissionSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type {
+  AccountSample,
+  AdmissionSample,
+  LayerSample,
+  PoolSample,
+  ResourceSample,
+  SpillSample,
+  StatisticsSample,
+} from './statistics-sample.js';
 
 /** Distinguishes the values of one metric. */
 export type MetricLabels = Readonly<Record<string, string>>;
@@ -37,6 +45,28 @@ const accountFields: Readonly<Record<string, readonly [...Description, (account:
   live: ['gauge', 'By', 'Bytes charged to the accounts of a path.', ({ liveBytes }) => liveBytes],
   peak: ['gauge', 'By', 'The most bytes charged to one of these accounts at once.', ({ peakBytes }) => peakBytes],
   limit: ['gauge', 'By', 'The limits of these accounts, if each has one.', ({ limitBytes }) => limitBytes],
+  spilled: ['gauge', 'By', 'Bytes of their spillable buffers that have left so far.', ({ spilledBytes }) => spilledBytes],
+  waited: ['gauge', 'ms', 'How long they have waited for memory so far.', ({ waitedMilliseconds }) => waitedMilliseconds],
+};
+
+const spillFields: Readonly<Record<string, readonly [...Description, (spill: SpillSample) => number]>> = {
+  on_device: ['gauge', 'By', 'Bytes of spillable buffers on the device.', ({ deviceBytes }) => deviceBytes],
+  pinned: ['gauge', 'By', 'Of these, bytes that are pinned.', ({ pinnedBytes }) => pinnedBytes],
+  on_host: ['gauge', 'By', 'Bytes of spillable buffers on the host.', ({ hostBytes }) => hostBytes],
+  in_files: ['gauge', 'By', 'Bytes of spillable buffers in files.', ({ fileBytes }) => fileBytes],
+  left: ['counter', 'By', 'Bytes that have left the device.', ({ spilledBytes }) => spilledBytes],
+  returned: ['counter', 'By', 'Bytes that have come back.', ({ returnedBytes }) => returnedBytes],
+  filed: ['counter', 'By', 'Bytes that have gone on from the host to files.', ({ filedBytes }) => filedBytes],
+  refused_by_host: ['counter', '{buffer}', 'Buffers that stayed since the host had no memory.', ({ refusedByHost }) => refusedByHost],
+  refused_by_file: [
+    'counter',
+    '{buffer}',
+    'Buffers that stayed on the host since no file could be written.',
+    ({ refusedByFile }) => refusedByFile,
+  ],
+  waiting: ['gauge', '{call}', 'Calls that wait for memory.', ({ waiting }) => waiting],
+  waited: ['counter', 'ms', 'How long all calls waited together.', ({ waitedMilliseconds }) => waitedMilliseconds],
+  longest_wait: ['gauge', 'ms', 'The longest wait of a call.', ({ longestWaitMilliseconds }) => longestWaitMilliseconds],
 };
 
 const admissionFields: Readonly<Record<string, readonly [...Description, (admission: AdmissionSample) => number]>> = {
@@ -146,6 +176,12 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       }
     },
   },
+  ...Object.entries(spillFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ spills }, emit) => {
+      for (const spill of spills) emit(value(spill), { layer: spill.name, device: String(spill.device) });
+    };
+    return { name: `cistern.spill.${name}`, kind, unit, description, read };
+  }),
   {
     name: 'cistern.device.free',
     kind: 'gauge',

@@ -1,4 +1,5 @@
 import type { AdmissionStatistics } from '../adaptors/admission/admission-statistics.js';
+import type { SpillStatistics } from '../adaptors/spilling/spilling-resource-adaptor.js';
 import type { ManagedActivity } from '../driver/memory/managed-counts.js';
 
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
@@ -64,10 +65,21 @@ export interface AccountSample {
   readonly peakBytes: number;
   /** The sum of their limits; `null` if one of them has none of its own. */
   readonly limitBytes: number | null;
+  /** Bytes of their spillable buffers that have left the device so far. */
+  readonly spilledBytes: number;
+  /** How long calls in their scopes have waited for memory so far. */
+  readonly waitedMilliseconds: number;
 }
 
 /** What an `AdmittingResourceAdaptor` has promised at one moment, and who waits. */
 export interface AdmissionSample extends AdmissionStatistics {
+  /** Its class, with a number that is unique in the process. */
+  readonly name: string;
+  readonly device: number;
+}
+
+/** What a `SpillingResourceAdaptor` has moved, and where it is at one moment. */
+export interface SpillSample extends SpillStatistics {
   /** Its class, with a number that is unique in the process. */
   readonly name: string;
   readonly device: number;
@@ -117,6 +129,8 @@ export interface StatisticsSample {
   readonly accountRefusals: number;
   /** Every `AdmittingResourceAdaptor` that is neither disposed nor collected. */
   readonly admissions: readonly AdmissionSample[];
+  /** Every `SpillingResourceAdaptor` that is neither disposed nor collected. */
+  readonly spills: readonly SpillSample[];
   /**
    * Number of calls of each driver function, by CUDA's name; functions that were not called are
    * left out.

@@ -1,10 +1,20 @@
 import { expect, test } from 'vitest';
-import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, withQuota } from '../../src/index.js';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  PinnedHostMemoryResource,
+  SpillableBuffer,
+  SpillingResourceAdaptor,
+  withQuota,
+} from '../../src/index.js';
 import { prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { stream } from '../support/stream.js';
 
 const resource = new AccountingResourceAdaptor(new SpyResource());
+const nothingLeft = { spilledBytes: 0, waitedMilliseconds: 0 };
 
 test('accounts of one path are one sample, with the sum of their bytes and limits', () => {
   const tenant = new Account({ name: 'tenant' });
@@ -14,8 +24,8 @@ test('accounts of one path are one sample, with the sum of their bytes and limit
     ),
   );
   expect(sampleStatistics().accounts).toEqual([
-    { path: 'tenant', accounts: 1, liveBytes: 768, peakBytes: 768, limitBytes: null },
-    { path: 'tenant/request', accounts: 2, liveBytes: 768, peakBytes: 512, limitBytes: 2048 },
+    { path: 'tenant', accounts: 1, liveBytes: 768, peakBytes: 768, limitBytes: null, ...nothingLeft },
+    { path: 'tenant/request', accounts: 2, liveBytes: 768, peakBytes: 512, limitBytes: 2048, ...nothingLeft },
   ]);
   for (const { pointer, bytes } of requests) resource.deallocate(pointer, bytes, stream);
   expect(sampleStatistics().accounts.map(({ liveBytes }) => liveBytes)).toEqual([0, 0]);
@@ -74,4 +84,39 @@ test('what is promised, and who waits, are in samples and metrics until the adap
   (await next).dispose();
   admitting.dispose();
   expect(sampleStatistics().admissions).toEqual([]);
+});
+
+test('what has left, and how long somebody waited for memory, is told by account', async () => {
+  const spilling = new SpillingResourceAdaptor(new CudaMemoryResource(), new PinnedHostMemoryResource());
+  const admitting = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes: 1024 });
+  const tenant = new Account({ name: 'spilling tenant' });
+  // Among those that hold most.
+  tenant.run(() => resource.allocate(256 * 1000, stream));
+  const buffer = tenant.run(() => new SpillableBuffer(512, { stream, resource: spilling }));
+  spilling.spill();
+  const holding = await admitting.reserve(1024);
+  const waiting = tenant.run(() => admitting.reserve(256));
+  await new Promise((resolve) => setTimeout(resolve, 5));
+  holding.dispose();
+  (await waiting).dispose();
+  const sample = sampleStatistics();
+  const account = sample.accounts.find(({ path }) => path === 'spilling tenant');
+  expect(account).toMatchObject({ spilledBytes: 512, waitedMilliseconds: admitting.statistics().waitedMilliseconds });
+  expect(account?.waitedMilliseconds).toBeGreaterThan(0);
+  const [spill] = sample.spills;
+  expect(sample.spills).toEqual([{ name: spill?.name, device: 0, ...spilling.statistics() }]);
+  const labels = `layer="${spill?.name}",device="0"`;
+  for (const line of [
+    'cistern_account_spilled_bytes{account="spilling tenant"} 512',
+    `cistern_account_waited{account="spilling tenant"} ${account?.waitedMilliseconds}`,
+    `cistern_spill_on_host_bytes{${labels}} 512`,
+    `cistern_spill_in_files_bytes{${labels}} 0`,
+    `cistern_spill_left_bytes_total{${labels}} 512`,
+    `cistern_spill_returned_bytes_total{${labels}} 0`,
+  ])
+    expect(prometheusText(sample).split('\n')).toContain(line);
+  buffer.dispose();
+  spilling.dispose();
+  admitting.dispose();
+  expect(sampleStatistics().spills).toEqual([]);
 });

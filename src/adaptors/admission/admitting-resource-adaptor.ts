@@ -14,6 +14,7 @@ import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { AdmissionQueue, type Holder, type Outcome } from '../../driver/workers/admission-queue.js';
+import { currentAccount } from '../../lifetimes/account.js';
 import { PayerNumbers } from '../../lifetimes/payer-numbers.js';
 import { ResourcesAbove } from '../../lifetimes/resources-above.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -342,6 +343,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
 
   #settled(wait: Wait, began: number): Promise<Holder | Failure> | Holder | Failure {
     const { bytes, priority, holder, grows, options } = wait;
+    const account = currentAccount();
     let settled: Holder | Failure | undefined;
     let wake = (_result: Holder | Failure) => {};
     const settle = (outcome: Outcome) => {
@@ -363,6 +365,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         stop();
         const waited = performance.now() - began;
         this.#waitedMilliseconds += waited;
+        account?.noteWait(waited);
         this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, waited);
         if (typeof result !== 'string') this.#admittedAfterWait++;
         resolve(result);

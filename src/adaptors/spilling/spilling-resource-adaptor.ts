@@ -17,6 +17,7 @@
  * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
  */
 import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf, UnsupportedError } from '../../basics/errors.js';
+import { LiveInstances } from '../../basics/live-instances.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
@@ -124,6 +125,13 @@ const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
   softBytes: true,
 });
 
+const instances = new LiveInstances<SpillingResourceAdaptor>();
+
+/** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
+export function liveSpillingAdaptors(): SpillingResourceAdaptor[] {
+  return instances.all();
+}
+
 /** How long no file is written after one could not be. */
 const millisecondsToNextFile = 1000;
 
@@ -203,6 +211,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** That the policy has thrown. */
   #hasWarned = false;
   readonly #members = new Set<Spillable>();
+  readonly #registration = instances.add(this);
   readonly #admitting: readonly AdmittingResourceAdaptor[];
   /** In an array, since V8 makes an object for each large integer that is stored in a field. */
   readonly #liveBytes = new Float64Array(1);
@@ -348,6 +357,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
+    instances.delete(this.#registration);
     this.#outward?.dispose();
     this.#homeward?.dispose();
     this.#files?.end();

@@ -21,6 +21,7 @@ function contents({
   accounts,
   accountRefusals,
   admissions,
+  spills,
   processId,
 }: StatisticsSample): TableContents[] {
   return [
@@ -66,13 +67,14 @@ function contents({
     { caption: 'Buffers that were dropped, not disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
     {
       caption: 'Accounts',
-      columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'accounts'],
-      rows: accounts.map(({ path, liveBytes, limitBytes, peakBytes, accounts: count }) => [
+      columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'left', 'waited', 'accounts'],
+      rows: accounts.map(({ path, liveBytes, limitBytes, peakBytes, spilledBytes, waitedMilliseconds, accounts: count }) => [
         path,
         formatBytes(liveBytes),
         limitBytes === null || limitBytes === 0 ? '–' : formatShare(liveBytes / limitBytes),
         limitBytes === null ? '–' : formatBytes(limitBytes),
-        formatBytes(peakBytes),
+        ...[peakBytes, spilledBytes].map(formatBytes),
+        formatDuration(waitedMilliseconds),
         formatCount(count),
       ]),
     },
@@ -98,6 +100,30 @@ function contents({
         ...[admission.admitted, admission.admittedAfterWait].map(formatCount),
         formatDuration(admission.longestWaitMilliseconds),
         formatCount(admission.refusedTooLarge + admission.refusedAfterTimeout + admission.refusedInDeadlock + admission.aborted),
+      ]),
+    },
+    {
+      caption: 'Spillable buffers',
+      columns: [
+        'resource',
+        'on the device',
+        'pinned',
+        'on the host',
+        'in files',
+        'left',
+        'came back',
+        'waiting',
+        'longest wait',
+        'refused',
+      ],
+      rows: spills.map((spill) => [
+        spill.name,
+        ...[spill.deviceBytes, spill.pinnedBytes, spill.hostBytes, spill.fileBytes, spill.spilledBytes, spill.returnedBytes].map(
+          formatBytes,
+        ),
+        formatCount(spill.waiting),
+        formatDuration(spill.longestWaitMilliseconds),
+        formatCount(spill.refusedByHost + spill.refusedByFile),
       ]),
     },
     {
