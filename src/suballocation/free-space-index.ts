@@ -122,7 +122,16 @@ export class FreeSpaceIndex {
   constructor() {
     this.#index = indexModule.createIndex();
     if (this.#index === 0) throw outOfMemory();
-    collected.register(this, this.#index);
+    collected.register(this, this.#index, this);
+  }
+
+  /**
+   * Returns its memory now, which the collector otherwise does: V8 does not count it, and looks for garbage too late if many
+   * indexes live briefly. The index must not be used any more.
+   */
+  [Symbol.dispose](): void {
+    collected.unregister(this);
+    indexModule.destroyIndex(this.#index);
   }
 
   /**

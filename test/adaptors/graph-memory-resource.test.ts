@@ -26,6 +26,7 @@ import {
   VirtualMemoryResource,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
+import { indexModule } from '../../src/suballocation/index-module.js';
 
 const policies = ['eager', 'deferred', 'off'] as const;
 
@@ -357,6 +358,24 @@ describe('a capture that fails', () => {
     using small = new GraphMemoryResource(upstream, { maximumBytes: 1 * MiB });
     expect(() => small.capture(stream, () => small.allocate(2 * MiB, stream))).toThrow(OutOfMemoryError);
   });
+});
+
+test('captures leave nothing to the collector that it does not hear of', () => {
+  let captures = 0;
+  const capture = () => {
+    const record = () => {
+      for (let i = 0; i < 50; i++) graphs.allocate(256 * (i + 1), stream);
+      if (captures++ % 2 === 1) throw new Error('on purpose');
+    };
+    try {
+      graphs.capture(stream, record).dispose();
+    } catch {}
+  };
+  capture();
+  const before = indexModule.memory.buffer.byteLength;
+  // The event loop does not turn, so no finalizer runs.
+  for (let i = 0; i < 2000; i++) capture();
+  expect(indexModule.memory.buffer.byteLength - before).toBeLessThanOrEqual(4 * MiB);
 });
 
 describe('what outlives a capture', () => {

@@ -113,6 +113,11 @@ export class CaptureMemory implements EventObserver {
     }
   }
 
+  /** The capture is over: nothing is allocated or freed any more. */
+  [Symbol.dispose](): void {
+    this.#index[Symbol.dispose]();
+  }
+
   /** Whether every request so far was served from the plan. */
   get isPlanned(): boolean {
     return this.#plan !== undefined && Object.values(this.deviations).every((count) => count === 0);

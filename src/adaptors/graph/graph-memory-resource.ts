@@ -323,6 +323,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       unobserveEvents(capture);
       this.#capture = undefined;
       this.#captured = undefined;
+      capture[Symbol.dispose]();
     }
   }
 
