@@ -277,7 +277,6 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
       const graph = graphs.capture(stream, () => set(graphs.kept.allocate(4 * KiB, stream), 1, 1, 4 * KiB, stream));
       const rest = captured(graphs, 4 * KiB, 2, 'rest');
       const exec = graph.instantiate();
-      using hold = stream.hold();
       exec.launch(stream);
       stream.beginCapture();
       exec.dispose();
@@ -286,7 +285,6 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
       expect(graphs.reservedBytes).toBe(8 * KiB);
       reuse();
       stream.endCapture().dispose();
-      hold.release();
       graphs.dispose();
       rest.dispose();
       expect(graphs.reservedBytes).toBe(0);
@@ -309,13 +307,11 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
   test('goes back in order if the driver refused an event', () => {
     const graphs = new GraphMemoryResource(pool, { deallocationEvents: 'deferred' });
     const graph = captured(graphs, 4 * KiB, 1);
-    using hold = stream.hold();
     launchOnce(graph);
     failCall('cuEventRecord', 1, 999);
     graphs.dispose();
     graph.dispose();
     reuse();
-    hold.release();
   });
 
   for (const resource of ['kept', 'shared'] as const) {
@@ -328,7 +324,6 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
       const graph = graphs.capture(stream, record);
       const buffer = output as unknown as DeviceBuffer;
       buffer.setStream(other);
-      using hold = other.hold();
       set(buffer.ptr, 2, 1, 4 * KiB, other);
       other.beginCapture();
       expect(() => buffer.dispose()).toThrow(code('ERR_CISTERN_CAPTURING'));
@@ -338,7 +333,6 @@ describe('memory that cannot go back yet, since nothing can be ordered after its
       expect(graphs.trim(stream)).toBe(0);
       expect(graphs.reservedBytes).toBe(4 * KiB);
       other.endCapture().dispose();
-      hold.release();
       if (resource === 'kept') expect(graphs.trim(stream)).toBe(4 * KiB);
       else captured(graphs, 4 * KiB, 1).dispose();
       expect(buffer.isDisposed).toBe(true);
