@@ -115,6 +115,7 @@ export const settings = {
 /** The variables of other programs that cistern respects. */
 export const foreignSettings = {
   NO_COLOR: { values: 'any value: the output of commands has no bold text', default: 'bold in a terminal' },
+  TERM: { values: '`dumb`: commands show no progress and no bold text', default: 'both in a terminal' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
   CMAKE_GENERATOR: { values: 'what `cistern build` builds with; only asked for on Windows', default: '`MinGW Makefiles` on Windows' },
   npm_config_user_agent: { values: 'the package manager that errors name in their advice', default: 'found by its lock file' },

@@ -128,8 +128,8 @@ function sentences({ check, largestValue, logs }: EstimateResult, memory = 0): s
 
 function parseValue(text: string): number {
   const value = Number(text);
-  if (/^\d+(\.\d+)?$/.test(text) && value > 0 && Number.isFinite(value)) return value;
-  throw new InvalidArgumentError('It must be a positive number, in decimal digits.');
+  if (/^\d+(\.\d+)?$/.test(text) && value > 0 && value <= Number.MAX_SAFE_INTEGER) return value;
+  throw new InvalidArgumentError('It must be a number above 0, and at most 2^53 - 1.');
 }
 
 function parseValues(text: string): number[] {

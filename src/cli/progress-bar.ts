@@ -1,5 +1,5 @@
 import { SingleBar } from 'cli-progress';
-import type { Terminal } from './terminal.js';
+import { isTerminal, type Terminal } from './terminal.js';
 
 /** Shows the progress of some work. */
 export interface ProgressBar {
@@ -15,7 +15,7 @@ export interface ProgressBar {
  * @param formatRate formats the speed, if `total` counts something with a name
  */
 export function progressBar(terminal: Terminal, title: string, total: number, formatRate?: (perSecond: number) => string): ProgressBar {
-  if (terminal.stderr.isTTY !== true) return { update() {}, stop() {} };
+  if (!isTerminal(terminal.stderr)) return { update() {}, stop() {} };
   const bar = new SingleBar({
     format: `${title} [{bar}] {percentage}%{rate}{left} {detail}`,
     stream: terminal.stderr,

@@ -17,9 +17,14 @@ export interface Terminal {
   readonly stderr: OutputStream;
 }
 
+/** Whether a stream is a terminal that understands more than text. */
+export function isTerminal(stream: OutputStream): boolean {
+  return stream.isTTY === true && setting('TERM') !== 'dumb';
+}
+
 /** Makes text bold if the stream is a terminal that shows it and `NO_COLOR` is not set. */
 export function bold(text: string, stream: OutputStream): string {
-  return stream.isTTY === true && setting('NO_COLOR') === undefined ? styleText('bold', text) : text;
+  return isTerminal(stream) && setting('NO_COLOR') === undefined ? styleText('bold', text) : text;
 }
 
 /** Prints something that a user should know but that is not part of the result. */

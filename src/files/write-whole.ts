@@ -12,7 +12,8 @@ import { basename, dirname, join } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
-import { assertOptions, optionNames } from '../basics/validation.js';
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
 
 /** Takes the contents of a file, in order. */
 export interface FileSink {
@@ -51,7 +52,7 @@ const unfinished = new Set<string>();
  * @returns what `write` returns
  * @throws a system error of Node (`ENOENT`, `EACCES`, `EISDIR`, `ENOSPC`, …) if the file cannot be
  * written.
- * @throws whatever `write` throws.
+ * @throws ArgumentTypeError if the path is not a string, or `write` not a function; whatever `write` throws.
  * @example
  * ```ts
  * await writeWhole('trace.csv.gz', async (sink) => {
@@ -60,6 +61,8 @@ const unfinished = new Set<string>();
  * ```
  */
 export async function writeWhole<T>(path: string, write: (sink: FileSink) => Promise<T>, options: WriteWholeOptions = {}): Promise<T> {
+  if (typeof path !== 'string') throw new ArgumentTypeError(`path must be a string, got ${formatValue(path)}`);
+  assertFunction(write, 'write');
   assertOptions(options, knownOptions);
   const { gzip = path.endsWith('.gz') } = options;
   const before = await assertWritable(path);

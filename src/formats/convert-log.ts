@@ -1,4 +1,4 @@
-import { ArgumentRangeError, formatValue, InvalidLogError } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError } from '../basics/errors.js';
 import { formatCount } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
@@ -150,6 +150,7 @@ export async function writeRun(
  * @internal
  */
 export function formatToWrite(path: string, given: ConvertedFormat | undefined): ConvertedFormat {
+  if (typeof path !== 'string') throw new ArgumentTypeError(`output must be a path, got ${formatValue(path)}`);
   if (given !== undefined) {
     assertOneOf(given, convertedFormats, 'to');
     return given;

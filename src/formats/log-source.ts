@@ -3,7 +3,7 @@ import { stat } from 'node:fs/promises';
 import { pipeline, Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { createGunzip } from 'node:zlib';
-import { InvalidLogError } from '../basics/errors.js';
+import { ArgumentTypeError, formatValue, InvalidLogError } from '../basics/errors.js';
 import { KiB } from '../basics/units.js';
 import { recordingMagic } from './recording/recording-format.js';
 import { htmlBeginning } from './report/read-report.js';
@@ -49,6 +49,16 @@ const examinedBytes = Math.max(magic.length, htmlBeginning.length);
 /** Where the header of a CSV log ends: bytes that say how text is encoded may come first. */
 const maximumHeader = logHeader.length + 3;
 
+/** @throws ArgumentTypeError */
+function assertSource(source: unknown): void {
+  if (typeof source === 'string' || source instanceof URL) return;
+  const pieces = source as Partial<AsyncIterable<unknown> & Iterable<unknown>> | null | undefined;
+  const isIterable = typeof pieces?.[Symbol.asyncIterator] === 'function' || typeof pieces?.[Symbol.iterator] === 'function';
+  // The pieces of bytes would be numbers.
+  if (typeof source === 'object' && isIterable && !ArrayBuffer.isView(source)) return;
+  throw new ArgumentTypeError(`source must be a path, a file: URL, or an iterable of Uint8Arrays, got ${formatValue(source)}`);
+}
+
 /** A log whose first bytes have been examined. */
 export class OpenLog {
   readonly name: string;
@@ -66,9 +76,11 @@ export class OpenLog {
 
   /**
    * Opens a log, plain or gzip.
+   * @throws ArgumentTypeError for any other source.
    * @throws InvalidLogError if the source is a folder, or its gzip data is damaged at the start.
    */
   static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat }): Promise<OpenLog> {
+    assertSource(source);
     const path = typeof source === 'string' ? source : source instanceof URL ? fileURLToPath(source) : undefined;
     const name = options.name ?? path ?? 'log';
     const totalBytes = path === undefined ? options.totalBytes : await fileBytes(path);
@@ -76,6 +88,8 @@ export class OpenLog {
     let bytesRead = 0;
     async function* counted(): AsyncGenerator<Uint8Array> {
       for await (const piece of bytes) {
+        if (!(piece instanceof Uint8Array))
+          throw new ArgumentTypeError(`source must give pieces that are Uint8Arrays, got ${formatValue(piece)}`);
         bytesRead += piece.length;
         yield piece;
       }

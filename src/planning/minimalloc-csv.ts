@@ -1,4 +1,4 @@
-import { InvalidLogError } from '../basics/errors.js';
+import { ArgumentTypeError, formatValue, InvalidLogError } from '../basics/errors.js';
 import type { Plan } from '../plans/plan.js';
 import type { AllocationSequence } from '../plans/sequence.js';
 
@@ -40,6 +40,7 @@ export function isMinimallocCsv(text: string): boolean {
  * ```
  */
 export function readMinimallocCsv(text: string, name = 'the problem'): MinimallocProblem {
+  if (typeof text !== 'string') throw new ArgumentTypeError(`text must be a string, got ${formatValue(text)}`);
   const [header = '', ...lines] = text.split(/\r?\n/);
   if (!isMinimallocCsv(text)) throw new InvalidLogError(name, 1, 'the header must have the columns id, lower, upper and size');
   const columns = header.split(',').map((column) => column.trim());

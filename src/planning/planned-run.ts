@@ -1,7 +1,7 @@
 import { ArgumentRangeError } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
+import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
 import type { Plan } from '../plans/plan.js';
 import type { OrderedSequence } from '../plans/sequence.js';
 import { sequenceOfRun } from './sequences.js';
@@ -23,6 +23,7 @@ const base = 2 ** 40;
  * ```
  */
 export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
+  assertRecordedRun(run, 'run');
   const { sequence, layer } = sequenceOfRun(run);
   assertFits(run, plan, sequence);
   const builder = new EventColumnsBuilder();

@@ -14,7 +14,7 @@ import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { EventColumnsBuilder, EventKind, eventAt } from '../formats/event-columns.js';
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
-import { finishRun, RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
+import { assertRecordedRun, finishRun, RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
 
 /** A log, and the number at which it was recorded. */
 export interface EstimateSample {
@@ -311,7 +311,10 @@ function addressesOf(operations: readonly number[], sizes: Float64Array): Float6
 function assertSamples(samples: readonly EstimateSample[]): void {
   if (!Array.isArray(samples)) throw new ArgumentTypeError(`samples must be an array, got ${formatValue(samples)}`);
   if (samples.length < 2) throw new ArgumentRangeError(`an estimate needs at least two logs, got ${samples.length}`);
-  for (const { value } of samples) assertValue(value);
+  for (const sample of samples) {
+    assertRecordedRun(sample?.run, 'the run of each sample');
+    assertValue(sample.value);
+  }
   const values = samples.map(({ value }) => value);
   const twice = values.find((value, i) => values.indexOf(value) !== i);
   if (twice !== undefined) throw new ArgumentRangeError(`two logs have the value ${twice}`, 'ERR_INVALID_ARG_VALUE');
@@ -319,5 +322,6 @@ function assertSamples(samples: readonly EstimateSample[]): void {
 
 function assertValue(value: number): void {
   if (typeof value !== 'number') throw new ArgumentTypeError(`value must be a number, got ${formatValue(value)}`);
-  if (!(value > 0 && value <= Number.MAX_SAFE_INTEGER)) throw new ArgumentRangeError(`value must be a positive number, got ${value}`);
+  if (!(value > 0 && value <= Number.MAX_SAFE_INTEGER))
+    throw new ArgumentRangeError(`value must be above 0 and at most 2^53 - 1, got ${value}`);
 }

@@ -2,7 +2,7 @@ import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
+import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
 import { callSites } from './call-sites.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 
@@ -72,6 +72,8 @@ export interface RunDiff {
  * ```
  */
 export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffRunsOptions = {}): RunDiff {
+  assertRecordedRun(before, 'before');
+  assertRecordedRun(after, 'after');
   assertOptions(options, knownOptions);
   const { by = usualGroup(before, after), layer } = options;
   assertOneOf(by, diffGroups, 'by');

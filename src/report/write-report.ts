@@ -6,7 +6,7 @@ import { createGzip } from 'node:zlib';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
 import { type FileSink, writeWhole } from '../files/write-whole.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
+import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
 import { runElement } from '../formats/report/read-report.js';
 import { packageFile } from '../package/file.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
@@ -69,6 +69,7 @@ export async function writeReport(
 ): Promise<void> {
   if (!Array.isArray(runs)) throw new ArgumentTypeError(`runs must be an array, got ${formatValue(runs)}`);
   if (runs.length === 0) throw new ArgumentRangeError('runs must hold at least one run, got none');
+  for (const run of runs) if (!(run instanceof PackedReportRun)) assertRecordedRun(run, 'each of the runs');
   assertOptions(options, knownOptions);
   const { comparedRun } = options;
   if (comparedRun !== undefined && !(Number.isInteger(comparedRun) && comparedRun > 0 && comparedRun < runs.length)) {

@@ -59,7 +59,7 @@ test('arguments that do not fit together are refused', async () => {
   expect(await refused(first, second, '--values', '8', '--at', '3')).toContain('--values has 1 numbers for 2 logs');
   expect(await refused(first, second, '--values', '8,16')).toContain('nothing to estimate: give --at or --memory');
   for (const wrong of ['8,x', '8,0', `8,${'9'.repeat(400)}`])
-    expect(await refused(first, second, '--values', wrong, '--at', '3')).toContain('It must be a positive number, in decimal digits.');
+    expect(await refused(first, second, '--values', wrong, '--at', '3')).toContain('It must be a number above 0, and at most 2^53 - 1.');
   expect(await refused(first, second, '--at', '3')).toContain("required option '--values <numbers>' not specified");
   expect(await refused(first, '--values', '8', '--at', '3')).toContain('an estimate needs at least two logs, got 1');
   expect(await refused(first, second, '--values', '8,16', '--at', '3', '-o', path('log.txt'))).toContain('does not say what to write');

@@ -134,11 +134,11 @@ describe('refused are', () => {
   test('too few logs, and values that are none', () => {
     expect(() => new RunEstimator([linear(1)])).toThrow('an estimate needs at least two logs, got 1');
     expect(() => new RunEstimator([linear(1), linear(1)])).toThrow('two logs have the value 1');
-    expect(() => new RunEstimator([linear(1), { ...linear(2), value: 0 }])).toThrow('value must be a positive number, got 0');
+    expect(() => new RunEstimator([linear(1), { ...linear(2), value: 0 }])).toThrow('value must be above 0 and at most 2^53 - 1, got 0');
     const estimator = new RunEstimator([linear(1), linear(2)]);
     for (const value of [0, -1, Number.NaN, Number.POSITIVE_INFINITY]) {
-      expect(() => estimator.peakLiveBytes(value)).toThrow(`value must be a positive number, got ${value}`);
-      expect(() => estimator.run(value)).toThrow(`value must be a positive number, got ${value}`);
+      expect(() => estimator.peakLiveBytes(value)).toThrow(`value must be above 0 and at most 2^53 - 1, got ${value}`);
+      expect(() => estimator.run(value)).toThrow(`value must be above 0 and at most 2^53 - 1, got ${value}`);
     }
     expect(() => estimator.peakLiveBytes('8' as unknown as number)).toThrow('value must be a number, got "8"');
     expect(() => new RunEstimator([linear(1), linear(2)], { layer: 'arena' })).toThrow('has no layer "arena"');

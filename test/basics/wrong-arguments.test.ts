@@ -1,0 +1,56 @@
+import { readFileSync } from 'node:fs';
+import { expect, test } from 'vitest';
+import { plannedRun, readMinimallocCsv } from '../../src/planning/index.js';
+import { arrowEtl } from '../formats/logs.js';
+import * as cistern from '../support/package.js';
+
+const wrongType = (begins: RegExp) => expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringMatching(begins) });
+const wrong = [undefined, null, 1, {}, () => {}];
+
+test.each([
+  ['readRecordedRun', cistern.readRecordedRun],
+  ['readAllocationLog', cistern.readAllocationLog],
+  ['readReportRun', cistern.readReportRun],
+  ['convertLog', (source: cistern.LogSource) => cistern.convertLog(source, '/dev/null', { to: 'recording' })],
+] as const)(
+  '%s takes a path, a URL or bytes in pieces, and nothing else',
+  async (_, read: (source: cistern.LogSource) => Promise<unknown>) => {
+    const bytes = readFileSync(arrowEtl);
+    for (const source of [...wrong, bytes, new DataView(bytes.buffer)]) {
+      await expect(read(source as never)).rejects.toThrow(
+        wrongType(/^source must be a path, a file: URL, or an iterable of Uint8Arrays, got /),
+      );
+    }
+    for (const piece of ['text', 1, null]) {
+      await expect(read([piece] as never)).rejects.toThrow(wrongType(/^source must give pieces that are Uint8Arrays, got /));
+    }
+    await expect(read([bytes] as never)).resolves.toBeDefined();
+  },
+);
+
+test('a file to write is named by a path', async () => {
+  for (const path of wrong) {
+    await expect(cistern.writeWhole(path as never, async () => {})).rejects.toThrow(wrongType(/^path must be a string, got /));
+    await expect(cistern.convertLog(arrowEtl, path as never)).rejects.toThrow(wrongType(/^output must be a path, got /));
+  }
+  await expect(cistern.writeWhole('/dev/null', undefined as never)).rejects.toThrow(wrongType(/^write must be a function, got /));
+});
+
+test('what takes a run takes nothing else', async () => {
+  const run = await cistern.readRecordedRun(arrowEtl);
+  const sink = { write: async () => {} };
+  for (const value of [...wrong, [run]]) {
+    expect(() => cistern.diffRuns(value as never, run)).toThrow(wrongType(/^before must be a RecordedRun/));
+    expect(() => cistern.diffRuns(run, value as never)).toThrow(wrongType(/^after must be a RecordedRun/));
+    expect(() => plannedRun(value as never, {} as never)).toThrow(wrongType(/^run must be a RecordedRun/));
+    await expect(cistern.writeReport([value as never], sink)).rejects.toThrow(wrongType(/^each of the runs must be a RecordedRun/));
+    expect(
+      () =>
+        new cistern.RunEstimator([
+          { run, value: 1 },
+          { run: value as never, value: 2 },
+        ]),
+    ).toThrow(wrongType(/^the run of each sample must be a RecordedRun/));
+    expect(() => readMinimallocCsv(value as never)).toThrow(wrongType(/^text must be a string/));
+  }
+});

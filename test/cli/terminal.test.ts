@@ -1,0 +1,31 @@
+import { PassThrough } from 'node:stream';
+import { afterEach, describe, expect, test, vi } from 'vitest';
+import { progressBar } from '../../src/cli/progress-bar.js';
+import { bold, type OutputStream, type Terminal } from '../../src/cli/terminal.js';
+
+/** A terminal, and what was written to it. */
+function terminalOf(): { terminal: Terminal; written: () => string } {
+  const stream = Object.assign(new PassThrough(), { isTTY: true, columns: 80 }) as OutputStream & PassThrough;
+  return { terminal: { stdout: stream, stderr: stream }, written: () => String(stream.read() ?? '') };
+}
+
+afterEach(() => vi.unstubAllEnvs());
+
+describe('a terminal', () => {
+  test.each([
+    ['xterm', undefined, true, true],
+    ['xterm', '1', true, false],
+    ['dumb', undefined, false, false],
+    [undefined, undefined, true, true],
+  ])('of the kind %s, with NO_COLOR=%s', (kind, noColor, hasBar, hasBold) => {
+    vi.stubEnv('TERM', kind);
+    vi.stubEnv('NO_COLOR', noColor);
+    vi.stubEnv('FORCE_COLOR', '1');
+    const { terminal, written } = terminalOf();
+    const bar = progressBar(terminal, 'reading', 2);
+    bar.update(1, 'half');
+    bar.stop();
+    expect(written().includes('reading')).toBe(hasBar);
+    expect(bold('text', terminal.stdout) !== 'text').toBe(hasBold);
+  });
+});
