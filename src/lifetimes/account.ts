@@ -1,15 +1,15 @@
 /**
- * Accounts: who pays for memory. An account is charged for what is allocated in its scope, and so are
- * those around it; whoever frees the memory, wherever and whenever, pays it back to the same accounts.
+ * Accounts, which are charged for memory. An allocation is charged to the account in whose scope it is
+ * made, and to those around it. A free, anywhere and at any time, credits the same accounts.
  *
  *     tenant-a        6 MiB of 8 MiB          tenant-b   1 MiB
  *        ├── request  4 MiB
  *        └── request  1 MiB                   tenant-a itself: 1 MiB
  *
- * Invariants: bytes of an account = Σ bytes of the accounts directly within it + its own;
- * bytes ≤ limit at every charge, of the account and of each one around it.
- * Cost: a charge and a payment take a step for each account around; a name in an error, and a sample,
- * one for each live account of the environment.
+ * Invariants: bytes of an account = Σ bytes of the accounts directly within it + its own; bytes ≤
+ * limit at every charge, of the account and of each one around it. Cost: a charge and a credit take a
+ * step for each account around; a name in an error, and a sample, one for each live account of the
+ * environment.
  */
 
 import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
@@ -23,13 +23,13 @@ import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js
 /** Options of {@link Account} and {@link withQuota}. */
 export interface AccountOptions {
   /**
-   * The name in errors, samples and metrics. Accounts of the same name within the same account are one
-   * there, so use few: `'request'`, not `'request 17'`, which is for `labels`.
+   * The name in errors, samples and metrics, where accounts of the same name within the same account
+   * count as one. So use few names: `'request'`, not `'request 17'`; use `labels` for that.
    */
   readonly name: string;
   /**
-   * The most bytes that may be charged at once, from 0 to 2^53 - 1.
-   * @defaultValue not set: only the accounts around it limit it
+   * The most bytes that may be charged at the same time, from 0 to 2^53 - 1.
+   * @defaultValue not set: only the limits of the accounts around it apply
    */
   readonly limitBytes?: number;
   /**
@@ -38,9 +38,10 @@ export interface AccountOptions {
    */
   readonly softBytes?: number;
   /**
-   * Called when a charge brings the account above `softBytes`; again only after it was at or below. It
-   * runs before the memory is allocated, and may free some: of caches, or of what can be loaded again.
-   * If it throws, the allocation fails with that error, and nothing is charged.
+   * Called when a charge brings the account above `softBytes`, and again only after it was at or below
+   * it. It runs before the memory is allocated, so you can free memory in it, such as caches or data
+   * that you can load again. If it throws, the allocation fails with that error, and nothing is
+   * charged.
    * @defaultValue not set
    */
   readonly onSoftLimit?: (account: Account) => void;
@@ -50,8 +51,8 @@ export interface AccountOptions {
    */
   readonly parent?: Account;
   /**
-   * What else the program knows: the user, the number of the request. Kept with the account, and never a
-   * part of metrics.
+   * Other information of your program, such as the user or the number of the request. It is kept with
+   * the account, and is never part of metrics.
    * @defaultValue none
    */
   readonly labels?: Readonly<Record<string, string>>;
@@ -67,18 +68,18 @@ const knownOptions = optionNames<AccountOptions>({
 });
 
 /**
- * @internal What a charge came to: `'crossed'` if it was made, and brought some account above its soft
+ * @internal The result of a charge: `'crossed'` if it was made, and brought an account above its soft
  * limit.
  */
 export type Charge = 'made' | 'crossed' | 'refused';
 
-/** Where an account has its numbers. */
+/** The places of an account's numbers. */
 const live = 0;
-/** Charges up to here need no other look: the lesser one of `limit` and `soft`. */
+/** Charges up to this need no further check: the smaller one of `limit` and `soft`. */
 const plain = 1;
 const limit = 2;
 const soft = 3;
-/** The most before any of the payments: between them, bytes only rise. */
+/** The largest value before any credit, because bytes only rise between credits. */
 const peak = 4;
 const paid = 5;
 const spilled = 6;
@@ -88,17 +89,17 @@ const waited = 7;
 const namedHolders = 3;
 
 /**
- * What is charged for memory: a tenant, a model, a request. Allocations through an {@link AccountingResourceAdaptor}
- * are charged to the current account, that is the innermost one whose {@link Account.run} or
- * {@link withQuota} surrounds the call, and to every account around that one. They are paid back when the
- * memory is freed: in another scope, by the garbage collector, at the end of a pool, or after another
- * worker gave it back.
+ * A tenant, a model or a request that is charged for memory. Allocations through an {@link
+ * AccountingResourceAdaptor} are charged to the current account, which is the innermost one whose {@link
+ * Account.run} or {@link withQuota} surrounds the call, and to every account around it. They are credited when the
+ * memory is freed, even if that is in another scope, by the garbage collector, when a pool is disposed, or after
+ * another worker has returned it.
  *
- * Bytes count rounded up to a multiple of 256. An account counts what all accounting adaptors of its
- * thread allocate, whatever their device. An account has no end: it lives as long as the program or
- * live memory refers to it.
+ * Bytes count rounded up to a multiple of 256. An account counts the allocations of all accounting
+ * adaptors of its thread, on any device. You need not dispose an account: it lives as long as the
+ * program or live memory refers to it.
  *
- * Stream order: freed memory is paid back at once, even if its stream still uses it.
+ * Stream order: freed memory is credited immediately, even if its stream still uses it.
  *
  * RMM has no counterpart; Linux's control groups do this for processes.
  * @example
@@ -118,10 +119,12 @@ export class Account {
   readonly parent: Account | undefined;
   /** As given, frozen. */
   readonly labels: Readonly<Record<string, string>>;
-  /** Above this many bytes `onSoftLimit` is called; `undefined` if it was not given. */
+  /** `onSoftLimit` is called above this many bytes; `undefined` if not set. */
   readonly softBytes: number | undefined;
   readonly #onSoftLimit: ((account: Account) => void) | undefined;
-  /** In an array, since V8 makes an object for each fraction or large integer that is stored in a field. */
+  /**
+   * In an array, because V8 makes an object for each fraction or large integer that is stored in a field.
+   */
   readonly #numbers = new Float64Array(8);
   #refusals = 0;
   /** @internal Live allocations that are charged to this account itself, and its place among those who pay. */
@@ -129,7 +132,7 @@ export class Account {
   /** @internal */
   place = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for an invalid option. */
   constructor(options: AccountOptions) {
     assertOptions(options, knownOptions);
     const { name, limitBytes, softBytes, onSoftLimit, parent = currentAccount(), labels = {} } = options;
@@ -155,15 +158,18 @@ export class Account {
     return this.parent === undefined ? this.name : `${this.parent.path}/${this.name}`;
   }
 
-  /** The most bytes that may be charged at once; `undefined` if there is no limit of its own. */
+  /**
+   * The most bytes that may be charged at the same time; `undefined` if the account itself has no
+   * limit.
+   */
   get limitBytes(): number | undefined {
     const bytes = this.#numbers[limit] as number;
     return bytes === Number.POSITIVE_INFINITY ? undefined : bytes;
   }
 
   /**
-   * Another limit. What is charged already stays, even if it is more.
-   * @throws ArgumentTypeError, ArgumentRangeError for anything but `undefined` or an integer from 0 to
+   * Sets another limit. Bytes that are already charged stay charged, even if they exceed it.
+   * @throws ArgumentTypeError, ArgumentRangeError unless it is `undefined` or an integer from 0 to
    * 2^53 - 1.
    */
   set limitBytes(bytes: number | undefined) {
@@ -171,12 +177,12 @@ export class Account {
     this.#setLimit(bytes);
   }
 
-  /** Bytes charged and not paid back: its own, and those of the accounts within it. */
+  /** Bytes charged and not credited: its own, and those of the accounts within it. */
   get liveBytes(): number {
     return this.#numbers[live] as number;
   }
 
-  /** The most that `liveBytes` has been after an allocation. */
+  /** The largest value of `liveBytes` after an allocation. */
   get peakBytes(): number {
     return Math.max(this.#numbers[peak] as number, this.liveBytes);
   }
@@ -186,7 +192,10 @@ export class Account {
     return (this.#numbers[paid] as number) + this.liveBytes;
   }
 
-  /** Bytes of its {@link SpillableBuffer}s, and of the accounts within it, that have left for host memory. */
+  /**
+   * Bytes of its {@link SpillableBuffer}s, and of those of the accounts within it, that have been spilled to
+   * host memory.
+   */
   get spilledBytes(): number {
     return this.#numbers[spilled] as number;
   }
@@ -205,12 +214,12 @@ export class Account {
   }
 
   /**
-   * Runs a function with this account as the current one: what it allocates is charged to this account.
-   * That covers everything that the function calls, and its asynchronous continuations, as with
-   * {@link withResource}.
+   * Runs a function with this account as the current one, so that its allocations are charged to this
+   * account. This includes everything that the function calls, and its asynchronous continuations, as
+   * with {@link withResource}.
    * @param fn a function, asynchronous or not
    * @returns what `fn` returns; for an asynchronous function its promise
-   * @throws ArgumentTypeError if `fn` is not a function, and whatever `fn` throws.
+   * @throws ArgumentTypeError if `fn` is not a function; any error that `fn` throws.
    */
   run<T>(fn: () => T): T {
     return enterScope({ kind: 'account', account: this }, fn);
@@ -235,7 +244,7 @@ export class Account {
     return 'made';
   }
 
-  /** The rest of a charge, from an account on whose limit or soft limit it may pass. */
+  /** The rest of a charge, from an account whose limit or soft limit it may exceed. */
   #chargeFrom(first: Account, bytes: number): Charge {
     let result: Charge = 'made';
     for (let account: Account | undefined = first; account !== undefined; account = account.parent) {
@@ -279,7 +288,7 @@ export class Account {
   }
 
   /**
-   * @internal Takes a charge back whose memory was not allocated.
+   * @internal Undoes a charge whose memory was not allocated.
    * @param refusing the account from which on nothing was charged
    */
   undo(bytes: number, refusing?: Account): void {
@@ -331,7 +340,7 @@ export class Account {
     }
   }
 
-  /** @internal How an error names what was reached. */
+  /** @internal How an error names the limit that was reached. */
   limitName(): string {
     return `the limit of the account ${formatValue(this.path)}`;
   }
@@ -362,7 +371,7 @@ export function payerOf(number: number): Account {
   return payers.get(number);
 }
 
-/** @internal Pays back what was charged to the account of a number. */
+/** @internal Credits the account of a number. */
 export function endCharge(number: number, bytes: number): void {
   payers.remove(number).end(bytes);
 }
@@ -376,7 +385,7 @@ interface AccountFrame extends ScopeFrame {
 let lastFrame: ScopeFrame | undefined;
 let lastAccount: Account | undefined;
 
-/** The account that allocations are charged to here; `undefined` outside of every account's scope. */
+/** The account that allocations are charged to here; `undefined` outside the scope of an account. */
 export function currentAccount(): Account | undefined {
   const frame = innermostFrame();
   return frame === lastFrame ? lastAccount : findAccount(frame);
@@ -395,12 +404,12 @@ function isAccountFrame(frame: ScopeFrame): frame is AccountFrame {
 }
 
 /**
- * Runs a function with a new account as the current one, within the current account unless `parent` says
- * otherwise. Nested calls make a tree: tenant, request, step. For an account that several calls share, make
- * an {@link Account}, and call its `run`.
- * @param fn a function, asynchronous or not; it is given the account
+ * Runs a function with a new account as the current one, within the current account unless you set
+ * `parent`. Nested calls make a tree: tenant, request, step. If several calls share an account, create an
+ * {@link Account}, and call its `run`.
+ * @param fn a function, asynchronous or not, which gets the account as its argument
  * @returns what `fn` returns; for an asynchronous function its promise
- * @throws ArgumentTypeError, ArgumentRangeError for invalid arguments, and whatever `fn` throws.
+ * @throws ArgumentTypeError, ArgumentRangeError for invalid arguments; any error that `fn` throws.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -450,5 +459,5 @@ export function formatHolders(holders: readonly MemoryHolder[]): string {
   if (holders.length === 0) return '';
   const named = holders.slice(0, namedHolders).map(({ account, bytes }) => `${formatValue(account)} ${formatBytes(bytes)}`);
   const others = holders.length > namedHolders ? ` and ${holders.length - namedHolders} more` : '';
-  return `; most is held by ${named.join(', ')}${others}`;
+  return `; the largest holders are ${named.join(', ')}${others}`;
 }

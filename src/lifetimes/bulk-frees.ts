@@ -1,8 +1,9 @@
 /**
- * Frees many allocations in one call: at a rewind, at the end of a run, at the end of a resource.
- * The resource announces the bulk free first, and whoever remembers the allocations frees them
- * through all the resources that they were allocated through. So each adaptor in between sees an
- * ordinary free, and nobody frees the memory again when it belongs to somebody else.
+ * Frees many allocations in one call: at a rewind, at the end of a run, or when a resource is
+ * disposed. The resource first announces the bulk free, and buffers and adaptors that remember the
+ * allocations free them through all the resources that they were allocated through. So each adaptor
+ * in between sees an ordinary free, and the memory is not freed again once it belongs to another
+ * user.
  *
  *     rewind ──► takeBack ──► buffers            the latest first
  *                        └──► adaptors above     the outermost first, each its latest allocations first
@@ -184,7 +185,10 @@ export interface TakenMemory {
   readonly by: MemoryResource;
   /** All allocations in it were remembered with higher numbers than this. */
   readonly since: number;
-  /** The reason, for whoever uses a buffer in it later: a clause such as `the pool is disposed`. */
+  /**
+   * The reason, for errors of later uses of a buffer in it: a clause such as `the pool is
+   * disposed`.
+   */
   readonly reason: string;
   /**
    * Whether the allocation remembered with a number at an address lies in the memory. The
@@ -311,10 +315,10 @@ export interface RefusedFree {
 const maximumPasses = 16;
 
 /**
- * Makes everybody free what they remember of memory that is about to be taken back. Runs foreign
- * code, which may use or even dispose the resource; whatever that allocates meanwhile is freed too.
- * Returns the refused frees. A LifetimeError means that the memory was already lost, and does not
- * count as refused.
+ * Makes buffers and adaptors free the allocations that they remember in memory that is about to be
+ * taken back. Runs foreign code, which may use or even dispose the resource; memory that it
+ * allocates meanwhile is freed, too. Returns the refused frees. A LifetimeError means that the
+ * memory was already lost, and does not count as refused.
  */
 export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): RefusedFree[] {
   const refused = new Refusals();
@@ -407,7 +411,7 @@ export function usableStream(stream: Stream): Stream {
 
 /**
  * The same, for a free that the program did not request at this time. A foreign stream whose end is
- * not announced may be gone: its handle must not be used, since the driver may have given it to
+ * not announced may no longer exist: do not use its handle, because the driver may have given it to
  * another stream.
  */
 export function lastingStream(stream: Stream): Stream {

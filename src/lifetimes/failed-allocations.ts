@@ -1,6 +1,6 @@
 /**
- * Tells of an allocation that failed for want of memory, at the moment at which the program is about to see the error:
- * whoever tries again, or recovers memory first, is an attempt around the attempts that it makes.
+ * Reports an allocation that failed for lack of memory, at the moment when the program is about to see the error. Code
+ * that tries again, or first recovers memory, makes an attempt around its inner attempts.
  *
  *     program ──► buffer: tries, collects garbage, tries again ──► resource ──► resource below
  *                 └ the outermost attempt tells, if all of it failed
@@ -14,12 +14,12 @@ type FailureObserver = (error: OutOfMemoryError, resource: MemoryResource) => vo
 let observer: FailureObserver | undefined;
 let depth = 0;
 
-/** Whether somebody wants to be told; if not, nobody needs to call `attempt`. */
+/** Whether there is an observer; if not, no code needs to call `attempt`. */
 export function areFailuresObserved(): boolean {
   return observer !== undefined;
 }
 
-/** Tells of the failures of every resource of cistern's own classes that is constructed from now on, and of buffers. */
+/** Reports the failures of every resource of cistern's own classes that is constructed from now on, and of buffers. */
 export function observeFailures(tell: FailureObserver): void {
   observer = tell;
   interceptConstruction((resource) => ({

@@ -1,7 +1,6 @@
 /**
- * The one place through which something looks on at the calls of a resource: what remembers
- * allocations so that they can be taken back, what records them for `CISTERN_LOG_FILE`, and what counts
- * them for the watch page.
+ * The one place that lets other code observe the calls of a resource: to remember allocations so that
+ * they can be taken back, to record them for `CISTERN_LOG_FILE`, and to count them for the watch page.
  *
  *     program ── allocate ──► the latest interceptor ──► … ──► the first ──► the method of the class
  *
@@ -14,7 +13,7 @@
 import type { Stream } from '../driver/streams/stream.js';
 import { type MemoryResource, registerResource } from '../memory-resource.js';
 
-/** Looks on at the calls of one resource, or answers in its place. */
+/** Observes the calls of one resource, or answers them itself. */
 export interface Interceptor {
   /** @param next goes on: the interceptor behind this one, or the resource itself */
   allocate(next: MemoryResource['allocate'], ...call: Parameters<MemoryResource['allocate']>): ReturnType<MemoryResource['allocate']>;
@@ -27,7 +26,7 @@ export interface Interceptor {
 /** Chooses an interceptor for a resource that is being constructed. */
 type InterceptorChoice = (resource: MemoryResource) => Interceptor | undefined;
 
-/** Those that asked to see every resource. */
+/** The callbacks that see every resource. */
 let choices: InterceptorChoice[] = [];
 
 /** The resource whose constructor takes memory from those below it, if one does. */
@@ -47,12 +46,12 @@ export function intercept(resource: MemoryResource, interceptor: Interceptor): v
   };
 }
 
-/** Whether anybody looks on at the calls of a resource, each of which must then be made. */
+/** Whether the calls of a resource are observed, so that each must be made separately. */
 export function isIntercepted(resource: MemoryResource): boolean {
   return Object.hasOwn(resource, 'allocate');
 }
 
-/** Allocates for each size, so that those who look on see every call; all, or none. */
+/** Allocates for each size, so that observers see every call: all, or none. */
 export function allocateEach(resource: MemoryResource, sizes: Float64Array, stream: Stream, pointers: Float64Array): void {
   let done = 0;
   try {
@@ -63,7 +62,7 @@ export function allocateEach(resource: MemoryResource, sizes: Float64Array, stre
   }
 }
 
-/** Frees each, so that those who look on see every call. */
+/** Frees each, so that observers see every call. */
 export function deallocateEach(resource: MemoryResource, pointers: Float64Array, sizes: Float64Array, stream: Stream): void {
   for (let i = 0; i < pointers.length; i++) resource.deallocate(pointers[i] as number, sizes[i] as number, stream);
 }
@@ -74,8 +73,8 @@ export function interceptConstruction(choose: InterceptorChoice): void {
 }
 
 /**
- * Constructs a resource of which the program does not know.
- * @param choose the only one who is asked for an interceptor
+ * Constructs a resource that the program does not know about.
+ * @param choose the only callback that may choose an interceptor
  */
 export function constructUnseen<T>(construct: () => T, choose: InterceptorChoice): T {
   const previous = choices;

@@ -1,11 +1,11 @@
-/** Pays for live allocations: an account, or whoever was promised memory. */
+/** Pays for live allocations: an account, or a holder of promised memory. */
 export interface Payer {
   /** Live allocations that it pays for, and, while there are any, its place among those who do. */
   allocations: number;
   place: number;
 }
 
-/** Small numbers for those who pay for live allocations, which a map from addresses can keep. */
+/** Gives payers of live allocations small numbers, which a map from addresses can store. */
 export class PayerNumbers<P extends Payer> {
   readonly #payers: (P | undefined)[] = [];
   readonly #spare: number[] = [];

@@ -1,6 +1,7 @@
 /**
- * Scopes: what a function, and whatever it calls, finds without being handed it. A scope covers the
- * function and its asynchronous continuations. It is one frame of an immutable linked list:
+ * Scopes, which provide a function, and everything that it calls, with values that are not passed
+ * as arguments. A scope covers the function and its asynchronous continuations. It is one frame of
+ * an immutable linked list:
  *
  *     innermost                                                outermost
  *     { kind: 'caching', … } -> { kind: 'resource', … } -> { kind: 'resource', … } -> undefined
@@ -41,7 +42,7 @@ export interface ScopedMemory extends MemoryOwner {
   leaveScopes(): void;
 }
 
-/** A scope that takes back at its end what was allocated in it. */
+/** A scope that, at its end, takes back the memory that was allocated in it. */
 export interface CachingScope {
   /**
    * Registers the owner of memory that was just allocated. If the owner was not created in this
@@ -126,7 +127,7 @@ export function runInFrame<T>(frame: ScopeFrame | undefined, fn: () => T): T {
 
 /**
  * Calls a function, and `end` when it has returned or thrown; for an asynchronous function, when its promise
- * has settled, before the promise returned here does. What `end` throws comes in place of the outcome.
+ * has settled, before the promise returned here does. An error of `end` replaces the outcome.
  */
 export function untilSettled<T>(fn: () => T, end: (hasFailed: boolean) => void): T {
   let result: T;
@@ -156,7 +157,7 @@ async function onceSettled<T>(promise: PromiseLike<T>, end: (hasFailed: boolean)
   return result;
 }
 
-/** The resource of the innermost `withResource` for a device, or `undefined` outside of one. */
+/** The resource of the innermost `withResource` for a device, or `undefined` outside one. */
 export function scopedResource(device: Device): MemoryResource | undefined {
   for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {
     if (isResourceFrame(frame) && frame.resource.device === device) return frame.resource;
@@ -170,21 +171,20 @@ function isResourceFrame(frame: ScopeFrame): frame is ResourceFrame {
 
 /**
  * Runs a function with a resource as the current one of its device: buffers created in it without a
- * `resource` use this one. That covers everything that the function calls, and its asynchronous
- * continuations: awaited promises, timers, Node's callbacks. Outside, and for other devices,
- * nothing changes, however the function ends. The innermost of nested scopes for a device takes
- * precedence.
+ * `resource` use this one. This includes everything that the function calls, and its asynchronous
+ * continuations: awaited promises, timers, Node's callbacks. Nothing changes outside the function,
+ * and for other devices. Of nested scopes for a device, the innermost takes precedence.
  *
  * The resource is not disposed at the end: buffers created in the scope may outlive it, and free
  * their memory there. A callback that other code calls, such as a listener or a host function of a
- * stream, runs in the caller's scope, not in the one that it was registered in.
+ * stream, runs in the caller's scope, not in the one in which you registered it.
  *
  * RMM has no scopes; `rmm::mr::set_current_device_resource_ref` before and after a block of code
  * comes close, but only for synchronous code.
  * @param fn a function, asynchronous or not
  * @returns what `fn` returns; for an asynchronous function its promise
- * @throws ArgumentTypeError if `resource` is not a resource or `fn` is not a function, and whatever
- * `fn` throws.
+ * @throws ArgumentTypeError if `resource` is not a resource or `fn` is not a function; any error
+ * that `fn` throws.
  * @example
  * ```ts
  * using pool = new PoolMemoryResource(resource);
@@ -200,7 +200,7 @@ export function withResource<T>(resource: MemoryResource, fn: () => T): T {
   return enterScope({ kind: 'resource', resource }, fn);
 }
 
-/** @throws ArgumentTypeError if it has no device; nobody would then find it. */
+/** @throws ArgumentTypeError if it has no device, because it would then never be found. */
 export function assertResourceOfDevice(resource: MemoryResource | null | undefined): void {
   assertMemoryResource(resource, 'resource');
   if (resource.device instanceof Device) return;
@@ -233,9 +233,9 @@ function isCachingFrame(frame: ScopeFrame): frame is CachingFrame {
 }
 
 /**
- * Runs a function outside of every caching scope: what it allocates comes from the resource below
- * the caches, and only the caller frees it. That includes the function's asynchronous
- * continuations. Inside, a new scope can be entered as usual.
+ * Runs a function outside every caching scope: its allocations come from the resource below the
+ * caches, and only you free them. This includes the function's asynchronous continuations. Inside,
+ * you can enter a new scope as usual.
  *
  * Counterpart of GPUArrays' `@uncached`.
  * @param fn a function, asynchronous or not
@@ -254,7 +254,7 @@ export function uncached<T>(fn: () => T): T {
 }
 
 /**
- * Calls a function outside of every caching scope, directly if there is none. For memory that its
+ * Calls a function outside every caching scope, or directly if there is none. For memory that a
  * pooling resource returns in its own time.
  */
 export function withoutCaching<T>(fn: () => T): T {

@@ -1,6 +1,6 @@
 /**
- * The resources above another one that want to be told something. Does not keep them alive, and lists those
- * first that were added last: a resource is made after those that it takes memory from.
+ * The resources above another one that must be notified. Does not keep them alive, and lists the last added
+ * ones first, because a resource is created after those that it takes memory from.
  */
 export class ResourcesAbove<Resource extends object> {
   #references: WeakRef<Resource>[] = [];

@@ -1,15 +1,15 @@
 /**
- * Checks what a resource answers to the one above it. Any object with the methods of a resource can
- * stand in a stack, so every answer is checked where it enters: by whoever calls `allocate` of a
- * resource that it was given.
+ * Checks the results of a resource for the one above it. Any object with the methods of a resource
+ * can be in a stack, so code that calls `allocate` of a resource that it was given checks every
+ * result.
  *
  *     foreign code ── allocate ──► adaptor, keeper or buffer
  *                              ▲
  *                              └── servedPointer: an address that can be memory of the request, or a FaultyResourceError
  *
- * An address that is an allocation, but of no use to the caller, goes back to the resource: one that
- * is not aligned, and one that an asynchronous `allocate` promised. An address that overlaps memory of
- * the caller does not: the resource would free what is in use.
+ * An address that is an allocation, but of no use to the caller, is freed again: one that is not
+ * aligned, and one that an asynchronous `allocate` promised. An address that overlaps memory of the
+ * caller is not, because the resource would free memory in use.
  */
 
 import { FaultyResourceError, formatPointer, formatValue, reasonOf } from '../basics/errors.js';
@@ -21,7 +21,7 @@ import type { Segment } from '../suballocation/blocks.js';
 import { usableStream } from './bulk-frees.js';
 
 /**
- * Returns what a resource returned from `allocate`, if that can be the address of the memory.
+ * Returns the result of a resource's `allocate`, if it can be the address of the memory.
  * @param alignment the one that was requested, if the caller relies on more than 256
  * @throws FaultyResourceError
  */
@@ -48,7 +48,7 @@ export function servedTwice(pointer: DevicePointer, by: MemoryResource, bytes: n
     by,
     pointer,
     bytes,
-    `in which it had already handed out ${held.bytes} bytes at ${formatPointer(held.address)} that were not given back`,
+    `which overlaps ${held.bytes} bytes at ${formatPointer(held.address)} that it allocated before and that are not freed`,
   );
 }
 
@@ -69,7 +69,7 @@ function isAddress(value: unknown, bytes: number): value is number {
 /** The null pointer for zero bytes; everything else is wrong. */
 function unusualAnswer(answer: unknown, by: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
   if (answer === 0 && bytes === 0) return 0;
-  if (answer === 0) throw faulty(by, answer, bytes, 'the null pointer, where it must throw an OutOfMemoryError if it has no memory');
+  if (answer === 0) throw faulty(by, answer, bytes, 'the null pointer; it must throw an OutOfMemoryError if it has no memory');
   if (isThenable(answer)) {
     giveBackPromised(answer, by, bytes, stream);
     throw faulty(by, answer, bytes, 'but allocate must return the address itself: it must be synchronous');
@@ -77,7 +77,7 @@ function unusualAnswer(answer: unknown, by: MemoryResource, bytes: number, strea
   if (!isAddress(answer, bytes)) throw faulty(by, answer, bytes, 'which cannot be the address of that many bytes');
   const multiple = Math.max(alignment, ALLOCATION_ALIGNMENT);
   const refusal = giveBack(answer, by, bytes, stream);
-  const rest = refusal === undefined ? 'it was given back' : 'it could not be given back';
+  const rest = refusal === undefined ? 'it was freed again' : 'it could not be freed again';
   throw faulty(by, answer, bytes, `which is not a multiple of ${multiple}; ${rest}`, refusal);
 }
 
@@ -113,7 +113,7 @@ function giveBackPromised(promise: PromiseLike<unknown>, to: MemoryResource, byt
 function warnOfRejection(promise: PromiseLike<unknown>, by: MemoryResource): void {
   promise.then(undefined, (error: unknown) => {
     const reason = reasonOf(error);
-    process.emitWarning(`the ${nameOf(by)} promised to free memory, and did not: ${reason}; deallocate must be synchronous`, {
+    process.emitWarning(`the ${nameOf(by)} promised to free memory, but did not: ${reason}; deallocate must be synchronous`, {
       code: 'CISTERN_FAULTY_RESOURCE',
     });
   });

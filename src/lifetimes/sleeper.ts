@@ -32,9 +32,9 @@ export interface SleepObserver extends TrimmingMemoryResource {
 
 /** A resource whose memory can sleep. */
 export interface SleepingMemoryResource extends MemoryResource {
-  /** Names what its memory is for. */
+  /** The name for the purpose of its memory. */
   readonly tag: string | undefined;
-  /** Whether its memory is asleep, or on the way there or back. */
+  /** Whether its memory is asleep, falling asleep or waking up. */
   readonly isAsleep: boolean;
   /** @internal */
   readonly sleeper: Sleeper;

@@ -233,7 +233,7 @@ describe('a limit', () => {
       code: 'ERR_CISTERN_OUT_OF_MEMORY',
       message:
         'the limit of the account "tenant" of 8 MiB is reached: 4 MiB (4194304 bytes) were asked for by "tenant/small", 2 MiB are left; ' +
-        'most is held by "tenant/large" 3 MiB, "tenant" 2 MiB, "tenant/small" 1 MiB',
+        'the largest holders are "tenant/large" 3 MiB, "tenant" 2 MiB, "tenant/small" 1 MiB',
       account: 'tenant',
       requestedBytes: 4 * MiB,
       availableBytes: 2 * MiB,
@@ -369,7 +369,9 @@ describe('an error of the upstream', () => {
     const account = new Account({ name: 'the one that holds it' });
     account.run(() => resource.allocate(3 * MiB, stream));
     const error = caught<OutOfMemoryError>(() => resource.allocate(2 * MiB, stream));
-    expect(error.message).toContain('the limit of 4 MiB is reached: 2 MiB (2097152 bytes) were asked for, 1 MiB are left; most is held by');
+    expect(error.message).toContain(
+      'the limit of 4 MiB is reached: 2 MiB (2097152 bytes) were asked for, 1 MiB are left; the largest holders are',
+    );
     expect(error.message).toContain('"the one that holds it" 3 MiB');
     expect(error).toMatchObject({ account: undefined, limitBytes: 4 * MiB, availableBytes: MiB });
     expect(error.path).toEqual(['AccountingResourceAdaptor', 'LimitingResourceAdaptor']);

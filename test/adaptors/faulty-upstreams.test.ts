@@ -51,16 +51,16 @@ const lies: readonly Lie[] = [
   { name: 'a bigint', tell: () => 4096n, shown: /returned 4096n/ },
   { name: 'an object', tell: () => ({ valueOf: () => 4096 }), shown: /an instance of Object/ },
   { name: 'the null pointer', tell: () => 0, shown: /returned 0x0 .*must throw an OutOfMemoryError/ },
-  { name: 'an odd address', tell: (liar, bytes) => liar.take(bytes, 1), shown: /not a multiple of 256; it was given back/ },
-  { name: 'an address between', tell: (liar, bytes) => liar.take(bytes, 64), shown: /not a multiple of 256; it was given back/ },
+  { name: 'an odd address', tell: (liar, bytes) => liar.take(bytes, 1), shown: /not a multiple of 256; it was freed again/ },
+  { name: 'an address between', tell: (liar, bytes) => liar.take(bytes, 64), shown: /not a multiple of 256; it was freed again/ },
   { name: 'a negative address', tell: () => -4096, shown: /returned -4096/ },
   { name: 'a fraction', tell: () => 4096.5, shown: /returned 4096.5/ },
   { name: 'infinity', tell: () => Number.POSITIVE_INFINITY, shown: /returned Infinity/ },
   { name: 'more than a safe integer', tell: () => 2 ** 53, shown: /returned 9007199254740992/ },
   { name: 'memory that ends above every safe integer', tell: () => 2 ** 53 - 256, shown: /cannot be the address of that many bytes/ },
-  { name: 'memory that it has handed out', overlap: 'same', tell: (liar) => liar.first(), shown: /were not given back/ },
-  { name: 'the middle of such memory', overlap: 'part', tell: (liar) => liar.first() + 256, shown: /were not given back/ },
-  { name: 'memory that ends in such memory', overlap: 'part', tell: (liar) => liar.first() - 256, shown: /were not given back/ },
+  { name: 'memory that it has handed out', overlap: 'same', tell: (liar) => liar.first(), shown: /that are not freed/ },
+  { name: 'the middle of such memory', overlap: 'part', tell: (liar) => liar.first() + 256, shown: /that are not freed/ },
+  { name: 'memory that ends in such memory', overlap: 'part', tell: (liar) => liar.first() - 256, shown: /that are not freed/ },
 ];
 
 /** Serves memory of its own, or a lie when it is told to. Refuses to free what it did not hand out. */
@@ -299,7 +299,7 @@ describe.each(subjects)('over an upstream that lies, $name', ({ name, notices, m
     resource[Symbol.dispose]();
     (resource as { upstream?: Disposable }).upstream?.[Symbol.dispose]();
     await setImmediate();
-    expect(warn).toHaveBeenCalledWith(expect.stringMatching(/^the Liar promised to free memory, and did not: too late/), {
+    expect(warn).toHaveBeenCalledWith(expect.stringMatching(/^the Liar promised to free memory, but did not: too late/), {
       code: 'CISTERN_FAULTY_RESOURCE',
     });
   });
@@ -330,7 +330,7 @@ describe('a buffer from a resource that lies', () => {
     const between: Lie = {
       name: 'a multiple of 256 only',
       tell: (_, bytes) => liar.take(bytes, 256),
-      shown: /not a multiple of 4096; it was given back/,
+      shown: /not a multiple of 4096; it was freed again/,
     };
     liar.lie = between;
     expect(() => new DeviceBuffer(MiB, { resource: liar, stream, alignment: 4096 })).toThrow(between.shown);

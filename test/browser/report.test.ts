@@ -181,10 +181,10 @@ describeInBrowser('the report', () => {
     const page = await openReport([trainingRun()], {}, { fits: [fits] });
     await expect
       .poll(() => textOf(answer(page, 'unused')))
-      .toMatch(/of \d+ MiB.*never used by any allocation.*taken when too little was free/s);
+      .toMatch(/of \d+ MiB.*never used by any allocation.*taken because too little memory was free/s);
     expect(await textOf(answer(page, 'held'))).toMatch(/24 MiB in 3 allocations.*new Weights \(model\.js:31:17\)24 MiB3 ×100\.0 %/);
     expect(await textOf(answer(page, 'peak'))).toContain(await card(page, 'Peak live'));
-    expect(await textOf(answer(page, 'fits'))).toMatch(/192 MiB are needed at least.*arena\(cuda\)192 MiB\+25\.0 %/);
+    expect(await textOf(answer(page, 'fits'))).toMatch(/192 MiB are the least that can replay.*arena\(cuda\)192 MiB\+25\.0 %/);
     await page.locator('#answers-grouping').selectOption('label');
     await expect.poll(() => textOf(answer(page, 'held'))).toMatch(/weights\.11.*weights\.10.*weights\.9/);
     expect(takeFaults()).toEqual([]);
@@ -195,7 +195,7 @@ describeInBrowser('the report', () => {
     const before = await picture(page);
     await answer(page, 'held').getByRole('button', { name: 'new Weights' }).click();
     await expect.poll(() => textOf(page.locator('#filter-only'))).toBe('new Weights (model.js:31:17), never freed');
-    await expect.poll(() => found(page)).toBe('1 to 3 of 3, 24 MiB in all');
+    await expect.poll(() => found(page)).toBe('1 to 3 of 3, 24 MiB in total');
     expect(await picture(page)).not.toBe(before);
     expect(await page.locator('#map-grouping').inputValue()).toBe('site');
     expect(await textOf(details(page))).toContain('new Weights (model.js:31:17)\nbuildLayer');
@@ -239,7 +239,7 @@ describeInBrowser('the report', () => {
   test('shows where a log is cut off', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.getByRole('note').first())).toBe(
-      'The log is cut off at byte 4,800: the block ends early. Events after that are missing here.',
+      'The log is cut off at byte 4,800: the block ends early. Later events are missing here.',
     );
   });
 
@@ -460,9 +460,9 @@ describeInBrowser('the report', () => {
     expect(await page.locator('#allocations-minimum').getAttribute('aria-invalid')).toBe('true');
     await page.locator('#allocations-minimum').fill('');
     await page.locator('#allocations-preset').selectOption('held');
-    expect(await found(page)).toBe('1 to 3 of 3, 24 MiB in all');
+    expect(await found(page)).toBe('1 to 3 of 3, 24 MiB in total');
     await page.locator('#allocations-text').fill('weights.10');
-    expect(await found(page)).toBe('1 to 1 of 1, 8 MiB in all');
+    expect(await found(page)).toBe('1 to 1 of 1, 8 MiB in total');
     await rows(page).first().getByRole('button').click();
     await expect.poll(() => textOf(details(page))).toContain('weights.10');
     expect(await textOf(details(page))).toContain('Freednever');

@@ -75,7 +75,7 @@ describe('CallbackMemoryResource', () => {
 
   test('refuses a pointer with less than the usual alignment, and frees it', () => {
     const { deallocate, resource } = make(257);
-    const message = 'the CallbackMemoryResource returned 0x101 for 5 bytes, which is not a multiple of 256; it was given back';
+    const message = 'the CallbackMemoryResource returned 0x101 for 5 bytes, which is not a multiple of 256; it was freed again';
     expect(() => resource.allocate(5, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FAULTY_RESOURCE', message }));
     expect(deallocate.mock.calls).toEqual([[257, 5, stream, undefined]]);
   });

@@ -58,7 +58,7 @@ export interface XRange {
 export type ChartData = readonly [x: ArrayLike<number>, ...y: ArrayLike<number | null>[]];
 
 const powersOfTwo = Array.from({ length: 50 }, (_, exponent) => 2 ** exponent);
-const help = 'Left and right arrow keys read values, plus and minus zoom, 0 shows everything.';
+const help = 'Press the left and right arrow keys to read values, plus and minus to zoom, 0 to show everything.';
 
 /**
  * A line chart with a legend that shows the values at the cursor and can hide series. Dragging

@@ -31,7 +31,7 @@ export class AccountsView implements View {
     const sums = sumAccounts(run, wholeMask, filter.layer, from, to);
     const least = sums.map(({ peakBytes }) => peakBytes).sort((a, b) => b - a)[shownAccounts - 1] ?? 0;
     const shown = sums.filter(({ peakBytes }) => peakBytes >= least).slice(0, shownAccounts);
-    const more = shown.length < sums.length ? `; the ${shown.length} of ${formatCount(sums.length)} accounts that held most` : '';
+    const more = shown.length < sums.length ? `; the ${shown.length} of ${formatCount(sums.length)} accounts that held the most` : '';
     this.#place.replaceChildren(
       dataTable(
         `Bytes charged to each account and to those within it, in the selected time${more}`,

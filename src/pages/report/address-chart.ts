@@ -18,7 +18,7 @@ const plotHeight = 420;
 /** At most this many allocations show their names. */
 const mostLabels = 150;
 const help =
-  'Left and right arrow keys go to the next allocation in time, up and down in address. Enter zooms to it. Plus and minus zoom the time, Page Up and Page Down the addresses. Shift with an arrow key moves, 0 shows everything.';
+  'Press the left and right arrow keys to go to the next allocation in time, up and down to go to the next in address, and Enter to zoom to it. Plus and minus zoom the time, Page Up and Page Down the addresses. Shift with an arrow key moves the view; 0 shows everything.';
 
 /** Called with the allocation under the mouse or with the focus. */
 export type OnSpan = (span: number | undefined, isByKey: boolean) => void;

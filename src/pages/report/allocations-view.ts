@@ -110,14 +110,14 @@ export class AllocationsView implements View {
       this.#offset = 0;
       found = findAllocations(run, model.mask, { ...query, offset: 0 });
     }
-    this.#caption.textContent = `The ${title} allocations that are live in the selected time`;
+    this.#caption.textContent = `The ${title} allocations live in the selected time`;
     this.#drawHead();
     this.#body.replaceChildren(...found.spans.map((span) => this.#row(span)));
     const last = this.#offset + found.spans.length;
     this.#count.textContent =
       found.count === 0
         ? 'No allocations.'
-        : `${formatCount(this.#offset + 1)} to ${formatCount(last)} of ${formatCount(found.count)}, ${formatBytes(found.bytes)} in all`;
+        : `${formatCount(this.#offset + 1)} to ${formatCount(last)} of ${formatCount(found.count)}, ${formatBytes(found.bytes)} in total`;
     this.#previous.disabled = this.#offset === 0;
     this.#next.disabled = last >= found.count;
   }

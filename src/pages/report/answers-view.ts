@@ -21,9 +21,9 @@ const groupings: readonly (readonly [Grouping, string])[] = [
 const shownGroups = 5;
 
 const growthTexts: Readonly<Record<GrowthReason, string>> = {
-  full: 'taken when too little was free',
-  holes: 'taken although enough was free: no hole was large enough',
-  apart: 'taken although a hole was large enough: it was for another stream or for other sizes',
+  full: 'taken because too little memory was free',
+  holes: 'taken although enough memory was free, because no hole was large enough',
+  apart: 'taken although a hole was large enough, because it was for another stream or for other sizes',
 };
 
 /** What a person opens a report for. Each figure leads to its place in the page. */
@@ -32,8 +32,8 @@ export class AnswersView implements View {
   readonly isPatient = true;
   readonly #state: ReportState;
   readonly #held = panel('held', 'Never freed');
-  readonly #peak = panel('peak', 'The peak, and what it was made of');
-  readonly #unused = panel('unused', 'Reserved and not used');
+  readonly #peak = panel('peak', 'The peak, and what was live then');
+  readonly #unused = panel('unused', 'Reserved but not used');
   readonly #fits = panel('fits', 'What other stacks would need');
   readonly #empty = element('p', { class: 'damage', role: 'note' });
   readonly #panels = element('div', { class: 'answers' }, this.#held.root, this.#peak.root, this.#unused.root, this.#fits.root);
@@ -64,7 +64,7 @@ export class AnswersView implements View {
     this.#empty.hidden = !isEmpty;
     this.#panels.hidden = isEmpty;
     this.#empty.textContent =
-      'The log has no allocations: the program allocated nothing through a resource that was recorded. CISTERN_LOG_FILE=run.cistern records all resources of a program.';
+      'The log has no allocations: the program allocated nothing through a recorded resource. Run it with CISTERN_LOG_FILE=run.cistern to record all of its resources.';
     if (isEmpty) return;
     this.#showHeld();
     this.#showPeak();
@@ -115,7 +115,7 @@ export class AnswersView implements View {
     if (reserved === undefined || blocks === undefined || peak < 0) {
       this.#unused.show(
         'not in the log',
-        'The log does not say what was reserved. Recordings of cistern do, and so does "cistern replay --timeline".',
+        'The log does not contain reserved memory. Recordings from cistern do, and so do those from "cistern replay --timeline".',
       );
       return;
     }
@@ -126,7 +126,7 @@ export class AnswersView implements View {
     if (unused > 0) {
       const never = Math.min(unused, neverUsedBytes(run, layerMask, liveAfter(run, blocks, peak)));
       const showMap = () => this.#scrollTo('map-title');
-      if (never > 0) rows.push([never, 'never used by any allocation: blocks are larger than what was asked for', showMap]);
+      if (never > 0) rows.push([never, 'never used by any allocation, because blocks are larger than the requests', showMap]);
       if (unused > never) rows.push([unused - never, 'used only before or after that time', showMap]);
     }
     const place = element('tbody');
@@ -138,7 +138,7 @@ export class AnswersView implements View {
       element(
         'span',
         {},
-        `of ${formatBytes(held)} (${formatShare(held === 0 ? 0 : unused / held)}) when most was reserved and live, at `,
+        `of ${formatBytes(held)} (${formatShare(held === 0 ? 0 : unused / held)}) at the highest peak of reserved and live memory, at `,
         this.#timeLink(time, formatTime(time, extent.to, range.to - range.from)),
       ),
       list,
@@ -174,7 +174,7 @@ export class AnswersView implements View {
       ...(reserved === null ? [] : [needRow('this log', formatBytes(reserved), 'was reserved')]),
       ...fits.map(({ resource, fitted, smallestMaximumBytes: bytes, overheadRatio, isComplete }) =>
         bytes === null
-          ? needRow(resource, '–', isComplete ? 'no maximum is enough' : 'the time was up')
+          ? needRow(resource, '–', isComplete ? 'no maximum is enough' : 'not searched to the end')
           : needRow(
               resource,
               formatBytes(bytes),
@@ -185,7 +185,7 @@ export class AnswersView implements View {
     ];
     this.#fits.show(
       Number.isFinite(least) ? formatBytes(least) : '–',
-      'are needed at least to replay this log; + is what comes on top of its peak',
+      'are the least that can replay this log; + is the overhead over its peak',
       scrollable(element('table', { class: 'answer' }, element('tbody', {}, ...rows)), 'What other stacks would need'),
     );
   }
@@ -215,7 +215,7 @@ export class AnswersView implements View {
 
   #hintAtStacks(): HTMLElement[] {
     if (this.#state.model.run.stacks.length > 1) return [];
-    return [element('p', { class: 'muted' }, 'The log has no stacks; CISTERN_LOG_STACKS=0 records that of every allocation.')];
+    return [element('p', { class: 'muted' }, 'The log has no stacks. Set CISTERN_LOG_STACKS=0 to record the stack of every allocation.')];
   }
 
   #timeLink(time: number, text: string): HTMLElement {

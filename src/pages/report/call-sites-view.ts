@@ -39,7 +39,7 @@ export class CallSitesView implements View {
   readonly #place = element('div', {
     class: 'flame',
     role: 'group',
-    'aria-label': 'Call sites. Arrow keys go to callers, callees and neighbours, Enter zooms in, Escape out.',
+    'aria-label': 'Call sites. Press the arrow keys to go to callers, callees and neighbours, Enter to zoom in, Escape to zoom out.',
   });
   readonly #found = element('p', { role: 'status' });
   readonly #body: HTMLElement;

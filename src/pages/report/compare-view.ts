@@ -44,7 +44,7 @@ export class CompareView implements View {
   constructor(state: ReportState) {
     const { runs } = state.contents;
     const table = dataTable(
-      'The outermost layer of each log, over its whole time',
+      'The outermost layer of each log, over the whole log',
       [
         { text: 'Figure' },
         ...runs.map((run, index): Cell => numberCell(`${index + 1}: ${shortName(run.source)}${run.isDamaged ? ' (cut off)' : ''}`)),

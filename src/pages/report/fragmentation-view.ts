@@ -72,7 +72,7 @@ export class FragmentationView implements View {
         if (this.#state.model !== model || model.filter.layer !== layer) return;
         this.#curves = { model, layer, curves };
         this.#note.textContent =
-          'Holes are the parts of each reserved block that are not live. All allocations of the layer count, whatever the filter.';
+          'Holes are the parts of each reserved block that are not live. All allocations of the layer count, even those that are filtered out.';
         this.update();
       });
       return;
@@ -107,7 +107,7 @@ export class FragmentationView implements View {
       ];
     });
     return dataTable(
-      `The worst fragmentation in ${tableRows} parts of the selected time`,
+      `The highest fragmentation in each of ${tableRows} parts of the selected time`,
       [{ text: 'from' }, numberCell('fragmentation'), numberCell('all holes then'), numberCell('largest hole then')],
       rows,
     );

@@ -19,19 +19,19 @@ export class GraphsView implements View {
     const { contents, runIndex } = this.#state;
     const found = contents.runs[runIndex]?.graphs ?? null;
     if (found === null) {
-      this.#place.replaceChildren(element('p', { class: 'muted' }, 'This log tells of no graphs.'));
+      this.#place.replaceChildren(element('p', { class: 'muted' }, 'This log has no graphs.'));
       return;
     }
     const bytes = (value: number) => numberCell(formatBytes(value));
     const arrangements: [string, number][] = [
       ['A private pool for each graph', found.poolsBytes],
       ['One private pool for all, captured in this order', found.sharedPoolBytes],
-      ['Planned, a block for each graph', found.plannedApartBytes],
+      ['Planned, a separate block for each graph', found.plannedApartBytes],
       ['Planned, one region for all', found.plannedBytes],
     ];
     this.#place.replaceChildren(
       dataTable(
-        'What graphs that never run at the same time hold together',
+        'The memory that the graphs hold together, if they never run at the same time',
         [{ text: 'Memory' }, numberCell('Bytes'), numberCell('Over the largest lower bound')],
         arrangements.map(([title, value]): [string, ...Cell[]] => [
           title,
@@ -40,7 +40,7 @@ export class GraphsView implements View {
         ]),
       ),
       dataTable(
-        'Each graph, in the order of their captures; pools are those that PyTorch would have',
+        'Each graph, in the order of capture, with the private pool that PyTorch would have for it',
         [
           { text: 'Graph' },
           numberCell('Allocations'),

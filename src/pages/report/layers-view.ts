@@ -46,7 +46,7 @@ export class LayersView implements View {
     });
     this.#place.replaceChildren(
       dataTable(
-        'The recorded resources: counts for the whole log, bytes for the selected time and at its end',
+        'The recorded resources: counts for the whole log, and bytes during the selected time and at its end',
         [
           { text: 'Layer' },
           { text: 'On' },

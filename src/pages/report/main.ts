@@ -143,7 +143,7 @@ async function open(): Promise<void> {
 open().catch((error: unknown) => {
   byId('status').replaceChildren(
     element('strong', {}, 'The report cannot be shown. '),
-    `${error instanceof Error ? error.message : error}. A browser of 2024 or later is needed.`,
+    `${error instanceof Error ? error.message : error}. You need a browser from 2024 or later.`,
   );
   throw error;
 });

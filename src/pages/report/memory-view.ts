@@ -289,7 +289,7 @@ export class MemoryView implements View {
       ];
     });
     return dataTable(
-      `Live and reserved bytes in ${tableRows} parts of the selected time`,
+      `Live and reserved bytes in each of ${tableRows} parts of the selected time`,
       [{ text: 'from' }, numberCell('maximum live'), numberCell('minimum live'), numberCell('maximum reserved')],
       rows,
     );

@@ -26,19 +26,19 @@ export class FactsView implements View {
         : `It began on ${new Date(run.startedAt + run.utcOffsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' at ')} local time.`;
     const duration = formatTime(run.durationNanoseconds, run.durationNanoseconds);
     this.#facts.textContent = `${run.source}: ${formatCount(run.eventCount)} events in ${duration}. ${began}`;
-    this.#notes.replaceChildren(...run.notes.map((note) => scrollable(element('pre', { class: 'note' }, note), 'What the program says')));
+    this.#notes.replaceChildren(...run.notes.map((note) => scrollable(element('pre', { class: 'note' }, note), 'Notes of the program')));
     const notes = [];
     if (run.damage !== undefined) {
       const { offset, fault, isTruncation } = run.damage;
       notes.push(
-        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Events after that are missing here.`,
+        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Later events are missing here.`,
       );
     }
     if (run.skippedRecordCount > 0) {
-      notes.push(`${formatCount(run.skippedRecordCount)} records are missing here: only a newer cistern knows their kind.`);
+      notes.push(`${formatCount(run.skippedRecordCount)} records are missing here, because only a newer cistern knows their kind.`);
     }
     if (run.unmatchedFreeCount > 0) {
-      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated, because it began late.`);
+      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that was allocated before the log began.`);
     }
     this.#damage.textContent = notes.join(' ');
     this.#damage.hidden = notes.length === 0;

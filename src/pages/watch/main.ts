@@ -78,7 +78,7 @@ const quietCheck = setInterval(() => {
   const [before, last] = samples.slice(-2);
   const interval = before === undefined || last === undefined ? 1000 : last.timeMilliseconds - before.timeMilliseconds;
   if (status.dataset['state'] !== 'live' || performance.now() - arrived < quietIntervals * Math.max(interval, 1000)) return;
-  say('quiet', `No news since ${lastTime()}: the process is busy or stopped.`);
+  say('quiet', `Nothing new since ${lastTime()}: the process is busy or stopped.`);
 }, 1000);
 
 pause.addEventListener('click', () => {

@@ -64,7 +64,7 @@ function contents({
       ]),
     },
     { caption: 'Live buffers by call site', columns: siteColumns, rows: bufferSites.map(siteRow) },
-    { caption: 'Buffers that were dropped, not disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
+    { caption: 'Buffers that were dropped without being disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
     {
       caption: 'Accounts',
       columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'left', 'waited', 'accounts'],
@@ -128,7 +128,7 @@ function contents({
     },
     {
       caption: 'Devices',
-      columns: ['device', 'name', 'free', 'all', 'managed there', 'moved there', 'faults'],
+      columns: ['device', 'name', 'free', 'all', 'managed memory there', 'moved there', 'faults'],
       rows: devices.map(({ index, name, freeBytes, totalBytes, managed }) => [
         String(index),
         name,
@@ -156,7 +156,7 @@ function contents({
         ['process id', String(processId)],
         ['live buffers', formatCount(buffers)],
         ['streams', formatCount(streams)],
-        ['refused by limits of accounts', formatCount(accountRefusals)],
+        ['allocations refused by limits of accounts', formatCount(accountRefusals)],
       ],
     },
   ];
