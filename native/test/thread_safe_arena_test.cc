@@ -835,6 +835,15 @@ void RunThread(Stress& stress, unsigned seed, int steps) {
   CHECK_OK(stress.table.EventDestroy(event));
 }
 
+// A number from the environment, or 0.
+int NumberOf(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+// The seeds of a run's threads are those after this one.
+unsigned FirstSeed() { return static_cast<unsigned>(NumberOf("CISTERN_TEST_ARENA_SEED")); }
+
 // Rounds of threads that end. Returns the operations.
 std::uint64_t RunStress(DeallocationEvents events, const DriverTable& table, std::uint64_t bytes, int rounds, int steps) {
   Global global(bytes, table);
@@ -850,7 +859,7 @@ std::uint64_t RunStress(DeallocationEvents events, const DriverTable& table, std
     for (int round = 0; round < rounds; ++round) {
       std::vector<std::thread> threads;
       for (int i = 0; i < kThreads; ++i) {
-        threads.emplace_back(RunThread, std::ref(stress), static_cast<unsigned>(round * kThreads + i + 1), steps);
+        threads.emplace_back(RunThread, std::ref(stress), FirstSeed() + static_cast<unsigned>(round * kThreads + i + 1), steps);
       }
       for (std::thread& thread : threads) thread.join();
     }
@@ -864,12 +873,6 @@ std::uint64_t RunStress(DeallocationEvents events, const DriverTable& table, std
   }
   CHECK(global.UsedBytes() == 0);
   return operations;
-}
-
-// The number of operations of a long run, from the environment.
-int LongSteps() {
-  const char* const text = std::getenv("CISTERN_TEST_ARENA_STEPS");
-  return text == nullptr ? 0 : std::atoi(text);
 }
 
 }  // namespace
@@ -908,7 +911,7 @@ TEST("the order checker sees the arenas' calls, and finds nothing wrong with the
 }
 
 TEST("as many operations as CISTERN_TEST_ARENA_STEPS asks for") {
-  const int steps = LongSteps();
+  const int steps = NumberOf("CISTERN_TEST_ARENA_STEPS");
   if (steps == 0) return;
   std::uint64_t operations = 0;
   for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
