@@ -75,13 +75,13 @@ export interface Conversion {
   /** Number of events in the log. */
   readonly eventCount: number;
   /**
-   * What the log held and the format cannot hold, in a few words each, such as `stacks of events:
-   * 12`.
+   * The contents of the log that the format cannot hold, in a few words each, such as `stacks of
+   * events: 12`.
    */
   readonly omissions: readonly string[];
   /**
-   * Set if the log ends early, as it does if the process was killed; everything before was
-   * converted.
+   * Set if the log ends early, for example because the process was killed; everything before that
+   * was converted.
    */
   readonly truncation: RecordingDamage | undefined;
 }
@@ -91,12 +91,12 @@ export interface Conversion {
  * or a trace for Perfetto. The file is written completely or not at all.
  *
  * An RMM log that is converted to a recording and back is unchanged, byte by byte.
- * `docs/formats.md` says what each format keeps.
+ * `docs/formats.md` lists what each format keeps.
  * @param source a path, a `file:` URL, or the bytes in pieces
  * @param output the path of the file to write
  * @throws InvalidLogError if the log is damaged (a log that merely ends early is not), or has no
  * layer of that name.
- * @throws ArgumentRangeError if neither the option nor the name gives the format to write.
+ * @throws ArgumentRangeError if neither the option nor the name determines the format to write.
  * @throws a system error of Node (`ENOENT`, `ENOSPC`, …) if a file cannot be read or written.
  * @example
  * ```ts
@@ -125,7 +125,8 @@ export async function convertLog(source: LogSource, output: string, options: Con
 }
 
 /**
- * Writes a run to a file, completely or not at all. Returns what the format leaves out.
+ * Writes a run to a file, completely or not at all. Returns the contents that the format leaves
+ * out.
  * @internal
  */
 export async function writeRun(
@@ -145,7 +146,7 @@ export async function writeRun(
 }
 
 /**
- * The format that a path asks for.
+ * The format of an output path.
  * @throws ArgumentRangeError if no format is given and the path's ending is unknown.
  * @internal
  */
@@ -164,7 +165,7 @@ export function formatToWrite(path: string, given: ConvertedFormat | undefined):
   );
 }
 
-/** The bytes of a run in a format, and what the format leaves out. */
+/** The bytes of a run in a format, and the contents that the format leaves out. */
 function converted(
   run: RecordedRun,
   format: ConvertedFormat,

@@ -1,7 +1,8 @@
 import { doubled } from '../basics/typed-arrays.js';
 
 /**
- * What an event of a log says. The comment at each kind gives the meaning of `first` and `second`.
+ * The kind of an event in a log. The comment at each kind gives the meaning of `first` and
+ * `second`.
  */
 export const EventKind = {
   /** Pointer, bytes. The time is taken after the resource has allocated. */
@@ -20,7 +21,7 @@ export const EventKind = {
   eventWait: 7,
   /** Phase, 0: a named phase begins. Phases may overlap in asynchronous code. */
   phaseBegin: 8,
-  /** Phase, 0; or 1 for the capture of a graph that was given up. */
+  /** Phase, 0; or 1 for the capture of a graph that was abandoned. */
   phaseEnd: 9,
   /** Pointer, label: names the live allocation of the layer at the pointer. */
   label: 10,
@@ -62,7 +63,10 @@ export interface EventColumns {
   readonly seconds: Float64Array;
 }
 
-/** Maximum number of streams, threads, phases or accounts in a log: their indexes have 16 bits. */
+/**
+ * The largest number of streams, threads, phases or accounts in a log, because their indexes have
+ * 16 bits.
+ */
 export const maximumNames = 2 ** 16;
 
 type Columns = Omit<EventColumns, 'eventCount'>;
@@ -71,8 +75,8 @@ type Column = Columns[keyof Columns];
 const initialCapacity = 4096;
 
 /**
- * An event of a log on its way from the reader of a format to a sink. Readers that are fast write each
- * event into the same object, so that none is made: a sink keeps the fields, not the object.
+ * An event of a log on its way from the reader of a format to a sink. Fast readers write each event
+ * into the same object instead of creating one, so a sink must keep the fields, not the object.
  */
 export interface LoggedEvent {
   kind: EventKind;

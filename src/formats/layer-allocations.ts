@@ -3,7 +3,7 @@ import { EventKind } from './event-columns.js';
 import { nearestLayer, sharesLabels } from './layers.js';
 import type { RecordedRun } from './recorded-run.js';
 
-/** The allocations of one layer, numbered from 0 in order, and what became of them. */
+/** The allocations of one layer, numbered from 0 in order, and their frees. */
 export interface LayerAllocations {
   /** By allocation: the event that made it. */
   readonly events: readonly number[];
@@ -31,9 +31,9 @@ export function chosenLayer(run: Pick<RecordedRun, 'source' | 'layers' | 'kinds'
 }
 
 /**
- * Matches the allocations and frees of a layer with each other. What the log frees without having
- * allocated it is left out. An allocation of zero bytes is freed at once: it has no memory, and may share
- * its pointer with others.
+ * Matches the allocations and frees of a layer with each other. Frees of memory that the log did not
+ * allocate are left out. An allocation of zero bytes counts as freed immediately, because it has no
+ * memory, and may share its pointer with others.
  */
 export function allocationsOf(run: RecordedRun, layer: number): LayerAllocations {
   const { eventCount, kinds, layerOf, firsts, seconds, layers } = run;

@@ -30,7 +30,7 @@ function layersFromTop(layers: readonly RecordedLayer[]): number[] {
 
 /**
  * Whether a label of an allocation in one layer also names the memory at that pointer in another. A
- * label of a page says why it is there, and nothing about allocations.
+ * label of a page says why the page is there, and nothing about allocations.
  */
 export function sharesLabels(layers: readonly RecordedLayer[], from: number, to: number): boolean {
   return from === to || !(layers[from]?.isPlace || layers[to]?.isPlace);

@@ -46,7 +46,7 @@ export type LogSource = string | URL | AsyncIterable<Uint8Array>;
 const pieceBytes = 256 * KiB;
 const magic = Buffer.from(recordingMagic);
 const examinedBytes = Math.max(magic.length, htmlBeginning.length);
-/** Where the header of a CSV log ends: bytes that say how text is encoded may come first. */
+/** The end of the header of a CSV log, which may follow a byte order mark. */
 const maximumHeader = logHeader.length + 3;
 
 /** @throws ArgumentTypeError */
@@ -187,7 +187,7 @@ function formatOf(head: Uint8Array): LogFormat {
 export async function detectLog(path: string): Promise<LogFormat | undefined> {
   try {
     const log = await OpenLog.open(path, {});
-    // It can be made again.
+    // A report can be regenerated.
     if (log.format === 'report') return undefined;
     if (log.format !== 'rmm-csv') return log.format;
     let head = '';

@@ -26,17 +26,16 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 });
 
 /**
- * Reads everything that a log holds: a cistern recording, an RMM log, a PyTorch memory snapshot or a report
- * of one log, plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for
- * the names; for a snapshot, about fifteen times its size.
+ * Reads a whole log: a cistern recording, an RMM log, a PyTorch memory snapshot or a report of one log,
+ * plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for the names;
+ * for a snapshot, about fifteen times its size.
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
- * RecordedRun.damage} says where it is. The same goes for an RMM log that ends in the middle of a
- * row, or may do so because its last row has no newline and a stream that may go on, or whose gzip data
- * ends early; an invalid row is an error. Records that a newer cistern wrote, of
- * kinds that this one does not know, are left out and counted in {@link
- * RecordedRun.skippedRecordCount}. The events are not checked against
- * each other: a free may name memory that is not live.
+ * RecordedRun.damage} says where it is. The same applies to an RMM log whose gzip data ends early, or
+ * that ends, or may end, in the middle of a row (its last row has no newline, and its stream may be cut
+ * off); an invalid row is an error. Records that a newer cistern wrote, of kinds that this one does not
+ * know, are left out and counted in {@link RecordedRun.skippedRecordCount}. The events are not checked
+ * against each other: a free may name memory that is not live.
  * @param source a path, a `file:` URL, or the bytes in pieces
  * @throws InvalidLogError if the source is not a log, if a snapshot is damaged, or if a row of an
  * RMM log is invalid; the message names the line.
@@ -59,7 +58,7 @@ export async function readRecordedRun(source: LogSource, options: ReadRecordedRu
 }
 
 /**
- * Whether a log only makes sense as a whole.
+ * Whether a log can only be read as a whole.
  * @internal
  */
 export function isReadWhole({ format }: OpenLog): boolean {
@@ -67,7 +66,7 @@ export function isReadWhole({ format }: OpenLog): boolean {
 }
 
 /**
- * Reads a log that only makes sense as a whole.
+ * Reads a log that can only be read as a whole.
  * @internal
  */
 export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {

@@ -9,13 +9,14 @@ export interface RecordedLayer {
   /** The index of the layer below it, or `undefined` if none was recorded. */
   readonly upstream: number | undefined;
   /**
-   * `true` for a place of managed memory, the host or a device, instead of a resource: an allocation
-   * in the layer is a page that came there, labelled with the reason, and a free is a page that left.
+   * `true` if the layer is a place of managed memory (the host or a device), not a resource: an
+   * allocation in it is a page that came to the place, labelled with the reason, and a free is a page
+   * that left.
    */
   readonly isPlace?: true | undefined;
   /**
-   * `true` for memory that a CUDA graph keeps to itself, or several that share a pool: what the layer
-   * allocates is also an allocation of the resource that was captured.
+   * `true` for memory that a CUDA graph, or several graphs that share a pool, keep for themselves:
+   * the layer's allocations are also allocations of the resource that was captured.
    */
   readonly isGraph?: true | undefined;
 }
@@ -26,7 +27,7 @@ export interface RecordedPhase {
   /** The index of the phase around it, or 0. */
   readonly outer: number;
   /**
-   * `true` for the captures of a graph by a `GraphMemoryResource`: what the phase allocates is the graph's
+   * `true` for captures of a graph by a `GraphMemoryResource`: allocations in the phase are the graph's
    * memory.
    */
   readonly isGraph?: true | undefined;
@@ -38,7 +39,7 @@ export interface RecordingDamage {
   readonly offset: number;
   /** The fault, in a few words. */
   readonly fault: string;
-  /** Whether the file merely ends there, as it does if the process was killed. */
+  /** Whether the file merely ends there, for example because the process was killed. */
   readonly isTruncation: boolean;
 }
 
@@ -76,7 +77,7 @@ export interface RunDescription {
   readonly labels: readonly string[];
   /** The paths of accounts, such as `tenant-a/request`. Entry 0 stands for no account. */
   readonly accounts: readonly string[];
-  /** What the program says about itself, for people. */
+  /** Human-readable notes of the program. */
   readonly notes: readonly string[];
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;

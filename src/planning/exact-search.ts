@@ -16,7 +16,7 @@
  *     a          [=======]
  *     b                  [===]
  *
- * What cuts the search short:
+ * These rules shorten the search:
  *  - An allocation whose floor comes before the last place, in this order, can only be placed once
  *    another one is under it. So it begins at or above the lowest top of those that it overlaps and that
  *    are not placed. If there are none, or if it would fit entirely below the last offset, no pushed-down
@@ -24,8 +24,8 @@
  *  - If a section exceeds the capacity, packed in the order of these least offsets, no packing fits.
  *  - No candidate lies at or above the end of another allocation that is put on its floor.
  *  - Of equal allocations at one offset only the first is tried.
- *  - What falls apart in time is solved part by part. Each part is ranked by preference again,
- *    because `left` depends on what is placed.
+ *  - Parts that do not overlap in time are solved separately. Each part is ranked by preference
+ *    again, because `left` depends on the placed allocations.
  *
  * Cost: exponential at worst; a step is linear in the allocations and sections of its part, and
  * quadratic in the allocations that need another one under them. A part is sorted once.
@@ -36,7 +36,7 @@ import type { SectionProblem } from './sections.js';
 /** The result of one run. */
 export type SearchResult = 'found' | 'impossible' | 'gave-up';
 
-/** How many steps pass between two looks at the clock. */
+/** How many steps pass between two readings of the clock. */
 const stepsPerLook = 64;
 /** Instead of the allocation placed last, if any may be placed at its offset. */
 const none = -1;
@@ -184,7 +184,7 @@ export class ExactSearch {
     return { first, end };
   }
 
-  /** Solves a list part by part, where parts have no section in common, the smallest first. */
+  /** Solves a list part by part, the smallest first; parts have no section in common. */
   #solveParts(from: number, to: number, last: number, lastPlaced: number): boolean {
     if (from === to) return true;
     if (!this.#mayFit(from, to, last, lastPlaced)) return false;
@@ -230,18 +230,18 @@ export class ExactSearch {
     return isSolved;
   }
 
-  /** Ranks a list that hangs together by preference, and solves it. */
+  /** Ranks a connected list by preference, and solves it. */
   #solveRanked(from: number, to: number, last: number): boolean {
     const part = this.#lists.slice(from, to);
     const ranks = part.map((a) => this.#ranks[a] as number);
     this.#ranking.rank(part);
     const isSolved = this.#mayFit(from, to, last, none) && this.#solve(from, to, last, none);
-    // If a later part fails, the search goes on with the ranks of before.
+    // If a later part fails, the search goes on with the previous ranks.
     for (let i = 0; i < part.length; i++) this.#ranks[part[i] as number] = ranks[i] as number;
     return isSolved;
   }
 
-  /** Solves a list that hangs together, and is sorted by least offset. */
+  /** Solves a connected list that is sorted by least offset. */
   #solve(from: number, to: number, last: number, lastPlaced: number): boolean {
     let lowestEnd = Number.POSITIVE_INFINITY;
     for (let i = from; i < to; i++) {

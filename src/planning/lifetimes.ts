@@ -1,5 +1,5 @@
 /**
- * When each allocation of a pass needs its bytes, as far as stream order tells.
+ * When each allocation of a pass needs its bytes, according to stream order.
  *
  * The operations of a pass have numbers from 0. Allocation `a` has its bytes from `start[a]`, its
  * request, on. Another allocation `b` may have them if `a` is freed before `b` is requested, in
@@ -45,7 +45,10 @@ export class Lifetimes {
    * `operationCount`. The same as `frees` if there is one stream.
    */
   readonly ends: Int32Array;
-  /** By allocation: how long it lives, in the unit of the sequence's times, or else in operations. */
+  /**
+   * By allocation: how long it lives, in the unit of the sequence's times, or otherwise in
+   * operations.
+   */
   readonly durations: Float64Array;
   readonly #clocks: Clock[][];
 

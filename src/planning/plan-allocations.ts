@@ -5,10 +5,11 @@
  *  2. Placement one by one, in several orders. Of a large pass, a first plan comes from a free list,
  *     as a pool would serve it.
  *  3. Exact search below the best total, if the pass is small enough.
- *  4. While time remains, each order is improved by placing earlier what ended up on top.
+ *  4. While time remains, each order is improved by placing earlier the allocations that ended up
+ *    on top.
  *
- * It stops as soon as the total is the lower bound. Streams that nothing orders are also planned
- * one by one, each in its own range.
+ * It stops as soon as the total equals the lower bound. Streams without order among each other are
+ * also planned separately, each in its own range.
  */
 
 import { ArgumentRangeError, OutOfMemoryError } from '../basics/errors.js';
@@ -32,7 +33,8 @@ export interface PlanAttempt {
   readonly algorithm: string;
   /**
    * The total that it reached, which may be more than that of an earlier attempt; `undefined` if it
-   * has no plan: the time was over, local search improved nothing, or exact search found nothing.
+   * has no plan, because the time was over, local search improved nothing, or exact search found
+   * nothing.
    */
   readonly totalBytes: number | undefined;
   readonly milliseconds: number;
@@ -47,12 +49,12 @@ export interface PlanOptions {
   readonly alignmentBytes?: number;
   /**
    * The most bytes that the plan may need. The search ends with the first such plan.
-   * @defaultValue none: the search is for the smallest plan
+   * @defaultValue none: searches for the smallest plan
    */
   readonly maximumBytes?: number;
   /**
-   * How long to search for a better plan, in milliseconds. A first plan is made even if that takes
-   * longer.
+   * How long to search for a better plan, in milliseconds. The first plan is computed even if that
+   * takes longer.
    * @defaultValue 5000
    */
   readonly timeLimitMilliseconds?: number;
@@ -70,27 +72,27 @@ const searchShare = 0.8;
 const manyAllocations = 20_000;
 
 /**
- * Computes where each allocation of a program lies, so that nothing is searched at run time.
+ * Computes a fixed place for each allocation of a program, so that nothing is searched at run time.
  *
- * Two allocations share bytes only if one is freed before the other is requested, in stream order:
- * on the same stream, or on a stream that waited for an event recorded after the free. Of the
- * formats, only a recording has events (those of the program and of its resources); in an RMM log and
- * in a snapshot, streams have no order among each other. A free on another stream than the allocation's gives the bytes to the freeing stream.
- * The order of the legacy default stream is not used.
+ * Two allocations share bytes only if one is freed before the other is requested, in stream order: on
+ * the same stream, or on a stream that waited for an event recorded after the free. Of the formats,
+ * only a recording has events (those of the program and of its resources); in an RMM log and in a
+ * snapshot, streams have no order among each other. A free on another stream than the allocation's
+ * gives the bytes to the freeing stream. The implicit order of the legacy default stream is ignored.
  *
- * Several logs of one program, whose sizes vary from run to run, give one plan: each place gets the
- * largest. All must have the same operations, on the same streams.
+ * From several logs of one program, whose sizes vary from run to run, it computes one plan, with
+ * the largest size at each place. All must have the same operations, on the same streams.
  *
- * Time: for each allocation about twice the number of live ones, for each order that is tried;
- * a million allocations with a thousand live take some seconds.
+ * Each order that is tried takes, for each allocation, time proportional to about twice the number
+ * of live ones; a million allocations with a thousand live take a few seconds.
  *
  * RMM has no counterpart. Halide calls the result an allocation plan.
- * @param source an `AllocationLog`, a `RecordedRun`, what a `PlannedMemoryResource` recorded,
- * or several of these
+ * @param source an `AllocationLog`, a `RecordedRun`, a sequence that a `PlannedMemoryResource`
+ * recorded, or several of these
  * @throws OutOfMemoryError if no plan within `maximumBytes` was found.
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, or logs that do not have the
  * same operations.
- * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence contradicts itself.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence is inconsistent.
  * @example
  * ```ts
  * const plan = planAllocations(await readAllocationLog('trace.csv.gz'));
@@ -137,8 +139,8 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
 }
 
 /**
- * One sequence with the largest size at each place. What orders the streams counts only if all have
- * it.
+ * One sequence with the largest size at each place. Waits between streams count only if all
+ * sequences have them.
  */
 function merged(sequences: readonly OrderedSequence[]): OrderedSequence {
   const [first, ...others] = sequences;
@@ -284,8 +286,8 @@ class Planner {
   }
 
   /**
-   * Local search over orders: what ended up on top is placed earlier, and the order is kept if the
-   * total did not grow.
+   * Local search over orders: places the allocations that ended up on top earlier, and keeps the
+   * order if the total did not grow.
    */
   #improve(placer: Placer, first: Int32Array, start: Placement, isLate: () => boolean): Placement | undefined {
     const { sizes, count } = this.#intervals;
@@ -313,8 +315,8 @@ class Planner {
   }
 
   /**
-   * Exact search: first within the maximum, then at the lower bound, then halfway between what is
-   * known to be impossible and the best plan.
+   * Exact search: first within the maximum, then at the lower bound, then halfway between the
+   * largest total known to be impossible and the best plan.
    */
   #search(): void {
     const problem = sectionsOf(this.#intervals, this.#lifetimes.durations);
@@ -393,7 +395,7 @@ function fromFreeList({ count, sizes, starts, ends, operationCount }: Intervals)
   return placementOf(offsets, sizes);
 }
 
-/** Orders in which allocations are placed. Each is sorted when it is asked for. */
+/** Orders in which allocations are placed. Each is sorted on request. */
 function* placementOrders(intervals: Intervals): Generator<readonly [string, Int32Array]> {
   const { count, sizes, starts, ends } = intervals;
   const end = Float64Array.from(ends);

@@ -7,23 +7,25 @@ import { type PlanSource, sequenceOf } from './sequences.js';
 
 /** The memory of one graph; all in bytes. */
 export interface GraphPlan {
-  /** Where each of its allocations lies. */
+  /** The place of each of its allocations. */
   readonly plan: Plan;
   readonly allocationCount: number;
-  /** The most that is live at once, as requested. */
+  /** The most bytes that are live at once, as requested. */
   readonly peakLiveBytes: number;
   /** The same, each allocation rounded up to the alignment: no plan needs less. */
   readonly lowerBoundBytes: number;
-  /** What a private pool of PyTorch reserves for this graph alone. */
+  /** The bytes that a private pool of PyTorch reserves for this graph alone. */
   readonly poolBytes: number;
-  /** What its plan needs. */
+  /** The bytes that its plan needs. */
   readonly plannedBytes: number;
 }
 
-/** What several graphs hold, however their memory is arranged; all in bytes. */
+/** The memory of several graphs, in several arrangements; all in bytes. */
 export interface GraphsPlan {
   readonly graphs: readonly GraphPlan[];
-  /** The largest lower bound of a graph: graphs that never run at the same time need no less. */
+  /**
+   * The largest lower bound of a graph: graphs that never run at the same time need at least this.
+   */
   readonly lowerBoundBytes: number;
   /** A private pool for each graph, as PyTorch has it by default. */
   readonly poolsBytes: number;
@@ -39,18 +41,18 @@ export interface GraphsPlan {
  * Plans the memory of CUDA graphs that never run at the same time, and compares it with the private pools
  * that PyTorch would capture them from.
  *
- * The pools are a model of `CUDACachingAllocator` with default settings: segments of 2 MiB for
- * requests of up to 1 MiB, else of 20 MiB or more, which are neither joined nor given back; best fit; a block
- * belongs to the stream that it was allocated on. What a graph never frees is taken to be free when the
- * next one is captured. Where a program keeps it, or uses blocks on several streams, PyTorch needs more.
+ * The pools are a model of `CUDACachingAllocator` with default settings: segments of 2 MiB for requests of up
+ * to 1 MiB, otherwise of 20 MiB or more, which are neither joined nor returned; best fit; a block belongs to
+ * the stream that it was allocated on. Memory that a graph never frees counts as free when the next one is
+ * captured. If a program keeps it, or uses blocks on several streams, PyTorch needs more.
  *
  * RMM has no counterpart.
- * @param graphs what each graph allocates and frees, in the order of their captures: results of
- * `readGraphLogs`, for example. At least one
+ * @param graphs the allocations and frees of at least one graph, in the order of their captures,
+ * such as results of `readGraphLogs`
  * @param options as for `planAllocations`; the time limit is for each graph
  * @throws OutOfMemoryError if a graph has no plan within `maximumBytes`.
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, or if there is no graph.
- * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence contradicts itself.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence is inconsistent.
  * @example
  * ```ts
  * const { plannedBytes, sharedPoolBytes, poolsBytes } = planGraphs(await readGraphLogs('trace.csv.gz'));

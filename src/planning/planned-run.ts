@@ -6,16 +6,17 @@ import type { Plan } from '../plans/plan.js';
 import type { OrderedSequence } from '../plans/sequence.js';
 import { sequenceOfRun } from './sequences.js';
 
-/** Where the block of the plan begins: an address other than 0, aligned for every plan. */
+/** The start of the plan's block: an address other than 0, aligned for every plan. */
 const base = 2 ** 40;
 
 /**
- * A run as it would be if its allocations lay where a plan puts them, in one block: what `writeReport`
- * shows beside the run itself. It has the events of the layer nearest to the program, and its
+ * A run as it would be if its allocations were at the places of a plan, in one block. `writeReport`
+ * can show it next to the run itself. It has the events of the layer nearest to the program, and its
  * {@link RecordedRun.source} says how large the plan is.
- * @param plan a plan of this run, or of another with the same operations that are not larger
+ * @param plan a plan of this run, or of another one with the same operations and at least the same
+ * sizes
  * @throws ArgumentRangeError if the plan is of another program.
- * @throws InvalidLogError if the run allocates memory that is live, or frees what is not.
+ * @throws InvalidLogError if the run allocates memory that is live, or frees memory that is not.
  * @example
  * ```ts
  * const run = await readRecordedRun('run.cistern');
@@ -64,7 +65,7 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
   return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, skippedRecordCount: 0, csv: undefined };
 }
 
-/** Without a slash: reports shorten paths. */
+/** Without a slash, because reports shorten paths. */
 function titleOf({ totalBytes, lowerBoundBytes, gap }: Plan): string {
   return `plan of ${formatBytes(totalBytes)}, lower bound ${formatBytes(lowerBoundBytes)}, gap ${(gap * 100).toFixed(2)} %`;
 }

@@ -1,6 +1,6 @@
 import type { SectionProblem } from './sections.js';
 
-/** What allocations are compared by: greater values come first. */
+/** The keys by which allocations are compared: larger values come first. */
 type PreferenceKey =
   /** The bytes in the fullest of its sections. */
   | 'full'

@@ -1,5 +1,5 @@
 /**
- * How much memory PyTorch's allocator reserves for what graphs allocate while they are captured: a model
+ * How much memory PyTorch's allocator reserves for the allocations of graphs that are captured: a model
  * of one private pool, with the sizes of `CUDACachingAllocator.cpp` and its default settings.
  *
  *     request ──► rounded up to 512 B ──► smallest free block of its stream and kind that is large enough
@@ -7,8 +7,8 @@
  *                                              ▼
  *     segment   [ used | free | used |     free      ]     free neighbours are one block
  *
- * Small requests, up to 1 MiB, have segments of their own. A block is cut if what is left is of use.
- * Segments are never given back: graphs hold their addresses.
+ * Small requests, up to 1 MiB, have segments of their own. A block is cut if the rest is usable.
+ * Segments are never returned, because graphs hold their addresses.
  */
 import { alignUp, MiB } from '../basics/units.js';
 import type { OrderedSequence } from '../plans/sequence.js';

@@ -3,9 +3,9 @@ import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../basics/units.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
 /**
- * Where each allocation of a pass lies. `planAllocations` of `cistern/planning` makes plans, and a
- * {@link PlannedMemoryResource} serves from them. A plan is plain data: it can be written as JSON
- * with {@link formatPlan} and read with {@link parsePlan}.
+ * The place of each allocation of a pass. `planAllocations` of `cistern/planning` makes plans, and
+ * a {@link PlannedMemoryResource} serves from them. A plan is plain data: write it as JSON with
+ * {@link formatPlan}, and read it with {@link parsePlan}.
  */
 export interface Plan extends Omit<AllocationSequence, 'times'> {
   /** By allocation: the offset of its first byte, a multiple of `alignmentBytes`. */
@@ -19,13 +19,13 @@ export interface Plan extends Omit<AllocationSequence, 'times'> {
    * needs less.
    */
   readonly lowerBoundBytes: number;
-  /** Whether no plan with a smaller total exists. `false` if that is not known. */
+  /** Whether no plan with a smaller total exists; `false` if unknown. */
   readonly isOptimal: boolean;
-  /** How much more than the lower bound the plan needs: 0.01 for one percent. */
+  /** The excess over the lower bound: 0.01 for one percent. */
   readonly gap: number;
 }
 
-/** What a plan file begins with. */
+/** The beginning of a plan file. */
 const formatName = 'cistern plan';
 const formatVersion = 1;
 /**
@@ -65,7 +65,7 @@ export function parsePlan(text: string, name = 'the plan'): Plan {
 }
 
 /**
- * A copy of a plan that nobody else can change, after it was checked.
+ * A private copy of a plan, after checking it.
  * @internal
  * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) naming the allocation at fault.
  */
@@ -107,7 +107,7 @@ export function gapOf(totalBytes: number, lowerBoundBytes: number): number {
 
 /**
  * Checks that no two allocations share bytes while both are live, in the order of the operations.
- * Order between streams cannot be checked here: the resource makes streams wait wherever memory
+ * Order between streams cannot be checked here; the resource makes streams wait whenever memory
  * goes from one to another.
  */
 function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }: Plan, name: string): void {
@@ -135,7 +135,7 @@ function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }
     }
     const end = start + (sizes[number] as number);
     if (start < 0 || start % alignmentBytes !== 0 || end > totalBytes) {
-      throw invalidPlan(`${name}: allocation ${number} lies at ${start} to ${end} of ${totalBytes} bytes, or is not aligned`);
+      throw invalidPlan(`${name}: allocation ${number} is at ${start} to ${end}, which is outside the ${totalBytes} bytes or not aligned`);
     }
     const before = live[at - 1];
     const after = live[at];

@@ -1,13 +1,13 @@
 /**
- * Which earlier allocations of a plan had the bytes of each one last. A plan that is followed may give a
- * place away only in an order that comes after their frees.
+ * For each allocation of a plan, the earlier allocations that had its bytes last. A resource that
+ * follows the plan may reuse a place only in an order after their frees.
  *
  *     bytes   0    256   512        allocations a b c d
  *             [ a  ][ b  ]          predecessors of c: a, b
  *             [ c        ]          predecessors of d: c
  *             [ d  ]
  *
- * It is enough to know the last ones: each of them came after those before it.
+ * The last ones are enough, because each of them came after those before it.
  */
 import type { Plan } from './plan.js';
 
@@ -18,7 +18,7 @@ export interface PlanWithPredecessors {
   readonly predecessors: Int32Array;
 }
 
-/** Bytes from `start` on, up to the next range, and who had them last. */
+/** Bytes from `start` on, up to the next range, and the allocation that had them last. */
 interface Range {
   readonly start: number;
   readonly owner: number;

@@ -1,6 +1,6 @@
 import type { OrderedSequence, StreamWait } from './sequence.js';
 
-/** What an event of a pass covers. */
+/** The operations that an event of a pass covers. */
 export interface EventRecord {
   readonly recordedOn: StreamHistory;
   readonly recordedAt: number;
@@ -30,9 +30,9 @@ interface Wait extends EventRecord {
 }
 
 /**
- * Collects the operations of a pass. Allocations of zero bytes are left out. So are waits that say
- * nothing about the order between two streams that allocate or free: those of other streams among
- * each other, and those for steps that the stream follows already.
+ * Collects the operations of a pass. It leaves out allocations of zero bytes, and waits that add
+ * nothing to the order between two streams that allocate or free: those between other streams, and
+ * those for steps that the stream already follows.
  */
 export class SequenceBuilder {
   readonly #operations: number[] = [];

@@ -1,9 +1,9 @@
 import { CisternError, formatValue } from '../basics/errors.js';
 
 /**
- * What one pass of a program allocates and frees, in order. Allocations have numbers from 0, in the
- * order in which they are requested; streams have numbers from 0, in the order in which they first
- * allocate or free.
+ * The allocations and frees of one pass of a program, in order. Allocations have numbers from 0, in
+ * the order in which they are requested; streams have numbers from 0, in the order in which they
+ * first allocate or free.
  */
 export interface AllocationSequence {
   /** The number of an allocation that is requested, or `~number` of one that is freed. */
@@ -15,8 +15,8 @@ export interface AllocationSequence {
   /** By allocation: the stream that it is freed on, or -1 if it is never freed. */
   readonly freeStreams: ArrayLike<number>;
   /**
-   * By operation: when it takes place, an integer in any unit. What may share bytes does not depend on
-   * it, but the search for a plan prefers allocations that live long.
+   * By operation: its time, an integer in any unit. It does not affect which allocations may share
+   * bytes, but the search for a plan prefers allocations that live long.
    * @defaultValue the number of the operation
    */
   readonly times?: ArrayLike<number>;
@@ -39,7 +39,7 @@ export interface StreamWait {
   readonly recordedAfter?: number;
 }
 
-/** The operations of a pass, and what orders its streams. */
+/** The operations of a pass, and the waits between its streams. */
 export interface OrderedSequence extends AllocationSequence {
   /**
    * In order.
@@ -48,16 +48,20 @@ export interface OrderedSequence extends AllocationSequence {
   readonly waits?: readonly StreamWait[];
 }
 
-/** More would not fit into memory with what is computed from them. */
+/** More operations, with the data computed from them, would not fit into memory. */
 const mostOperations = 2 ** 27;
 /** Numbers of streams index arrays, and more streams than this do not exist. */
 const mostStreams = 2 ** 16;
 
-/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but integers. */
+/**
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has values other than
+ * integers.
+ */
 export function checkedColumn(values: ArrayLike<number> | undefined, field: string, name: string): Float64Array {
   const isColumn = typeof values === 'object' && values !== null && Number.isSafeInteger(values.length) && values.length >= 0;
   if (!isColumn || values.length > mostOperations) throw invalidPlan(`${name} has no valid ${field}`);
-  // Before there is memory for it: what is no array can claim any length.
+  // Checked before memory is allocated, because something that is not an array can claim any
+  // length.
   for (let i = 0; i < values.length; i++) {
     const value: unknown = values[i];
     if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${formatValue(value)} at ${i}`);
@@ -66,8 +70,8 @@ export function checkedColumn(values: ArrayLike<number> | undefined, field: stri
 }
 
 /**
- * A copy of a sequence that nobody else can change, after it was checked.
- * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but
+ * A private copy of a sequence, after checking it.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has values other than
  * integers, or if an allocation is freed before it is requested, or twice.
  */
 export function checkedSequence(sequence: AllocationSequence, name: string): AllocationSequence {
@@ -87,7 +91,7 @@ export function checkedSequence(sequence: AllocationSequence, name: string): All
 }
 
 /**
- * A copy of the waits of a sequence that nobody else can change, after it was checked.
+ * A private copy of the waits of a sequence, after checking them.
  * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a wait is out of order, or precedes its
  * record.
  */
@@ -143,7 +147,7 @@ function assertSequence({ operations, sizes, streams, freeStreams }: AllocationS
   if (frees > count) throw invalidPlan(`${name} has more frees than allocations`);
 }
 
-/** The error for a plan or a sequence that contradicts itself. */
+/** The error for a plan or a sequence that is inconsistent. */
 export function invalidPlan(message: string, options?: ErrorOptions): CisternError {
   return new CisternError('ERR_CISTERN_INVALID_PLAN', message, options);
 }

@@ -16,8 +16,8 @@ export interface EventChunk {
 }
 
 /**
- * What orders the streams of a log, in columns: one entry for each CUDA event that was recorded, and
- * one for each wait.
+ * The order between the streams of a log, in columns: one entry for each CUDA event that was
+ * recorded, and one for each wait.
  */
 export interface StreamOrders {
   /** How many allocations and frees come before. */
@@ -42,7 +42,7 @@ export interface LogEvent {
   readonly line: number;
 }
 
-/** What an {@link AllocationLog} is made of: its fields, and the rows that it skips. */
+/** The data of an {@link AllocationLog}: its fields, and the rows that it skips. */
 export interface AllocationLogContents extends Omit<AllocationLog, 'event' | 'lineOf'> {
   /** For each skipped row, the number of events before it; ascending. */
   readonly skippedRows: readonly number[];
@@ -55,8 +55,8 @@ export const chunkCapacity = 65_536;
 export const headerLines = 1;
 
 /**
- * What a program allocated and freed, in order. `readAllocationLog` makes it from an RMM log or a
- * layer of a recording.
+ * The allocations and frees of a program, in order. `readAllocationLog` makes it from an RMM log or
+ * a layer of a recording.
  */
 export class AllocationLog {
   /** The path or name of the log. */
@@ -85,7 +85,7 @@ export class AllocationLog {
   /** Number of allocations that the log never frees. */
   readonly unfreedCount: number;
   /**
-   * Set if a recording ends early, as it does if the process was killed; the events are those
+   * Set if a recording ends early, for example because the process was killed; the events are those
    * before that point.
    */
   readonly truncation: RecordingDamage | undefined;

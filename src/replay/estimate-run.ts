@@ -6,7 +6,7 @@
  *     batch 16   a 1 MiB   b 8 MiB   free b   …
  *     batch 32   a 1 MiB   b 16 MiB  free b   …   estimated
  *
- * Each allocation is fitted for itself: by a line, or by a parabola if at least three logs show that a
+ * Each allocation is fitted separately: by a line, or by a parabola if at least three logs show that a
  * line misses it, as with attention over longer sequences.
  */
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
@@ -33,7 +33,7 @@ export interface EstimateSource extends Omit<EstimateSample, 'run'> {
 
 /** How well the largest log could have been estimated; see {@link RunEstimator.check}. */
 export interface EstimateCheck extends EstimateSource {
-  /** What the other logs say that the peak would be. */
+  /** The peak that the other logs predict. */
   readonly estimatedBytes: number;
 }
 
@@ -50,7 +50,7 @@ const knownOptions = optionNames<RunEstimatorOptions>({ layer: true });
 
 /** A line misses a size if it is off by more than this share of it, and by more than these bytes. */
 const tolerance = { share: 0.01, bytes: 4096 };
-/** Where {@link RunEstimator.largestValue} stops looking. */
+/** The value at which {@link RunEstimator.largestValue} stops searching. */
 const largestTried = 2 ** 40;
 const firstAddress = 0x100000000000;
 
@@ -63,7 +63,7 @@ interface Sample extends EstimateSample, LayerAllocations {
 
 /**
  * Estimates what a program would allocate at another batch size, sequence length or number of rows, from
- * two or more logs of it. The logs must have the same allocations and frees on the same streams, in the
+ * two or more of its logs. The logs must have the same allocations and frees on the same streams, in the
  * same order; only their sizes differ.
  *
  * RMM has no counterpart.
@@ -113,8 +113,8 @@ export class RunEstimator {
   }
 
   /**
-   * Estimates the largest log from all others, and compares: if that is far off, so is every estimate.
-   * `undefined` for two logs, from which nothing can be left out.
+   * Estimates the largest log from all others, and compares. If this estimate is far off, do not trust
+   * the others. `undefined` for two logs, because none can be left out.
    */
   check(): EstimateCheck | undefined {
     const others = this.#samples.slice(0, -1);
@@ -135,7 +135,8 @@ export class RunEstimator {
 
   /**
    * The largest whole value at which at most `bytes` would be live at once: `undefined` if there is none,
-   * infinite if the peak does not grow. A pool needs more than what is live; `fitLog` says how much.
+   * infinite if the peak does not grow. A pool needs more than the live bytes; `fitLog` finds out how
+   * much.
    * @throws ArgumentTypeError, ArgumentRangeError if `bytes` is not a positive integer.
    */
   largestValue(bytes: number): number | undefined {
@@ -199,7 +200,7 @@ export class RunEstimator {
     const parabola = weightsAt(value, values, 2);
     return this.#base.sizes.map((size, allocation) => {
       const estimated = this.#weighted(allocation, this.#isCurved[allocation] === 1 ? parabola : line);
-      // What has bytes at all keeps one, however small the value.
+      // An allocation with bytes keeps at least one, however small the value.
       return size === 0 ? 0 : Math.max(1, Math.round(estimated));
     });
   }
@@ -261,7 +262,7 @@ function matched(run: RecordedRun, value: number, name: string | undefined): Sam
   return { run, value, layer, ...allocations, sizes: Float64Array.from(allocations.events, (event) => run.seconds[event] as number) };
 }
 
-/** Where two logs first do something else; `undefined` if nowhere. */
+/** Where two logs first differ; `undefined` if nowhere. */
 function differenceOf(a: Sample, b: Sample): string | undefined {
   const [streamOfA, streamOfB] = [streamsOf(a), streamsOf(b)];
   const count = Math.min(a.operations.length, b.operations.length);

@@ -34,7 +34,7 @@ export interface ExplainFailureOptions {
 
 const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onReplay: true, streams: true });
 
-/** What was live when memory ran out. */
+/** The live allocations when memory ran out. */
 export interface LiveMemory {
   readonly bytes: number;
   readonly count: number;
@@ -76,10 +76,10 @@ export interface KeptMemoryState {
  * | value | meaning |
  * |---|---|
  * | `'maximum'` | the live bytes and the request together exceed the limit: no allocator could serve it |
- * | `'rounding'` | they exceed the limit only because they are rounded up |
+ * | `'rounding'` | they exceed the limit only after they are rounded up |
  * | `'fragmentation'` | enough was free, but no free block was large enough |
  * | `'held-back'` | memory was held back for other streams just before |
- * | `'reserved'` | too little was free, and the resource below had no more, or the rest of the limit was too small for a block |
+ * | `'reserved'` | too little was free, and the resource below had no more, or the limit left too little for a block |
  */
 export type FailureReason = 'maximum' | 'rounding' | 'fragmentation' | 'held-back' | 'reserved';
 
@@ -97,7 +97,7 @@ export interface FailureAlternative {
   readonly failure: ReplayFailure | null;
 }
 
-/** Why a replay ran out of memory, and what would have prevented it. Can be written as JSON. */
+/** Why a replay ran out of memory, and what would have prevented that. You can write it as JSON. */
 export interface FailureExplanation {
   /** The given specification in canonical form. */
   readonly resource: string;
@@ -137,7 +137,7 @@ interface Moment {
  * @throws OutOfMemoryError if the stack itself cannot be constructed because there is no memory for
  * an initial size.
  * @throws InvalidLogError if the log has no events.
- * @throws ReplayError, naming the line, for any error other than exhausted memory.
+ * @throws ReplayError, naming the line, for any error other than a lack of memory.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -246,7 +246,8 @@ class Explanation {
       // An arena always has a maximum.
       const bytes = maximum ?? (kind === 'arena' ? limitBytes : undefined);
       if (bytes === undefined) continue;
-      // First what serves the request; if that does not complete the log, what completes it.
+      // First the maximum that serves the request; if that does not complete the log, the one that
+      // does.
       let least = alignUp(Math.max(bytes + maximumGranularityBytes, neededBytes), maximumGranularityBytes);
       for (const eventCount of [moment.stop.event + 1, this.#log.eventCount]) {
         const enough = smallestMaximum((more) => this.#serves(replaced(more), eventCount), least, mostBytes(Device.get()));

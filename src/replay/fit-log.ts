@@ -34,8 +34,8 @@ export interface FitOptions {
    */
   readonly repeat?: number;
   /**
-   * How long to search, in milliseconds. After that, the smallest maximum that was found is the
-   * result. The replay that runs then and the measured ones are finished.
+   * How long to search, in milliseconds. After that, the result is the smallest maximum that was
+   * found. A replay that is running, and the measured ones, are still finished.
    * @defaultValue no limit
    */
   readonly timeLimitMilliseconds?: number;
@@ -58,7 +58,7 @@ export interface FittedMaximum {
   readonly overheadRatio: number | null;
 }
 
-/** The least memory that a stack needs for a log, and what it costs. Can be written as JSON. */
+/** The least memory that a stack needs for a log, and what it costs. You can write it as JSON. */
 export interface FitResult {
   /** The given specification in canonical form. */
   readonly resource: string;
@@ -79,7 +79,10 @@ export interface FitResult {
   readonly peakLiveBytes: number;
   /** The smallest maximum that completes the log, a multiple of 256, or null if none does. */
   readonly smallestMaximumBytes: number | null;
-  /** Whether the search was complete. If not, the time was up, and a smaller maximum may do. */
+  /**
+   * Whether the search was complete. If not, the time was over, and a smaller maximum may be
+   * enough.
+   */
   readonly isComplete: boolean;
   /**
    * The excess over `peakLiveBytes`: 0.05 is 5 % more. Null if there is no such maximum, or nothing
@@ -87,16 +90,16 @@ export interface FitResult {
    */
   readonly overheadRatio: number | null;
   /**
-   * What each way of taking memory needs. Null if no maximum is enough, or if the stack does not
-   * offer the choice, for example without a pool.
+   * The maximum that each way of taking memory needs. Null if no maximum is enough, or if the stack
+   * has no choice, for example without a pool.
    */
   readonly maxima: { readonly asNeeded: FittedMaximum | null; readonly atOnce: FittedMaximum | null };
   readonly nanosecondsPerOperation: {
     /** With the smallest maximum, or null if there is none. */
     readonly smallest: ReplayTime | null;
     /**
-     * Without a maximum, or null if the log does not complete then, as on a device with too little
-     * memory.
+     * Without a maximum; null if the log does not complete then, for example on a device with too
+     * little memory.
      */
     readonly unlimited: ReplayTime | null;
   };
@@ -118,22 +121,22 @@ interface Candidate {
  * Finds the smallest maximum with which a stack of resources completes a log, and measures the time
  * it costs.
  *
- * The maximum applies to what the innermost resource of the stack that can have one (`pool`,
- * `arena`, `fixed-size`, `monotonic`) may hold from its upstream. If there is none, `limiting` is
- * put around the leaf, and in a stack with branches around the whole; a limit counts allocated
- * bytes, each allocation rounded up to 256 bytes. A pool whose specification has no `initialBytes`
- * is tried in two ways: it grows block by block, or it takes all of its maximum at once, which
- * leaves fewer boundaries that an allocation cannot cross. The way that needs less is the result.
+ * The maximum applies to the memory that the innermost resource that can have one (`pool`, `arena`,
+ * `fixed-size`, `monotonic`) may hold from its upstream. If there is none, `limiting` is put around
+ * the leaf, or around the whole stack if it has branches; a limit counts allocated bytes, each
+ * allocation rounded up to 256 bytes. A pool whose specification has no `initialBytes` is tried in
+ * two ways: it grows block by block, or it takes all of its maximum at once, which leaves fewer
+ * boundaries that an allocation cannot cross. The way that needs less is the result.
  *
  * Guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion
- * is not monotonic, because a pool with a larger maximum grows in other steps and may be more
+ * is not monotonic, because a pool with a larger maximum grows in different steps, and may be more
  * fragmented. So a much smaller maximum may be enough, too, and a larger one may not. The call
  * blocks until the search is done or the time is up.
  * @param specification text or object, without a maximum of its own
  * @throws SpecificationError if the specification is invalid; ArgumentRangeError if it has a
  * maximum.
  * @throws InvalidLogError if the log has no events.
- * @throws ReplayError, naming the line, for any error other than exhausted memory.
+ * @throws ReplayError, naming the line, for any error other than a lack of memory.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -153,7 +156,7 @@ export function fitLog(log: AllocationLog, specification: string | Specification
   const candidates = [...withMaxima(unlimited)].map(
     ([taking, limited]): Candidate => ({ taking, limited, least: peak, smallest: undefined }),
   );
-  // Report an invalid specification before any search starts.
+  // Reports an invalid specification before any search starts.
   const most = mostBytes(deviceOf(unlimited));
 
   let replays = 0;

@@ -28,9 +28,8 @@ const maximumEvents = 2 ** 31;
 export const workloadNames = Object.freeze(Object.keys(workloads)) as readonly WorkloadName[];
 
 /**
- * Generates a log of what a certain kind of program might allocate and free, in RMM's log format,
- * piece by piece. `readAllocationLog` reads the pieces as they come. Everything is freed at the
- * end.
+ * Generates a log of a typical kind of program, in RMM's log format, piece by piece.
+ * `readAllocationLog` reads the pieces as they come. Everything is freed at the end.
  *
  * | workload | what it does |
  * |---|---|

@@ -27,7 +27,7 @@ export interface ReplayOptions {
   readonly streams?: ReplayStreams;
   /**
    * How many times to measure the replay, each time on a fresh stack; at least 1. One more replay
-   * comes first, which is observed rather than measured.
+   * comes first, which is observed instead of measured.
    * @defaultValue {@link defaultRepeat}
    */
   readonly repeat?: number;
@@ -38,21 +38,20 @@ export interface ReplayOptions {
 const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, streams: true });
 
 /**
- * Replays a log through a stack of resources, and reports what that took: time, memory, driver
- * calls, failures.
+ * Replays a log through a stack of resources, and reports time, memory, driver calls and failures.
  *
- * A free on a stream other than the allocation's comes after the wait that a correct program would
- * have made: the replay records its own event on the allocating stream, and the freeing stream
- * waits for it. An allocation that runs out of memory is counted, its free is skipped, and the
- * replay goes on. The call blocks until the replay is done.
+ * Before a free on a stream other than the allocation's, the replay makes the wait that a correct
+ * program would have made: it records its own event on the allocating stream, and the freeing
+ * stream waits for it. An allocation that runs out of memory is counted, its free is skipped, and
+ * the replay goes on. The call blocks until the replay is done.
  *
  * The streams are non-blocking streams made for the replay, on the stack's device. The log's legacy
  * default stream (`0x0`) becomes one of them, so it waits for no other stream. The per-thread
  * default stream (`0x2`) becomes one stream per thread.
  * @param createStack makes a stack, which the replay disposes; called once per replay
  * @throws InvalidLogError if the log has no events.
- * @throws ReplayError, naming the line, for any error other than exhausted memory.
- * @throws whatever `createStack` throws.
+ * @throws ReplayError, naming the line, for any error other than a lack of memory.
+ * @throws any error that `createStack` throws.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -387,7 +386,7 @@ function countedLeaves(stack: ResourceStack): ReservingMemoryResource[] | undefi
   return counted;
 }
 
-/** Disposes everything but the leaves. Returns the bytes that the leaves still hold. */
+/** Disposes everything except the leaves. Returns the bytes that the leaves still hold. */
 function leakedBytes(stack: ResourceStack): number | null {
   const { device } = stack.resource;
   device.synchronizeSync();

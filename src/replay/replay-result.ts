@@ -1,6 +1,6 @@
 import type { DeallocationEvents } from '../memory-resource.js';
 
-/** Which streams a replay uses. */
+/** The streams that a replay uses. */
 export type ReplayStreams =
   /** Those of the log; a created stream replaces the legacy default stream. */
   | 'log'
@@ -37,7 +37,7 @@ export interface ReplayFailure {
   readonly message: string;
 }
 
-/** The result of replaying a log through a stack of resources. Can be written as JSON. */
+/** The result of replaying a log through a stack of resources. You can write it as JSON. */
 export interface ReplayResult {
   /** The name of the stack: its specification, if it was made from one. */
   readonly resource: string;
@@ -54,17 +54,17 @@ export interface ReplayResult {
   /** The most bytes live at once, as requested. */
   readonly peakLiveBytes: number;
   /**
-   * The most bytes that the leaf held of the device, summed over several leaves; null if a leaf
+   * The most bytes of the device that the leaf held, or the sum over several leaves; null if a leaf
    * does not report it.
    */
   readonly peakReservedBytes: number | null;
-  /** From the lowest address handed out to the end of the highest allocation. */
+  /** The distance from the lowest address to the end of the highest allocation. */
   readonly highWaterBytes: number;
   /** Allocations that ran out of memory. Their frees were skipped. */
   readonly failures: number;
   readonly firstFailure: ReplayFailure | null;
   /**
-   * Bytes that the leaves still held after everything was freed and every layer above them
+   * Bytes that the leaves still held after everything was freed and every layer above them was
    * disposed; null if a leaf does not report it.
    */
   readonly leakedBytes: number | null;

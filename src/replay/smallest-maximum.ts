@@ -2,7 +2,7 @@ import { totalmem } from 'node:os';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
 
-/** Maxima are multiples of this: every resource rounds allocations up to it. */
+/** Maxima are multiples of this, because every resource rounds allocations up to it. */
 export const maximumGranularityBytes = ALLOCATION_ALIGNMENT;
 
 /** The progress of a search. */
@@ -19,10 +19,10 @@ export function mostBytes(device: Device): number {
 }
 
 /**
- * Finds a maximum that is enough, while one granule less is not: both were tried. Sufficiency need
- * not be monotonic, because a resource grows in other steps under another maximum; so a smaller one
- * may be enough, too. To stay near the least, the search goes up from `least` in steps of a 64th of
- * it (beyond twice `least`, in steps that double) to the first maximum that is enough, and then
+ * Finds a maximum that is enough, while one granule less is not: both were tried. This need not be
+ * monotonic, because a resource grows in different steps under another maximum, so a smaller one
+ * may be enough, too. To stay near the smallest, the search goes up from `least` in steps of a 64th
+ * of it (beyond twice `least`, in steps that double) to the first maximum that is enough, and then
  * bisects the last step.
  * @param least where to start: a lower bound as a rule, and a multiple of the granularity
  * @param isTimeUp asked before each further attempt; if true, the search ends with the smallest maximum

@@ -57,9 +57,9 @@ export type MemoryTaking = 'as-needed' | 'at-once';
 
 /**
  * A specification with a maximum for all the memory that it takes: the maximum of the innermost
- * resource that can have one, else a limit around the leaf; a limit around the whole if there are
- * branches. An arena takes all of it at once. A pool can do so too, unless the specification sets
- * its initial size, so a pool comes in both ways.
+ * resource that can have one, otherwise a limit around the leaf, or around the whole stack if there
+ * are branches. An arena takes all of it at the start. A pool can do so, too, unless the
+ * specification sets its initial size, so there are both variants for a pool.
  * @throws ArgumentRangeError if the specification already has a maximum.
  */
 export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaking, (bytes: number) => Specification> {

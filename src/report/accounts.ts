@@ -1,4 +1,4 @@
-/** What a log says about accounts: each counts what is charged to it and to the accounts within it. */
+/** The accounts in a log. Each counts the bytes charged to it and to the accounts within it. */
 import type { ReportRun } from '../formats/report/report-run.js';
 
 /** The allocations of an account and of those within it, added up. */
@@ -9,7 +9,7 @@ export interface AccountSum {
   readonly failureCount: number;
   /** The most bytes at once. */
   readonly peakBytes: number;
-  /** When most was held by all allocations together. */
+  /** When all allocations together held the most. */
   readonly bytesAtPeak: number;
   /** At the end. */
   readonly bytes: number;
@@ -36,8 +36,8 @@ class Paths {
 }
 
 /**
- * Adds up the allocations in `mask` by account, for the changes from `from` up to `to`, and orders the accounts by path.
- * What no account was charged for is left out.
+ * Adds up the allocations in `mask` by account, for the changes from `from` up to `to`, and orders
+ * the accounts by path. Allocations that are charged to no account are left out.
  */
 export function sumAccounts(run: ReportRun, mask: Uint8Array, layer: number, from: number, to: number): AccountSum[] {
   const { changes, spans, failures, accounts, times } = run;

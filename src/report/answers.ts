@@ -1,12 +1,12 @@
 /**
- * What a person opens a report for: what was never freed, what the peak was made of, and why more
- * was reserved than used.
+ * The main answers of a report: which memory was never freed, which was live at the peak, and why
+ * more was reserved than used.
  */
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { neverEnds, type ReportRun } from '../formats/report/report-run.js';
 import { type Grouping, groupKeys } from './held-bytes.js';
 
-/** Allocations that have something in common, added up. */
+/** A group of allocations, added up. */
 export interface GroupSum {
   readonly name: string;
   readonly bytes: number;

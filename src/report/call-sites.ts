@@ -1,6 +1,6 @@
 /**
- * Code that a program did not write itself: Node's, and that of dependencies. Its frames are passed
- * over if there are others.
+ * Code that is not the program's own: Node's, and that of dependencies. Its frames are skipped if
+ * there are others.
  */
 const foreign = /\(node:|node_modules\/|(?:site|dist)-packages\//;
 

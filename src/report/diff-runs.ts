@@ -6,7 +6,7 @@ import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js'
 import { callSites } from './call-sites.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 
-/** What {@link diffRuns} can group allocations by. */
+/** The properties by which {@link diffRuns} can group allocations. */
 export type DiffGroup = 'function' | 'line' | 'label' | 'account' | 'phase' | 'size';
 
 /** The groups, in the order in which help texts list them. */
@@ -15,10 +15,12 @@ export const diffGroups: readonly DiffGroup[] = Object.freeze(['function', 'line
 /** Options of {@link diffRuns}. */
 export interface DiffRunsOptions {
   /**
-   * What allocations are grouped by. `function` and `line` are the innermost call in the program's own
-   * code; `function` leaves out line numbers, which any edit of a file shifts. `account` is the one in
-   * whose scope an allocation was made. `size` is a range from one power of two to the next.
-   * @defaultValue `'function'` if both runs have stacks, else `'label'` if both have labels, else `'size'`
+   * The property to group allocations by. `function` and `line` are the innermost call in the
+   * program's own code; `function` omits line numbers, because every edit of a file shifts them.
+   * `account` is the one in whose scope an allocation was made. `size` is a range from one power of
+   * two to the next.
+   * @defaultValue `'function'` if both runs have stacks, otherwise `'label'` if both have labels,
+   * otherwise `'size'`
    */
   readonly by?: DiffGroup;
   /**
@@ -30,7 +32,7 @@ export interface DiffRunsOptions {
 
 const knownOptions = optionNames<DiffRunsOptions>({ by: true, layer: true });
 
-/** What some allocations of a run amount to. */
+/** The figures of some allocations of a run. */
 export interface DiffFigures {
   /** Bytes and number of those that are live when the whole run has the most bytes live. */
   readonly peakBytes: number;
@@ -51,7 +53,7 @@ export interface DiffRow {
   readonly after: DiffFigures;
 }
 
-/** How two runs differ. Can be written as JSON. */
+/** How two runs differ. You can write it as JSON. */
 export interface RunDiff {
   readonly by: DiffGroup;
   /** All allocations together; `name` is empty. */
@@ -61,8 +63,8 @@ export interface RunDiff {
 }
 
 /**
- * Compares what two runs of a program allocated, group by group: which call sites, labels, accounts,
- * phases or sizes grew. What a run frees without having allocated it is left out.
+ * Compares the allocations of two runs of a program, group by group, to find the call sites, labels,
+ * accounts, phases or sizes that grew. Frees of memory that a run did not allocate are left out.
  * @throws ArgumentTypeError or ArgumentRangeError if an option is not valid.
  * @throws InvalidLogError if a run has no layer of the given name.
  * @example
@@ -89,8 +91,8 @@ export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffR
 }
 
 /**
- * The folder of each run's program, which names of files leave out. If one lies in the other, it is the same
- * program, of which one run has shown less.
+ * The folder of each run's program, which is omitted from file names. If one folder is inside the other,
+ * they belong to the same program, of which one run shows less.
  */
 function foldersOf(...runs: readonly [RecordedRun, RecordedRun]): readonly [string, string] {
   const [before, after] = runs.map(({ stacks }) => programFolder(stacks)) as [string, string];
@@ -159,7 +161,7 @@ function peakOf(run: RecordedRun, { events, operations }: LayerAllocations): num
   return peak;
 }
 
-/** What the group of an allocation is called. */
+/** The name of the group of an allocation. */
 function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAllocations, folder: string): (allocation: number) => string {
   const eventOf = (allocation: number) => events[allocation] as number;
   switch (by) {

@@ -1,6 +1,6 @@
 /**
- * Who moved pages of managed memory. The page, a span of a place, belongs to the allocation of the
- * program that it holds:
+ * Finds out which allocations moved as pages of managed memory. A page, which is a span of a place,
+ * belongs to the allocation of the program that it holds:
  *
  *     allocations   [ weights          ][ gradients  ]
  *     pages           [0][1][2][3][4][5][6][7]               page 6 came by a fault: of `gradients`

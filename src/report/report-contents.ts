@@ -1,6 +1,9 @@
 import type { LayerSummary } from './summary.js';
 
-/** What a stack of resources needs to complete a run; see {@link WriteReportOptions.fits}. */
+/**
+ * The memory that a stack of resources needs to complete a run; see {@link
+ * WriteReportOptions.fits}.
+ */
 export interface ReportFit {
   /** The stack's specification. */
   readonly resource: string;
@@ -10,11 +13,13 @@ export interface ReportFit {
   readonly smallestMaximumBytes: number | null;
   /** The excess over the peak of live bytes: 0.05 is 5 % more. */
   readonly overheadRatio: number | null;
-  /** Whether no smaller maximum than `smallestMaximumBytes` needs to be looked for. */
+  /** Whether the search for a smaller maximum than `smallestMaximumBytes` was complete. */
   readonly isComplete: boolean;
 }
 
-/** What the graphs of a run hold; see {@link WriteReportOptions.graphs}. All in bytes, but for counts. */
+/**
+ * The memory of the graphs of a run; see {@link WriteReportOptions.graphs}. All in bytes, except counts.
+ */
 export interface ReportGraphs {
   readonly graphs: readonly {
     readonly name: string;
@@ -49,7 +54,7 @@ export interface RunOverview {
   readonly layer: number;
   readonly layers: readonly (LayerSummary & { readonly name: string })[];
   readonly fits: readonly ReportFit[];
-  /** `null` if the log tells of no graphs. */
+  /** `null` if the log has no graphs. */
   readonly graphs: ReportGraphs | null;
 }
 

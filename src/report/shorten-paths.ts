@@ -4,8 +4,9 @@ const place = /\((?:file:\/\/)?(\/[^()\n]*):\d+:\d+\)/g;
 const dependencies = '/node_modules/';
 
 /**
- * Stacks without the folder that contains all of the program's files: it would fill most of a line,
- * and depends on the machine, not the program. The paths of dependencies begin with `node_modules`.
+ * Stacks without the folder that contains all of the program's files, which would fill most of a
+ * line, and depends on the machine instead of the program. The paths of dependencies begin with
+ * `node_modules`.
  */
 export function shortenPaths(stacks: readonly string[], folder = programFolder(stacks)): string[] {
   const shorten = (path: string) => path.slice(path.includes(dependencies) ? path.lastIndexOf(dependencies) + 1 : folder.length);

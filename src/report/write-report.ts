@@ -21,37 +21,37 @@ export interface WriteReportOptions {
    */
   readonly title?: string;
   /**
-   * The index of the run that the page shows beside the first when it is opened.
+   * The index of the run that the page shows next to the first when it is opened.
    * @defaultValue none
    */
   readonly comparedRun?: number;
   /**
-   * For each run, what stacks of resources need to complete it: results of `fitLog`. The page shows
-   * them beside what was reserved.
+   * For each run, the memory that stacks of resources need to complete it: results of `fitLog`. The
+   * page shows them next to the reserved memory.
    * @defaultValue none
    */
   readonly fits?: readonly (readonly ReportFit[])[];
   /**
-   * For each run, what its CUDA graphs hold: results of `planGraphs`, with the names of the graphs. The page
-   * shows them in a table.
+   * For each run, the memory of its CUDA graphs: results of `planGraphs`, with the names of the graphs. The
+   * page shows them in a table.
    * @defaultValue none
    */
   readonly graphs?: readonly (ReportGraphs | undefined)[];
-  /** Called with the share of the work that is done, from 0 to 1, and the current log. */
+  /** Called with the finished share of the work, from 0 to 1, and the current log. */
   readonly onProgress?: (done: number, source: string) => void;
 }
 
 const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, graphs: true, onProgress: true, title: true });
 
 /**
- * Writes a report: one self-contained HTML file, which needs no network, that shows where the
- * memory of one or several runs went. It has curves of live and reserved bytes, a map of the
- * addresses over time, fragmentation, tables of allocations and layers, and a flame chart of call
- * sites. Texts from the logs, such as labels, are always shown as plain text.
+ * Writes a report: one self-contained HTML file, which needs no network and shows where the memory
+ * of one or several runs went. It has curves of live and reserved bytes, a map of the addresses
+ * over time, fragmentation, tables of allocations and layers, and a flame chart of call sites.
+ * Texts from the logs, such as labels, are always shown as plain text.
  *
  * A file is written completely or not at all.
- * @param runs results of {@link readReportRun} or `readRecordedRun`, at least one; the former
- * take less memory
+ * @param runs at least one result of {@link readReportRun}, which takes less memory, or of
+ * `readRecordedRun`
  * @param target a path, a `file:` URL, or a sink that takes the text in pieces
  * @throws ArgumentTypeError, ArgumentRangeError
  * @throws a system error of Node (`ENOENT`, `EACCES`, `ENOSPC`, …) if the file cannot be written.
@@ -98,7 +98,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
   for (const [index, run] of runs.entries()) {
     const report = async (share: number) => {
       options.onProgress?.((index + share) / runs.length, run.source);
-      // Yield between pieces of work, so that signals are handled.
+      // Yields between pieces of work, so that signals are handled.
       await setImmediate();
     };
     await report(0);

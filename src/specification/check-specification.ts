@@ -12,7 +12,7 @@ const keys: readonly string[] = ['kind', 'upstream', 'options'];
 
 /**
  * Checks an object, such as one read from JSON, against the known kinds.
- * @returns the same without undefined members, with every size in bytes
+ * @returns the same object without undefined members, with every size in bytes
  * @throws SpecificationError with the path of the first error.
  */
 export function checkSpecification(value: unknown): Specification {

@@ -7,19 +7,18 @@ import type { Specification, SpecificationValue } from './specification.js';
 import { checkComplete, checkDepth, checkValue, describeOptions, findKind, findOption } from './specification-rules.js';
 
 /**
- * Reads the description of a stack of resources, and checks it against the known kinds. The
- * description is an object, such as one read from JSON, or text, which nests like the constructor
- * calls:
+ * Reads the specification of a resource stack, and checks it against the known kinds. It is an
+ * object, such as one read from JSON, or text, which nests like the constructor calls:
  *
  *     resource := kind [ "(" argument { "," argument } ")" ]
  *     argument := resource | option "=" ( value | "[" value { "," value } "]" )
  *
  * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`), is in
- * bytes, or is a share of the device's total memory (`50%`). Text that contains a space, a comma, a
- * parenthesis or a quote is put into double or single quotes, in which a backslash quotes the next
- * character.
- * @returns the description with every size in bytes, or as a share
- * @throws SpecificationError pointing at the first error, with what was expected there.
+ * bytes, or is a share of the device's total memory (`50%`). Put text that contains a space, a
+ * comma, a parenthesis or a quote into double or single quotes, in which a backslash quotes the
+ * next character.
+ * @returns the specification with every size in bytes, or as a share
+ * @throws SpecificationError pointing at the first error, with the words that are valid there.
  * @example
  * ```ts
  * parseSpecification('limiting(pool(cuda-async, initialBytes=1GiB, deallocationEvents=deferred), limitBytes=8GiB)');
@@ -137,7 +136,7 @@ class Parser {
       places.push(this.#place(start, this.#at));
       this.#skipBlanks();
     } while (this.#text[this.#at] === ',');
-    if (this.#text[this.#at] !== ']') this.#fail('this list does not end', open, open + 1, [']']);
+    if (this.#text[this.#at] !== ']') this.#fail('this list is not closed', open, open + 1, [']']);
     this.#at++;
     return items;
   }
@@ -157,7 +156,7 @@ class Parser {
       let character = this.#text[this.#at++];
       if (character === quote) return value;
       if (character === '\\') character = this.#text[this.#at++];
-      if (character === undefined) this.#fail('this quotation does not end', start, start + 1, [quote]);
+      if (character === undefined) this.#fail('this quotation is not closed', start, start + 1, [quote]);
       value += character;
     }
   }

@@ -27,12 +27,12 @@ const createOptions = optionNames<CreateResourceOptions>({ device: true });
 /** Options of {@link ResourceStack.of}. */
 export interface ResourceStackOptions {
   /**
-   * The name shown to people; the specification, if the stack was created from one.
+   * The human-readable name; the specification, if the stack was created from one.
    * @defaultValue the name of the resource's class
    */
   readonly name?: string;
   /**
-   * Everything to dispose, in this order: each resource before those it is built on.
+   * The resources to dispose, in this order: each before those it is built on.
    * @defaultValue all layers
    */
   readonly owned?: readonly MemoryResource[];
@@ -52,12 +52,12 @@ export interface ResourceStackOptions {
 const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: true, foreignReservedBytes: true, name: true, owned: true });
 
 /**
- * Resources that were created together and are disposed together. A single resource does not own
- * its upstream; a stack owns all of its layers, on every branch.
+ * Resources that are created and disposed together. A single resource does not own its upstream,
+ * but a stack owns all of its layers, on every branch.
  *
  * Each layer is disposed before those that it is built on. Resources that an adaptor creates for
- * itself, such as bins, are layers too, but end with that adaptor: it is disposed first and
- * disposes them, and when the stack then disposes them again, nothing happens.
+ * itself, such as bins, are layers, too: the adaptor is disposed first and disposes them, and
+ * disposing them again does nothing.
  * @example
  * ```ts
  * using stack = createResourceStack('limiting(pool(cuda), limitBytes=8GiB)');
@@ -95,7 +95,8 @@ export class ResourceStack implements Disposable {
   }
 
   /**
-   * Makes a stack of an existing resource and everything below it. The stack owns them from now on.
+   * Makes a stack from an existing resource and everything below it, which the stack owns from now
+   * on.
    * @throws ArgumentTypeError if `resource` is not a memory resource.
    */
   static of(resource: MemoryResource, options: ResourceStackOptions = {}): ResourceStack {
@@ -115,8 +116,8 @@ export class ResourceStack implements Disposable {
   }
 
   /**
-   * Disposes every layer except the leaves, outermost first, so that the leaves can be asked what
-   * is left.
+   * Disposes every layer except the leaves, outermost first, so that you can read from the leaves
+   * what is left.
    */
   disposeAdaptors(): void {
     disposeLayers(this.#owned.filter((resource) => !isLeaf(resource)));
@@ -124,9 +125,9 @@ export class ResourceStack implements Disposable {
 
   /**
    * Disposes the layers from the outermost to the leaves. A second call does nothing, unless a
-   * layer failed twice the first time: then that layer and those that it is built on are tried
+   * layer failed twice in the first call: then it tries that layer, and those that it is built on,
    * again.
-   * @throws the first error of a layer, after everything that can be disposed was.
+   * @throws the first error of a layer, after disposing everything that can be disposed.
    */
   [Symbol.dispose](): void {
     disposeLayers(this.#owned);
@@ -139,9 +140,9 @@ export class ResourceStack implements Disposable {
 }
 
 /**
- * Creates a stack of resources from its description.
+ * Creates a stack of resources from its specification.
  * @param specification text, or an object such as one read from JSON
- * @throws SpecificationError for an invalid description, and for values that a resource refuses.
+ * @throws SpecificationError for an invalid specification, and for values that a resource refuses.
  * @throws OutOfMemoryError if an initial size cannot be allocated. Resources already created are
  * disposed.
  * @example
@@ -159,8 +160,8 @@ export function createResourceStack(specification: string | Specification, optio
 }
 
 /**
- * Creates the outermost resource of a stack from its description. It keeps the layers below alive;
- * only `createResourceStack` can also dispose them.
+ * Creates the outermost resource of a stack from its specification. It keeps the layers below
+ * alive, but you cannot dispose them; `createResourceStack` can.
  * @param specification text, or an object such as one read from JSON
  * @throws SpecificationError, OutOfMemoryError as `createResourceStack` does.
  */
@@ -224,7 +225,7 @@ function make(kind: ResourceKind, input: KindArguments<never>, place: Place): Me
     return kind.create(input);
   } catch (error) {
     if (!(error instanceof ArgumentRangeError || error instanceof ArgumentTypeError)) throw error;
-    return place.fail(`${kind.name} cannot be made: ${error.message}`, [], { cause: error });
+    return place.fail(`${kind.name} cannot be constructed: ${error.message}`, [], { cause: error });
   }
 }
 

@@ -70,7 +70,7 @@ export function checkComplete(kind: ResourceKind, { upstream, options }: Specifi
 
 /** Checks that resources are not nested too deeply. */
 export function checkDepth(depth: number, place: Place): void {
-  if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources nested in each other`);
+  if (depth > maximumDepth) place.fail(`more than ${maximumDepth} resources are nested in each other`);
 }
 
 /**
@@ -112,7 +112,7 @@ function shareText(text: string): string | undefined {
   return `${whole.slice(start)}${end === 0 ? '' : `.${fraction.slice(0, end)}`}%`;
 }
 
-/** A description of the option's values for people. */
+/** A human-readable description of the option's values. */
 function describeValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>): string {
   switch (type) {
     case 'size':

@@ -1,8 +1,7 @@
 /**
- * A description of a stack of resources: the meaning of text such as
- * `limiting(pool(cuda), limitBytes=8GiB)`, as data. `parseSpecification` makes one from text; one
- * may also be written by hand, or come from JSON. It is checked when it is used, and errors name the
- * path to the fault.
+ * The specification of a resource stack, such as `limiting(pool(cuda), limitBytes=8GiB)`, as data.
+ * `parseSpecification` makes one from text; you can also write one by hand, or read one from JSON.
+ * It is checked when it is used, and errors name the path to the fault.
  * @example
  * ```ts
  * const specification: Specification = {
@@ -35,5 +34,5 @@ export type SpecificationValue = number | boolean | string | readonly (number | 
 /** A part of a text: the first code unit, and the one after the last. */
 export type SourceRange = readonly [start: number, end: number];
 
-/** The greatest number of resources nested in each other. */
+/** The most resources that can be nested in each other. */
 export const maximumDepth = 64;

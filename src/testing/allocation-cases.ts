@@ -23,7 +23,7 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
     'aligns to at least 256 for a smaller alignment': (bed) => {
       for (const alignment of [1, 2, 64, 128, 256]) bed.free(bed.allocate(100, bed.stream, alignment));
     },
-    'supports every alignment up to its maximum, and refuses greater ones': (bed) => {
+    'supports every alignment up to its maximum, and refuses larger ones': (bed) => {
       const blocks: Block[] = [];
       for (let alignment = ALLOCATION_ALIGNMENT; alignment <= Math.min(supports.maximumAlignment, 64 * KiB); alignment *= 2) {
         const block = bed.allocate(1000, bed.stream, alignment);
@@ -56,7 +56,7 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
       if (resource.memoryKind === 'device') assert.equal(device, resource.device.index);
       bed.free(block);
     },
-    'keeps live allocations apart, whatever is allocated and freed in between': (bed) => {
+    'keeps live allocations separate, whatever is allocated and freed in between': (bed) => {
       const seed = bed.harness.seed ?? Date.now() % 2 ** 32;
       try {
         allocateAndFreeAtRandom(bed, new Random(seed));
@@ -136,7 +136,7 @@ function allocateUntilExhausted(bed: TestBed, bytes: number): Block[] {
   return blocks;
 }
 
-/** The part of a block that is worth writing. */
+/** The part of a block that the test writes. */
 function headOf({ pointer, bytes }: Block): Block {
   return { pointer, bytes: Math.min(bytes, MiB) };
 }

@@ -11,8 +11,8 @@ const notAlignments: readonly unknown[] = [0, 3, -256, 300, 1.5, Number.NaN, Inf
 const notStreams: readonly unknown[] = [undefined, null, 0, 'stream', {}];
 
 /**
- * What a resource must refuse, without a change of state: bad arguments, pointers that are not live
- * here, and use after the end.
+ * Calls that a resource must refuse without a change of state: bad arguments, pointers that are not
+ * live here, and uses after it is disposed.
  */
 export function misuseCases(supports: ResourceSupport): Record<string, Body> {
   return {
@@ -38,7 +38,7 @@ export function misuseCases(supports: ResourceSupport): Record<string, Body> {
         }
       });
     },
-    'refuses anything that is not a stream': (bed) => {
+    'refuses values that are not streams': (bed) => {
       onIntactResource(bed, (block) => {
         for (const stream of notStreams as Stream[]) {
           assertRefused(String(stream), 'stream', () => bed.resource.allocate(4096, stream));
@@ -116,7 +116,7 @@ function checkedFreeCases(): Record<string, Body> {
         }
       });
     },
-    'refuses to free with another size': (bed) => {
+    'refuses to free with a wrong size': (bed) => {
       onIntactResource(bed, (block) => {
         for (const bytes of [0, 1, block.bytes - 1, block.bytes + 1, 2 * block.bytes, 2 ** 40]) {
           assertLifetimeError(['ERR_CISTERN_WRONG_SIZE'], `freeing ${block.bytes} bytes as ${bytes}`, () =>
@@ -130,7 +130,7 @@ function checkedFreeCases(): Record<string, Body> {
 
 function uncheckedFreeCases(): Record<string, Body> {
   return {
-    'accepts a second free, and one with another size': (bed) => {
+    'accepts a second free, and one with a wrong size': (bed) => {
       onIntactResource(bed, (block) => {
         const freed = bed.allocate(4096);
         bed.free(freed);

@@ -8,9 +8,10 @@ import { streamOrderCases } from './stream-order-cases.js';
 import { TestBed } from './test-bed.js';
 
 /**
- * What every memory resource must do, as a list of tests for any test runner. Each test creates its
- * own resource, and needs a device: a GPU or the software device. If a resource lacks members of the
- * interface, the first test that runs fails and names them, and the others do nothing.
+ * The rules that every memory resource must follow, as a list of tests for any test runner. Each
+ * test creates its own resource, and needs a device: a GPU or the software device. If a resource
+ * lacks members of the interface, the first test that runs fails and names them, and the others do
+ * nothing.
  * @example
  * ```ts
  * import { test } from 'node:test';
@@ -44,7 +45,7 @@ export function resourceConformance(harness: ResourceHarness): readonly Conforma
 const methods = ['allocate', 'deallocate', 'isEqual', Symbol.dispose] as const;
 const memoryKinds: readonly MemoryKind[] = ['device', 'managed', 'pinned-host', 'host'];
 
-/** What the compiler would tell an author who writes TypeScript. */
+/** Lists the missing members, as the compiler would for TypeScript. */
 function missingMembers(harness: ResourceHarness): string[] {
   const { resource, dispose } = harness.create();
   const missing = methods

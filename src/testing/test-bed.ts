@@ -22,8 +22,8 @@ export interface Block {
 type LifetimeErrorCode = Extract<CisternErrorCode, `ERR_CISTERN_${'DISPOSED' | 'FOREIGN_POINTER' | 'DOUBLE_FREE' | 'WRONG_SIZE'}`>;
 
 /**
- * What one case works on: a fresh resource, streams, and live blocks. Disposing it cleans up what a
- * failed case left behind.
+ * The objects of one case: a fresh resource, streams, and live blocks. Disposing it cleans up after
+ * a failed case.
  */
 export class TestBed implements Disposable {
   readonly harness: ResourceHarness;
@@ -165,7 +165,7 @@ function describe(error: unknown): string {
   return error instanceof Error ? `${error.constructor.name}: ${error.message}` : formatValue(error);
 }
 
-/** For clean-up after a failure, whose own errors must not hide that failure. */
+/** Runs a clean-up after a failure, ignoring its errors so that they do not hide the failure. */
 function attempt(action: () => void): void {
   try {
     action();

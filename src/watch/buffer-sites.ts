@@ -3,9 +3,9 @@ import { callerOf } from '../basics/call-stack.js';
 import { type BufferLeak, isFindingLeaks, watchedMemory } from '../collector/free-unreachable-buffers.js';
 import type { BufferSiteSample } from './statistics-sample.js';
 
-/** A sample has so many call sites; the rest are one row. */
+/** The most call sites in a sample; the rest are one row. */
 const mostSites = 20;
-/** So many call sites of leaks are told apart; a program whose code has more is generated. */
+/** The most call sites of leaks that are distinguished; only generated code has more. */
 const mostLeakSites = 1000;
 
 const otherSites = 'other call sites';
@@ -18,7 +18,7 @@ interface BufferSite {
 }
 
 /**
- * From now on, every buffer remembers the line that created it, which takes some microseconds, and
+ * From now on, every buffer remembers the line that created it, which takes a few microseconds, and
  * buffers that were dropped without being disposed are counted by that line.
  */
 export function findBufferSites(): void {
@@ -31,7 +31,10 @@ export function findBufferSites(): void {
   });
 }
 
-/** The call sites of live buffers, most bytes first; none unless leaks are looked for. */
+/**
+ * The call sites of live buffers, those with the most bytes first; none unless leak detection is
+ * on.
+ */
 export function liveBufferSites(): BufferSiteSample[] {
   if (!isFindingLeaks()) return [];
   const live = new Map<string, BufferSite>();

@@ -22,8 +22,8 @@ export interface StatisticsObserver {
 
 /**
  * Reports the statistics to OpenTelemetry: observable gauges and counters named `cistern.…`, which
- * take one {@link sampleStatistics} whenever the application's metric reader collects. cistern
- * depends on no OpenTelemetry package; the application passes its own meter.
+ * take one {@link sampleStatistics} whenever the application's metric reader collects. cistern does
+ * not depend on an OpenTelemetry package; pass your own meter.
  * @param meter a `Meter` of `@opentelemetry/api`
  * @returns an object that ends the observation when it is disposed
  * @throws ArgumentTypeError if `meter` is not a meter.

@@ -1,4 +1,4 @@
 import { watchFromEnvironment } from './watch-from-environment.js';
 
-// `cistern watch` makes Node import this before the program, which starts once the server listens.
+// `cistern watch` makes Node import this module first; the program starts once the server listens.
 await watchFromEnvironment();

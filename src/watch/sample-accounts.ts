@@ -1,11 +1,11 @@
 import { type Account, liveAccounts } from '../lifetimes/account.js';
 import type { AccountSample } from './statistics-sample.js';
 
-/** How many paths have a sample of their own: each is a time series in monitoring systems. */
+/** The most paths with their own sample, because each is a time series in monitoring systems. */
 const ownSamples = 20;
 const othersPath = '(other accounts)';
 
-/** The paths of accounts that hold most, the largest first, then all others as one. */
+/** The paths of the accounts that hold the most, the largest first, then all others as one. */
 export function sampleAccounts(): readonly AccountSample[] {
   const byPath = new Map<string, Account[]>();
   for (const account of liveAccounts()) {

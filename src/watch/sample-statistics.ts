@@ -24,7 +24,7 @@ let layerCount = 0;
  * below them that hold memory, of the devices in use and of the driver. Errors of resources are
  * never thrown: a layer that fails is left out. Opens no device.
  *
- * The time it takes grows with the number of blocks that the pools below hold.
+ * It takes time proportional to the number of blocks that the pools below hold.
  * @example
  * ```ts
  * for (const { name, liveBytes, peakBytes } of sampleStatistics().resources) {

@@ -35,8 +35,8 @@ export interface StatisticsServer extends AsyncDisposable {
  * JSON. The server listens on the loopback interface only, and answers only under an address with a
  * token that cannot be guessed. While it runs, samples are published ({@link publishStatistics}).
  *
- * Neither the server nor its connections keep the process alive. Code that runs without a pause is
- * not interrupted: the page then shows that no news arrives.
+ * Neither the server nor its connections keep the process alive. While your code blocks the event
+ * loop, the page says that nothing new has arrived.
  * @throws ArgumentTypeError, ArgumentRangeError if the port, token or interval is invalid. Rejects
  * with Node's error if the port is taken.
  * @example
@@ -53,7 +53,7 @@ export async function serveStatistics(options: ServeStatisticsOptions = {}): Pro
   if (token !== undefined) assertToken(token);
   const publisher = publishStatistics(publishOptions);
   try {
-    // Programs that only count must not load Node's HTTP server.
+    // Loaded here, so that programs that only count do not load Node's HTTP server.
     const { listen } = await import('./statistics-server.js');
     const { url, close: closeServer } = await listen(port, token);
     const close = () => {

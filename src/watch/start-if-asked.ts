@@ -1,4 +1,4 @@
 import { watchFromEnvironment } from './watch-from-environment.js';
 
-// The only side effect of importing cistern, and only if the environment asks for it.
+// The only side effect of importing cistern, and only if an environment variable requests it.
 void watchFromEnvironment();

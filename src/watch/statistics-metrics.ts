@@ -28,7 +28,7 @@ type Description = readonly [kind: StatisticsMetric['kind'], unit: string, descr
 
 const resourceFields: Readonly<Record<string, readonly [...Description, (resource: ResourceSample) => number]>> = {
   live: ['gauge', 'By', 'Bytes currently allocated through the resource.', ({ liveBytes }) => liveBytes],
-  peak: ['gauge', 'By', 'The most bytes allocated at once.', ({ peakBytes }) => peakBytes],
+  peak: ['gauge', 'By', 'The most bytes allocated at the same time.', ({ peakBytes }) => peakBytes],
   allocated: ['counter', 'By', 'Bytes of all allocations.', ({ totalAllocatedBytes }) => totalAllocatedBytes],
   live_allocations: ['gauge', '{allocation}', 'Allocations currently live.', ({ liveAllocations }) => liveAllocations],
   allocations: ['counter', '{allocation}', 'Allocations.', ({ allocations }) => allocations],
@@ -43,7 +43,7 @@ const layerFields: Readonly<Record<string, readonly [...Description, (layer: Lay
 
 const accountFields: Readonly<Record<string, readonly [...Description, (account: AccountSample) => number | null]>> = {
   live: ['gauge', 'By', 'Bytes charged to the accounts of a path.', ({ liveBytes }) => liveBytes],
-  peak: ['gauge', 'By', 'The most bytes charged to one of these accounts at once.', ({ peakBytes }) => peakBytes],
+  peak: ['gauge', 'By', 'The most bytes charged to one of these accounts.', ({ peakBytes }) => peakBytes],
   limit: ['gauge', 'By', 'The limits of these accounts, if each has one.', ({ limitBytes }) => limitBytes],
   spilled: ['gauge', 'By', 'Bytes of their spillable buffers that have left so far.', ({ spilledBytes }) => spilledBytes],
   waited: ['gauge', 'ms', 'How long they have waited for memory so far.', ({ waitedMilliseconds }) => waitedMilliseconds],
@@ -70,13 +70,13 @@ const spillFields: Readonly<Record<string, readonly [...Description, (spill: Spi
 };
 
 const admissionFields: Readonly<Record<string, readonly [...Description, (admission: AdmissionSample) => number]>> = {
-  limit: ['gauge', 'By', 'The most bytes that may be promised and allocated.', ({ limitBytes }) => limitBytes],
-  committed: ['gauge', 'By', 'Bytes that are promised, or allocated outside of grants.', ({ committedBytes }) => committedBytes],
+  limit: ['gauge', 'By', 'The most bytes that may be promised or allocated.', ({ limitBytes }) => limitBytes],
+  committed: ['gauge', 'By', 'Bytes that are promised, or allocated outside grants.', ({ committedBytes }) => committedBytes],
   grants: ['gauge', '{grant}', 'Grants that have promised bytes.', ({ grants }) => grants],
   waiting: ['gauge', '{request}', 'Requests that wait.', ({ waiting }) => waiting],
   wanted: ['gauge', 'By', 'Bytes that they wait for.', ({ waitingBytes }) => waitingBytes],
   longest_wait: ['gauge', 'ms', 'The longest wait of a request.', ({ longestWaitMilliseconds }) => longestWaitMilliseconds],
-  waited: ['counter', 'ms', 'How long all requests waited together.', ({ waitedMilliseconds }) => waitedMilliseconds],
+  waited: ['counter', 'ms', 'The time that all requests have waited, added up.', ({ waitedMilliseconds }) => waitedMilliseconds],
   admitted: ['counter', '{request}', 'Requests that were admitted.', ({ admitted }) => admitted],
   admitted_after_wait: ['counter', '{request}', 'Of these, those that had to wait.', ({ admittedAfterWait }) => admittedAfterWait],
 };
@@ -91,7 +91,7 @@ const managedFields: Readonly<Record<string, readonly [...Description, (managed:
   ],
   evicted: ['counter', 'By', 'Bytes of managed memory that were copied to the host to make room.', ({ evictedBytes }) => evictedBytes],
   faults: ['counter', '{fault}', 'Pages that the device used and found elsewhere.', ({ faults }) => faults],
-  thrashes: ['counter', '{fault}', 'Faults that brought a page back to the device, which it had left last.', ({ thrashes }) => thrashes],
+  thrashes: ['counter', '{fault}', 'Faults that moved a page back to the device that it left last.', ({ thrashes }) => thrashes],
 };
 
 const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {

@@ -196,7 +196,7 @@ describe('cistern replay', () => {
       ['replay', small, '--resource', 'poool(cuda)'],
       /^error: there is no resource kind "poool", did you mean pool\?; kinds: .*\n {2}poool\(cuda\)\n {2}\^{5}\n$/,
     ],
-    [['replay', small, '--resource', 'pool(cuda, initialBytes=2, maximumBytes=1)'], /^error: pool cannot be made: maximumBytes/],
+    [['replay', small, '--resource', 'pool(cuda, initialBytes=2, maximumBytes=1)'], /^error: pool cannot be constructed: maximumBytes/],
     [['replay', small, '--streams', 'two'], /Allowed choices are log, thread, single/],
     [['replay', small, '--json', '--format', 'markdown'], /cannot be used with option '--format/],
     [['replay', small, '--until-failure', '--repeat', '2'], /cannot be used with option '--repeat/],

@@ -105,8 +105,8 @@ describe('a list of sizes', () => {
     ['sized(cuda, sizes=[])', 19, 1, `${item}, got nothing`],
     ['sized(cuda, sizes=[1KiB, 2XB , 4KiB])', 25, 3, `${item}, got "2XB"`],
     ['sized(cuda, sizes=[1KiB,])', 24, 1, `${item}, got nothing`],
-    ['sized(cuda, sizes=[1KiB)', 18, 1, 'this list does not end'],
-    ['sized(cuda, sizes=[1KiB, [2KiB]])', 18, 1, 'this list does not end'],
+    ['sized(cuda, sizes=[1KiB)', 18, 1, 'this list is not closed'],
+    ['sized(cuda, sizes=[1KiB, [2KiB]])', 18, 1, 'this list is not closed'],
     ['sized(cuda, sizes=[1KiB] 2)', 25, 1, 'a comma or a closing parenthesis is expected here'],
     ['sized(cuda)', 0, 5, 'sized needs the option sizes (a list of sizes such as [64KiB, 1MiB]): what it has'],
   ])('is pointed at in %s from %i over %i', (text, position, length, fault) => {
@@ -126,7 +126,7 @@ describe('a list of sizes', () => {
   });
 
   test('that the resource refuses is reported at the resource', () => {
-    const fault = 'sized cannot be made: sizes must ascend, got 2048, 1024';
+    const fault = 'sized cannot be constructed: sizes must ascend, got 2048, 1024';
     const inner = { kind: 'sized', upstream: { kind: 'cuda' }, options: { sizes: ['2KiB', '1KiB'] } };
     expect(errorOf(inner)).toMatchObject({ path: '', message: fault, cause: expect.any(ArgumentRangeError) });
     expect(errorOf({ kind: 'two-way', upstream: { kind: 'cuda' }, options: { to: inner } })).toMatchObject({

@@ -182,9 +182,9 @@ describe('a wrong specification', () => {
     ['pool(cuda,)', 10, 1, 'an argument is expected after the comma'],
     ['pool(cuda initialBytes=1)', 10, 1, 'a comma or a closing parenthesis is expected here'],
     ['pool(cuda))', 10, 1, 'there is more text after the resource'],
-    ['logging(cuda, file="x)', 19, 1, 'this quotation does not end'],
-    ['logging(cuda, file="x\\', 19, 1, 'this quotation does not end'],
-    [`${'pool('.repeat(100)}cuda`, 320, 4, 'there are more than 64 resources nested in each other'],
+    ['logging(cuda, file="x)', 19, 1, 'this quotation is not closed'],
+    ['logging(cuda, file="x\\', 19, 1, 'this quotation is not closed'],
+    [`${'pool('.repeat(100)}cuda`, 320, 4, 'more than 64 resources are nested in each other'],
   ])('%j is pointed at from %i over %i', (text, position, length, fault) => {
     const error = errorOf(text);
     expect(error.message.split('\n')[0]).toBe(fault);
@@ -414,7 +414,7 @@ describe('a specification as an object', () => {
     expect(faultOf(cycle).message).toBe('at upstream.upstream: a resource cannot contain itself');
     const nested = (depth: number): object => (depth === 1 ? { kind: 'cuda' } : { kind: 'pool', upstream: nested(depth - 1) });
     expect(formatSpecification(nested(64) as Specification)).toContain('pool(cuda)');
-    expect(faultOf(nested(65)).message).toMatch(/: there are more than 64 resources nested in each other$/);
+    expect(faultOf(nested(65)).message).toMatch(/: more than 64 resources are nested in each other$/);
   });
 
   test('is refused whatever it is, and never with another error', () => {

@@ -50,7 +50,7 @@ describe('a stack created from a specification', () => {
     ['rounding(cuda, kind=divisions, divisions=2, bits=4)', 'options must not have "bits"'],
     ['rounding(cuda, kind=multiple)', 'multipleBytes must be a number, got undefined'],
   ])('%s is refused: %s', (specification, fault) => {
-    expect(() => createResourceStack(specification)).toThrow(`rounding cannot be made: ${fault}`);
+    expect(() => createResourceStack(specification)).toThrow(`rounding cannot be constructed: ${fault}`);
   });
 
   test.each([
@@ -67,7 +67,7 @@ describe('a stack created from a specification', () => {
     ['binning(cuda, minimumExponent=10)', 'minimumExponent and maximumExponent, the smallest and the largest bin, must be given together'],
     ['binning(cuda)', 'there must be at least one bin: give minimumExponent and maximumExponent, or bins'],
   ])('%s is refused: %s', (specification, fault) => {
-    expect(() => createResourceStack(specification)).toThrow(`binning cannot be made: ${fault}`);
+    expect(() => createResourceStack(specification)).toThrow(`binning cannot be constructed: ${fault}`);
   });
 
   test('passes options on to adaptors', () => {
@@ -153,7 +153,7 @@ describe('a stack created from a specification', () => {
   test('points at the layer that refuses its values', () => {
     expect(() => createResourceStack('statistics(pool(cuda, initialBytes=2MiB, maximumBytes=1MiB))')).toThrow(
       [
-        'pool cannot be made: maximumBytes must be at least initialBytes (2097152), got 1048576',
+        'pool cannot be constructed: maximumBytes must be at least initialBytes (2097152), got 1048576',
         '  statistics(pool(cuda, initialBytes=2MiB, maximumBytes=1MiB))',
         '             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^',
       ].join('\n'),
@@ -172,7 +172,7 @@ describe('a stack created from a specification', () => {
     expect(() => createResource({ kind: 'statistics', upstream: pool })).toThrow(
       expect.objectContaining({
         name: 'SpecificationError',
-        message: 'at upstream: pool cannot be made: maximumBytes must be at least initialBytes (2097152), got 1048576',
+        message: 'at upstream: pool cannot be constructed: maximumBytes must be at least initialBytes (2097152), got 1048576',
         path: 'upstream',
         cause: expect.any(ArgumentRangeError),
       }),

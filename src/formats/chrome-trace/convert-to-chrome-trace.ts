@@ -32,7 +32,7 @@ export function* chromeTrace(run: RecordedRun, written: WrittenEvents = { count:
 
 class TraceWriter {
   readonly #run: RecordedRun;
-  /** Text written and not yet taken. */
+  /** Text that was written but not yet taken. */
   text = '';
   /** For each layer: the slice number and bytes of each live allocation, by pointer. */
   readonly #live: readonly Map<number, { readonly slice: number; readonly bytes: number; readonly stream: number }>[];
@@ -163,7 +163,7 @@ class TraceWriter {
     this.text += `,\n{"pid":${process},"tid":${threadOf[i]},"ts":${((times[i] as number) / 1000).toFixed(3)},${fields}}`;
   }
 
-  /** The known circumstances of an event. */
+  /** The known details of an event. */
   #where(i: number): object {
     const { streams, streamOf, phases, phaseOf, stacks, stackOf } = this.#run;
     const phase = phaseOf[i] as number;

@@ -331,12 +331,12 @@ export function parseFrame(line: string): { readonly name: string; readonly file
   return open < 0 ? whole : { name: line.slice(0, open), filename: line.slice(open + 2, colon), number };
 }
 
-/** A colon and digits that end before `end`. */
+/** A colon and digits that end at `end`. */
 function numberBefore(line: string, end: number): { readonly colon: number; readonly number: number } | undefined {
   let start = end;
   while (start > 0 && line.charCodeAt(start - 1) >= 0x30 && line.charCodeAt(start - 1) <= 0x39) start--;
   const number = start < end && line[start - 1] === ':' ? Number(line.slice(start, end)) : Number.NaN;
-  // Digits that are no number of a line belong to the name.
+  // Digits that are not a line number belong to the name.
   return Number.isSafeInteger(number) ? { colon: start - 1, number } : undefined;
 }
 

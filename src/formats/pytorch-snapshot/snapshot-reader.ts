@@ -7,9 +7,10 @@
  * before the trace, which becomes allocations at time 0. Each device is a layer, whose growth is
  * its segments. A free counts only when it completes: the memory is not reused before that.
  *
- * Each private pool is one more layer, with the events of its segments, which the layer of the device has
- * as well. A trace does not name pools: what lies in a segment of the final state belongs to the pool of
- * that segment. Segments that were freed before the snapshot count as none of a private pool.
+ * Each private pool is an additional layer, with the events of its segments, which the layer of the
+ * device has, too. A trace does not name pools, so addresses in a segment of the final state belong to
+ * the pool of that segment. Segments that were freed before the snapshot count as not belonging to a
+ * private pool.
  */
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
@@ -26,8 +27,9 @@ const beforeTrace = -1;
 const maximumLayers = 2 ** 8;
 
 /**
- * A frame is written once and then named by two bytes or more, so a stack is longer than what names
- * it: a hundred times in snapshots of real programs. A file that goes far beyond that was made to.
+ * A frame is written once, and then referred to by two or more bytes, so the text of a stack is
+ * longer than its bytes in the file: about a hundred times in snapshots of real programs. A file
+ * that far exceeds this is malicious.
  */
 const mostTextPerByte = 2000;
 const leastText = 2 ** 20;
@@ -79,7 +81,7 @@ class SnapshotReader {
   readonly #snapshot: PickledDict;
   readonly #names = new RecordedNames();
   readonly #streams = new Map<number, number>();
-  /** By the list itself, since entries share lists, and by its text. */
+  /** By the list itself, because entries share lists, and by its text. */
   readonly #stacksOfLists = new Map<PickledValue, number>();
   readonly #stacks = new Map<string, number>();
   readonly #labels = new Map<string, number>();
@@ -311,7 +313,7 @@ class SnapshotReader {
     return stack;
   }
 
-  /** Never converts: a list of lists by reference would be a text of any length. */
+  /** Never converts, because a list of lists by reference could become a text of any length. */
   #text(value: PickledValue | undefined, what: string): string {
     return typeof value === 'string' ? value : this.#fail(`${what} must be a text, got ${formatValue(value)}`);
   }

@@ -251,7 +251,8 @@ class Unpickler {
   }
 
   #put(index: number): void {
-    // Every entry takes a byte at least. An array cannot have any index, and not every one at once.
+    // Every entry takes at least a byte, so larger indexes, for which an array would have no
+    // memory, are invalid.
     if (index >= this.#bytes.length) throw new UnpicklingError(this.#at, `the memo has no entry ${index}`);
     this.#memo[index] = this.#top();
   }

@@ -6,14 +6,14 @@ import { liveRecordings } from './recording.js';
 import { isRecording } from './shared-recordings.js';
 
 /**
- * Runs a function as a named phase. Recordings note when phases begin and end, and the phase of
- * each event. The phase covers everything that the function calls, and what it continues
- * asynchronously, even if phases overlap. A phase within another is part of it; phases of the same
- * name within the same phase are one. For an asynchronous function the phase ends when its promise
- * settles.
+ * Runs a function as a named phase. Recordings contain the beginning and end of each phase, and the
+ * phase of each event. The phase covers everything that the function calls, and its asynchronous
+ * continuations, even if phases overlap. A phase within another is part of it; phases of the same
+ * name within the same phase count as one. For an asynchronous function, the phase ends when its
+ * promise settles.
  *
- * If nothing is being recorded, the function is just called; a recording that begins within it does
- * not have the phase. Phases are kept by name for the life of the process, so use few names:
+ * If there is no recording, this only calls the function; a recording that begins within it does
+ * not contain the phase. Phases are kept by name for the life of the process, so use few names:
  * `'step'`, not `'step 17'`. From number 65,535 on, all further phases count as one, `(more
  * phases)`.
  *
@@ -21,7 +21,7 @@ import { isRecording } from './shared-recordings.js';
  * @param name the phase's name in reports
  * @param fn a function, asynchronous or not
  * @returns what `fn` returns; for an asynchronous function, a promise of its result
- * @throws ArgumentTypeError if `name` is not a string or `fn` not a function; also whatever `fn`
+ * @throws ArgumentTypeError if `name` is not a string or `fn` not a function; any error that `fn`
  * throws.
  * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if `CISTERN_LOG_FILE` names a file that cannot be
  * opened.
@@ -45,7 +45,10 @@ export function annotateGraph<T>(name: string, capture: () => T): T {
   return inPhase(name, true, capture);
 }
 
-/** @internal Runs a function as part of what is around the capture of a graph with memory, if it is within one. */
+/**
+ * @internal If the code is within the capture of a graph with memory, runs a function as part of the phase around
+ * the capture.
+ */
 export function outsideGraph<T>(fn: () => T): T {
   let phase = innermostPhase(innermostFrame());
   while (phase !== undefined && !phase.isGraph) phase = phase.outer;

@@ -22,9 +22,9 @@
  *     16 to 31   something about the records that follow: 24 bytes
  *     32 to 255  a definition: 24 bytes, and as many bytes of text as `second` says, padded
  *
- * Readers count what they skip. What would make an older reader misunderstand the records that it does
- * know needs a new version, which it refuses. There is no kind 0. Unknown fields of the header are
- * ignored.
+ * Readers count the records that they skip. A change that would make an older reader misunderstand
+ * records that it knows needs a new version, which that reader refuses. There is no kind 0. Unknown
+ * fields of the header are ignored.
  */
 
 import { EventKind } from '../event-columns.js';
@@ -54,7 +54,7 @@ export const maximumTextBytes = 2 ** 24;
 export const maximumBlockNanoseconds = 2 ** 32 - 1;
 
 /**
- * What a record says: an event, or one of these. The comment at each kind gives the meaning of
+ * The kind of a record: an event, or one of these. The comment at each kind gives the meaning of
  * `first` and `second`.
  */
 export const RecordKind = {
@@ -91,7 +91,7 @@ export const RecordKind = {
   defineLabel: 37,
   /** Index from 1, bytes of text: the path of an account, such as `tenant-a/request`. */
   defineAccount: 38,
-  /** Index from 0, bytes of text: what the program says about itself, for people. */
+  /** Index from 0, bytes of text: a human-readable note of the program. */
   defineNote: 39,
 } as const;
 

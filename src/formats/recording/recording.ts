@@ -1,8 +1,8 @@
 /**
  * Writes recordings as the program runs. A block is written when it is full, when it is a second
  * old and a record comes, and at a flush. Blocks that the file does not take are kept, and the next
- * flush tries again. A record costs a clock reading and what {@link BlockEncoder} does, and cannot
- * fail.
+ * flush tries again. A record costs a reading of the clock and the work of {@link BlockEncoder},
+ * and cannot fail.
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
@@ -43,7 +43,7 @@ const lastStack = 16_384;
 const lastLabel = 65_535;
 const lastAccount = 65_535;
 const lastStream = 65_535;
-/** How many moves a record takes along, so that it stays short; a flush takes all of them. */
+/** The most moves that a record takes along, so that it stays fast; a flush takes all of them. */
 const movesOfRecord = 2048;
 
 const encoder = new TextEncoder();
@@ -59,8 +59,8 @@ export interface RecordingOptions {
   /** The path of the file, which is overwritten if it exists. */
   readonly file: string;
   /**
-   * Whether each record is written at once instead of many at a time. Nothing is lost then if the
-   * process is killed, at the cost of a system call per record.
+   * Whether each record is written immediately instead of many at a time. Then nothing is lost if
+   * the process is killed, at the cost of a system call per record.
    * @defaultValue false
    */
   readonly autoFlush?: boolean;
@@ -69,21 +69,20 @@ export interface RecordingOptions {
 const knownOptions = optionNames<RecordingOptions>({ autoFlush: 'boolean', file: true });
 
 /**
- * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see,
- * of the blocks that the pools below them take and return, and of events and waits, phases ({@link
- * annotate}) and labels. `cistern report`, `convert` and `replay` read it, and so does
- * `readRecordedRun`.
+ * Writes a recording: a compact log of the calls through {@link RecordingResourceAdaptor}s, the
+ * blocks that the pools below them take and return, events and waits, phases ({@link annotate}) and
+ * labels. `cistern report`, `convert` and `replay` read it, and so does `readRecordedRun`.
  *
  * Several adaptors can share a recording; each has its own layer. A recording belongs to one
- * thread: give each worker its own file.
+ * thread, so give each worker its own file.
  *
- * Records are collected and written in blocks of 64 KiB, or once a second when the next record
- * comes; also at {@link Recording.flush}, at dispose, after a failed allocation, and when the
+ * Records are collected and written in blocks of 64 KiB, or with the next record if a second has
+ * passed; also at {@link Recording.flush}, at dispose, after a failed allocation, and when the
  * process or worker exits normally. If the process is killed, the file can be read up to the last
  * record written.
  *
  * If the file cannot be written, neither records nor memory are lost: an adaptor's `allocate`
- * throws before it asks the upstream; frees work, and their records are kept for later.
+ * throws before it calls the upstream; frees succeed, and their records are kept for later.
  *
  * RMM has no counterpart; {@link LoggingResourceAdaptor} writes RMM's log.
  * @example
@@ -107,11 +106,14 @@ export class Recording implements Disposable {
   #blocks: BlockEncoder | undefined = new BlockEncoder(maximumAge, (block) => this.#write(block));
   /** The clock at time 0, in milliseconds. */
   readonly #origin: number;
-  /** The time of the last event, which definitions take: moves that follow may be older than they. */
+  /**
+   * The time of the last event, which definitions use, because moves that follow may be older than
+   * them.
+   */
   #last = 0;
-  /** The time of every record while moves are recorded; else NaN. */
+  /** The time of every record while moves are recorded; otherwise NaN. */
   #moveTime = Number.NaN;
-  /** The time at which the noting of moves began. */
+  /** The time at which the recording of moves began. */
   #movesBegan = 0;
   /** The layers of the places of managed memory, by place. */
   readonly #places = new Map<number, number>();
@@ -191,7 +193,7 @@ export class Recording implements Disposable {
    * Writes the remaining records and closes the file. Adaptors that use this recording then pass
    * calls on without recording them. Does nothing the second time.
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the remaining records cannot be written; they
-   * are lost then.
+   * are then lost.
    */
   [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -238,9 +240,9 @@ export class Recording implements Disposable {
   }
 
   /**
-   * @internal Records where the pages of the software device's managed memory are, from now on. The
-   * first recording of the process that asks gets them, until it is disposed; then another one of its
-   * thread that asked does.
+   * @internal From now on, records where the pages of the software device's managed memory are. The
+   * first recording of the process that requests this gets the moves, until it is disposed; then
+   * another recording of its thread that requested it does.
    */
   recordManagedMemory(): void {
     if (this.isDisposed) return;
@@ -292,7 +294,7 @@ export class Recording implements Disposable {
     this.flushIfAuto();
   }
 
-  /** @internal What the program says about itself, for people. */
+  /** @internal Adds a human-readable note of the program. */
   note(text: string): void {
     this.#define(RecordKind.defineNote, this.#notes++, text);
   }
@@ -397,8 +399,8 @@ export class Recording implements Disposable {
   }
 
   /**
-   * @internal Records the moves noted until now, at their own times if no record is later.
-   * @param most about how many
+   * @internal Records the moves so far, at their own times if no record is later.
+   * @param most approximately the largest number to record
    */
   recordMoves(most: number): void {
     const now = this.#now();

@@ -1,6 +1,6 @@
 /**
- * Recordings by the path of their file, so that the layers of a stack that name the same file share
- * it; and the recording that the environment variable `CISTERN_LOG_FILE` asks for.
+ * Recordings by the path of their file, so that layers of a stack that name the same file share
+ * one; and the recording of the environment variable `CISTERN_LOG_FILE`.
  */
 import { resolve } from 'node:path';
 import { setting } from '../../settings.js';
@@ -41,9 +41,9 @@ export function releaseRecording(recording: Recording): void {
 }
 
 /**
- * The recording that `CISTERN_LOG_FILE` asks for, or `undefined` if it is not set. It is opened at
- * the first call and lasts as long as the process or worker. `%p` in the path stands for the
- * process number; a worker thread appends its own number.
+ * The recording of `CISTERN_LOG_FILE`, or `undefined` if it is not set. It is opened at the first
+ * call, and lasts as long as the process or worker. `%p` in the path stands for the process number;
+ * a worker thread appends its own number.
  * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
  */
 export function environmentRecording(): Recording | undefined {
@@ -58,8 +58,7 @@ export function environmentRecording(): Recording | undefined {
 }
 
 /**
- * Whether anything is being recorded. The first call opens the recording that the environment asks
- * for.
+ * Whether there is any recording. The first call opens that of the environment variable.
  */
 export function isRecording(): boolean {
   if (liveRecordings().length > 0) return true;

@@ -1,9 +1,9 @@
 import type { StreamIdentity, StreamObserver } from '../../driver/streams/stream-identity.js';
 
-/** The name of what no stream did. */
+/** The name for events without a stream. */
 const noStream = 'host';
 
-/** Stands for streams without a number of their own. */
+/** The name for streams without their own number. */
 export const moreStreams = '(more streams)';
 
 /**

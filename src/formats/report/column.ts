@@ -11,12 +11,12 @@
 const chunkLength = 65_536;
 
 /**
- * What a reader needs for a chunk: its minimum, unit and number of planes, and in a column of
- * differences the value before the first.
+ * The data that a reader needs for a chunk: its minimum, unit and number of planes, and in a column
+ * of differences the value before the first.
  */
 type ChunkHead = readonly [minimum: number, unit: number, planes: number, base: number];
 
-/** What a reader needs for a packed column. */
+/** The data that a reader needs for a packed column. */
 export interface ColumnHead {
   readonly count: number;
   readonly isDelta: boolean;

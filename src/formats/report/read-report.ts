@@ -1,6 +1,6 @@
 /**
- * Reads back the log in a report: what its page is drawn from. A report leaves out event records and waits,
- * frees of memory that the log never allocated, and allocations of zero bytes.
+ * Reads the log in a report, from which its page is drawn. A report omits event records and waits, frees of
+ * memory that the log never allocated, and allocations of zero bytes.
  */
 import { gunzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../basics/errors.js';
@@ -9,7 +9,7 @@ import type { RecordedRun, RunDescription } from '../recorded-run.js';
 import { unpackReportRun } from './report-data.js';
 import type { ReportRun } from './report-run.js';
 
-/** What a page of HTML begins with; a report begins so as well. */
+/** The beginning of an HTML page, and so of a report. */
 export const htmlBeginning = '<!doctype html>';
 /** The element that holds a log. */
 export const runElement = { begin: '<script type="application/octet-stream" class="run">', end: '</script>' } as const;
@@ -17,11 +17,11 @@ export const runElement = { begin: '<script type="application/octet-stream" clas
 /** @throws InvalidLogError if the page is not a report, is one of several logs, or is damaged */
 export function readReport(name: string, page: Buffer): RecordedRun {
   const begin = page.indexOf(runElement.begin);
-  if (begin < 0) throw new InvalidLogError(name, undefined, 'is a page of HTML, but not a report of cistern');
+  if (begin < 0) throw new InvalidLogError(name, undefined, 'is an HTML page, but not a report from cistern');
   const start = begin + runElement.begin.length;
   const end = page.indexOf(runElement.end, start);
   if (end < 0) throw new InvalidLogError(name, undefined, 'is a report that ends early');
-  if (page.includes(runElement.begin, end)) throw new InvalidLogError(name, undefined, 'is a report of several logs; one is needed');
+  if (page.includes(runElement.begin, end)) throw new InvalidLogError(name, undefined, 'is a report of several logs; use a report of one');
   try {
     const run = unpackReportRun(gunzipSync(Buffer.from(page.toString('latin1', start, end), 'base64')));
     return { ...descriptionOf(run), source: name, csv: undefined, ...eventsOf(run) };
@@ -41,7 +41,10 @@ function eventsOf(run: ReportRun): EventColumns {
   const { changes, times, failures, phaseMarks } = run;
   const sink = new CheckedEvents(run);
   let [failure, mark] = [0, 0];
-  /** Appends what happened before a change. Of what has the same time, phases begin before it, and all else comes after it. */
+  /**
+   * Appends the events before a change. Of events with the same time, beginnings of phases come
+   * before it, and all others after it.
+   */
   const catchUp = (time: number) => {
     for (;;) {
       const failed = failures.times[failure] ?? Number.POSITIVE_INFINITY;
@@ -110,7 +113,7 @@ function phaseMarkOf({ phaseMarks }: ReportRun, mark: number): LoggedEvent {
   };
 }
 
-/** Events whose names exist: a report is untrusted input. */
+/** Checks that the names of events exist, because a report is untrusted input. */
 class CheckedEvents extends EventColumnsBuilder {
   readonly #run: RunDescription;
 

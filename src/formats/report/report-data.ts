@@ -42,7 +42,7 @@ const columnTypes = {
   phaseIsEnd: Uint8Array,
 } as const;
 
-/** Columns in which most values are slightly greater than the value before. */
+/** Columns in which most values are slightly larger than the value before. */
 const ascending: ReadonlySet<string> = new Set(['times', 'addresses', 'labelled', 'failureTimes', 'phaseTimes']);
 
 type ColumnTypes = typeof columnTypes;

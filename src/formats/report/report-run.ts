@@ -87,7 +87,7 @@ export interface ReportRun extends RunDescription {
 }
 
 /**
- * The layer whose blocks a layer's allocations lie in: the layer itself, or the nearest below it
+ * The layer whose blocks contain a layer's allocations: the layer itself, or the nearest below it
  * that took blocks from its upstream. `undefined` if the log has no such blocks.
  */
 export function poolOf({ layers, spans }: ReportRun, layer: number): number | undefined {
@@ -102,7 +102,7 @@ export function poolAmong(layers: readonly RecordedLayer[], pools: ReadonlySet<n
   const below = layersFrom(layers, layer);
   const known = below.find((index) => pools.has(index));
   if (known !== undefined) return known;
-  // If a layer's upstream is unknown, the layer lies above every layer that does not lie above it.
+  // If a layer's upstream is unknown, the layer counts as above every layer that is not above it.
   if (layers[below.at(-1) as number]?.upstream !== undefined) return undefined;
   return nearestLayer(layers, (index) => pools.has(index) && !layersFrom(layers, index).includes(layer));
 }

@@ -99,9 +99,9 @@ export class LogParser {
    * Reads the last line if it has no newline. Returns its fault if the log ends, or may end, in the
    * middle of a row.
    *
-   * RMM writes each row at once, with its newline, and so does cistern: a row without one was cut off, or a
-   * person or a tool removed the newline. A row cut within its stream has the form of a row with another
-   * stream, so it counts only if its stream is plainly whole.
+   * RMM writes each row together with its newline, and so does cistern, so a row without one was cut off,
+   * or a person or a tool removed the newline. A row that was cut within its stream looks like a row with
+   * another stream, so it counts only if its stream is certainly complete.
    * @throws InvalidLogError if the log is empty or its last line is invalid.
    */
   finish(): string | undefined {
@@ -132,8 +132,8 @@ export class LogParser {
   }
 
   /**
-   * Checks the length of the current line, without its newline. Whole lines are checked too, so
-   * that the result is the same however the bytes are split.
+   * Checks the length of the current line, without its newline. Whole lines are checked, too, so
+   * that the result does not depend on how the bytes are split.
    */
   #checkLength(bytes: number): void {
     if (bytes <= maximumLineBytes) return;

@@ -4,7 +4,7 @@ const columns = ['thread', 'time', 'action', 'pointer', 'size', 'stream'] as con
 
 const timeForm = 'a time such as 14:03:22.123456';
 
-/** The pattern of each column, and the words for it in messages. */
+/** The pattern of each column, and its description in messages. */
 const forms: Readonly<Record<(typeof columns)[number], { readonly pattern: RegExp; readonly expected: string }>> = {
   thread: { pattern: /^\d+$/, expected: 'a decimal number' },
   time: { pattern: /^[^,]+$/, expected: timeForm },
@@ -19,7 +19,7 @@ export function holdsBinaryData(text: string): boolean {
   return /(?![\t\n\v\f\r])[\p{Cc}\ufffd]/u.test(text);
 }
 
-/** The fault of a line as a row of an RMM log, or `undefined` if its form is right. */
+/** The fault of a line as a row of an RMM log, or `undefined` if its form is correct. */
 export function explainRow(line: string): string | undefined {
   if (holdsBinaryData(line)) return 'holds binary data';
   const values = line.split(',');

@@ -3,8 +3,8 @@ import type { RecordedNames } from '../recorded-run.js';
 import { nanosecondsPerDay } from './csv-rows.js';
 
 /**
- * Threads that share a log may write slightly out of clock order; a time that goes back further
- * than this is on the next day.
+ * Threads that share a log may write slightly out of order; a time that goes back further than this
+ * is on the next day.
  */
 const longestStepBack = 60e9;
 
@@ -68,8 +68,8 @@ export class RecordedRows {
   }
 
   /**
-   * Whether a stream at the end of a row that may be cut off is whole: it is the one handle that no digit
-   * can follow, or earlier rows have it, and none that begins like it.
+   * Whether a stream at the end of a row that may be cut off is complete: if it is the only handle that
+   * no digit can follow, or if earlier rows have it and no longer one that begins like it.
    */
   isWholeStream(text: string): boolean {
     if (text === '0x0') return true;

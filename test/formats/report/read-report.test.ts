@@ -62,8 +62,8 @@ describe('a report read as a log', () => {
     const refused = async (bytes: Uint8Array, sentence: string) => {
       await expect(readPage(bytes)).rejects.toThrow(new InvalidLogError('report.html', undefined, sentence));
     };
-    await refused(await pageOf(run, run), 'is a report of several logs; one is needed');
-    await refused(Buffer.from('<!DOCTYPE html><p>Hello'), 'is a page of HTML, but not a report of cistern');
+    await refused(await pageOf(run, run), 'is a report of several logs; use a report of one');
+    await refused(Buffer.from('<!DOCTYPE html><p>Hello'), 'is an HTML page, but not a report from cistern');
     const data = page.indexOf('class="run">') + 12;
     await refused(page.subarray(0, data + 10), 'is a report that ends early');
     await refused(Buffer.concat([page.subarray(0, data), page.subarray(data + 40)]), 'is a damaged report');
