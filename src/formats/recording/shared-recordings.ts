@@ -52,7 +52,12 @@ export function environmentRecording(): Recording | undefined {
   if (ofEnvironment === undefined || ofEnvironment.isDisposed) {
     const path = file.replaceAll('%p', String(process.pid));
     const { isMainThread, threadId } = process.getBuiltinModule('node:worker_threads');
-    ofEnvironment = acquireRecording(isMainThread ? path : `${path}.${threadId}`);
+    try {
+      ofEnvironment = acquireRecording(isMainThread ? path : `${path}.${threadId}`);
+    } catch (error) {
+      if (error instanceof Error) error.message = `CISTERN_LOG_FILE: ${error.message}`;
+      throw error;
+    }
   }
   return ofEnvironment;
 }

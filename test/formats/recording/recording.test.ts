@@ -556,6 +556,7 @@ describe('CISTERN_LOG_FILE', () => {
       const { status, stderr } = runModule(`${program} ${use};`, { CISTERN_LOG_FILE: '/no/such/file' });
       expect(status).toBe(1);
       expect(stderr).toContain('ERR_CISTERN_LOG_WRITE');
+      expect(stderr).toContain('CISTERN_LOG_FILE: cannot write the log to the file /no/such/file: ENOENT');
     },
   );
 });
