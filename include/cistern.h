@@ -1,16 +1,16 @@
 /*
- * The interface of cistern to addons, in C. It needs Node's headers (Node-API 6 or newer),
- * cistern_resource.h beside it, and nothing else: every function is here. A build finds this folder with
+ * cistern's interface for addons, in C. It needs only Node's headers (Node-API 6 or newer) and
+ * cistern_resource.h next to it: every function is defined here. A build finds this folder with
  *
  *     node -p "require('cistern/include')"
  *
- * The functions are for the JavaScript thread, inside a call from JavaScript; those of the table that
- * cistern_get_thread_safe_resource gives, for any thread. They return a
- * napi_status. For anything but napi_ok a JavaScript exception is pending, with one of cistern's
- * codes (docs/errors.md): return to JavaScript. Addresses, sizes and handles are integers below 2^53.
+ * Call the functions on the JavaScript thread, inside a call from JavaScript; those of the table from
+ * cistern_get_thread_safe_resource, on any thread. They return a napi_status. If it is not napi_ok, a
+ * JavaScript exception is pending, with one of cistern's codes (docs/errors.md): return to
+ * JavaScript. Addresses, sizes and handles are integers below 2^53.
  *
- * Every structure begins with its size, which the caller sets to sizeof the structure. A later
- * version of this header only appends members, and only those that the size covers are touched.
+ * Every structure begins with its size, which you set to sizeof the structure. Later versions of
+ * this header only append members, and the functions touch only those that the size covers.
  */
 #ifndef CISTERN_H_
 #define CISTERN_H_
@@ -27,20 +27,20 @@
 extern "C" {
 #endif
 
-/* The version of what addonInterface has to offer, as this header uses it. */
+/* The version of addonInterface that this header needs. */
 #define CISTERN_INTERFACE_VERSION 1
 
 /*
  * DLPack capsules: Node-API externals with one of these type tags. The data of the external points
  * to a pointer to the tensor (DLManagedTensorVersioned*, or DLManagedTensor* for the second tag).
- * Who consumes the capsule reads that pointer and stores NULL there, on the JavaScript thread, and
- * calls the tensor's deleter when done, on any thread. A capsule that nobody has consumed calls the
- * deleter when it is collected.
+ * To consume the capsule, read that pointer and store NULL there, on the JavaScript thread; when
+ * you are done, call the tensor's deleter, on any thread. A capsule that is never consumed calls
+ * the deleter when it is collected.
  */
 static const napi_type_tag cistern_dlpack_versioned_tag = {0x7f1c9bd9b2d64f2bULL, 0x9a3e5f0c61d84ea7ULL};
 static const napi_type_tag cistern_dlpack_unversioned_tag = {0x2b8d0c7e94f14a65ULL, 0x8c5790ab3de2f146ULL};
 
-/* What an addon keeps for each environment; see cistern_open. */
+/* Keep one for each environment; see cistern_open. */
 typedef struct cistern_interface {
   size_t size;
   napi_ref functions;
@@ -58,8 +58,8 @@ typedef struct cistern_buffer {
 } cistern_buffer;
 
 /*
- * A MemoryResource. Valid until the call from JavaScript returns. Memory may be used on `stream`, and
- * on streams ordered after it; a free is ordered on `stream` too. `stream` is a driver's handle.
+ * A MemoryResource, valid until the call from JavaScript returns. Use memory on `stream`, and on
+ * streams ordered after it; a free is ordered on `stream`, too. `stream` is the driver's handle.
  */
 typedef struct cistern_resource {
   size_t size;
@@ -74,7 +74,7 @@ typedef struct cistern_resource {
   napi_value functions; /* for this header */
 } cistern_resource;
 
-/* Memory of the addon's own, for cistern_wrap. */
+/* The addon's own memory, for cistern_wrap. */
 typedef struct cistern_foreign_memory {
   size_t size;
   uint64_t pointer;
@@ -82,8 +82,8 @@ typedef struct cistern_foreign_memory {
   uint64_t stream; /* that the memory is ordered on */
   int32_t device;  /* the ordinal of the stream's device */
   /*
-   * Called exactly once, on the JavaScript thread, after the buffer's end and the stream's work; not
-   * in a worker that is terminated. NULL: the memory is borrowed.
+   * Called exactly once, on the JavaScript thread, after the buffer has ended and the stream's work
+   * has run; not called in a worker that is terminated. NULL: the memory is borrowed.
    */
   void (*release)(void* data, uint64_t pointer, uint64_t byte_length);
   void* data;
@@ -112,7 +112,7 @@ static inline napi_status cistern_call_(napi_env env, napi_value functions, cons
   napi_value function;
   napi_status status = napi_get_named_property(env, functions, name, &function);
   if (status == napi_ok) status = napi_call_function(env, functions, function, count, arguments, result);
-  return cistern_fail_(env, status, "cistern's interface to addons could not be called");
+  return cistern_fail_(env, status, "cistern's addonInterface could not be called");
 }
 
 /* Calls one that returns numbers: as many as it has, and zero for the rest. */
@@ -128,14 +128,14 @@ static inline napi_status cistern_read_(napi_env env, napi_value functions, cons
   status = napi_get_typedarray_info(env, array, &type, &length, &data, NULL, NULL);
   if (status == napi_ok && type != napi_float64_array) status = napi_invalid_arg;
   for (i = 0; i < count; i++) numbers[i] = status == napi_ok && i < length ? ((const double*)data)[i] : 0;
-  return cistern_fail_(env, status, "cistern's interface to addons has another form");
+  return cistern_fail_(env, status, "cistern's addonInterface has an unknown form");
 }
 
 static inline napi_status cistern_functions_(napi_env env, const cistern_interface* opened, napi_value* functions) {
   return cistern_fail_(env, napi_get_reference_value(env, opened->functions, functions), "cistern_open was not called");
 }
 
-/* Opens `addonInterface` of the package, once for each environment that the addon is loaded in. */
+/* Opens the package's `addonInterface`. Call it once in each environment that loads the addon. */
 static inline napi_status cistern_open(napi_env env, napi_value addon_interface, cistern_interface* opened) {
   napi_value value;
   napi_valuetype type = napi_undefined;
@@ -146,7 +146,7 @@ static inline napi_status cistern_open(napi_env env, napi_value addon_interface,
   if (status == napi_ok) status = napi_get_value_double(env, value, &version);
   if (status == napi_ok && version < CISTERN_INTERFACE_VERSION) status = napi_invalid_arg;
   if (status == napi_ok) status = napi_create_reference(env, addon_interface, 1, &opened->functions);
-  return cistern_fail_(env, status, "the argument must be addonInterface of cistern, in a version that this addon was built for");
+  return cistern_fail_(env, status, "the argument must be cistern's addonInterface, of the version that this addon was built for or newer");
 }
 
 /* Ends what cistern_open began. */
@@ -156,7 +156,7 @@ static inline napi_status cistern_close(napi_env env, cistern_interface* opened)
 
 #define CISTERN_HAS_(structure, type, member) ((structure)->size >= offsetof(type, member) + sizeof((structure)->member))
 
-/* Describes a DeviceBuffer. A disposed one, and any other value, is refused. */
+/* Describes a DeviceBuffer. Fails for a disposed one, and for any other value. */
 static inline napi_status cistern_get_buffer(napi_env env, const cistern_interface* opened, napi_value value, cistern_buffer* buffer) {
   double numbers[6];
   napi_value functions;
@@ -184,7 +184,7 @@ static inline napi_status cistern_allocate_(const cistern_resource* resource, ui
   if (status == napi_ok) status = cistern_call_(env, resource->functions, "allocate", 3, arguments, &result);
   if (status == napi_ok) status = napi_get_value_double(env, result, &address);
   *pointer = status == napi_ok ? (uint64_t)address : 0;
-  return cistern_fail_(env, status, "the resource returned no address");
+  return cistern_fail_(env, status, "the resource did not return an address");
 }
 
 static inline napi_status cistern_deallocate_(const cistern_resource* resource, uint64_t pointer, uint64_t bytes, uint64_t stream) {
@@ -200,7 +200,7 @@ static inline napi_status cistern_deallocate_(const cistern_resource* resource, 
   return status;
 }
 
-/* Describes a MemoryResource, of cistern or of the program. Any other value is refused. */
+/* Describes a MemoryResource, of cistern or of the program. Fails for any other value. */
 static inline napi_status cistern_get_resource(napi_env env, const cistern_interface* opened, napi_value value,
                                                cistern_resource* resource) {
   double numbers[2];
@@ -221,8 +221,8 @@ static inline napi_status cistern_get_resource(napi_env env, const cistern_inter
 }
 
 /*
- * The table of a ThreadSafeArenaMemoryResource, whose functions any thread may call until release. Any other
- * resource is refused. An older version of cistern has none: the call fails then.
+ * The table of a ThreadSafeArenaMemoryResource, whose functions any thread may call until release. Fails for
+ * any other resource, and with an older version of cistern, which has no table.
  */
 static inline napi_status cistern_get_thread_safe_resource(napi_env env, const cistern_interface* opened, napi_value value,
                                                            const cistern_thread_safe_resource** resource) {
@@ -237,9 +237,9 @@ static inline napi_status cistern_get_thread_safe_resource(napi_env env, const c
 }
 
 /*
- * A DeviceBuffer with memory that was allocated from the resource with `bytes` bytes. The buffer
- * frees it there. If this fails, the memory is still the caller's. Memory of a thread-safe resource may
- * come from any thread: the resource is that of cistern_get_resource for the same object.
+ * Makes a DeviceBuffer with memory that was allocated from the resource with `bytes` bytes. The buffer
+ * frees it there. If this fails, you still own the memory. Memory of a thread-safe resource may come
+ * from any thread; pass the result of cistern_get_resource for the same object.
  */
 static inline napi_status cistern_adopt(const cistern_resource* resource, uint64_t pointer, uint64_t bytes, uint64_t stream,
                                         napi_value* buffer) {
@@ -274,8 +274,8 @@ static inline void cistern_forget_(napi_env env, void* data, void* hint) {
 }
 
 /*
- * A DeviceBuffer over memory of the addon's own, which the driver must know: DeviceBuffer.wrap. If
- * this fails, the memory is still the caller's, and is not released.
+ * Makes a DeviceBuffer over the addon's own memory, which the driver must know, as
+ * DeviceBuffer.wrap does. If this fails, you still own the memory, and it is not released.
  */
 static inline napi_status cistern_wrap(napi_env env, const cistern_interface* opened, const cistern_foreign_memory* memory,
                                        napi_value* buffer) {

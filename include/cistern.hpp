@@ -1,13 +1,13 @@
-// Memory for any thread, in C++17: a class over the table of cistern_resource.h that satisfies the resource
-// concept of CCCL (cuda::mr), 3.0 and later. So RMM's containers, adaptors and the libraries of RAPIDS allocate from a
-// resource of JavaScript, on whichever thread they run. Header only; it needs the headers of CCCL, and nothing to
-// link with.
+// Memory for any thread, in C++17: a class over the table of cistern_resource.h that satisfies the resource concept of
+// CCCL (cuda::mr), 3.0 and later. With it, RMM's containers and adaptors, and the libraries of RAPIDS, allocate from a
+// resource of JavaScript, on any thread. It is header-only: it needs CCCL's headers, and nothing to link with.
 //
 //   cistern::device_memory_resource memory{table};  // of cistern_get_thread_safe_resource
 //   rmm::device_uvector<float> numbers{1000, stream, memory};
 //
-// Every function may be called on any thread. A failed allocation throws rmm::out_of_memory where RMM's headers are,
-// else std::bad_alloc, or resource_error for anything but a lack of memory. No exception passes through C.
+// Every function may be called on any thread. An allocation that fails for lack of memory throws rmm::out_of_memory
+// if RMM's headers are there, otherwise std::bad_alloc; any other failure throws resource_error. No exception passes
+// through C.
 #ifndef CISTERN_HPP_
 #define CISTERN_HPP_
 
@@ -29,7 +29,7 @@
 #error "CCCL 3.0 has memory resources only if LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE is defined"
 #endif
 
-// Files of one program may be compiled with RMM's headers and without: their classes are different ones.
+// Files of one program may be compiled with and without RMM's headers, so their classes must differ.
 #if __has_include(<rmm/error.hpp>)
 #include <rmm/error.hpp>
 #define CISTERN_ERRORS_ rmm_errors
@@ -54,7 +54,7 @@ class out_of_memory : public std::bad_alloc {
 };
 #endif
 
-// Why a call failed that did not lack memory.
+// A call failed for another reason than a lack of memory.
 class resource_error : public std::runtime_error {
  public:
   resource_error(std::int32_t code, const char* text) : std::runtime_error(text), code_(code) {}
@@ -74,8 +74,8 @@ class memory_resource {
   static_assert(sizeof...(Properties) > 0, "a resource is accessible from somewhere");
 
  public:
-  // Takes over one use of the table, the one that cistern_get_thread_safe_resource has given: do not release it.
-  // Throws std::invalid_argument if the memory does not have the properties; then the table is still the caller's.
+  // Takes over the use of the table that cistern_get_thread_safe_resource returned: do not release it. Throws
+  // std::invalid_argument if the memory does not have the properties; then you still own the table.
   explicit memory_resource(const cistern_thread_safe_resource* table) : table_(table) {
     if (table == nullptr) throw std::invalid_argument("there is no table of a resource");
     if (!(has_property<Properties>(table->memory_kind) && ...)) {
@@ -95,12 +95,14 @@ class memory_resource {
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = default_alignment) {
     return allocate_on(handle(stream), bytes, alignment);
   }
-  // Nothing else may be freed: a pointer, size or stream that is wrong stays allocated, and fails an assertion.
+  // Free only live memory, with its size: with a wrong pointer, size or stream, nothing is freed, and an
+  // assertion fails.
   void deallocate(cuda::stream_ref stream, void* pointer, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
     deallocate_on(handle(stream), pointer, bytes, alignment);
   }
 
-  // For all streams, at once. Waits for the legacy default stream: see `synchronize` of the table.
+  // All streams can use the memory immediately. Waits for the legacy default stream: see
+  // `synchronize` of the table.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     void* const pointer = allocate_on(CISTERN_LEGACY_STREAM, bytes, alignment);
     const std::int32_t result = pointer == nullptr ? std::int32_t{CISTERN_OK} : table_->synchronize(table_->state, CISTERN_LEGACY_STREAM);
@@ -109,7 +111,8 @@ class memory_resource {
     deallocate_sync(pointer, bytes, alignment);
     throw error;
   }
-  // What other streams have queued with the memory must be done, or ordered before the legacy default stream.
+  // Work that other streams have queued with the memory must have run, or be ordered before the legacy
+  // default stream.
   void deallocate_sync(void* pointer, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
     deallocate_on(CISTERN_LEGACY_STREAM, pointer, bytes, alignment);
   }
@@ -124,7 +127,7 @@ class memory_resource {
     deallocate_sync(pointer, bytes, alignment);
   }
 
-  // What this holds a use of: for the device, the kind of memory, and statistics.
+  // The table that this uses, for the device, the kind of memory, and statistics.
   const cistern_thread_safe_resource& table() const noexcept { return *table_; }
 
   friend bool operator==(const memory_resource& a, const memory_resource& b) noexcept { return cistern_is_equal(a.table_, b.table_); }

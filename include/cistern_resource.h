@@ -1,9 +1,9 @@
 /*
- * Memory for any thread, in C. cistern.h gives such a table (cistern_get_thread_safe_resource); this
- * header needs neither Node nor CUDA, so that the code that allocates need not know of them.
+ * Memory for any thread, in C. cistern_get_thread_safe_resource of cistern.h returns such a table.
+ * This header needs neither Node nor CUDA, so the code that allocates does not depend on them.
  *
- * Every function may be called on any thread, at any time until the release, also while the JavaScript
- * thread is blocked, and after the worker or the JavaScript object has ended. None enters JavaScript.
+ * Call every function on any thread, at any time until the release, even while the JavaScript thread
+ * is blocked, and after the worker or the JavaScript object has ended. None enters JavaScript.
  */
 #ifndef CISTERN_RESOURCE_H_
 #define CISTERN_RESOURCE_H_
@@ -22,7 +22,7 @@ enum cistern_memory_kind { CISTERN_DEVICE = 0, CISTERN_MANAGED = 1, CISTERN_PINN
 /* The handles of the default streams, as CUDA has them (CU_STREAM_LEGACY, CU_STREAM_PER_THREAD). */
 enum { CISTERN_LEGACY_STREAM = 1, CISTERN_PER_THREAD_STREAM = 2 };
 
-/* What a function returns. A later version may return others. */
+/* The results of functions. Later versions may add others. */
 enum cistern_result {
   CISTERN_OK = 0,
   CISTERN_OUT_OF_MEMORY = 1,      /* of the resource */
@@ -51,27 +51,33 @@ typedef struct cistern_thread_safe_resource {
   int32_t device;
   int32_t memory_kind; /* enum cistern_memory_kind */
   void* state;         /* the first argument of every function */
-  /* At least `bytes` bytes at a multiple of `alignment`: a power of two, up to a superblock; 256 at least. Zero
-   * bytes give 0. The memory may be used on `stream`, and on streams ordered after it. */
+  /*
+   * Allocates at least `bytes` bytes at a multiple of `alignment` (a power of two, at most a superblock) and of
+   * 256. Zero bytes give 0. Use the memory on `stream`, and on streams ordered after it.
+   */
   int32_t (*allocate)(void* state, uint64_t bytes, uint64_t alignment, uint64_t stream, uint64_t* pointer);
   /* `bytes`: as requested at the allocation. Ordered on `stream`. If this fails, the memory is still allocated. */
   int32_t (*deallocate)(void* state, uint64_t pointer, uint64_t bytes, uint64_t alignment, uint64_t stream);
   void (*statistics)(void* state, cistern_resource_statistics* statistics);
-  /* Why the last call of this thread that failed did, in a sentence; valid until its next one. */
+  /* The error of this thread's last failed call, as a sentence; valid until its next call. */
   const char* (*last_error)(void* state);
   /* One more release is needed before the resource may end. */
   void (*retain)(void* state);
-  /* After the last release nothing of the table may be used. Free everything before: what is still allocated
-   * when the last table is released and JavaScript's object has ended, too, is taken back only after a wait for
-   * the device. */
+  /*
+   * After the last release, use nothing of the table. Free everything before: memory that is still allocated
+   * when the last table is released, and JavaScript's object has ended, is reclaimed only after a wait for the
+   * device.
+   */
   void (*release)(void* state);
   const void* identity; /* the same for every table of one JavaScript object */
-  /* Waits on this thread until what the stream has queued is done. Do not call it on a thread that the stream may be
-   * waiting for, such as JavaScript's while a host function of its is queued. */
+  /*
+   * Blocks this thread until the work queued on the stream has run. Do not call it on a thread that the stream may
+   * be waiting for, such as JavaScript's while one of its host functions is queued.
+   */
   int32_t (*synchronize)(void* state, uint64_t stream);
 } cistern_thread_safe_resource;
 
-/* Whether memory of one can be freed by the other. */
+/* Whether each can free memory of the other. */
 static inline bool cistern_is_equal(const cistern_thread_safe_resource* a, const cistern_thread_safe_resource* b) {
   return a->identity == b->identity;
 }

@@ -2,23 +2,23 @@
  * Collects garbage before memory runs out. To V8 a buffer of 1 GiB of device memory is an object of
  * a few bytes, so it has no reason to collect buffers that a program drops without disposing them.
  *
- * V8 keeps an account of memory outside its heap, but only as a sum: it takes every swing of some
- * hundred MiB for garbage, although disposed buffers leave none. So cistern does not use that
- * account. It adds up what live buffers hold on each device and on the host, and collects garbage
- * if an allocation would raise that above `pressure` of the size:
+ * V8 counts memory outside its heap, but only as a sum: it mistakes every change of a few hundred
+ * MiB for garbage, although disposed buffers leave none. So cistern does not use that count. It
+ * adds up what live buffers hold on each device and on the host, and collects garbage if an
+ * allocation would raise that above `pressure` of the size:
  *
  *         0                                    pressure        0.95     1
  *         ├──────────── never ────────────────────┼── timeShare ─┼───────┤   held bytes / size
  *
  *  - it runs a minor collection, then a major one if the held bytes are still above the line;
  *  - after a collection, the next one is due an eighth above what could not be freed, so that a
- *    program that needs that much does not collect all the time;
+ *    program that needs that much does not collect constantly;
  *  - it also waits until collections take at most `timeShare` of all time, unless more than 0.95
- *    would be held: a program that drops buffers quickly could not go on otherwise.
+ *    would be held, because a program that drops buffers quickly could not go on otherwise.
  *
  * The size is the memory of the device or, for the host, what is held plus what the system reports
- * as available. A device refuses what it does not have, and buffers then collect anyway; a host
- * does not, so for the host the next collection is due at 0.95 at the latest.
+ * as available. A device refuses requests that it cannot serve, and buffers then collect garbage
+ * anyway; a host does not, so the next collection for the host is due at 0.95 at the latest.
  *
  * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
@@ -49,14 +49,14 @@ const knownOptions = optionNames<EarlyCollectionOptions>({ pressure: true, timeS
 
 const defaultPressure = 0.75;
 const defaultTimeShare = 0.05;
-/** Above this share, collect whatever the time. */
+/** Above this share, collects regardless of the time. */
 const criticalPressure = 0.95;
-/** The least memory that is worth a collection. */
+/** The smallest amount of memory that is worth a collection. */
 const leastBytes = 64 * MiB;
 
 let settings: Required<EarlyCollectionOptions> | undefined;
 /**
- * In terms of `performance.now()`: before this time, a collection would take more than its share.
+ * Before this time of `performance.now()`, a collection would take more than its share.
  */
 let nextAt = 0;
 let isCollecting = false;
@@ -155,15 +155,15 @@ export function heldMemory(kind: MemoryKind, device: Device): HeldMemory {
 
 /**
  * Sets when garbage is collected before memory runs out, in this environment (the main thread or
- * one worker): if buffers would hold more than `pressure` of a device's or the host's memory.
+ * one worker): when buffers would hold more than `pressure` of a device's or the host's memory.
  * Missing options get their defaults.
  *
- * Nothing is collected below that, so a program that disposes its buffers and stays below pays
- * nothing. If this is off, buffers that are dropped without being disposed are freed when V8
- * collects for its own reasons, and when memory has run out. The host's memory may then run out
- * first, which ends the process.
+ * Below that, nothing is collected, so a program that disposes its buffers and stays below pays
+ * nothing. If you turn this off, buffers that are dropped without being disposed are freed only
+ * when V8 collects for its own reasons, or when memory has run out. The host's memory may then run
+ * out first, which ends the process.
  *
- * `pressure` and `timeShare` are those of CUDA.jl. RMM has no counterpart.
+ * `pressure` and `timeShare` are the same as in CUDA.jl. RMM has no counterpart.
  * @throws ArgumentTypeError, ArgumentRangeError for an invalid option; the settings are then
  * unchanged.
  * @example

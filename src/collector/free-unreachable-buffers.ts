@@ -9,14 +9,14 @@
  *          ┊ weak reference
  *     native watch, slot i
  *
- * The table holds what is needed to free a buffer's memory, but never the buffer. Making a weak
- * reference and ending it takes longer than allocating and freeing the memory. Therefore not the
- * buffer is watched, but a stand-in that only the buffer refers to: both become unreachable
- * together. A disposed buffer gives its stand-in back, still watched, and the next buffer takes it.
+ * The table holds everything needed to free a buffer's memory, but never the buffer. Creating and
+ * ending a weak reference takes longer than allocating and freeing the memory. So it is not the
+ * buffer that is watched, but a stand-in to which only the buffer refers: both become unreachable
+ * together. A disposed buffer returns its stand-in, still watched, and the next buffer takes it.
  *
- * A stand-in is replaced after a number of uses: V8 moves objects that survive to where only a
- * major collection finds them, and a minor one should find a buffer that was dropped soon after it
- * was made. Stand-ins that were spare all the time between two sweeps are given up.
+ * A stand-in is replaced after a number of uses: V8 moves surviving objects to a place where only a
+ * major collection finds them, but a minor one should find a buffer that was dropped soon after its
+ * creation. Stand-ins that were spare all the time between two sweeps are released.
  *
  * The weak references are Node-API's: unlike a `WeakRef` or a `FinalizationRegistry`, they are seen
  * to be cleared in the same job that collected the buffer. No buffer is registered with a
@@ -24,7 +24,7 @@
  * 24). A token object is registered instead; its collection shows that a collection took place.
  *
  * A resource may refuse a free, for example inside a host function, which must not wait. Memory
- * that nobody else could then free is kept in a list. The next turn of the event loop tries it
+ * that no other code could then free is kept in a list. The next turn of the event loop tries it
  * once, and every sweep tries it first; so does the first turn after a capture that refused it.
  *
  * A free runs foreign code, which may itself collect garbage and sweep, for example in an
@@ -32,9 +32,9 @@
  * until the outermost sweep is over. Otherwise each sweep would retry memory that is always
  * refused, and each retry would cause the collection that starts the next sweep.
  *
- * V8 notes each reference from an old object to a new one when it is stored, which takes longer than
- * the rest of this. The table is old, and a memory is new. So the table refers to a holder, which is
- * made with its stand-in, and about as old as the memories that it has in turn.
+ * When a reference from an old object to a new one is stored, V8 records it, which takes longer than
+ * everything else here. The table is old, and a memory is new. So the table refers to a holder,
+ * which is made with its stand-in, and about as old as the memories that it has in turn.
  *
  * Invariants: slot i is watched ⇔ holders[i] is set; their number is watchedCount; only a buffer that is
  * not disposed refers to a stand-in that is not spare; a holder has a memory exactly while the buffer of
@@ -51,7 +51,7 @@ import { atCaptureEnds } from '../driver/streams/stream-identity.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
 import { DeviceWaits, type StreamFor } from '../lifetimes/bulk-frees.js';
 
-/** What remains of a collected buffer. Must not refer to the buffer. */
+/** The memory and origin of a buffer, which outlive it. Must not refer to the buffer. */
 export interface OwnedMemory {
   readonly pointer: number;
   readonly bytes: number;
@@ -61,16 +61,16 @@ export interface OwnedMemory {
   /** The buffer's label. */
   readonly label: string | undefined;
   /**
-   * Frees the memory. If that is refused, `pointer` is 0 if the memory is lost for good, otherwise
-   * unchanged.
+   * Frees the memory. If that is refused, `pointer` is 0 if the memory is lost permanently,
+   * otherwise unchanged.
    */
   free(streamFor?: StreamFor): void;
 }
 
 /**
  * The message of the diagnostics channel `cistern:leak`, published for every buffer that V8
- * collected before it was disposed. Its memory is freed even so; the message shows which `dispose`
- * or `using` is missing. Leak detection is on while the channel has a subscriber.
+ * collected before it was disposed. Its memory is freed nevertheless; the message shows which
+ * `dispose` or `using` is missing. Leak detection is on while the channel has a subscriber.
  * @example
  * ```ts
  * import { subscribe } from 'node:diagnostics_channel';
@@ -89,7 +89,7 @@ export interface BufferLeak {
   readonly memoryKind: MemoryKind;
   /**
    * The stack of the constructor call, one frame per line; `undefined` if the buffer was created
-   * before anybody subscribed.
+   * before the first subscriber.
    */
   readonly createdAt: string | undefined;
   /** The label of the buffer, if it had one. */
@@ -109,20 +109,22 @@ let isSweeping = false;
 let isRetrying = false;
 let collected = new Int32Array(minimumSweepCount);
 /**
- * When this many are watched, a sweep is due even without a collection: synchronous code that drops
- * buffers would otherwise make the table grow forever.
+ * When this many are watched, a sweep is due even without a collection, because synchronous code
+ * that drops buffers would otherwise make the table grow forever.
  */
 let sweepCount = minimumSweepCount;
 
 /** How many buffers a stand-in serves. */
 const maximumUses = 64;
 
-/** Has the memory of the buffer that a stand-in stands for. Must not refer to the stand-in. */
+/**
+ * Refers to the memory of the buffer that a stand-in represents. Must not refer to the stand-in.
+ */
 class Holder {
   memory: OwnedMemory | undefined;
 }
 
-/** Is collected together with the buffer that it stands for. */
+/** Collected together with the buffer that it represents. */
 export class StandIn {
   usesLeft = maximumUses;
   readonly slot = watchObject(this);
@@ -142,8 +144,8 @@ const majorCollections = new FinalizationRegistry<undefined>(() => {
 });
 
 /**
- * Frees `memory` when the stand-in that it returns is collected, unless {@link disown} is called
- * first. The buffer must refer to the stand-in, and nobody else may. If this throws, the memory is freed.
+ * Frees `memory` when the stand-in that it returns is collected, unless {@link disown} is called first.
+ * Only the buffer may refer to the stand-in. If this throws, the memory is freed.
  */
 export function own(memory: OwnedMemory): StandIn {
   let standIn = spare.pop();
@@ -153,7 +155,7 @@ export function own(memory: OwnedMemory): StandIn {
   return standIn;
 }
 
-/** Ends what {@link own} began. The caller must refer to the stand-in no longer. */
+/** Ends what {@link own} began. The caller must no longer refer to the stand-in. */
 export function disown(standIn: StandIn): void {
   standIn.holder.memory = undefined;
   if (--standIn.usesLeft > 0) spare.push(standIn);
@@ -196,14 +198,14 @@ export function watchedBuffers(): { readonly count: number; readonly spare: numb
   return { count: watchedCount - spare.length, spare: spare.length, slots: holders.length };
 }
 
-/** What the live buffers own: those that are neither disposed nor known to be unreachable. */
+/** The memory of live buffers, which are neither disposed nor known to be unreachable. */
 export function* watchedMemory(): Generator<OwnedMemory> {
   for (const holder of holders) if (holder?.memory !== undefined) yield holder.memory;
 }
 
 /**
- * Frees memory that no buffer has; if that is refused, a later sweep retries it. Returns the bytes
- * that were freed. Never throws.
+ * Frees memory that no buffer has. If that is refused, a later sweep tries again. Returns the freed
+ * bytes. Never throws.
  */
 export function freeSoonerOrLater(memory: OwnedMemory, streamFor?: StreamFor): number {
   const { bytes } = memory;
@@ -244,8 +246,8 @@ function retryRefused(): void {
 }
 
 /**
- * Frees the memory of every buffer that has been collected, in the order of its stream, what was
- * refused before, and what has come back from others. Returns the bytes that were freed. Never throws.
+ * Frees the memory of every collected buffer, in the order of its stream, memory whose free was
+ * refused before, and memory that others have returned. Returns the freed bytes. Never throws.
  */
 export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
@@ -254,7 +256,7 @@ export function freeUnreachableBuffers(): number {
     letGoOfEnded();
     const unreachable = takeUnreachable();
     let freedBytes = freeRefused() + freeTaken(unreachable);
-    // A buffer that was just freed may have been attached here, and its memory has come home by that.
+    // A buffer that was just freed may have been attached here, so its memory is now returned.
     for (const other of otherFrees) freedBytes += other.free();
     return freedBytes;
   } finally {
@@ -264,22 +266,22 @@ export function freeUnreachableBuffers(): number {
   }
 }
 
-/** Memory that others used, and that comes back without a collection of this environment. */
+/** A source of memory that others used and return without a collection in this environment. */
 export interface OtherFrees {
-  /** Whether collections of other workers may bring some back. */
+  /** Whether collections in other workers may return some. */
   mayBeWithWorkers(): boolean;
-  /** Frees what has come back. Returns its bytes. Must not throw. */
+  /** Frees returned memory. Returns its bytes. Must not throw. */
   free(): number;
 }
 
 const otherFrees: OtherFrees[] = [];
 
-/** From now on, every sweep also frees what comes back from others. */
+/** From now on, every sweep also frees memory that others return. */
 export function freeAtSweeps(other: OtherFrees): void {
   otherFrees.push(other);
 }
 
-/** Whether collections of other workers may bring memory back. */
+/** Whether collections in other workers may return memory. */
 export function mayBeWithWorkers(): boolean {
   return otherFrees.some((other) => other.mayBeWithWorkers());
 }
@@ -330,7 +332,7 @@ function freeRefused(): number {
   return freedBytes;
 }
 
-/** Nobody uses this memory any more, so one wait for a device covers all of it. */
+/** This memory is no longer used, so one wait for a device covers all of it. */
 function waitingOnce(): StreamFor {
   const waits = new DeviceWaits();
   return (stream) => waits.streamFor(stream);
@@ -355,7 +357,7 @@ function takeUnreachable(): OwnedMemory[] {
   return unreachable;
 }
 
-/** Registers a token, unless there is one, nobody needs it, or a sweep is running. */
+/** Registers a token, unless there is one, none is needed, or a sweep is running. */
 function registerToken(): void {
   if (tokenIsLive || isSweeping || watchedCount + refused.length === 0) return;
   tokenIsLive = true;

@@ -3,8 +3,8 @@ import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/w
 import { freeUnreachableBuffers, mayBeWithWorkers } from './free-unreachable-buffers.js';
 
 /**
- * What V8 collects: `minor` collects recent objects, in a fraction of a millisecond; `major`
- * everything, in some milliseconds or more.
+ * The kind of a garbage collection: `minor` collects recent objects, in a fraction of a
+ * millisecond; `major` collects everything, in a few milliseconds or more.
  */
 export type CollectionKind = 'minor' | 'major';
 
@@ -12,7 +12,7 @@ type Collect = (options?: { readonly type: 'minor' }) => void;
 
 const collectionKinds: readonly CollectionKind[] = ['minor', 'major'];
 const mostWorkers = 1000;
-/** How long other workers are waited for. */
+/** How long to wait for other workers. */
 const patienceMilliseconds = 20;
 let collect: Collect | undefined;
 let isListening = false;
@@ -20,16 +20,17 @@ let isListening = false;
 /**
  * Collects garbage and, before it returns, frees the memory of every collected buffer, in the order
  * of the buffer's stream and through its resource. Buffers do this themselves before they throw an
- * out-of-memory error; call it if something else needs memory. A runtime that lets nobody collect
- * garbage (flags of V8 that are frozen, another engine) frees what it has collected itself.
+ * out-of-memory error; call it if other code needs memory. In a runtime that does not allow
+ * starting a collection (frozen flags of V8, another engine), it only frees buffers that are
+ * already collected.
  *
  * If other workers have attached buffers of this one, a major collection also asks them to collect,
- * at their next turn of the event loop, and waits up to 20 ms for that. A worker is asked at most ten
- * times a second.
+ * at their next turn of the event loop, and waits up to 20 ms for that. Each worker is asked at most
+ * ten times a second.
  *
  * If a resource refuses a free, a process warning (`CISTERN_UNREACHABLE_BUFFER`) reports it, and
  * the rest is freed.
- * @returns the bytes that were freed
+ * @returns the freed bytes
  * @throws ArgumentRangeError for any other kind.
  * @example
  * ```ts
@@ -43,12 +44,12 @@ export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   collectGarbage(kind);
   const freedBytes = freeUnreachableBuffers();
   if (!isAnyAsked) return freedBytes;
-  // One that waits has given back already what others may wait for.
+  // A worker that waits has already returned memory that others may wait for.
   awaitCollections(patienceMilliseconds);
   return freedBytes + freeUnreachableBuffers();
 }
 
-/** From now on, collects garbage whenever a worker is short of memory of which this one has attached some. */
+/** From now on, collects garbage whenever a worker whose memory this one has attached is short of memory. */
 export function collectForOthers(): void {
   if (isListening) return;
   onCollectionRequest(() => {

@@ -1,7 +1,7 @@
 import { formatBytes, formatCount } from '../basics/units.js';
 
 /**
- * A way of recovering memory. The stages, in their order:
+ * A stage of recovering memory. The stages, in order:
  *
  * | stage | what it does |
  * |---|---|
@@ -27,8 +27,8 @@ export interface StageTiming {
   /** 0 if there was no call. */
   readonly averageMilliseconds: number;
   /**
-   * A lower bound for the bytes that became free. What the memory below keeps cannot always be
-   * known.
+   * A lower bound for the recovered bytes, because not every resource below reports the memory that
+   * it keeps.
    */
   readonly recoveredBytes: number;
   /** Allocations that succeeded right after it. */
@@ -46,7 +46,7 @@ export interface ReclaimTimings {
    * All allocations, successful or not, without those that failed because of an invalid argument.
    */
   readonly allocations: number;
-  /** Those of the allocations that found no memory at first. */
+  /** The allocations that found no memory at first. */
   readonly exhaustions: number;
   /** How often the soft limit started a collection. */
   readonly softCollections: number;
@@ -82,7 +82,7 @@ export class StageSums {
 
 const titles = ['stage', 'calls', 'time', 'share', 'average', 'recovered', 'served'];
 
-/** Formats the timings as a table for people, in lines that each end with a line feed. */
+/** Formats the timings as a human-readable table, in lines that each end with a line feed. */
 export function formatReclaimTimings({ elapsedMilliseconds, allocations, exhaustions, softCollections, stages }: ReclaimTimings): string {
   const rows = stages.map(({ stage, calls, milliseconds, share, averageMilliseconds, recoveredBytes, rescues }) => [
     stage,

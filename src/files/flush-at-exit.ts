@@ -1,6 +1,6 @@
 import { attemptEach, throwFirst } from '../basics/errors.js';
 
-/** Holds bytes that still must be written to a file. */
+/** Has bytes that must still be written to a file. */
 export interface Flushable {
   /** Writes the bytes. */
   flush(): void;

@@ -22,7 +22,7 @@ const openFiles = new Set<string>();
 export class FileTarget implements LogTarget {
   readonly #path: string;
   readonly #descriptor: number;
-  /** What it has in `openFiles`; nothing for a device or a pipe, which several logs may share. */
+  /** Its key in `openFiles`; not set for a device or a pipe, which several logs may share. */
   #key: string | undefined;
 
   constructor(path: string) {
@@ -72,8 +72,8 @@ export class FileTarget implements LogTarget {
 }
 
 /**
- * A Node stream, which its owner keeps. A failure shows only after the write that caused it; every
- * write from then on fails too.
+ * A Node stream, which still belongs to its owner. A failure shows only after the write that caused
+ * it; later writes fail, too.
  */
 export class WritableTarget implements LogTarget {
   readonly #stream: Writable;

@@ -2,9 +2,9 @@
  * The memory of one capture. No other graph of the region runs while this one does, so at its beginning all
  * of the region is free.
  *
- * A request has a number. If there is a plan, the i-th request gets the i-th place of it, provided that
- * whoever had the bytes last is freed before, in the order of the capture: a plan can waste memory, but never
- * do harm. Every other request is cut from the free memory behind the plan:
+ * A request has a number. If there is a plan, the i-th request gets its i-th place, provided that the last
+ * allocation there is freed before, in the order of the capture. So a plan can waste memory, but cannot cause
+ * a conflict. Every other request is cut from the free memory behind the plan:
  *
  *     region   [ places of the plan | free memory in lanes … ]
  *
@@ -36,20 +36,20 @@ import { CaptureOrder } from './capture-order.js';
 import type { CapturedRequests } from './captured-requests.js';
 import type { GraphRegion } from './graph-region.js';
 
-/** More earlier lanes of one stream are merged. */
+/** If a stream has more earlier lanes than this, they are merged. */
 const mostEarlierLanes = 16;
 
 /** Why a request is not served from its place. */
 export type GraphDeviation = 'larger' | 'alignment' | 'extra' | 'in-use';
 
-/** Free memory that is open to whoever comes after an epoch of a stream. */
+/** Free memory for streams that come after an epoch of a stream. */
 interface EarlierLane {
   readonly lane: number;
   readonly stream: number;
   readonly epoch: number;
 }
 
-/** An event that was recorded or waited for. */
+/** A record of an event, or a wait for one. */
 interface CapturedEvent {
   /** How many operations come before it. */
   readonly at: number;
@@ -59,7 +59,7 @@ interface CapturedEvent {
   readonly isWait: boolean;
 }
 
-/** What a live allocation of a capture is. */
+/** A live allocation of a capture. */
 export interface CapturedAllocation {
   readonly pointer: DevicePointer;
   readonly bytes: number;
@@ -86,11 +86,13 @@ export class CaptureMemory implements EventObserver {
   #lastNumber: number = none;
   /** What was recorded and waited for, in order. */
   readonly #events: CapturedEvent[] = [];
-  /** How often each deviation came. */
+  /** How often each deviation occurred. */
   readonly deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
   /** The greatest alignment that was requested. */
   alignmentBytes: number = ALLOCATION_ALIGNMENT;
-  /** Bytes that wait for the end of the capture, because nobody is known to come after all their uses. */
+  /**
+   * Bytes that wait for the end of the capture, because no stream is known to come after all their uses.
+   */
   limboBytes = 0;
 
   /**
@@ -113,7 +115,7 @@ export class CaptureMemory implements EventObserver {
     }
   }
 
-  /** The capture is over: nothing is allocated or freed any more. */
+  /** Ends the capture: nothing is allocated or freed any more. */
   [Symbol.dispose](): void {
     this.#index[Symbol.dispose]();
   }
@@ -179,8 +181,8 @@ export class CaptureMemory implements EventObserver {
   }
 
   /**
-   * There was a free at the address of a live allocation that may have been another graph's. Of that and the next one
-   * there, it is not known which is the allocation's, so nobody gets its memory in this capture.
+   * Notes a free at the address of a live allocation that may have been another graph's. It is unknown whether this
+   * or the next free there is the allocation's, so its memory is not reused in this capture.
    */
   doubt(pointer: DevicePointer): void {
     this.#doubtful.add(pointer);
@@ -209,7 +211,7 @@ export class CaptureMemory implements EventObserver {
     this.#events.push({ at: this.#requests.operationCount, stream: this.order.numberOf(identity), version, isWait: true });
   }
 
-  /** What was requested and freed, for a plan. */
+  /** The requests and frees, for a plan. */
   sequence(): OrderedSequence {
     const builder = new SequenceBuilder();
     const records = new Map<number, EventRecord>();
@@ -256,7 +258,7 @@ export class CaptureMemory implements EventObserver {
     return used;
   }
 
-  /** For tests: throws if the structures contradict each other. Linear. */
+  /** For tests: throws if the data structures are inconsistent. Linear. */
   validate(): void {
     this.#index.validate();
   }
@@ -308,7 +310,10 @@ export class CaptureMemory implements EventObserver {
     return address === none ? this.#index.search(bytes, alignment, current, owner) : address;
   }
 
-  /** After a search that failed: all that the stream may have is in its current lane. */
+  /**
+   * To be called after a failed search, when all memory that the stream may have is in its current
+   * lane.
+   */
   #growFor(bytes: number, stream: number, alignment: number): void {
     const least = leastBlockBytes(bytes, alignment);
     const tail = this.#region.growsInPlace ? this.#index.freeTailBytes(this.#currentLane(stream)) : 0;
@@ -343,7 +348,7 @@ export class CaptureMemory implements EventObserver {
     return lane;
   }
 
-  /** What the stream has freed is open to others from here on. */
+  /** Other streams can use the memory that the stream has freed from now on. */
   #epochEnded(stream: number, epoch: number): void {
     const lane = this.#current[stream];
     if (lane === undefined || this.#index.isEmpty(lane)) return;
@@ -354,7 +359,7 @@ export class CaptureMemory implements EventObserver {
     });
     const own = this.#earlier.filter((earlier) => earlier.stream === stream);
     if (own.length >= mostEarlierLanes) {
-      // The two oldest become one, which is open to those that come after the later of them.
+      // The two oldest become one lane, for streams that come after the later of them.
       const [first, second] = own as [EarlierLane, EarlierLane];
       this.#index.transfer(first.lane, second.lane);
       this.#vacant.push(first.lane);

@@ -1,6 +1,6 @@
 /**
- * The order of what is captured, as far as this environment makes it: which stream of a capture comes after
- * which point of another one.
+ * The order of captured work, as far as this environment determines it: which stream of a capture comes
+ * after which point of another one.
  *
  * Every stream has an epoch, which ends whenever an event is recorded on it. The clock of a stream has, for
  * each stream, the epochs that are over for it: it is ordered after everything that happened in an earlier
@@ -20,7 +20,7 @@ import type { EventObserver } from '../../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import { none } from '../../suballocation/blocks.js';
 
-/** Hears what changes the order of a capture. */
+/** Is notified of changes in the order of a capture. */
 export interface CaptureObserver {
   /** The stream with this number has ended an epoch, whose number is given. */
   epochEnded(stream: number, epoch: number): void;
@@ -52,8 +52,8 @@ export class CaptureOrder implements EventObserver {
   }
 
   /**
-   * A stream has joined by what another library has queued. It comes after something of the capture; since
-   * nobody says what, it counts as after nothing. Returns its number.
+   * A stream has joined because of work that another library has queued. It comes after some work of the
+   * capture, but it is unknown which, so it counts as after nothing. Returns its number.
    */
   joinedUnseen(identity: StreamIdentity): number {
     this.#add(identity, []);
@@ -65,7 +65,10 @@ export class CaptureOrder implements EventObserver {
     return this.#epochs[stream] as number;
   }
 
-  /** Whether what is queued on a stream now comes after what happened on another one in an epoch. */
+  /**
+   * Whether work that is queued on a stream now comes after what happened on another one in an
+   * epoch.
+   */
   isAfter(stream: number, other: number, epoch: number): boolean {
     return stream === other || ((this.#seen[stream] as number[])[other] ?? 0) > epoch;
   }

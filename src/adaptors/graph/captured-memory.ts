@@ -7,12 +7,12 @@ import type { Segment } from '../../suballocation/blocks.js';
 import type { GraphRegion } from './graph-region.js';
 import type { LaunchOrder } from './launch-order.js';
 
-/** What a graph that was captured with memory has. */
+/** The memory of a graph that was captured with memory. */
 export class CapturedMemory implements GraphMemory {
   readonly name: string;
   /** By extent of the region: the bytes from its beginning on that the graph uses. */
   usedBytes: ReadonlyMap<DevicePointer, number> = new Map();
-  /** What belongs to this graph alone. */
+  /** Memory that belongs only to this graph. */
   readonly kept: Segment[] = [];
   /** The bytes that a plan needs at least; `undefined` if the graph was captured without one, or deviated. */
   lowerBoundBytes: number | undefined;
@@ -26,7 +26,7 @@ export class CapturedMemory implements GraphMemory {
   readonly #order: LaunchOrder;
   readonly #onEnd: (memory: CapturedMemory, reason: string) => void;
 
-  /** @param onEnd called once, when neither the graph nor anything made of it is left */
+  /** @param onEnd called once, when neither the graph nor anything made from it is left */
   constructor(name: string, region: GraphRegion, order: LaunchOrder, onEnd: (memory: CapturedMemory, reason: string) => void) {
     this.name = name;
     this.#region = region;
@@ -51,7 +51,7 @@ export class CapturedMemory implements GraphMemory {
     if (--this.#users === 0) this.end();
   }
 
-  /** Its memory goes. What was made of the graph can no longer be launched. */
+  /** Ends its memory. Executable graphs made from the graph can no longer be launched. */
   end(reason = 'its graph is disposed'): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;

@@ -2,16 +2,16 @@ import { resized } from '../../basics/typed-arrays.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { none } from '../../suballocation/blocks.js';
 
-/** There is room for so many requests at least. */
+/** The least number of requests that there is room for. */
 const leastCapacity = 64;
 
-/** A request's numbers: the places of each in a row. */
+/** The columns of a request's row. */
 const [streamPlace, epochPlace, blockPlace, freeStreamPlace, freeEpochPlace] = [0, 1, 2, 3, 4];
 const rowLength = 5;
 
 /**
- * The requests of a capture, as rows of two arrays: with an object for each, collecting them would take as long as
- * serving them. One capture after the other uses the same arrays, since new ones cost a page fault for each 4 KiB.
+ * The requests of a capture, as rows of two arrays. With an object for each, garbage collection would take as long
+ * as serving them. All captures use the same arrays, because new ones cost a page fault for each 4 KiB.
  */
 export class CapturedRequests {
   count = 0;
@@ -22,7 +22,7 @@ export class CapturedRequests {
   /** The number of a request, or ~number of one that is freed, in order. */
   #operations = new Int32Array(0);
 
-  /** A capture begins. @param expected so many requests are likely */
+  /** Begins a capture. @param expected the likely number of requests */
   begin(expected: number): void {
     this.count = 0;
     this.operationCount = 0;
@@ -45,7 +45,7 @@ export class CapturedRequests {
     return request;
   }
 
-  /** @param epoch -1 if nobody may have its memory */
+  /** @param epoch -1 if its memory must not be reused */
   free(request: number, stream: number, epoch: number): void {
     const numbers = this.#numbers;
     numbers[rowLength * request + freeStreamPlace] = stream;
@@ -76,12 +76,12 @@ export class CapturedRequests {
     return this.#numbers[rowLength * request + blockPlace] as number;
   }
 
-  /** Where it was freed, or -1. */
+  /** The stream on which it was freed, or -1. */
   freeStreamOf(request: number): number {
     return this.#numbers[rowLength * request + freeStreamPlace] as number;
   }
 
-  /** In which epoch of that stream, or -1 if nobody may have its memory; only of what was freed. */
+  /** The epoch of that stream, or -1 if its memory must not be reused; only for freed requests. */
   freeEpochOf(request: number): number {
     return this.#numbers[rowLength * request + freeEpochPlace] as number;
   }

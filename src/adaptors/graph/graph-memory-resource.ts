@@ -48,8 +48,8 @@ import { LaunchOrder } from './launch-order.js';
 /** Options of {@link GraphMemoryResource}. */
 export interface GraphMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Computes where each allocation of a capture lies: `planAllocations` of `cistern/planning`. It runs at the
-   * beginning of a capture, and blocks the thread meanwhile.
+   * Computes a place for each allocation of a capture: `planAllocations` of `cistern/planning`. It runs at
+   * the beginning of a capture, and blocks the thread meanwhile.
    * @defaultValue none: each capture searches for free memory, as a pool does
    */
   readonly planner?: Planner;
@@ -59,18 +59,18 @@ export interface GraphMemoryResourceOptions extends DeallocationEventsOption {
    */
   readonly planningMilliseconds?: number;
   /**
-   * What becomes of a request that differs from the plan of its capture: `'fallback'` serves it from other
+   * How to treat a request that differs from the plan of its capture: `'fallback'` serves it from other
    * memory of the region, `'refuse'` throws a CisternError (`ERR_CISTERN_PLAN_DEVIATION`).
    * @defaultValue `'fallback'`
    */
   readonly deviations?: 'fallback' | 'refuse';
   /**
-   * Serves what is allocated outside of captures; must be on the same device.
+   * Serves allocations outside captures; must be on the same device.
    * @defaultValue the upstream
    */
   readonly fallback?: MemoryResource;
   /**
-   * The most bytes that may be reserved of the upstream for graphs.
+   * The most bytes to reserve from the upstream for graphs.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -88,7 +88,8 @@ const knownOptions = optionNames<GraphMemoryResourceOptions>({
 /** Options of {@link GraphMemoryResource.capture}. */
 export interface GraphCaptureOptions {
   /**
-   * What is captured: captures of one name request the same memory in the same order, and share a plan.
+   * A name for the captured work. Captures with the same name should request the same memory in the
+   * same order, because they share a plan.
    * @defaultValue `'graph'`
    */
   readonly name?: string;
@@ -106,11 +107,11 @@ const deviationWords = ['fallback', 'refuse'] as const;
 /** A graph in {@link GraphMemoryStatistics}. */
 export interface GraphMemoryOfGraph {
   readonly name: string;
-  /** How often memory was allocated during its capture. */
+  /** The number of allocations during its capture. */
   readonly allocations: number;
-  /** The bytes that it uses of the memory that the graphs share. */
+  /** The bytes that it uses of the shared memory. */
   readonly regionBytes: number;
-  /** The least bytes that a plan of it needs; `undefined` if it was captured without a plan, or differed from it. */
+  /** The bytes that its plan needs; `undefined` if it was captured without a plan, or differed from it. */
   readonly lowerBoundBytes: number | undefined;
   /** The bytes that it has for itself ({@link GraphMemoryResource.kept}). */
   readonly keptBytes: number;
@@ -118,26 +119,31 @@ export interface GraphMemoryOfGraph {
 
 /** Statistics of a {@link GraphMemoryResource}. */
 export interface GraphMemoryStatistics {
-  /** Bytes held of the upstream: what the graphs share, and what each has for itself. */
+  /**
+   * Bytes taken from the upstream and not returned: shared ones, and those that each graph has for
+   * itself.
+   */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
   /** The bytes that the graphs share. */
   readonly regionBytes: number;
   /** The bytes that graphs have for themselves. */
   readonly keptBytes: number;
-  /** The graphs that are not disposed, or of which something is not. */
+  /** The graphs that are not disposed, or of which an executable graph is not. */
   readonly graphs: readonly GraphMemoryOfGraph[];
-  /** Captures that gave a graph; and those among them in which every request had its place in a plan. */
+  /**
+   * Captures that produced a graph, and those of them in which every request had its place in a plan.
+   */
   readonly captures: number;
   readonly plannedCaptures: number;
-  /** How often a request differed from a plan, by how it did. */
+  /** How often a request differed from a plan, by the kind of difference. */
   readonly deviations: Readonly<Record<GraphDeviation, number>>;
   /**
-   * Bytes that were freed in captures on a stream which did not come after their allocation, and were not
-   * used again in that capture.
+   * Bytes that were freed in captures on a stream that did not come after their allocation, and so were
+   * not reused in that capture.
    */
   readonly unorderedBytes: number;
-  /** What the planner threw last; `undefined` if its last plan is valid. */
+  /** The last error of the planner; `undefined` if its last plan is valid. */
   readonly planningError: unknown;
 }
 
@@ -148,7 +154,7 @@ interface Learnt {
   plan: PlanWithPredecessors | undefined;
 }
 
-/** Memory that a graph has, and that whoever has its address may give up. */
+/** Memory of a graph, which the program may free by its address. */
 interface Owned {
   readonly bytes: number;
   readonly memory: CapturedMemory;
@@ -156,29 +162,29 @@ interface Owned {
 }
 
 /**
- * Memory for CUDA graphs: what is allocated and freed while a stream is captured. All graphs of one resource
- * share one region, as large as the largest of them needs, because they never run at the same time.
+ * Serves allocations and frees during the capture of CUDA graphs. All graphs of one resource share one
+ * region, as large as the largest of them needs, because they never run at the same time.
  *
- * Within a capture ({@link GraphMemoryResource.capture}), every stream that has joined it allocates and
- * frees. Freed memory is used again in the same capture by whatever comes after the free in the order of the
- * graph; no edge is added for that. What is not freed is an output of the graph: it stays where it is, and
- * is valid until the next launch of any graph of this resource. What must outlive that is allocated from
- * {@link GraphMemoryResource.kept}.
+ * Within a capture ({@link GraphMemoryResource.capture}), you can allocate and free on every stream that has
+ * joined it. Freed memory is reused in the same capture by work that comes after the free in the order of
+ * the graph; no edge is added for that. Memory that is not freed is an output of the graph: it stays where
+ * it is, and is valid until the next launch of any graph of this resource. Allocate memory that must live
+ * longer from {@link GraphMemoryResource.kept}.
  *
  * With the option `planner`, the second capture of a name gets addresses that were planned from the first
  * one, or from a warm-up ({@link GraphMemoryResource.warmUp}): nothing is searched, and the region is hardly
- * larger than what is live at once. A request that differs from the plan never gets memory that is in use.
+ * larger than the peak of live bytes. A request that differs from the plan never gets memory that is in use.
  *
- * Stream order: each launch comes after the launch before, of whatever graph of this resource and on
- * whatever stream. `deallocationEvents` says how: an event is recorded after each launch (`'eager'`), or when
- * another stream comes (`'deferred'`), or the host waits when another stream comes (`'off'`). A buffer in
- * the memory of a graph that is disposed on a stream ends there: the next launch comes after it. Outside of
+ * Stream order: each launch comes after the previous launch of any graph of this resource, on any stream.
+ * `deallocationEvents` determines how: an event is recorded after each launch (`'eager'`), or before a launch
+ * on another stream (`'deferred'`), or the host waits before a launch on another stream (`'off'`). If a
+ * buffer in the memory of a graph is disposed on a stream, the next launch comes after that. Outside
  * captures, calls go to the fallback, with `deallocationEvents` for the frees.
  *
- * The upstream is called on a stream of the resource's own, which nobody captures. Over an upstream that
- * grows in place ({@link VirtualMemoryResource}), graphs can be captured in any order; over others, let the
- * largest come first, or its warm-up. The upstream and the fallback must outlive this resource, and are not
- * disposed with it. Disposing it ends the memory of its graphs, which cannot be launched any more.
+ * The upstream is called on a separate stream, which is never captured. Over an upstream that grows in
+ * place ({@link VirtualMemoryResource}), you can capture graphs in any order; over others, capture or warm
+ * up the largest first. The upstream and the fallback must outlive this resource, and are not disposed with
+ * it. Disposing it ends the memory of its graphs, which can then no longer be launched.
  *
  * RMM has no counterpart; PyTorch's is a private pool of a graph, `torch.cuda.graph_pool_handle`.
  * @example
@@ -201,14 +207,14 @@ interface Owned {
 export class GraphMemoryResource extends PassThroughAdaptor implements ReservingMemoryResource, TrimmingMemoryResource {
   /** @internal */
   static override readonly name = 'GraphMemoryResource';
-  /** Serves what is allocated outside of captures. */
+  /** Serves allocations outside captures. */
   readonly fallback: MemoryResource;
   /** The fallback, if it is not the upstream. */
   readonly alternates: readonly MemoryResource[];
   /**
-   * Memory that is no part of what the graphs share: what a capture allocates from it belongs to that graph
-   * alone, stays valid whatever is launched, and goes back with the graph. It is not used again within the
-   * capture. Outside of captures it is the fallback.
+   * Memory that graphs do not share: what a capture allocates from this resource belongs only to that
+   * graph, stays valid whatever is launched, and is returned with the graph. It is not reused within the
+   * capture. Outside captures, this is the fallback.
    */
   readonly kept: MemoryResource;
   readonly #planner: Planner | undefined;
@@ -217,13 +223,16 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   readonly #order: LaunchOrder;
   readonly #region: GraphRegion;
   readonly #graphs = new Set<CapturedMemory>();
-  /** Graphs whose memory cannot go yet, and why it is to go: a buffer in it cannot be freed. */
+  /**
+   * Graphs whose memory cannot be returned yet because a buffer in it cannot be freed, with the
+   * reason for its end.
+   */
   readonly #unended = new Map<CapturedMemory, string>();
   readonly #owned = new Map<DevicePointer, Owned[]>();
   readonly #requests = new CapturedRequests();
   readonly #learnt = new Map<string, Learnt>();
   #capture: CaptureMemory | undefined;
-  /** What the graph that is being captured will have. */
+  /** The memory of the graph that is being captured. */
   #captured: CapturedMemory | undefined;
   /** The graph whose memory is being taken back. */
   #ending: CapturedMemory | undefined;
@@ -234,7 +243,10 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #unorderedBytes = 0;
   readonly #deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
   #planningError: unknown;
-  /** Whether a capture is about to begin: the planner and the upstream can call again. */
+  /**
+   * Whether a capture is about to begin, because the planner and the upstream can call this
+   * resource.
+   */
   #isBeginning = false;
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option. */
@@ -274,19 +286,19 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#region.peakReservedBytes = this.#region.reservedBytes;
   }
 
-  /** Whether what is allocated outside of captures comes from the upstream. */
+  /** Whether allocations outside captures come from the upstream. */
   override keepsPages(): boolean {
     return this.fallback === this.upstream;
   }
 
   /**
-   * Captures what a function queues on a stream, and on streams that join, into a graph that has the memory
-   * which the function allocates. If the function throws, the capture is given up, and its memory is free
-   * again.
-   * @param record a function that returns before the capture ends: not an `async` one
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource captures already or warms up; what
-   * `record` throws; OutOfMemoryError if the upstream does not have the memory of the plan; else as
-   * {@link Stream.capture}
+   * Captures the work that a function queues on a stream, and on streams that join, into a graph, which
+   * owns the memory that the function allocates. If the function throws, the capture is abandoned, and its
+   * memory is free again.
+   * @param record a synchronous function: the capture ends when it returns
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource already captures or warms up; any
+   * error that `record` throws; OutOfMemoryError if the upstream does not have the memory of the plan;
+   * otherwise as {@link Stream.capture}
    */
   capture(stream: Stream, record: () => void, options: GraphCaptureOptions = {}): Graph {
     assertOptions(options, captureOptions);
@@ -328,12 +340,12 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /**
-   * Runs a function that allocates from this resource without a capture, from the fallback, and notes what
-   * it allocates and frees: the next capture of the name is planned from that.
+   * Runs a function that allocates from this resource without a capture. The fallback serves it, and its
+   * allocations and frees are recorded, to plan the next capture of the name.
    * @param name as in {@link GraphCaptureOptions}
-   * @param step a function that queues what will be captured
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource captures or warms up; what `step`
-   * throws
+   * @param step a function that queues the work that will be captured
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while this resource captures or warms up; any error
+   * that `step` throws
    */
   warmUp(name: string, step: () => void): void {
     assertName(name, 'name');
@@ -393,9 +405,9 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /**
-   * Gives memory back that no graph needs any more: that of the region beyond what the largest needs, after
-   * every launch so far, in the order of a stream of the resource's own.
-   * @returns the bytes that went back
+   * Returns memory of the region that no graph needs any more, after every launch so far, in the order of a
+   * separate stream.
+   * @returns the bytes returned to the upstream
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     assertOptions(options, trimOptionNames);
@@ -439,7 +451,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     });
   }
 
-  /** For tests: throws if the data structures contradict each other. */
+  /** For tests: throws if the data structures are inconsistent. */
   validate(): void {
     this.#capture?.validate();
     const { extents, reservedBytes } = this.#region;
@@ -448,9 +460,9 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /**
-   * Ends the memory of every graph, which can then no longer be launched, and gives it back after their last
-   * launch. Buffers in it are disposed. What the fallback served stays allocated there. A second call does
-   * nothing, unless something was refused.
+   * Ends the memory of every graph, which can then no longer be launched, and returns it after their last
+   * launch. Buffers in it are disposed. Memory from the fallback stays allocated there. A second call does
+   * nothing, unless the first was refused in part.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) within a capture; (`ERR_CISTERN_CAPTURING`) while a stream is
    * captured on which a graph was launched last, or a buffer in its memory is used: what must come after that stays, and
    * the call can be repeated; what the upstream throws
@@ -492,7 +504,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#recorder.freed(pointer, stream.identity);
   }
 
-  /** Whether an address lies in memory that is there for graphs. The fallback may be where it comes from. */
+  /** Whether an address is in memory for graphs, which may come from the fallback. */
   #hasForGraphs(pointer: DevicePointer): boolean {
     if (isWithin(this.#region.extents, pointer)) return true;
     for (const { kept } of this.#graphs) if (isAmong(kept, pointer)) return true;
@@ -525,7 +537,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (number === none) {
       throw new CisternError(
         'ERR_CISTERN_CAPTURING',
-        `${refusalOf(pointer)}: it belongs to a capture that stream ${stream.id} has not joined`,
+        `${refusalOf(pointer)}: it belongs to a capture, which stream ${stream.id} has not joined`,
       );
     }
     capture.free(pointer, request, number);
@@ -547,7 +559,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     found.isGivenUp = true;
   }
 
-  /** Takes memory for the graph that is being captured. */
+  /** Allocates memory for the graph that is being captured. */
   #keep(bytes: number, alignment: number): DevicePointer {
     const memory = this.#captured as CapturedMemory;
     const segment = this.#obtain(() => this.#region.take(leastBlockBytes(bytes, alignment)));
@@ -583,7 +595,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     }
   }
 
-  /** What is still allocated at the end of a capture belongs to the graph. */
+  /** Memory that is still allocated at the end of a capture belongs to the graph. */
   #adopt(capture: CaptureMemory, memory: CapturedMemory): void {
     for (const { pointer, bytes } of capture.live()) this.#own(pointer, bytes, memory);
   }
@@ -729,10 +741,10 @@ function deviationError(deviation: GraphDeviation, request: number, bytes: numbe
 export const graphKind = defineAdaptor({
   name: 'graph',
   role: 'pass-through',
-  summary: 'has the memory of captured graphs, which share it; other calls pass through',
+  summary: 'serves allocations in captured graphs, which share the memory; other calls pass through',
   options: {
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream for graphs', default: 'no limit' },
-    fallback: { type: 'resource', summary: 'serves what is allocated outside of captures', default: 'the upstream' },
+    fallback: { type: 'resource', summary: 'serves allocations outside captures', default: 'the upstream' },
   },
   example: 'graph(cuda)',
   create: ({ upstream, options }) => new GraphMemoryResource(upstream, options),

@@ -2,10 +2,10 @@
  * The memory that the graphs of one resource share: extents of the upstream, each as large as any graph
  * needs it.
  *
- * Over an upstream that grows in place there is one extent, whose end moves. Over any other, what does not
- * fit into an extent needs another one. If an adaptor is between the memory and the region, an extent goes back only in
- * what came at once, because the adaptor may remember that. The upstream is called on a stream of the region's own, which is
- * never captured: the call is no part of any graph.
+ * Over an upstream that grows in place there is one extent, whose end moves. Over any other, a request that does not
+ * fit into an extent needs another one. If an adaptor is between the memory and the region, an extent is returned only
+ * in the pieces in which it was taken, because the adaptor may remember these. The upstream is called on a separate
+ * stream, which is never captured, so the call is not part of a graph.
  */
 import { OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
@@ -23,7 +23,7 @@ export class GraphRegion {
   #extents: Segment[] = [];
   /** What the extents are made of, as it came; not if they go back in any pieces. */
   #arrivals: Segment[] = [];
-  /** What the upstream has refused to take back. */
+  /** Memory that the upstream has refused to take back. */
   #refused: Segment[] = [];
   readonly #upstream: MemoryResource;
   readonly #growth: GrowthInPlace | undefined;
@@ -101,7 +101,7 @@ export class GraphRegion {
     for (const segment of given) this.giveBack(segment);
   }
 
-  /** Takes memory that is none of the extents. */
+  /** Takes memory that is not part of the extents. */
   take(bytes: number): Segment {
     if (bytes > this.#maximumBytes - this.reservedBytes) throw this.#outOfMemory(bytes);
     const stream = this.#ownStream();
@@ -113,7 +113,9 @@ export class GraphRegion {
     return { address, bytes };
   }
 
-  /** Gives memory back, after every launch so far. If that is refused, `shrink` and the end try again. */
+  /**
+   * Returns memory, after every launch so far. If the upstream refuses, `shrink` and the end try again.
+   */
   giveBack(segment: Segment): void {
     try {
       this.#return(segment);
@@ -128,7 +130,9 @@ export class GraphRegion {
     this.#isFresh = true;
   }
 
-  /** Puts a launch after the upstream's own work on the memory, and after streams that were followed. */
+  /**
+   * Orders a launch after the upstream's own work on the memory, and after streams that were followed.
+   */
   orderLaunch(stream: Stream): void {
     if (this.#isFresh) this.#orderAfter(this.#ownStream(), stream);
   }
@@ -202,7 +206,7 @@ export class GraphRegion {
     later.wait(event);
   }
 
-  /** Gives back what was refused. Throws the first refusal. */
+  /** Returns memory that was refused before. Throws the first refusal. */
   #retry(): void {
     for (let segment = this.#refused.pop(); segment !== undefined; segment = this.#refused.pop()) {
       try {
@@ -214,7 +218,7 @@ export class GraphRegion {
     }
   }
 
-  /** Gives memory back, after every launch so far. */
+  /** Returns memory, after every launch so far. */
   #return({ address, bytes }: Segment): void {
     this.reservedBytes -= bytes;
     try {

@@ -6,8 +6,8 @@ import type { DeallocationEvents } from '../../memory-resource.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
 
 /**
- * Puts uses of memory one after the other, on whatever streams they are queued: each comes after the one
- * before, so only the last has to be known.
+ * Orders uses of memory one after the other, on any streams: each comes after the one before, so only
+ * the last must be remembered.
  *
  *     use on stream 1 ── event ──► use on stream 2 ── event ──► …
  *
@@ -35,7 +35,10 @@ export class LaunchOrder implements StreamObserver {
     if (this.#ended !== undefined) stream.identity.wait(this.#ended);
   }
 
-  /** The memory is used on a stream, after `order`. Does not throw: an event that is refused is recorded later. */
+  /**
+   * Notes a use of the memory on a stream, after `order`. Does not throw: an event that is refused is recorded
+   * later.
+   */
   used(stream: Stream): void {
     const { identity } = stream;
     if (this.#last?.identity !== identity) this.#follow(identity);

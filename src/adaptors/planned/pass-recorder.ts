@@ -4,9 +4,12 @@ import type { DevicePointer } from '../../memory-resource.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
 
-/** Longer passes are not recorded: a program that begins one and never another must not fill the memory. */
+/**
+ * Longer passes are not recorded, because a program that begins one and never another must not fill the
+ * memory.
+ */
 const mostSteps = 2 ** 20;
-/** Of the waits that could matter, those beyond this many are left out: planning takes time for each. */
+/** The most waits to record, because planning takes time for each. */
 const waitsPerOperation = 4;
 const spareWaits = 1024;
 
@@ -14,9 +17,9 @@ const spareWaits = 1024;
 const abandoned = new FinalizationRegistry<PassRecorder>(unobserveEvents);
 
 /**
- * Records a pass: allocations, frees of what was allocated in it, and which streams the program
- * makes wait for each other. Waits that the fallback queues are left out: it may queue others, or
- * none, in the next pass.
+ * Records a pass: its allocations, their frees, and the waits between streams that the program
+ * makes. Waits that the fallback queues are left out, because it may queue others, or none, in the
+ * next pass.
  */
 export class PassRecorder implements EventObserver {
   /** `undefined` once the pass is too long. */
@@ -72,7 +75,7 @@ export class PassRecorder implements EventObserver {
     if (builder.wait(identity, record)) this.#count();
   }
 
-  /** Ends the recording. Returns what was recorded, or why nothing can be planned from it. */
+  /** Ends the recording. Returns the recorded sequence, or why it cannot be planned. */
   end(): OrderedSequence | string {
     abandoned.unregister(this);
     unobserveEvents(this);

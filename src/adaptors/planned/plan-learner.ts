@@ -14,13 +14,18 @@ import { checkedPlan, type Plan } from '../../plans/plan.js';
 import { differenceOf, type OrderedSequence } from '../../plans/sequence.js';
 import { PassRecorder } from './pass-recorder.js';
 
-/** Makes a plan of recorded passes with the same operations: `planAllocations` of `cistern/planning`. */
+/**
+ * Makes a plan from recorded passes with the same operations: `planAllocations` of `cistern/planning`.
+ */
 export type Planner = (
   passes: readonly OrderedSequence[],
   options: { readonly alignmentBytes: number; readonly timeLimitMilliseconds: number },
 ) => Plan;
 
-/** The plan of a planner. @throws what the planner throws; CisternError, ArgumentTypeError if it returns no plan. */
+/**
+ * The plan of a planner. @throws any error that the planner throws; CisternError, ArgumentTypeError if it does not
+ * return a plan.
+ */
 export function plannedBy(planner: Planner, passes: readonly OrderedSequence[], limits: Parameters<Planner>[1]): Plan {
   const plan = planner(passes, limits);
   assertNoPromise(plan, 'planner', 'the planning');
@@ -28,13 +33,13 @@ export function plannedBy(planner: Planner, passes: readonly OrderedSequence[], 
 }
 
 export class PlanLearner {
-  /** Whether the passes that begin are recorded. */
+  /** Whether new passes are recorded. */
   isLearning: boolean;
   /** The recorder of this pass, if it is recorded. */
   recorder: PassRecorder | undefined;
   /** Why the last recorded pass cannot be planned together with the one before. */
   difference: string | undefined;
-  /** What the planner threw: then nothing is learnt until `record`. */
+  /** The error of the planner, after which nothing is learnt until `record`. */
   failure: { readonly error: unknown } | undefined;
   /** How many plans were made. */
   plans = 0;
@@ -68,7 +73,7 @@ export class PlanLearner {
     return this.#planner !== undefined;
   }
 
-  /** Records passes again, from the next that begins on. */
+  /** Records passes again, beginning with the next one. */
   record(): void {
     this.isLearning = true;
     this.#alike = [];
@@ -87,7 +92,7 @@ export class PlanLearner {
     this.#alignmentBytes = Math.max(this.#alignmentBytes, alignment);
   }
 
-  /** Returns what was recorded, or why nothing can be planned from it; `undefined` if the pass was not recorded. */
+  /** Returns the recorded sequence, or why it cannot be planned; `undefined` if the pass was not recorded. */
   endPass(): OrderedSequence | string | undefined {
     const { recorder } = this;
     this.recorder = undefined;
@@ -144,7 +149,7 @@ export class PlanLearner {
     this.record();
   }
 
-  /** Nothing is learnt any more. */
+  /** Stops learning. */
   end(): void {
     this.#planner = undefined;
   }

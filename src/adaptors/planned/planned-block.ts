@@ -1,12 +1,12 @@
 /**
- * The one block that a plan's allocations lie in: which of its places are in use.
+ * The block of a plan's allocations, and which of its places are in use.
  *
  * A place is an offset at which the plan puts allocations; at most one at a time is live there.
  *
  *     offsets   0        4096      8192
  *     asked     [ 4000 ] [ 0 ]     [ 256 ]     0: nothing is live there
  *
- * The blocks of earlier plans are kept until nothing is live in them.
+ * The blocks of earlier plans are kept until they have no live allocations.
  *
  * For stream ordering, a lane stands for a stream that has used the block since everything was last
  * ordered.

@@ -11,19 +11,19 @@
  *
  * Anything else takes the slow path. The i-th request of a pass still stands for the i-th of the
  * plan:
- *  - frees that are due and have not come make their memory `overdue`: a request whose place
- *    overlaps it is a deviation;
+ *  - memory whose free is due but has not come is `overdue`: a request whose place overlaps it is a
+ *    deviation;
  *  - memory that was freed on another stream than planned, or after it was overdue and with several
  *    streams, is `unordered`: only its freeing stream may have the bytes, until the next pass;
  *  - a deviation is served by the fallback, and the cursor moves on.
  * While there is overdue or unordered memory, every request takes the slow path.
  *
- * The pass becomes `irregular` if the plan does not say any more who waits for whom: with several
- * streams, once the fallback has served a request, whose wait is then missing; and always, once a
- * stream has ended or free memory was gathered on another. Until the next pass, every request then
- * takes the slow path and waits for all other streams that have used the block.
+ * The pass becomes `irregular` once the plan no longer determines which stream waits for which:
+ * with several streams, once the fallback has served a request, whose wait is then missing; and
+ * always, once a stream has ended or free memory was gathered on another. Until the next pass,
+ * every request then takes the slow path and waits for all other streams that have used the block.
  *
- * Order. Within a pass, memory that goes from one stream to another is waited for: the plan lists
+ * Order. Within a pass, a stream waits before it takes memory of another stream: the plan lists
  * these places. Before a stream's first request in a pass, it waits for all other streams that have
  * used the block. With one stream, nothing is recorded.
  *
@@ -32,8 +32,8 @@
  * the plan before goes back to the upstream when nothing is live in it. While
  * earlier blocks with live memory have more bytes than the block of the plan, no pass is recorded.
  *
- * Invariants: live allocations do not overlap; an allocation is handed out only if its stream is
- * ordered after every earlier free of its bytes.
+ * Invariants: live allocations do not overlap; an allocation is made only if its stream is ordered
+ * after every earlier free of its bytes.
  */
 
 import { readFileSync } from 'node:fs';
@@ -83,13 +83,16 @@ import { PlannedBlock } from './planned-block.js';
 export type PlanDeviation =
   /** More bytes than planned. */
   | 'larger'
-  /** A greater alignment than the place has. */
+  /** A larger alignment than the place has. */
   | 'alignment'
   /** Another stream than planned. */
   | 'stream'
   /** One more request than planned. */
   | 'extra'
-  /** The place is still in use, or freed without order: by memory that was kept longer than planned. */
+  /**
+   * The place is still in use, or its free is not ordered before the request, because memory was kept
+   * longer than planned.
+   */
   | 'in-use'
   /** A free on another stream than planned. It is carried out. */
   | 'free-stream'
@@ -99,20 +102,20 @@ export type PlanDeviation =
 /** Options of {@link PlannedMemoryResource}. */
 export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Makes plans of recorded passes: `planAllocations` of `cistern/planning`. It runs where a pass
+   * Makes plans from recorded passes: `planAllocations` of `cistern/planning`. It runs when a pass
    * ends, and blocks the thread meanwhile.
    * @defaultValue none: the plan given to the constructor stays
    */
   readonly planner?: Planner;
   /**
-   * How many passes in a row must have the same operations before a plan is made of them. Each place
-   * gets the largest of their sizes.
+   * How many consecutive passes must have the same operations before a plan is made from them. Each
+   * place gets the largest of their sizes.
    * @defaultValue 2
    */
   readonly recordedPasses?: number;
   /**
-   * How long the planner may search for a better plan, in milliseconds. A first plan is made even if
-   * that takes longer.
+   * How long the planner may search for a better plan, in milliseconds. The first plan is computed
+   * even if that takes longer.
    * @defaultValue 100
    */
   readonly planningMilliseconds?: number;
@@ -124,20 +127,21 @@ export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
    */
   readonly replanAfter?: number;
   /**
-   * Serves what is not in the plan, and everything outside of passes; must be on the same device.
+   * Serves requests that are not in the plan, and everything outside passes; must be on the same
+   * device.
    * @defaultValue the upstream
    */
   readonly fallback?: MemoryResource;
   /**
-   * What becomes of a request that differs from the plan: `'fallback'` serves it, `'refuse'` throws
-   * a CisternError (`ERR_CISTERN_PLAN_DEVIATION`) with what was expected and what came.
+   * How to treat a request that differs from the plan: `'fallback'` serves it, `'refuse'` throws a
+   * CisternError (`ERR_CISTERN_PLAN_DEVIATION`) with the expected and the actual request.
    * @defaultValue `'fallback'`
    */
   readonly deviations?: 'fallback' | 'refuse';
   /**
-   * Whether a pass begins by itself: with the first request, and with the first one after the last
-   * of the plan. For programs that cannot call `begin`, such as a replay. Not with a planner: it must
-   * know where a pass ends.
+   * Whether passes begin automatically: with the first request, and with the first one after the last
+   * of the plan. For programs that cannot call `begin`, such as a replay. Cannot be combined with a
+   * planner, which must know where a pass ends.
    * @defaultValue false
    */
   readonly repeats?: boolean;
@@ -170,20 +174,20 @@ export interface PlannedStatistics extends StreamOrderedStatistics {
    */
   readonly difference: string | undefined;
   /**
-   * What the planner threw, or why its plan is invalid; `undefined` if neither. After an error, no
-   * pass is recorded until {@link PlannedMemoryResource.record} is called.
+   * The error of the planner, or why its plan is invalid; `undefined` if neither. After an error,
+   * no pass is recorded until you call {@link PlannedMemoryResource.record}.
    */
   readonly planningError: unknown;
   /**
-   * Bytes of the blocks of earlier plans in which something is still allocated. While these are more
-   * than the current plan's block has, passes are not recorded again: another plan would add a block.
+   * Bytes of the blocks of earlier plans that still have live allocations. While these exceed the
+   * current plan's block, passes are not recorded again, because another plan would add a block.
    */
   readonly pinnedBytes: number;
   /** Allocations of a plan that are live. */
   readonly plannedAllocations: number;
-  /** Requests that the fallback served, in passes or outside. */
+  /** Requests that the fallback served, in passes or outside them. */
   readonly fallbackAllocations: number;
-  /** How often each kind of deviation came. */
+  /** How often each kind of deviation occurred. */
   readonly deviations: Readonly<Record<PlanDeviation, number>>;
 }
 
@@ -213,31 +217,31 @@ const deviationWords = ['fallback', 'refuse'] as const;
 /**
  * Serves the requests of a repeated pass from a {@link Plan}: one block of the upstream, in which
  * the i-th request of each pass gets the i-th offset. There is no search, and as long as the
- * program does what the plan says, on one stream, no event is recorded.
+ * program follows the plan on one stream, no event is recorded.
  *
- * A pass is a call of {@link PlannedMemoryResource.run}, or what follows
- * {@link PlannedMemoryResource.begin}. Passes are not scopes: every request to this resource counts,
- * whatever code it comes from. Requests outside of passes go to the fallback.
+ * A pass is a call of {@link PlannedMemoryResource.run}, or everything after {@link
+ * PlannedMemoryResource.begin}. Passes are not scopes: every request to this resource counts, from
+ * any code. Requests outside passes go to the fallback.
  *
  * A request that differs from the plan (more bytes, another stream, one too many, or a place whose
  * memory the program keeps longer than planned) is served by the fallback and counted, or refused.
  * It never gets memory that is in use. A smaller request, or an earlier free, is no deviation.
  *
- * With the option `planner`, it learns: passes are recorded first, and served by the fallback. Once
- * some of them had the same operations, a plan is made of them, and serves the passes that follow.
- * If those deviate again and again, passes are recorded again. Memory of an earlier plan that is
- * still allocated stays where it is, and keeps the whole block of that plan. While such blocks have
- * more bytes than the current plan's, the current plan goes on serving.
+ * With the option `planner`, it learns: the first passes are recorded, and served by the fallback.
+ * Once several of them had the same operations, a plan is made from them, and serves the passes
+ * that follow. If those deviate repeatedly, passes are recorded again. Memory of an earlier plan
+ * that is still allocated stays where it is, and keeps the whole block of that plan. While such
+ * blocks have more bytes than the current plan's, the current plan stays in use.
  *
- * Stream order: memory that goes from one stream to another within the plan is waited for, with an
- * event recorded at that point. A stream's first request in a pass waits for the work of all other
- * streams that used the block in the pass before. Nothing waits on the host. Streams created outside
- * cistern whose end is not announced are served by the fallback. Under `deallocationEvents`, frees
- * go to the fallback; for planned memory the policy has no effect.
+ * Stream order: if memory goes from one stream to another within the plan, the second waits for an
+ * event that is recorded at that point. Before its first request in a pass, a stream waits for the
+ * work of all other streams that used the block in the previous pass. The host never waits. Streams
+ * created outside cistern whose end is not announced are served by the fallback. Under
+ * `deallocationEvents`, frees go to the fallback; for planned memory the policy has no effect.
  *
  * The upstream and the fallback must outlive this resource, and are not disposed with it. Disposing
- * it gives the block back, ordered on the legacy default stream after every use. What the fallback
- * served stays allocated there, and can still be freed through this resource.
+ * it returns the block, ordered on the legacy default stream after every use. Memory from the
+ * fallback stays allocated there, and can still be freed through this resource.
  *
  * RMM has no counterpart.
  * @example
@@ -269,7 +273,7 @@ export class PlannedMemoryResource implements KeepingResource {
   readonly memoryKind: MemoryKind;
   /** The policy of a free that goes to the fallback, unless it was not set. */
   readonly deallocationEvents: DeallocationEvents;
-  /** Serves what is not in the plan. */
+  /** Serves requests that are not in the plan. */
   readonly fallback: MemoryResource;
   /** The fallback, if it is not the upstream. */
   readonly alternates: readonly MemoryResource[];
@@ -344,7 +348,7 @@ export class PlannedMemoryResource implements KeepingResource {
     const { planner, recordedPasses = 2, planningMilliseconds = 100, replanAfter = 3 } = options;
     assertOneOf(deviations, deviationWords, 'deviations');
     if (planner !== undefined) assertFunction(planner, 'planner');
-    else if (plan === undefined) throw new ArgumentTypeError('a plan is needed, or the option planner');
+    else if (plan === undefined) throw new ArgumentTypeError('a plan or the option planner must be given');
     if (planner !== undefined && repeats) {
       throw new ArgumentRangeError('repeats and planner must not be given together', 'ERR_INVALID_ARG_VALUE');
     }
@@ -388,8 +392,8 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /**
-   * The plan that passes are served from, or that they were served from before they are recorded
-   * again; `undefined` until the first is made.
+   * The plan that serves passes, or that served them before they are recorded again; `undefined`
+   * until the first is made.
    */
   get plan(): Plan | undefined {
     return this.#plan === noPlan ? undefined : this.#plan;
@@ -498,11 +502,11 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /**
-   * Ends the pass, if there is one. Until the next begins, requests go to the fallback. Memory that
-   * is still allocated stays. If enough passes are recorded, a plan is made, which blocks the thread
-   * for about `planningMilliseconds`.
-   * @throws whatever the planner throws: passes are no longer recorded then, until
-   * {@link PlannedMemoryResource.record}.
+   * Ends the pass, if there is one. Until the next one begins, requests go to the fallback. Memory
+   * that is still allocated stays. If enough passes have been recorded, makes a plan, which blocks
+   * the thread for about `planningMilliseconds`.
+   * @throws any error that the planner throws; then passes are no longer recorded until {@link
+   * PlannedMemoryResource.record}.
    */
   end(): void {
     const before = this.#learner.failure;
@@ -512,8 +516,8 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /**
-   * Records passes again, from the next that begins on, and makes a plan of them. Until then, they
-   * are served by the fallback. While blocks of earlier plans are kept that have more bytes than the
+   * Records passes again, beginning with the next one, and makes a plan from them. Until then, the
+   * fallback serves them. While blocks of earlier plans are kept that have more bytes than the
    * current plan's, recording waits, and the current plan goes on serving.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; CisternError
    * (`ERR_CISTERN_INVALID_STATE`) if there is no planner.
@@ -529,18 +533,18 @@ export class PlannedMemoryResource implements KeepingResource {
   /**
    * Runs a function as a pass: until it returns or throws; for an asynchronous function, until its
    * promise settles. During the call, this is the current resource, as in {@link withResource}. No
-   * plan is made of a pass that fails. If the planner throws, the result of the pass is returned all
-   * the same; the error is in {@link PlannedStatistics.planningError}, and passes are no longer
+   * plan is made of a pass that fails. If the planner throws, the result of the pass is returned
+   * nevertheless; the error is in {@link PlannedStatistics.planningError}, and passes are no longer
    * recorded until {@link PlannedMemoryResource.record}.
    * @returns what `fn` returns
    * @throws ArgumentTypeError if `fn` is not a function; CisternError (`ERR_CISTERN_INVALID_STATE`)
-   * within a pass; as `begin`; and whatever `fn` throws.
+   * within a pass; as `begin`; any error that `fn` throws.
    */
   run<T>(fn: () => T): T {
     this.#keeper.assertLive('run a pass');
     assertFunction(fn, 'fn');
     if (this.#isInPass && !this.#isAutomatic)
-      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the previous one has not ended');
     this.begin();
     const pass = this.#passes;
     return untilSettled(
@@ -570,9 +574,9 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /**
-   * Gives the block of the plan back to the upstream if nothing is allocated in it, and blocks of
+   * Returns the block of the plan to the upstream if it has no live allocations, and blocks of
    * earlier plans, ordered on `stream`, which first waits for all streams that used them.
-   * @returns the bytes given back
+   * @returns the bytes returned to the upstream
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     return this.#keeper.trim(stream, options);
@@ -583,16 +587,16 @@ export class PlannedMemoryResource implements KeepingResource {
     return this.#keeper.heldBackFrom(stream);
   }
 
-  /** For tests: throws if the data structures contradict each other. Linear in the places of the plan. */
+  /** For tests: throws if the data structures are inconsistent. Linear in the places of the plan. */
   validate(): void {
     this.#keeper.validate();
   }
 
   /**
-   * Gives the blocks back to the upstream, including memory that is still allocated; buffers in it are
+   * Returns the blocks to the upstream, even memory that is still allocated; buffers in it are
    * disposed first. A second call only retries what the upstream refused.
-   * @throws the error of a buffer's free, if the buffer still has its memory: this is not disposed
-   * then. Otherwise the upstream's first error, after everything was tried.
+   * @throws the error of a buffer's free, if the buffer still has its memory: this resource is then
+   * not disposed. Otherwise the upstream's first error, after everything was tried.
    */
   [Symbol.dispose](): void {
     this.#keeper.dispose();
@@ -617,7 +621,7 @@ export class PlannedMemoryResource implements KeepingResource {
   enter(stream: Stream, operation: string): void {
     this.#lane = this.#keeper.laneOf(stream, operation);
     this.#lastStream = this.#keeper.isAsleep ? noStream : stream;
-    // It is not known when these streams last freed memory.
+    // When these streams last freed memory is unknown.
     if (operation !== 'dispose' && operation !== 'trim') return;
     this.#markLanes();
     // The stream is about to wait for all others, and then stands for what they did. Those that
@@ -779,7 +783,7 @@ export class PlannedMemoryResource implements KeepingResource {
     if (place === none || this.#block.askedBytes(place) !== bytes) this.#keeper.refuseFree(pointer, bytes, place);
     if (fence !== undefined) assertFence(fence, stream);
     const lane = this.#lane;
-    // Its owner may destroy the stream before the next pass waits for it, whatever the policy.
+    // Its owner may destroy the stream before the next pass waits for it, under any policy.
     if (!lane.identity.announcesEnd) lane.freeRecorded();
     this.#touch(lane.number);
     this.#block.free(place);
@@ -1009,11 +1013,11 @@ export const plannedKind = defineAdaptor({
   summary: 'serves each pass from a plan made by `cistern plan`, without a search',
   options: {
     plan: { type: 'text', summary: 'the file with the plan, made by `cistern plan LOG -o FILE`', required: true, file: 'read' },
-    fallback: { type: 'resource', summary: 'serves what is not in the plan', default: 'the upstream' },
+    fallback: { type: 'resource', summary: 'serves requests that are not in the plan', default: 'the upstream' },
     deviations: {
       type: 'word',
       words: deviationWords,
-      summary: 'what becomes of a request that differs from the plan',
+      summary: 'how to treat a request that differs from the plan',
       default: 'fallback',
     },
   },
@@ -1023,7 +1027,10 @@ export const plannedKind = defineAdaptor({
   eventsDefault: 'deferred',
 });
 
-/** @throws ArgumentTypeError if it is no path; CisternError (`ERR_CISTERN_INVALID_PLAN`) if the file cannot be read, or holds no valid plan. */
+/**
+ * @throws ArgumentTypeError if it is not a path; CisternError (`ERR_CISTERN_INVALID_PLAN`) if the
+ * file cannot be read, or does not hold a valid plan.
+ */
 function readPlan(path: string): Plan {
   // A number would be a file descriptor.
   if (typeof path !== 'string') throw new ArgumentTypeError(`plan must be the path of a file, got ${formatValue(path)}`);
