@@ -1,3 +1,7 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { mailbox, native } from '../../src/driver/native.js';
 import { check } from '../../src/driver/status.js';
 import {
@@ -16,6 +20,7 @@ import {
   Device,
   DeviceBuffer,
   Event,
+  KiB,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
   type MemoryResource,
@@ -29,6 +34,7 @@ import {
   ReclaimingResourceAdaptor,
   SpillableBuffer,
   SpillingResourceAdaptor,
+  type SpillingResourceAdaptorOptions,
   type SpillPin,
   Stream,
   setSync,
@@ -67,6 +73,7 @@ export function operationScenarios(): Scenario[] {
     { name: 'memory that sleeps and wakes', play: playSleep },
     { name: 'buffers that leave and come back', play: playSpill },
     { name: 'buffers that leave for an admission', play: playSpillForAdmission },
+    { name: 'buffers that go on to files', play: playSpillToFiles },
     ...policies.flatMap((events) => [
       { name: `marks, events=${events}`, play: (run: ScenarioRun) => playMarks(run, events) },
       { name: `runs of a cache, events=${events}`, play: (run: ScenarioRun) => playCacheRuns(run, events) },
@@ -112,14 +119,14 @@ interface Spilling {
 }
 
 /** Spilling from 4 MiB that all can be promised. */
-function makeSpilling(run: ScenarioRun): Spilling {
+function makeSpilling(run: ScenarioRun, options: SpillingResourceAdaptorOptions = {}): Spilling {
   const most = 4 * MiB;
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const pool = run.make('a pool', () => new PoolMemoryResource(leaf, { initialBytes: most, maximumBytes: most }));
   const admitting = run.make('an admission', () => new AdmittingResourceAdaptor(pool, { limitBytes: most }));
   const pinned = run.make('pinned memory', () => new PinnedHostMemoryResource());
   const host = run.make('a pool of the host', () => new PoolMemoryResource(pinned, { deallocationEvents: 'deferred' }));
-  const resource = run.make('spilling', () => new SpillingResourceAdaptor(admitting, host));
+  const resource = run.make('spilling', () => new SpillingResourceAdaptor(admitting, host, options));
   return { resource, admitting, pool, host };
 }
 
@@ -175,6 +182,39 @@ async function playSpill(run: ScenarioRun): Promise<void> {
   run.checkGivenBack(buffers === 0 && liveBytes === 0, 'no bytes are live without buffers');
   const allocatedBytes = pool.statistics().allocatedBytes + host.statistics().allocatedBytes;
   run.checkGivenBack(allocatedBytes === 0, 'neither the device nor the host has memory of buffers');
+}
+
+/** A buffer goes to a file and comes back, by a prefetch and by a pin, and is on its way when it is disposed. */
+async function playSpillToFiles(run: ScenarioRun): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'cistern-sweep-'));
+  try {
+    const { resource } = makeSpilling(run, { folder });
+    const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+    const other = run.make('another stream', () => new Stream({ nonBlocking: true }));
+    const one = makeSpillable(run, resource, stream, 4 * KiB, 1);
+    const toFile = async () => {
+      run.do('let it leave', () => void resource.spill());
+      await run.doAsync('go to a file', () => resource.spillToFiles());
+    };
+    await toFile();
+    run.check(resource.statistics().fileBytes === 4 * KiB, 'the buffer is in a file');
+    run.do('prefetch', () => void one.prefetch());
+    const pin = await pinned(run, one, other, 1);
+    run.do('write', () => pin.fill(2));
+    run.do('end the pin', () => pin.dispose());
+    await toFile();
+    const last = await pinned(run, one, stream, 2);
+    run.do('end the last pin', () => last.dispose());
+    await toFile();
+    run.do('begin to bring it back', () => void one.prefetch());
+    run.do('dispose it on its way', () => one.dispose());
+    run.checkGivenBack(resource.statistics().buffers === 0, 'there are no buffers');
+    run.do('dispose the resource', () => resource.dispose());
+    // What stages a transfer is freed once that has ended.
+    for (let turn = 0; turn < 20; turn++) await nextTurn();
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 }
 
 /** Requests wait for what buffers have outside of grants. */

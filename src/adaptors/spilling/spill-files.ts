@@ -8,6 +8,7 @@
  * direction waits for the other. Reads and writes run on libuv's threads; nobody waits on the host for a copy.
  */
 import { mkdirSync } from 'node:fs';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { CisternError, formatValue, reasonOf } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes, MiB } from '../../basics/units.js';
 import type { Device } from '../../driver/device.js';
@@ -17,6 +18,9 @@ import { copy } from '../../driver/memory/transfer.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { UnnamedFile } from '../../files/unnamed-file.js';
 import type { DevicePointer } from '../../memory-resource.js';
+
+/** How often freeing is tried. */
+const mostAttempts = 3;
 
 /** How much is staged at a time. */
 const pieceBytes = 4 * MiB;
@@ -32,24 +36,34 @@ class Lane {
   readonly #memory: PlainMemory;
   readonly #folder: string;
   readonly stream: Stream;
-  readonly #pointer: DevicePointer;
-  readonly #view: ArrayBuffer;
-  #last: Promise<unknown> = Promise.resolve();
+  #pointer: DevicePointer = 0;
+  #view: ArrayBuffer = new ArrayBuffer(0);
+  /** The transfer that was begun last; `undefined` once none goes on. */
+  #last: Promise<void> | undefined;
   #isEnded = false;
 
   constructor(device: Device, folder: string) {
     // Not of the adaptor's host resource, which may be disposed while a transfer goes on.
     this.#memory = PlainMemory.of('pinned-host', device);
     this.#folder = folder;
-    this.#pointer = this.#memory.allocate(pieceBytes, ALLOCATION_ALIGNMENT);
     this.stream = new Stream({ device, nonBlocking: true });
-    this.#view = viewFromHost(this.#pointer, pieceBytes);
+    try {
+      this.#pointer = this.#memory.allocate(pieceBytes, ALLOCATION_ALIGNMENT);
+      this.#view = viewFromHost(this.#pointer, pieceBytes);
+    } catch (error) {
+      this.abandon();
+      throw error;
+    }
   }
 
   /** Does something after all that was begun before. */
   inTurn<T>(transfer: () => Promise<T>): Promise<T> {
-    const result = this.#last.then(transfer);
-    this.#last = result.catch(() => {});
+    const result = this.#last === undefined ? transfer() : this.#last.then(transfer);
+    const last: Promise<void> = result.then(
+      () => this.#hasEnded(last),
+      () => this.#hasEnded(last),
+    );
+    this.#last = last;
     return result;
   }
 
@@ -101,14 +115,41 @@ class Lane {
 
   /** No transfer goes on. The staging memory is freed once none uses it. */
   end(): void {
-    if (this.#isEnded) return;
     this.#isEnded = true;
-    void this.#last.then(() => this.#free());
+    if (this.#last === undefined) this.#free();
   }
 
+  /** Frees everything. Nobody is told of a failure: the driver may refuse for the moment. */
+  abandon(): void {
+    void this.#freeSoonerOrLater();
+  }
+
+  #hasEnded(transfer: Promise<void>): void {
+    if (this.#last !== transfer) return;
+    this.#last = undefined;
+    if (this.#isEnded) this.abandon();
+  }
+
+  async #freeSoonerOrLater(): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        this.#free();
+        return;
+      } catch (error) {
+        if (attempt === mostAttempts) {
+          process.emitWarning(`memory to stage files could not be freed: ${reasonOf(error)}`, { code: 'CISTERN_SPILL_FILE' });
+          return;
+        }
+        await nextTurn();
+      }
+    }
+  }
+
+  /** Can be called again after it has thrown. */
   #free(): void {
-    endView(this.#view);
-    this.#memory.deallocate(this.#pointer, pieceBytes, this.stream);
+    if (this.#view.byteLength > 0) endView(this.#view);
+    if (this.#pointer !== 0) this.#memory.deallocate(this.#pointer, pieceBytes, this.stream);
+    this.#pointer = 0;
     this.stream.dispose();
   }
 }
@@ -134,7 +175,7 @@ export class SpillFiles {
     try {
       this.homeward = new Lane(device, folder);
     } catch (error) {
-      this.outward.end();
+      this.outward.abandon();
       throw error;
     }
   }
