@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "order/checked_table.h"
@@ -177,7 +178,7 @@ struct Watched {
   static inline std::atomic<bool> refuses_records{false};
   static inline thread_local void (*after_record)() = nullptr;
   static inline thread_local std::function<void()> before_query;
-  static inline thread_local std::function<void()> before_wait;
+  static inline thread_local std::function<void()> before_wait;  // only once
 
   static Status StreamIsCapturing(Stream stream, int* capture) {
     if (before_query) before_query();
@@ -190,7 +191,7 @@ struct Watched {
   }
   static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
     waits += 1;
-    if (before_wait) before_wait();
+    if (before_wait) std::exchange(before_wait, nullptr)();
     return driver.StreamWaitEvent(stream, event, flags);
   }
   static Status EventRecord(Event event, Stream stream) {
@@ -321,12 +322,22 @@ TEST("what is joined from several lanes waits for all of them, also on a stream 
   gate.Close(slow);
   resource.Free(first, kSuperblock, slow);
   resource.Free(second, kSuperblock, quick);
-  // While the stream begins to wait, another thread frees on it: the event of that free comes before the wait.
+  // When the stream is about to wait, another thread frees on it: the event of that free comes before the wait, and enters
+  // the lane after it.
+  Stop here;
+  stop = &here;
+  std::thread freeing;
   Watched::before_wait = [&] {
-    Watched::before_wait = nullptr;
-    OnThread([&] { resource.Free(own, kSuperblock, stream); });
+    freeing = std::thread([&] {
+      OnDevice device(0);
+      Watched::after_record = [] { stop->Pass(); };
+      resource.Free(own, kSuperblock, stream);
+    });
+    here.AwaitReached();
   };
   const DevicePointer both = resource.Allocate(kSuperblock + kSuperblock / 2, stream);
+  here.Open();
+  freeing.join();
   CHECK(both == first);
   const DevicePointer rest = resource.Allocate(kSuperblock / 2, other);
   CHECK(rest == second + kSuperblock / 2);
