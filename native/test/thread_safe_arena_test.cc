@@ -122,6 +122,22 @@ TEST("memory of the legacy default stream is ordered too, under every policy") {
   }
 }
 
+TEST("memory that was freed on the legacy default stream without an event has one before it serves another stream") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kDeferred);
+  TestStream stream;
+  Gate gate;
+  const DevicePointer block = resource.Allocate(kSuperblock, LegacyStream());
+  gate.Close(LegacyStream());
+  resource.Free(block, kSuperblock, LegacyStream());
+  CHECK(resource.Allocate(kSuperblock, stream) == block);
+  CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, stream));
+  CHECK(StillWaits(stream));
+  gate.Open();
+  stream.Synchronize();
+  resource.Free(block, kSuperblock, stream);
+}
+
 TEST("without events, memory stays with its stream until the device was waited for") {
   Global global(2 * kSuperblock);
   Resource resource(global, DeallocationEvents::kOff);

@@ -46,7 +46,7 @@ export const nativeFaults = {
       fault: 'memory that was freed without an event is handed to another stream',
       from: '    if (other.is_unrecorded) {\n',
       to: '    if (false) {\n',
-      test: 'what is freed on the legacy default stream while',
+      test: 'memory that was freed on the legacy default stream',
     },
     {
       fault: 'memory of joined lanes is handed out without a wait',
