@@ -1,14 +1,14 @@
-// Reserved addresses, and what is at them.
+// Reserved addresses, and the blocks and holes in them.
 //
 //     base                                                                            base + bytes
 //     | block | block |   hole   | block | being freed |                 hole                  |
 //
 // A block is allocated at the lowest hole that fits, so blocks that are allocated one after the
 // other are adjacent unless an older hole fits. It begins at a multiple of the page size and ends
-// where the request ended; the rest of its last page belongs to nobody. Any whole pages of
-// adjacent blocks can be freed together: a free cuts blocks at page boundaries.
+// where the request ended; the rest of its last page is unused. Any whole pages of adjacent blocks
+// can be freed together: a free cuts blocks at page boundaries.
 //
-// A page of a block may be absent: its memory was given back, and its address waits for other memory.
+// A page of a block may be absent: its memory was returned, and its address waits for new memory.
 //
 // Invariants: blocks, ranges being freed and holes do not overlap and, rounded up to pages, tile the
 // reservation; two holes are never adjacent; no page of a hole is absent.
@@ -33,7 +33,7 @@ class AddressSpace {
  public:
   struct Range {
     std::uint64_t end = 0;
-    // While it is freed: what is still mapped.
+    // While it is freed: the part that is still mapped.
     std::uint64_t mapped_begin = 0;
     std::uint64_t mapped_end = 0;
   };
@@ -44,8 +44,8 @@ class AddressSpace {
 
   // Makes a block of the first bytes of the lowest hole that fits. False if there is none.
   bool Allocate(std::uint64_t bytes, std::uint64_t* address);
-  // kSuccess if the range can be freed, else the reason why not. For a wrong size `right_bytes` is
-  // the one that would free the block from the address on.
+  // kSuccess if the range can be freed, otherwise the reason why not. For a wrong size,
+  // `right_bytes` is the one that would free the block from the address on.
   Status CheckFree(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) const;
   // Takes out of use a range that can be freed. The result is valid until the free ends.
   Range* BeginFree(std::uint64_t address, std::uint64_t bytes);
@@ -53,8 +53,8 @@ class AddressSpace {
   Range* FindFreeing(std::uint64_t address);
   // The range is unmapped, and becomes a hole.
   void FinishFree(std::uint64_t address);
-  // Takes every block out of use, and calls complete(begin) for each range whose free has
-  // not ended. Nobody else may use this object any more.
+  // Takes every block out of use, and calls complete(begin) for each range whose free has not
+  // ended. No other thread may use this object any more.
   template <typename Complete>
   void FreeAll(Complete&& complete) {
     std::vector<std::uint64_t> ranges;
@@ -86,7 +86,7 @@ class AddressSpace {
     const std::lock_guard<std::mutex> lock(mutex_);
     return IsAbsentLocked(page);
   }
-  // Makes room to note any page as absent; nothing of that fails later.
+  // Makes room to mark any page as absent, so that this cannot fail later.
   void PrepareAbsence();
   void SetAbsent(std::uint64_t begin, std::uint64_t end, bool are_absent);
 

@@ -1,24 +1,25 @@
-// Who may have how many bytes of a limit, and who waits for them. A queue belongs to one adaptor or, by
-// its name, to adaptors of several environments. Knows only numbers: no memory, no promises, no time.
+// Shares the bytes of a limit among holders and waiting requests. A queue belongs to one adaptor or, by
+// its name, to adaptors of several environments. It deals only with numbers: not with memory,
+// JavaScript's promises or time.
 //
 //     limit  ├── holder 1: promised ──┤── holder 2 ──┤─ loose: outside of grants, or of ended ones ─┤── free ──┤
 //     queue  holder 2 wants more  ►  priority 5: request 7  ►  priority 0: request 4  ►  request 6
 //
-// Whoever holds something and wants more comes first, since what it holds comes back only when it goes on;
-// then higher priorities; then earlier requests. A later request may pass one that does not fit yet, but
-// each is passed at most `overtakes` times: then no new holder is admitted before it.
+// A holder that wants more comes first, because it returns its bytes only when it goes on; then higher
+// priorities; then earlier requests. A later request may pass one that does not fit yet, but each is
+// passed at most `overtakes` times: then no new holder is admitted before it.
 //
-// If all who hold something wait for more, nothing can come back. Then the youngest of the lowest
-// priority is refused, and may go on with what it has, give back, or try again.
+// If all holders wait for more, no bytes can be returned. Then the youngest of the lowest priority
+// is refused; it may go on with its bytes, return some, or try again.
 //
-// Invariants: committed = Σ promised + Σ loose of the members + Σ of ended environments ≤ limit;
-// nobody waits who fits, unless it is new and somebody before it was passed as often as allowed; not all
-// who hold something wait.
+// Invariants: committed = Σ promised + Σ loose of the members + Σ of ended environments ≤ limit; a request that
+// fits does not wait, unless it is for a new holder and one before it was passed as often as allowed; not all
+// holders wait.
 // Cost: a request and a return look at each waiting request once, and, for each that is refused, at each holder.
 //
-// One mutex guards all queues. What became of a request is kept with its member until that takes it: at once, in
-// its own call; else its event loop is woken. What an ended environment had counts until its memory is free, as
-// with shared counts.
+// One mutex guards all queues. The outcome of a request is kept with its member until the member takes it:
+// immediately, if its own call decided it; otherwise its event loop is woken. Bytes of an ended environment
+// count until its memory is free, as with shared counts.
 #ifndef CISTERN_ADDON_ADMISSION_H_
 #define CISTERN_ADDON_ADMISSION_H_
 
@@ -34,7 +35,8 @@ struct AdmissionMember;
 // An adaptor of this environment.
 using AdmissionEntry = std::shared_ptr<AdmissionMember>;
 
-// Tells JavaScript that requests of this environment were decided elsewhere, or that somebody else waits.
+// Tells JavaScript that requests of this environment were decided elsewhere, or that another environment
+// waits.
 void DeliverAdmissions(Environment& environment);
 
 // The environment ends, and has left its memory to the orphans.

@@ -37,7 +37,7 @@ class AllocationRegistry {
   // Makes room for one more entry, so that the next Insert cannot fail. False if the host has no
   // memory left.
   bool Reserve() { return 2 * (size_ + 1) <= capacity_ || Grow(); }
-  // Replaces an entry with the same address: if the driver hands an address out, it was freed
+  // Replaces an entry with the same address: if the driver returns an address again, it was freed
   // without our knowledge.
   void Insert(const Allocation& allocation);
   // Null if the address is not live. The pointer is valid until the next Insert or Erase.

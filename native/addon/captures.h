@@ -1,9 +1,10 @@
-// Captures of streams into graphs: what may not be called during one, and what is left for later.
+// Captures of streams into graphs: the calls that are forbidden during one, and the work that is
+// left for later.
 //
-// A captured stream is recognized by asking the driver, which is legal in every mode, and finds captures
-// of other libraries as well. The driver is not asked about a stream that nobody can have captured: cistern
-// has created it, has neither begun a capture on it nor made it wait for an event of one, and has told nobody
-// its handle, no other worker either. See docs/design/031-graphs.md.
+// A captured stream is recognized by asking the driver, which is legal in every mode, and finds captures of
+// other libraries as well. The driver is not asked about a stream that cannot be captured: cistern has
+// created it, has neither begun a capture on it nor made it wait for an event of one, and has given its
+// handle to no other code or worker. See docs/design/031-graphs.md.
 #ifndef CISTERN_ADDON_CAPTURES_H_
 #define CISTERN_ADDON_CAPTURES_H_
 
@@ -39,7 +40,7 @@ inline Status FindUncapturedStream(Environment& environment, const Napi::Value& 
 }
 
 // kCapturing if a stream of the device is captured, as far as can be seen: by cistern; a blocking
-// stream; or a stream that this environment has created. Nobody may wait for the device then.
+// stream; or a stream that this environment has created. A wait for the device is then forbidden.
 Status CheckNoCapture(Environment& environment, int device);
 
 // Waits for a device, unless one of its streams is captured.
@@ -67,22 +68,22 @@ inline Status CheckNotCaptured(const EventEntry& event) { return event.capture =
 // stream is captured. kErrorCaptureInvalidated if the capture is invalid.
 Status CapturedGraphOf(Environment& environment, const StreamEntry& stream, Graph* graph);
 // The same for work that runs JavaScript, with the driver's id of the capture. kCapturing unless this
-// environment has begun it: nobody else would tell it of the launches.
+// environment has begun it, because it would not learn of the launches of others.
 Status CapturedGraphForJavaScript(Environment& environment, const StreamEntry& stream, Graph* graph, std::uint64_t* capture);
 // Functions became part of a capture that this environment has begun.
 void NoteCapturedFunctions(std::uint64_t capture, const HostNodes& functions);
 
-// Whether the event was last recorded in an open capture that cistern has begun. It is then destroyed after it:
-// nothing says what becomes of a capture whose event is destroyed.
+// Whether the event was last recorded in an open capture that cistern has begun. It is then destroyed after the
+// capture, because CUDA does not define what happens to a capture whose event is destroyed.
 bool DestroyAfterCapture(const Environment& environment, const EventEntry& event);
 // The capture on a stream has ended, or the stream was destroyed, or is about to be, and its capture with it.
 // Whether cistern had begun one.
 bool ForgetCapture(Environment& environment, Stream stream);
-// Gives up a capture that this environment has begun on a stream whose context is current; the status of
-// the driver. Does nothing if there is none.
+// Abandons a capture that this environment has begun on a stream whose context is current. Returns the
+// driver's status. Does nothing if there is none.
 Status EndCaptureBegunHere(Environment& environment, const StreamEntry& stream);
-// The environment ends. What it has begun on a stream that it does not own is now the owner's to end. The
-// events that wait for that end.
+// The environment ends. The owner of a stream must now end a capture that this environment has begun on
+// it. Events that wait for such a capture end.
 std::vector<DeviceEvent> LeaveCapture(const Environment& environment, Stream stream);
 
 }  // namespace cistern

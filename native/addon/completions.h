@@ -77,8 +77,8 @@ void Resolve(napi_env env, napi_deferred deferred, Status status);
 // Resolves with a copy of the bytes in a new ArrayBuffer.
 void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes);
 
-// Gives JavaScript a promise of a status. The body takes the promise. It returns the status if it
-// is known already; otherwise it has arranged that the promise is resolved.
+// Gives JavaScript a promise of a status. The body takes the promise. It returns the status if that
+// is already known; otherwise it has arranged for the promise to be resolved.
 template <typename Body>
 Status GivePromise(Napi::Env env, Napi::Value* result, Body&& body) {
   napi_deferred deferred;

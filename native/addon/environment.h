@@ -1,4 +1,4 @@
-// What one JavaScript environment (the main thread or a worker) holds from the driver.
+// The objects of the driver that one JavaScript environment (the main thread or a worker) holds.
 //
 // An environment belongs to its JavaScript thread: nothing here is locked, and other threads reach
 // it only through its EventLoop.
@@ -137,8 +137,8 @@ class Environment {
 
   // Set-up that needs a running environment.
   void Start();
-  // The end of the environment: releases other threads and leaves what is still held to the
-  // orphans. Calls no driver.
+  // The end of the environment: releases other threads, and leaves everything that it still holds
+  // to the orphans. Does not call the driver.
   void Close();
 
   void Bind(Napi::Float64Array mailbox, Napi::Float64Array counters);
@@ -199,11 +199,11 @@ class Environment {
   void KeepAlive();
   void LetGo();
 
-  // Frees what finished environments left behind. True if anything was freed.
+  // Frees memory and objects that ended environments left behind. True if anything was freed.
   bool ReapOrphans();
-  // Says how a wait ended that comes before memory is freed which ended environments left, or which
-  // could not be freed at once. JavaScript is told of a failure, once until a wait succeeds or fails
-  // in another way.
+  // Notes the result of a wait before freeing memory that ended environments left, or that could not
+  // be freed immediately. JavaScript is told of a failure once, until a wait succeeds or fails in
+  // another way.
   void NoteWaitToFree(Status status);
 
   // Makes `call`, and repeats it if it ran out of memory and orphans could be freed.

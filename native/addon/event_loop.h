@@ -107,7 +107,7 @@ struct EventLoop {
 // another process counts as a hold.
 class Stalls {
  public:
-  // Counts one that is about to be queued. Waits while somebody has excluded stalls.
+  // Counts one that is about to be queued. Waits while another thread has excluded stalls.
   void BeginHostFunction() { Begin(host_functions_); }
   void BeginHold() { Begin(holds_); }
   void EndHostFunctions(int number = 1) { host_functions_ -= number; }
@@ -116,7 +116,8 @@ class Stalls {
   // already. Under the lock, a wait for a device ends by itself, and so does a call that waits
   // while it keeps other threads out of the driver.
   std::unique_lock<std::mutex> Exclude();
-  // The same, but also not owned if somebody else holds it, perhaps for as long as a device works.
+  // The same, but also not owned if another thread holds it, which may take as long as a device
+  // works.
   std::unique_lock<std::mutex> TryExclude();
   // Waits until no host function is outstanding in the process, for a short time only.
   void AwaitHostFunctions() const {

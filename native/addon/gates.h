@@ -49,7 +49,7 @@ struct Gate {
 // A gate for the stream, whose context must be current. Queues nothing that makes the stream wait.
 Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared_ptr<Gate>* gate);
 
-// Gets the memory for a gate, so that making one later allocates nothing.
+// Allocates the memory for a gate, so that making one later allocates nothing.
 Status ReserveGate(Environment& environment);
 
 // Queues the wait. The gate must have a word.

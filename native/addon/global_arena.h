@@ -1,9 +1,9 @@
 // Environments as tenants of global arenas (arenas/global_arena.h): their calls, what they leave, and how
 // they ask each other.
 //
-// If an arena has no room, native tenants give back what they can at once. Other environments are asked,
-// each through its event loop, and whenever it needs more itself; whoever asks waits until they have
-// answered, but not longer than it said.
+// If an arena has no room, native tenants return what they can immediately. Other environments are
+// asked, each through its event loop, and whenever it needs more itself; the one that asks waits until
+// they have answered, but no longer than it has specified.
 #ifndef CISTERN_ADDON_GLOBAL_ARENA_H_
 #define CISTERN_ADDON_GLOBAL_ARENA_H_
 
@@ -19,7 +19,7 @@ namespace cistern {
 // no driver.
 void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans);
 
-// What is to be freed of an arena that has ended.
+// The memory and events of an ended arena, to be freed.
 std::vector<Orphan> OrphansOf(const arenas::EndedArena& ended);
 
 // Frees superblocks of ended environments that no hand-over covers, after a wait for the devices. True

@@ -1,4 +1,4 @@
-// Memory, streams and events handed from one environment of the process to others.
+// Memory, streams and events handed over from one environment of the process to others.
 //
 //     giver                              table of the process                     taker
 //     HandOverMemory ── event, message ──► message ── AttachHandOver ──► the taker's stream waits for the event
@@ -6,17 +6,17 @@
 //     TakeReturned ◄── returned ◄────────────┴──── event ◄───────────── GiveBack
 //
 // Only the environment that allocated the memory, its home, can free it, because the resource may
-// be a pool in JavaScript. So memory that nobody uses any more is put into a list of the home, with
+// be a pool in JavaScript. So memory that is no longer used is put into a list of the home, with
 // the events of its last uses, and the home's event loop is woken. If the home has ended, its
 // memory is with the orphans, which are not freed while a hand-over covers them.
 //
-// A hand-over is live from HandOverMemory until its home has taken it back, or until nobody uses it
-// and its home has ended. An open message can be attached. A shared hand-over has any number of
-// attachments, of which the first is the giver's own buffer, and its message is open as long as that
-// one lives. Any other has either an open message or one attachment.
+// A hand-over is live from HandOverMemory until its home has taken it back, or until it is no longer
+// used and its home has ended. An open message can be attached. A shared hand-over has any number of
+// attachments, of which the first is the sender's own buffer, and its message is open as long as
+// that buffer lives. Any other hand-over has either an open message or one attachment.
 //
-// A stream or an event has no home: whoever uses it last destroys it. Unless it is shared, it leaves
-// the table when it is attached, and is then like one that the taker has created.
+// A stream or an event has no home: its last user destroys it. Unless it is shared, it leaves the
+// table when it is attached, and is then like one that the receiver has created.
 //
 // One mutex guards the table, and no driver is called while it is held.
 #ifndef CISTERN_ADDON_HAND_OVERS_H_
@@ -30,17 +30,18 @@
 
 namespace cistern {
 
-// The environment ends: its messages can no longer be attached, and what it has attached goes home.
-// Returns streams and events that nobody needs any more. Calls no driver.
+// The environment ends: its messages can no longer be attached, and the memory that it has attached
+// is returned. Returns streams and events that are no longer needed. Does not call the driver.
 std::vector<Orphan> EndHandOversOf(const Environment& environment);
 
 // The environment no longer uses a shared stream or event. The last one destroys it.
 void EndShare(Environment& environment, const SharedObject& shared);
 
-// Calls JavaScript if memory has come home. Called by the event loop.
+// Calls JavaScript if memory has been returned. Called by the event loop.
 void DeliverReturned(Environment& environment);
 
-// Calls JavaScript if another environment, some of whose memory this one has attached, is short of memory. Called by the event loop.
+// Calls JavaScript if an environment whose memory this one has attached is short of memory. Called
+// by the event loop.
 void DeliverCollectionRequest(Environment& environment);
 
 // Whether a part of a range is handed over to environments.

@@ -1,4 +1,4 @@
-// JavaScript functions in stream order, and what a blocking call has to do about them.
+// JavaScript functions in stream order, and how blocking calls deal with them.
 //
 //     stream:  ... work | say that its turn has come | gate | work ...
 //     JavaScript thread:                  run the function, open the gate
@@ -72,8 +72,8 @@ struct QueuedFunction {
 // Runs the host functions that are ready when it begins, and returns how many it ran.
 int RunReadyHostFunctions(Environment& environment);
 
-// Whether a call of JavaScript would run: not while a worker is being terminated, or a time-out of
-// node:vm cuts off the running code.
+// Whether a call of JavaScript would run: false while a worker is being terminated, or while a
+// time-out of node:vm cuts off the running code.
 bool MayRunJavaScript(Napi::Env env);
 
 // Makes those functions ready that will never get their turn, because their device is in error.
@@ -84,14 +84,14 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
 // context must be current.
 Status LaunchHostFunctions(Environment& environment, const GraphExecEntry& exec, const StreamEntry& stream, const Napi::Value& callback);
 
-// The event loop ends, and nobody will run a function whose turn has come. The loop's mutex must be held.
+// The event loop ends, and will run no more functions whose turn has come. The loop's mutex must be held.
 void ForgetTurn(QueuedFunction* function);
 
 // The environment ends: lets go of all remaining functions.
 void ForgetHostFunctions(Environment& environment);
 
 // Before a driver call that waits for the whole device: kSuccess if nothing of this environment can
-// stall, else the status to hand back.
+// stall, otherwise the status to return.
 Status BeforeWaitingForDevice(Environment& environment);
 
 // Before a driver call that allocates plain memory, which may wait for the device: the same, for

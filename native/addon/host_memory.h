@@ -10,7 +10,7 @@ namespace cistern {
 void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment);
 // The pointer must come from AllocateHostMemory, in any environment of the process.
 void FreeHostMemory(void* pointer);
-// Memory of somebody else that may be used like that of AllocateHostMemory, until it is taken back.
+// Memory of another owner that may be used like that of AllocateHostMemory, until it is taken back.
 // The same range can be lent several times. Throws std::bad_alloc.
 void LendHostMemory(std::uint64_t address, std::uint64_t bytes);
 void TakeBackHostMemory(std::uint64_t address, std::uint64_t bytes);

@@ -7,17 +7,17 @@
 //          │      "is anybody left?"         importers: process, lock
 //          └ ReopenExport, or EndExport if nobody is left
 //
-// A handle only says where the record is, so nobody can change what it stands for. An importing
-// process has one of 64 places in the ledger, holds the lock of that place as long as it has memory
-// open, and sets its bit in each record that it uses. So a process that ends in any way is noticed: the
-// kernel drops its lock. Its bits are cleared once nothing of it is left.
+// A handle only says where the record is, so a changed handle cannot refer to other memory. An
+// importing process has one of 64 places in the ledger, holds the lock of that place as long as it has
+// memory open, and sets its bit in each record that it uses. So a process that ends in any way is
+// noticed: the kernel drops its lock. Its bits are cleared once nothing of it is left.
 //
 //     importer: set the bit, then read the nonce        exporter: clear the nonce, then read the bits
 //
 // Either the importer finds the record closed, or the exporter finds the bit set.
 //
 // An import is closed after the importer's work on the memory has run, so a record without users is
-// memory that no other process's work uses. Driver calls that may wait are made only while nobody
+// memory that no other process's work uses. Driver calls that may wait are made only while nothing
 // stalls a stream; see Stalls. A stream that waits for an exporting process is stalled, too.
 #ifndef CISTERN_ADDON_IPC_H_
 #define CISTERN_ADDON_IPC_H_
@@ -33,9 +33,9 @@ class Environment;
 struct AddressRange;
 struct DriverTable;
 
-// The environment ends: nobody can open its exports any more. Calls no driver.
+// The environment ends: its exports can no longer be opened. Does not call the driver.
 void EndExportsOf(const Environment& environment);
-// What the environment has open, to be closed after the devices were waited for.
+// The imports that the environment has open, to be closed after a wait for the devices.
 void AppendImportsOf(const Environment& environment, std::vector<Orphan>* orphans);
 // Closes an import. The device's context must be current, and its work on the memory must have run.
 bool CloseOrphanedImport(Environment& environment, std::uint64_t number);

@@ -264,7 +264,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
     exports.Set("version", CISTERN_VERSION);
     return exports;
   } catch (const std::bad_alloc&) {
-    throw Napi::Error::New(env, "cistern's addon found no memory for its state");
+    throw Napi::Error::New(env, "there is not enough host memory for the state of cistern's addon");
   } catch (const Napi::Error&) {
     throw Napi::Error::New(env, "cistern's addon could not be set up: Node-API refused a call");
   }

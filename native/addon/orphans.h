@@ -1,9 +1,9 @@
-// What finished environments left behind, and memory that could not be freed at once because
-// JavaScript stalls a stream.
+// Memory and objects that ended environments left behind, and memory that could not be freed
+// immediately because JavaScript stalls a stream.
 //
-// A dying worker calls no driver: its memory, streams, events and pools go onto one list of the
-// process. Living environments free them at calls that are slow anyway, or when memory runs out. At
-// the end of the process nobody frees them; the driver takes everything back.
+// A worker that ends does not call the driver: its memory, streams, events and pools are put into
+// one list of the process. Living environments free them during calls that are slow anyway, or when
+// memory runs out. At the end of the process they are not freed; the driver reclaims everything.
 #ifndef CISTERN_ADDON_ORPHANS_H_
 #define CISTERN_ADDON_ORPHANS_H_
 
@@ -61,7 +61,8 @@ std::uint64_t AsAddress(Handle handle) {
 }
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
-// The same for one that an ended environment left with somebody; `environment` is set. Any thread.
+// The same for one that another user still had when its environment ended; `environment` is set.
+// Any thread.
 void LeaveOrphan(const DriverTable* backend, const Orphan& orphan);
 
 // Frees the orphans of the environment's driver, and counts the calls for those that it left itself.

@@ -1,4 +1,4 @@
-// Access of one device's streams to the memory of another device, as JavaScript has asked for it.
+// Access of one device's streams to the memory of another device, as JavaScript has requested it.
 //
 // CUDA has a setting for plain memory, which belongs to the contexts and so to the process, one for
 // each pool, and one for each mapping of virtual memory. Here one call sets them all: for what this

@@ -33,11 +33,11 @@ struct Share {
   std::uint64_t opens = 0;
 };
 
-// Counts what ended environments held only as far as it is not freed yet, and forgets counts that
-// nobody uses.
+// Counts memory of ended environments only as far as it is not freed yet, and forgets unused
+// counts.
 void SettleShares();
 
-// The environment ends, and has left its memory to the orphans.
+// The environment has ended, and left its memory to the orphans.
 void EndSharesOf(Environment& environment);
 
 }  // namespace cistern

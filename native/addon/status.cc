@@ -11,7 +11,7 @@ struct StatusText {
 };
 
 constexpr StatusText kOwnStatuses[] = {
-    {kInvalidArgument, "CISTERN_INVALID_ARGUMENT", "an argument is not of the type or in the range that the call takes"},
+    {kInvalidArgument, "CISTERN_INVALID_ARGUMENT", "an argument has the wrong type or is out of range"},
     {kStaleHandle, "CISTERN_STALE_HANDLE", "the handle is not live in this environment"},
     {kForeignPointer, "CISTERN_FOREIGN_POINTER", "the pointer was not allocated here"},
     {kDoubleFree, "CISTERN_DOUBLE_FREE", "the pointer is already freed"},
@@ -25,10 +25,10 @@ constexpr StatusText kOwnStatuses[] = {
     {kNoAccess, "CISTERN_NO_ACCESS", "the stream's device has no access to the memory"},
     {kForeignMessage, "CISTERN_FOREIGN_MESSAGE", "no environment of this process made the message"},
     {kOwnMessage, "CISTERN_OWN_MESSAGE", "this process made the handle"},
-    {kForbiddenProcess, "CISTERN_FORBIDDEN_PROCESS", "the process that made the handle may not be looked into"},
-    {kUnknownVersion, "CISTERN_UNKNOWN_VERSION", "the handle is of another version"},
-    {kOtherBackend, "CISTERN_OTHER_BACKEND", "the handle is of another kind of device"},
-    {kNoSuchDevice, "CISTERN_NO_SUCH_DEVICE", "the handle is of a device that this process does not have"},
+    {kForbiddenProcess, "CISTERN_FORBIDDEN_PROCESS", "this process may not access the process that made the handle"},
+    {kUnknownVersion, "CISTERN_UNKNOWN_VERSION", "the handle has another version"},
+    {kOtherBackend, "CISTERN_OTHER_BACKEND", "the handle is for another kind of device"},
+    {kNoSuchDevice, "CISTERN_NO_SUCH_DEVICE", "the handle is for a device that this process does not have"},
     {kTooManyImporters, "CISTERN_TOO_MANY_IMPORTERS", "too many processes have memory of the process open"},
     {kTooManyExports, "CISTERN_TOO_MANY_EXPORTS", "too many buffers are exported"},
 };

@@ -1,4 +1,4 @@
-// A number that threads change at the same time, with what it has been.
+// A number that several threads change at the same time, with its peak.
 #ifndef CISTERN_ADDON_TALLY_H_
 #define CISTERN_ADDON_TALLY_H_
 

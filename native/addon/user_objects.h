@@ -1,8 +1,8 @@
-// What belongs to a graph: parts that end with the last graph, executable graph and launch that uses them.
+// Parts of graphs, which end with the last graph, executable graph and launch that uses them.
 //
-// The driver says so on a thread of its own, which must not call it, and nobody can wait for that. The
-// part goes to the event loop of the environment that attached it, which ends it on the JavaScript
-// thread.
+// The driver reports the end on a thread of its own, which must not call the driver, and there is no
+// way to wait for it. The part is passed to the event loop of the environment that attached it, which
+// ends it on the JavaScript thread.
 #ifndef CISTERN_ADDON_USER_OBJECTS_H_
 #define CISTERN_ADDON_USER_OBJECTS_H_
 

@@ -1,4 +1,4 @@
-// One block of memory for the whole process, handed out in superblocks.
+// One block of memory for the whole process, allocated in superblocks.
 //
 //     block   [ tenant 1 | 2 | free, event a | 1 | free, event b | free ........ ]
 //
@@ -6,8 +6,8 @@
 // which waits for the events with which they were freed, and frees them with an event of its own. So it
 // needs neither the tenant nor the stream that had them before.
 //
-// What a tenant had when it ended stays its own until a living environment has waited for the devices,
-// because no event covers it. Memory of it that is handed over stays longer.
+// Memory that a tenant had when it ended stays its own until a living environment has waited for the
+// devices, because no event covers it. Memory that it has handed over stays longer.
 //
 // Invariants: the ranges of an arena tile its block; an event is idle if no free range and no call
 // needs it.
@@ -54,7 +54,7 @@ struct Superblocks {
   FreeEvent* freed = nullptr;     // of free ones; null: nothing to wait for
 };
 
-// A tenant that gives superblocks back at once, on any thread, without JavaScript.
+// A tenant that returns superblocks immediately, on any thread, without JavaScript.
 class NativeTenant {
  public:
   virtual ~NativeTenant() = default;
@@ -108,7 +108,7 @@ struct GlobalArena {
   void Fill(std::uint64_t block, std::uint64_t block_bytes);
 };
 
-// What is left of an arena after its last tenant: to be freed, after a wait for the devices.
+// The remains of an arena after its last tenant, to be freed after a wait for the devices.
 struct EndedArena {
   const DriverTable* backend;
   int device;
@@ -149,7 +149,7 @@ void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeE
 // Ends an arena that has no tenant.
 void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended);
 
-// Forgets a tenant that needs an arena no more, and the arena after its last.
+// Forgets a tenant that no longer needs an arena, and the arena after its last tenant.
 void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant, std::vector<EndedArena>* ended);
 
 // Free superblocks that were taken, each with a use of its event, which passes to the caller.
@@ -165,8 +165,8 @@ void NoteTaken(std::uint64_t tenant, GlobalArena& arena, std::uint64_t size, con
 // Undoes TakeSuperblocks.
 void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken);
 
-// Calls wait(event) once for each event of free superblocks. The mutex must not be held: nobody records
-// the events again while a call uses them.
+// Calls wait(event) once for each event of free superblocks. The mutex must not be held: the events are
+// not recorded again while a call uses them.
 template <typename Wait>
 Status WaitForFrees(const TakenRanges& taken, Wait&& wait) {
   std::vector<const FreeEvent*> seen;
@@ -204,7 +204,7 @@ Status AcquireFreeEvent(std::uint64_t number, std::uint64_t tenant, int device, 
   return kSuccess;
 }
 
-// Lets every other native tenant of an arena give back what it can. The mutex must not be held.
+// Lets every other native tenant of an arena return what it can. The mutex must not be held.
 void LetNativeTenantsGiveBack(std::uint64_t number, std::uint64_t except, bool may_wait);
 
 }  // namespace cistern::arenas

@@ -63,8 +63,8 @@ std::int32_t Allocate(void* data, std::uint64_t bytes, std::uint64_t alignment, 
   }
   if (status == kErrorOutOfMemory) {
     return Fail(CISTERN_OUT_OF_MEMORY,
-                "out of memory: %llu bytes were asked for, and the arena has no such range, although the arenas of "
-                "all threads have given back what was free",
+                "out of memory: %llu bytes were asked for, but the arena has no free range of that size, even after "
+                "the arenas of all threads have returned free memory",
                 Number{bytes});
   }
   if (status == kInvalidArgument) {

@@ -4,17 +4,18 @@
 //                 │ superblocks                                          │
 //                 └──────────────► global arena of the process ◄─────────┘
 //
-// A thread allocates from its own index, the one of assembly/ in C++ (suballocation/index_functions.h). Each index has a lock
-// of its own, which only frees on other threads and threads that have run out of memory ever wait for. So
-// what an idle thread holds can be given back without it.
+// A thread allocates from its own index, the one of assembly/ in C++ (suballocation/index_functions.h).
+// Each index has a lock of its own, which only frees on other threads and threads that have run out of
+// memory ever wait for. So memory that an idle thread holds can be returned without that thread.
 //
-// Order. A lane holds what was freed on one stream, and serves that stream without waiting. Each lane
+// Order. A lane holds memory that was freed on one stream, and serves that stream without waiting. Each lane
 // has a list of events, `before`: all of them come before the lane's memory may be used on another stream;
 // those that are not `awaited` also before it may be used on its own. A free takes a number from one counter
-// before it calls the driver, and a wait after it has. So an event of a stream covers the waits and frees of that stream
-// with smaller numbers, in whatever order the driver was called, and no driver is called under a lock.
+// before it calls the driver, and a wait after it has. So an event of a stream covers the waits and frees of
+// that stream with smaller numbers, in whatever order the driver was called, and no driver is called under a
+// lock.
 //
-// What a thread leaves behind when it ends serves the next thread that comes.
+// The next new thread takes over everything that an ended thread leaves behind.
 //
 // Invariant: a superblock of the arena is a segment (or a part of one) of exactly one index, the one that
 // `owners_` names.
@@ -67,7 +68,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   // `end` deletes it, after its last user.
   static Status Open(const ThreadSafeSettings& settings, const DriverTable* table, void (*end)(ThreadSafeArena*),
                      std::shared_ptr<ThreadSafeArena>* opened);
-  // Gives back what is free. What is still allocated goes the way of what an ended environment had.
+  // Returns free memory. Live allocations are treated like those of an ended environment.
   ~ThreadSafeArena() override;
 
   // All of these: any thread. They return a status and throw nothing.
@@ -101,7 +102,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   };
   std::vector<Claimed> ClaimsOf(std::uint64_t claimant);
   bool HasClaims(std::uint64_t claimant) noexcept;
-  // Frees what a claimant still has there, after a wait for the device.
+  // Frees the memory that a claimant still has there, after a wait for the device.
   void DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept;
   // kForeignPointer, kWrongSize, or kSuccess for what Deallocate would free.
   Status Check(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) noexcept;

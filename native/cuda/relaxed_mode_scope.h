@@ -1,4 +1,4 @@
-// What cistern calls on its own must not touch what others capture.
+// cistern's own calls must not invalidate the captures of others.
 #ifndef CISTERN_CUDA_RELAXED_MODE_SCOPE_H_
 #define CISTERN_CUDA_RELAXED_MODE_SCOPE_H_
 
@@ -6,7 +6,7 @@
 
 namespace cistern {
 
-// The calls of the scope invalidate nobody's capture of a stream, unless they name what is captured.
+// The calls in the scope do not invalidate captures, unless they name a captured stream or event.
 // Does nothing without a driver.
 class RelaxedModeScope {
  public:

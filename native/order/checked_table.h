@@ -34,8 +34,8 @@ void NoteTouch(const DriverTable* checked_table, Stream stream, Access access, s
 // in the order of their capture.
 std::vector<Position> TakePositionsOfLaunch();
 
-// Runs code that updates the books. If there is no memory for them, they are given up: checking
-// must not make the program fail.
+// Runs code that updates the books. If there is no memory for them, they are abandoned, because
+// checking must not make the program fail.
 template <typename Body>
 void KeepBooks(OrderChecker& checker, Body&& body) noexcept {
   try {

@@ -10,10 +10,11 @@
 //
 // Edges: an event takes its stream's clock at the recording, and a wait joins that into the waiting
 // stream's clock. At each submission the clock of the legacy default stream is joined with those of
-// the blocking streams, and theirs with its. Whatever tells the host that a stream has reached a
-// place (a synchronization, a query that succeeds, a plain free) raises the host's knowledge to the
-// clock of that place. Clock entries and uses that the host knows of carry no information and are
-// dropped, so the books do not grow with the length of a program that ever waits for its streams.
+// the blocking streams, and theirs with its. Every call that tells the host that a stream has
+// reached a place (a synchronization, a successful query, a plain free) raises the host's knowledge
+// to the clock of that place. Clock entries and uses that the host knows of carry no information
+// and are dropped, so the books do not grow with the length of a program that ever waits for its
+// streams.
 //
 // It is deliberately one step short of exact: the host is one process, so threads that do not
 // synchronize still count as ordered. Nothing that is in order is reported, and a missing wait

@@ -1,4 +1,4 @@
-// What the machine provides.
+// Properties of the machine.
 #ifndef CISTERN_PLATFORM_SYSTEM_H_
 #define CISTERN_PLATFORM_SYSTEM_H_
 

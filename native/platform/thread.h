@@ -1,4 +1,4 @@
-// Threads, as far as the standard library lacks something.
+// Functions for threads that the standard library lacks.
 #ifndef CISTERN_PLATFORM_THREAD_H_
 #define CISTERN_PLATFORM_THREAD_H_
 

@@ -7,9 +7,9 @@
  *        └── request  1 MiB                   tenant-a itself: 1 MiB
  *
  * Invariants: bytes of an account = Σ bytes of the accounts directly within it + its own; bytes ≤
- * limit at every charge, of the account and of each one around it. Cost: a charge and a credit take a
- * step for each account around; a name in an error, and a sample, one for each live account of the
- * environment.
+ * limit at every charge, of the account and of each one around it.
+ * Cost: a charge and a credit take a step for each account around; a name in an error, and a sample,
+ * one for each live account of the environment.
  */
 
 import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
