@@ -141,7 +141,7 @@ type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
  * using stream = new Stream();
  * async function answer(request: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
  *   using grant = await resource.reserve(2 * request.byteLength, { signal, timeoutMilliseconds: 10_000 });
- *   return grant.run(async () => {
+ *   return await grant.run(async () => {
  *     using input = new DeviceBuffer(request, { stream, resource });
  *     using output = new DeviceBuffer(input, { stream, resource });
  *     return output.toHost();
