@@ -78,8 +78,8 @@ export function assertEachBytes(values: Float64Array, name: string): void {
   for (let i = 0; i < values.length; i++) assertBytes(values[i], `${name}[${i}]`);
 }
 
-/** The names of the options that a function knows, and which of them are booleans. */
-export type OptionNames = ReadonlyMap<string, 'boolean' | true>;
+/** The names of the options that a function knows, and which of them are booleans or functions. */
+export type OptionNames = ReadonlyMap<string, 'boolean' | 'function' | true>;
 
 type NamesOf<T> = T extends unknown ? keyof T & string : never;
 
@@ -88,12 +88,14 @@ type MarkOf<T, Name> = T extends { readonly [Key in Name & string]?: infer Value
     ? never
     : [Exclude<Value, undefined>] extends [boolean]
       ? 'boolean'
-      : true
+      : [Exclude<Value, undefined>] extends [(...args: never[]) => unknown]
+        ? 'function'
+        : true
   : never;
 
 /**
  * Lists the names of an interface of options, for {@link assertOptions}. The compiler ensures that
- * there is exactly one entry for each, and that booleans are marked as such.
+ * there is exactly one entry for each, and that booleans and functions are marked as such.
  */
 export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: MarkOf<T, Name> }): OptionNames {
   return new Map(Object.entries(names));
@@ -101,8 +103,8 @@ export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: MarkOf<T,
 
 /**
  * Throws unless `options` is an object with no options but those in `names`, and those marked as
- * booleans are booleans.
- * @throws ArgumentTypeError if it is not an object, or if an option must be a boolean and is not;
+ * booleans or functions are that.
+ * @throws ArgumentTypeError if it is not an object, or if an option must be a boolean or a function and is not;
  * ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) naming the unknown option and the nearest known one.
  */
 export function assertOptions(options: unknown, names: OptionNames, name = 'options'): asserts options is object {
@@ -112,9 +114,11 @@ export function assertOptions(options: unknown, names: OptionNames, name = 'opti
   for (const option in options) {
     const mark = names.get(option);
     if (mark === undefined) refuseOption(option, [...names.keys()], name);
-    if (mark !== 'boolean') continue;
+    if (mark === true) continue;
     const value = (options as Readonly<Record<string, unknown>>)[option];
-    if (value !== undefined) assertBoolean(value, option);
+    if (value === undefined) continue;
+    if (mark === 'boolean') assertBoolean(value, option);
+    else assertFunction(value, option);
   }
 }
 

@@ -38,7 +38,7 @@ export interface CheckOrderOptions {
   readonly throwOnViolation?: boolean;
 }
 
-const knownOptions = optionNames<CheckOrderOptions>({ onViolation: true, stacks: 'boolean', throwOnViolation: 'boolean' });
+const knownOptions = optionNames<CheckOrderOptions>({ onViolation: 'function', stacks: 'boolean', throwOnViolation: 'boolean' });
 
 /**
  * The kind of a violation.

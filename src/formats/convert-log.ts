@@ -57,7 +57,7 @@ export interface ConvertLogOptions {
   readonly onProgress?: (progress: ConversionProgress) => void;
 }
 
-const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, name: true, onProgress: true, to: true });
+const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, name: true, onProgress: 'function', to: true });
 
 /** The progress of a conversion. */
 export interface ConversionProgress {

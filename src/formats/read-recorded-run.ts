@@ -21,7 +21,7 @@ export interface ReadRecordedRunOptions extends ReadLogOptions {
 export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
   format: true,
   name: true,
-  onProgress: true,
+  onProgress: 'function',
   totalBytes: true,
 });
 

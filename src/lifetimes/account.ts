@@ -62,7 +62,7 @@ const knownOptions = optionNames<AccountOptions>({
   labels: true,
   limitBytes: true,
   name: true,
-  onSoftLimit: true,
+  onSoftLimit: 'function',
   parent: true,
   softBytes: true,
 });
@@ -139,7 +139,6 @@ export class Account {
     assertName(name, 'name');
     if (limitBytes !== undefined) assertBytes(limitBytes, 'limitBytes');
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
-    if (onSoftLimit !== undefined) assertFunction(onSoftLimit, 'onSoftLimit');
     if (parent !== undefined && !(parent instanceof Account))
       throw new ArgumentTypeError(`parent must be an Account, got ${formatValue(parent)}`);
     this.name = name;

@@ -14,7 +14,7 @@
 
 import { ArgumentRangeError, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
-import { assertAlignment, assertBytes, assertFunction, assertMilliseconds, assertOptions, optionNames } from '../basics/validation.js';
+import { assertAlignment, assertBytes, assertMilliseconds, assertOptions, optionNames } from '../basics/validation.js';
 import { gapOf, type Plan } from '../plans/plan.js';
 import { differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
 import { none } from '../suballocation/blocks.js';
@@ -62,7 +62,12 @@ export interface PlanOptions {
   readonly onAttempt?: (attempt: PlanAttempt) => void;
 }
 
-const knownOptions = optionNames<PlanOptions>({ alignmentBytes: true, maximumBytes: true, onAttempt: true, timeLimitMilliseconds: true });
+const knownOptions = optionNames<PlanOptions>({
+  alignmentBytes: true,
+  maximumBytes: true,
+  onAttempt: 'function',
+  timeLimitMilliseconds: true,
+});
 
 /** Exact search is tried for at most this many allocations and sections. */
 const mostSearched = 4000;
@@ -110,7 +115,6 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
   assertAlignment(alignmentBytes);
   if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
   assertMilliseconds(timeLimitMilliseconds, 'timeLimitMilliseconds');
-  if (onAttempt !== undefined) assertFunction(onAttempt, 'onAttempt');
   const sequence = merged((Array.isArray(source) ? source : [source]).map(sequenceOf));
   const alignment = Math.max(alignmentBytes, ALLOCATION_ALIGNMENT);
   const lifetimes = new Lifetimes(sequence, alignment);

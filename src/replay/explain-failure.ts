@@ -32,7 +32,7 @@ export interface ExplainFailureOptions {
   readonly onReplay?: () => void;
 }
 
-const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onReplay: true, streams: true });
+const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onReplay: 'function', streams: true });
 
 /** The live allocations when memory ran out. */
 export interface LiveMemory {

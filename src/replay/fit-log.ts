@@ -43,7 +43,7 @@ export interface FitOptions {
   readonly onProgress?: (progress: FitProgress) => void;
 }
 
-const knownOptions = optionNames<FitOptions>({ onProgress: true, repeat: true, streams: true, timeLimitMilliseconds: true });
+const knownOptions = optionNames<FitOptions>({ onProgress: 'function', repeat: true, streams: true, timeLimitMilliseconds: true });
 
 /** The smallest maximum with which a stack completes a log. */
 export interface FittedMaximum {

@@ -19,7 +19,7 @@ export interface GenerateLogOptions {
   readonly onProgress?: (events: number) => void;
 }
 
-const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress: true, seed: true });
+const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress: 'function', seed: true });
 
 const pieceBytes = 64 * 1024;
 const maximumEvents = 2 ** 31;

@@ -15,7 +15,7 @@ export interface ReadAllocationLogOptions extends ReadLogOptions {
   readonly layer?: string;
 }
 
-const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: true, onProgress: true, totalBytes: true });
+const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: true, onProgress: 'function', totalBytes: true });
 
 /**
  * Reads the allocations of a log: a log in the format of RMM's `logging_resource_adaptor`

@@ -7,7 +7,7 @@ import {
   ReplayError,
   throwFirst,
 } from '../basics/errors.js';
-import { assertInteger, assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
+import { assertFunction, assertInteger, assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/streams/event.js';
@@ -35,7 +35,7 @@ export interface ReplayOptions {
   readonly onReplay?: () => void;
 }
 
-const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, streams: true });
+const knownOptions = optionNames<ReplayOptions>({ onReplay: 'function', repeat: true, streams: true });
 
 /**
  * Replays a log through a stack of resources, and reports time, memory, driver calls and failures.
@@ -60,6 +60,7 @@ const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, 
  * ```
  */
 export function replayLog(log: AllocationLog, createStack: () => ResourceStack, options: ReplayOptions = {}): ReplayResult {
+  assertFunction(createStack, 'createStack');
   assertOptions(options, knownOptions);
   assertReplayable(log, options);
   const { streams = 'log', repeat = defaultRepeat(log), onReplay } = options;

@@ -4,7 +4,7 @@ import { setImmediate } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { createGzip } from 'node:zlib';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
 import { type FileSink, writeWhole } from '../files/write-whole.js';
 import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
 import { runElement } from '../formats/report/read-report.js';
@@ -41,7 +41,7 @@ export interface WriteReportOptions {
   readonly onProgress?: (done: number, source: string) => void;
 }
 
-const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, graphs: true, onProgress: true, title: true });
+const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, graphs: true, onProgress: 'function', title: true });
 
 /**
  * Writes a report: one self-contained HTML file, which needs no network and shows where the memory
@@ -78,10 +78,12 @@ export async function writeReport(
   if (options.fits !== undefined && !(Array.isArray(options.fits) && options.fits.every(Array.isArray))) {
     throw new ArgumentTypeError(`fits must be an array of arrays, got ${formatValue(options.fits)}`);
   }
-  if (options.graphs !== undefined && !Array.isArray(options.graphs)) {
-    throw new ArgumentTypeError(`graphs must be an array, got ${formatValue(options.graphs)}`);
+  if (options.graphs !== undefined && !(Array.isArray(options.graphs) && options.graphs.every(isReportGraphs))) {
+    throw new ArgumentTypeError(`graphs must be an array of figures of graphs, got ${formatValue(options.graphs)}`);
   }
-  if (options.onProgress !== undefined) assertFunction(options.onProgress, 'onProgress');
+  if (options.title !== undefined && typeof options.title !== 'string') {
+    throw new ArgumentTypeError(`title must be a string, got ${formatValue(options.title)}`);
+  }
   if (typeof target === 'string' || target instanceof URL) {
     const path = typeof target === 'string' ? target : fileURLToPath(target);
     await writeWhole(path, (sink) => writePage(runs, sink, options), { gzip: false });
@@ -113,6 +115,10 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
   // A script element ends at the first `</script`, even inside a string.
   await sink.write(`<script type="application/json" id="contents">${JSON.stringify(contents).replaceAll('<', '\\u003c')}</script>\n`);
   await sink.write(page.slice(end));
+}
+
+function isReportGraphs(graphs: ReportGraphs | null | undefined): boolean {
+  return graphs === undefined || Array.isArray(graphs?.graphs);
 }
 
 /** The fields that the page shows. */

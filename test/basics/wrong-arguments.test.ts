@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { plannedRun, readMinimallocCsv } from '../../src/planning/index.js';
+import { planAllocations, plannedRun, readMinimallocCsv } from '../../src/planning/index.js';
 import { arrowEtl } from '../formats/logs.js';
 import * as cistern from '../support/package.js';
 
@@ -52,5 +52,45 @@ test('what takes a run takes nothing else', async () => {
         ]),
     ).toThrow(wrongType(/^the run of each sample must be a RecordedRun/));
     expect(() => readMinimallocCsv(value as never)).toThrow(wrongType(/^text must be a string/));
+  }
+});
+
+test('an option that is a function is one', async () => {
+  const log = await cistern.readAllocationLog(arrowEtl);
+  const run = await cistern.readRecordedRun(arrowEtl);
+  const upstream = new cistern.CudaMemoryResource();
+  const sink = { write: async () => {} };
+  const takers: readonly (readonly [string, (value: never) => unknown])[] = [
+    ['onProgress', (onProgress) => cistern.readRecordedRun(arrowEtl, { onProgress })],
+    ['onProgress', (onProgress) => cistern.readAllocationLog(arrowEtl, { onProgress })],
+    ['onProgress', (onProgress) => cistern.readReportRun(arrowEtl, { onProgress })],
+    ['onProgress', (onProgress) => cistern.convertLog(arrowEtl, '/dev/null', { to: 'recording', onProgress })],
+    ['onProgress', (onProgress) => cistern.writeReport([run], sink, { onProgress })],
+    ['onProgress', (onProgress) => cistern.fitLog(log, 'cuda', { onProgress })],
+    ['onProgress', (onProgress) => cistern.generateLog('rmm-random', { onProgress })],
+    ['onReplay', (onReplay) => cistern.replayLog(log, () => cistern.createResourceStack('cuda'), { onReplay })],
+    ['createStack', (createStack) => cistern.replayLog(log, createStack)],
+    ['onAttempt', (onAttempt) => planAllocations([log], { onAttempt })],
+    ['onViolation', (onViolation) => cistern.checkOrder({ onViolation })],
+    ['onViolation', (onViolation) => new cistern.SanitizingResourceAdaptor(upstream, { onViolation })],
+    ['planner', (planner) => new cistern.PlannedMemoryResource(upstream, undefined, { planner })],
+    ['planner', (planner) => new cistern.GraphMemoryResource(upstream, { planner })],
+    ['onSoftLimit', (onSoftLimit) => new cistern.Account({ name: 'one', onSoftLimit })],
+  ];
+  for (const [name, take] of takers) {
+    for (const value of [null, 1, 'text', {}]) {
+      await expect((async () => take(value as never))()).rejects.toThrow(wrongType(new RegExp(`^${name} must be a function, got `)));
+    }
+  }
+});
+
+test('a report has a title that is text, and figures of graphs', async () => {
+  const run = await cistern.readRecordedRun(arrowEtl);
+  const sink = { write: async () => {} };
+  await expect(cistern.writeReport([run], sink, { title: 1 as never })).rejects.toThrow(wrongType(/^title must be a string, got 1/));
+  for (const graphs of [[null], [1], [{}], {}]) {
+    await expect(cistern.writeReport([run], sink, { graphs: graphs as never })).rejects.toThrow(
+      wrongType(/^graphs must be an array of figures of graphs, got /),
+    );
   }
 });

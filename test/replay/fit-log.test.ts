@@ -178,7 +178,7 @@ describe('fitLog', () => {
   });
 
   test('refuses a log that cannot be replayed', async () => {
-    expect(() => fitLog(small, 'host', { repeat: 0 })).toThrow('repeat must be an integer from 1, got 0');
+    expect(() => fitLog(small, 'host', { repeat: 0 })).toThrow('repeat must be an integer from 1 to 2^53 - 1, got 0');
     expect(() => fitLog(small, 'host', { streams: 'two' as 'log' })).toThrow('streams must be');
     const empty = await readText(logText());
     expect(() => fitLog(empty, 'host')).toThrow('has no events to replay');

@@ -345,7 +345,7 @@ describe('a replay that cannot go on', () => {
     const create = () => createResourceStack('host');
     const empty = await readText(header);
     expect(() => replayLog(empty, create)).toThrow(InvalidLogError);
-    expect(() => replayLog(arrow, create, { repeat: 0 })).toThrow('repeat must be an integer from 1, got 0');
+    expect(() => replayLog(arrow, create, { repeat: 0 })).toThrow('repeat must be an integer from 1 to 2^53 - 1, got 0');
     expect(() => replayLog(arrow, create, { streams: 'all' as 'log' })).toThrow("streams must be 'log', 'thread', 'single', got \"all\"");
     expect(() => replayLog({} as AllocationLog, create)).toThrow('log must be an AllocationLog, got an instance of Object');
   });

@@ -62,7 +62,9 @@ describe('writing a report', () => {
     const given = { graphs: [{ ...graph, plan: 'not shown' }], ...sums };
     await writeReport([new RunWriter().finish(), new RunWriter().finish()], sink, { graphs: [undefined, given] });
     expect(dataOf(pieces.join('')).contents.runs.map(({ graphs }) => graphs)).toEqual([null, { graphs: [graph], ...sums }]);
-    await expect(writeReport([new RunWriter().finish()], sink, { graphs: 3 as never })).rejects.toThrow('graphs must be an array, got 3');
+    await expect(writeReport([new RunWriter().finish()], sink, { graphs: 3 as never })).rejects.toThrow(
+      'graphs must be an array of figures of graphs, got 3',
+    );
   });
 
   test('accepts a log without events', async () => {

@@ -81,7 +81,7 @@ const knownOptions = optionNames<GraphMemoryResourceOptions>({
   deviations: true,
   fallback: true,
   maximumBytes: true,
-  planner: true,
+  planner: 'function',
   planningMilliseconds: true,
 });
 
@@ -254,7 +254,6 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     super(upstream, options, knownOptions);
     const { fallback = upstream, planner, planningMilliseconds = 1000, deviations = 'fallback' } = options;
     const { maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
-    if (planner !== undefined) assertFunction(planner, 'planner');
     assertOneOf(deviations, deviationWords, 'deviations');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     assertMilliseconds(planningMilliseconds, 'planningMilliseconds');

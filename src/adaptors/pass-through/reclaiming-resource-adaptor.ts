@@ -71,7 +71,7 @@ export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOpti
 
 const knownOptions = optionNames<ReclaimingResourceAdaptorOptions>({
   deallocationEvents: true,
-  onOutOfMemory: true,
+  onOutOfMemory: 'function',
   softLimitBytes: true,
   softLimitFraction: true,
   stages: true,

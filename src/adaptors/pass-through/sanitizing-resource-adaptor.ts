@@ -1,6 +1,6 @@
 import { captureStack } from '../../basics/call-stack.js';
 import { formatPointer } from '../../basics/errors.js';
-import { assertFunction, optionNames } from '../../basics/validation.js';
+import { optionNames } from '../../basics/validation.js';
 import {
   callObserver,
   checkOrder,
@@ -46,7 +46,7 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
 
 const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
   deallocationEvents: true,
-  onViolation: true,
+  onViolation: 'function',
   stacks: 'boolean',
   throwOnViolation: 'boolean',
 });
@@ -116,7 +116,6 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: SanitizingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { onViolation, throwOnViolation = false, stacks = true } = options;
-    if (onViolation !== undefined) assertFunction(onViolation, 'onViolation');
     this.#onViolation = onViolation;
     this.#wantsStacks = stacks;
     this.#checker = checkOrder({

@@ -151,7 +151,7 @@ const knownOptions = optionNames<PlannedMemoryResourceOptions>({
   deallocationEvents: true,
   deviations: true,
   fallback: true,
-  planner: true,
+  planner: 'function',
   planningMilliseconds: true,
   recordedPasses: true,
   repeats: 'boolean',
@@ -347,8 +347,7 @@ export class PlannedMemoryResource implements KeepingResource {
     const { fallback = upstream, deviations = 'fallback', repeats = false, deallocationEvents } = options;
     const { planner, recordedPasses = 2, planningMilliseconds = 100, replanAfter = 3 } = options;
     assertOneOf(deviations, deviationWords, 'deviations');
-    if (planner !== undefined) assertFunction(planner, 'planner');
-    else if (plan === undefined) throw new ArgumentTypeError('a plan or the option planner must be given');
+    if (planner === undefined && plan === undefined) throw new ArgumentTypeError('a plan or the option planner must be given');
     if (planner !== undefined && repeats) {
       throw new ArgumentRangeError('repeats and planner must not be given together', 'ERR_INVALID_ARG_VALUE');
     }

@@ -1,6 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../../basics/units.js';
-import { assertBytes, assertFunction, optionNames } from '../../basics/validation.js';
+import { assertBytes, optionNames } from '../../basics/validation.js';
 import { Device } from '../../driver/device.js';
 import { type PointerInfo, pointerInfo } from '../../driver/memory/transfer.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
@@ -42,7 +42,7 @@ export const wrapOptionNames = optionNames<WrapOptions>({
   device: true,
   label: true,
   ptr: true,
-  release: true,
+  release: 'function',
   stream: true,
 });
 
@@ -68,7 +68,6 @@ export function foreignMemory(memory: WrapOptions, isBorrowed = memory.release =
   assertStream(stream, 'wrap memory');
   if (device !== undefined && !(device instanceof Device))
     throw new ArgumentTypeError(`device must be a Device, got ${formatValue(device)}`);
-  if (release !== undefined) assertFunction(release, 'release');
   const place = byteLength === 0 ? undefined : placeOf(ptr, byteLength);
   const isOnDevice = place?.memoryKind === 'device';
   const owner = isOnDevice ? Device.get(place.device) : (device ?? stream.device);
