@@ -481,6 +481,26 @@ TEST("many frees in one call free nothing if one is wrong, of whichever thread")
   CHECK(resource.arena.lock()->CheckMany(blocks, sizes, &wrong) == kForeignPointer);
 }
 
+TEST("what an allocation of many gives back without an event serves others after a wait for the device") {
+  for (const bool is_legacy : {false, true}) {
+    for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
+      Global global(2 * kSuperblock);
+      Resource resource(global, events, Watched::Table());
+      TestStream made, other;
+      const Stream stream = is_legacy ? LegacyStream() : Stream{made};
+      Numbers addresses;
+      std::size_t done = 0;
+      Watched::refuses_records = true;
+      CHECK(resource.arena.lock()->AllocateMany({kSuperblock, 2 * kSuperblock}, stream, &addresses, &done) == kErrorOutOfMemory);
+      Watched::refuses_records = false;
+      resource.Free(resource.Allocate(2 * kSuperblock, other), 2 * kSuperblock, other);
+      // An event of the legacy default stream is recorded late.
+      CHECK(resource.waits == (is_legacy && events == DeallocationEvents::kDeferred ? 0 : 1));
+      other.Synchronize();
+    }
+  }
+}
+
 TEST("what an allocation of many gives back without an event serves its own stream, and others after the next free") {
   for (const bool is_legacy : {false, true}) {
     for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {

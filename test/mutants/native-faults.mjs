@@ -130,7 +130,7 @@ export const nativeFaults = {
       fault: 'what is freed without an event serves others',
       from: '  } else {\n    Hold(arena, lane, true);\n  }\n}\n',
       to: '  }\n}\n',
-      test: 'what an allocation of many gives back',
+      test: 'serves others after a wait for the device',
     },
     {
       fault: 'what was freed without an event never serves others',
