@@ -184,7 +184,7 @@ describeInBrowser('the report', () => {
       .toMatch(/of \d+ MiB.*never used by any allocation.*taken because too little memory was free/s);
     expect(await textOf(answer(page, 'held'))).toMatch(/24 MiB in 3 allocations.*new Weights \(model\.js:31:17\)24 MiB3 ×100\.0 %/);
     expect(await textOf(answer(page, 'peak'))).toContain(await card(page, 'Peak live'));
-    expect(await textOf(answer(page, 'fits'))).toMatch(/192 MiB are the least that can replay.*arena\(cuda\)192 MiB\+25\.0 %/);
+    expect(await textOf(answer(page, 'fits'))).toMatch(/192 MiB is the least memory that can replay.*arena\(cuda\)192 MiB\+25\.0 %/);
     await page.locator('#answers-grouping').selectOption('label');
     await expect.poll(() => textOf(answer(page, 'held'))).toMatch(/weights\.11.*weights\.10.*weights\.9/);
     expect(takeFaults()).toEqual([]);

@@ -185,7 +185,7 @@ export class AnswersView implements View {
     ];
     this.#fits.show(
       Number.isFinite(least) ? formatBytes(least) : '–',
-      'are the least that can replay this log; + is the overhead over its peak',
+      'is the least memory that can replay this log; + is what a stack needs above the peak',
       scrollable(element('table', { class: 'answer' }, element('tbody', {}, ...rows)), 'What other stacks would need'),
     );
   }
