@@ -190,7 +190,7 @@ describe('fitLog', () => {
       // arena is for all workers of the process. A replay captures no graphs. A driver rounds the maximum of
       // its pool to blocks of its own, so that a limit around the pool is what is searched for.
       ({ name, options }) =>
-        !['binning', 'caching', 'cuda-async', 'global-arena', 'graph', 'thread-safe-arena'].includes(name) &&
+        !['binning', 'caching', 'cuda-async', 'global-arena', 'graph', 'pinned-async', 'thread-safe-arena'].includes(name) &&
         ('maximumBytes' in options || 'limitBytes' in options || 'arenaBytes' in options),
     );
     for (const { name } of withMaximum) expect(maximumLayers({ kind: name })).toHaveLength(1);
