@@ -84,6 +84,7 @@ describe('a queue of several workers', () => {
         // Nothing else keeps this worker alive.
         resource.reserve(32 * KiB).then((grant) => { post(['worker', grant.bytes]); grant.dispose(); });
         post(['asked']);\`);
+      const ended = once(worker, 'exit');
       show(await received(worker));
       await until(() => resource.statistics().waiting === 1);
       const later = resource.reserve(64 * KiB);
@@ -92,7 +93,7 @@ describe('a queue of several workers', () => {
       show(await told);
       show('main', (await later).bytes);
       (await later).dispose();
-      await once(worker, 'exit');
+      await ended;
       show(resource.statistics().committedBytes);`);
     expect(lines).toEqual(["[ 'asked' ]", "[ 'worker', 32768 ]", 'main 65536', '0']);
   });
