@@ -107,7 +107,7 @@ describeInBrowser('the page of cistern watch', () => {
   test('says what to do if there is no statistics adaptor', async () => {
     resource.dispose();
     const page = await openPage(server.url);
-    await page.getByText('The program has allocated nothing yet').waitFor();
+    await page.getByText('The program has not allocated anything yet').waitFor();
     expect(takeFaults()).toEqual([]);
   });
 
