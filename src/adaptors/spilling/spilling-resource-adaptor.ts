@@ -1,14 +1,14 @@
 /**
- * Makes room when memory is short: buffers that nobody has pinned leave for host memory, and come back when
- * they are pinned. With a folder, those on the host go on to files when the host is full.
+ * Makes room when memory is short: buffers that are not pinned are spilled to host memory, and come back
+ * when they are pinned. With a folder, those on the host go on to files when the host is full.
  *
  *     pinned ◄── pin ── on the device ── spill ──► on the host ── host full ──► in a file
  *        └─ end of the pin ─►   ▲                      │                           │
  *                               └─ pin, or prefetch ───┴───────────────────────────┘
  *
- * Nobody waits on the host. A copy out runs on a stream of its own after whatever last used the memory, which is freed
- * on that stream behind the copy: the next user of the memory is ordered after it by the resources below. A copy back
- * runs on another stream of its own, so that both directions of the bus are used at once.
+ * The host never waits. A copy out runs on a separate stream after the last use of the memory, which is freed on that
+ * stream after the copy, so the resources below order the next user of the memory after it. A copy back runs on
+ * another separate stream, so that both directions of the bus are used at the same time.
  *
  * This file decides who leaves, and who waits; what moves is in `SpillableMemory`.
  *
@@ -44,14 +44,14 @@ import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords 
 /** Options of {@link SpillingResourceAdaptor}. */
 export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Above so many allocated bytes, spillable buffers or not, buffers leave before an allocation, as far as they can:
-   * from 0 to 2^53 - 1.
-   * @defaultValue not set: buffers leave when the upstream is out of memory
+   * If an allocation would bring the allocated bytes, in spillable buffers or not, above this, buffers are first
+   * spilled as far as possible; from 0 to 2^53 - 1.
+   * @defaultValue not set: buffers are spilled when the upstream is out of memory
    */
   readonly softBytes?: number;
   /**
-   * Which buffers leave first: `'least-recently-used'`; `'cost-of-return'`, which prefers large buffers that are seldom
-   * used; or a policy of the program's own.
+   * Which buffers are spilled first: `'least-recently-used'`; `'cost-of-return'`, which prefers large buffers that are
+   * seldom used; or a policy of your own.
    * @defaultValue `'least-recently-used'`
    */
   readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy;
@@ -64,7 +64,7 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
   readonly folder?: string;
 }
 
-/** What a {@link SpillingResourceAdaptor} has moved: a frozen copy. */
+/** The figures of a {@link SpillingResourceAdaptor}, as a frozen copy. */
 export interface SpillStatistics {
   /** Spillable buffers with memory, and their bytes: on the device, and, of these, pinned; on the host. */
   readonly buffers: number;
@@ -75,36 +75,41 @@ export interface SpillStatistics {
   readonly fileBytes: number;
   /** Bytes allocated through the adaptor, for spillable buffers and others. */
   readonly liveBytes: number;
-  /** Buffers that left, and those that came back, with their bytes. */
+  /** Buffers that were spilled, and those that came back, with their bytes. */
   readonly spills: number;
   readonly spilledBytes: number;
   readonly returns: number;
   readonly returnedBytes: number;
-  /** How often a buffer could not leave since the host had no memory for it. */
+  /** How often a buffer could not be spilled because the host had no memory for it. */
   readonly refusedByHost: number;
   /** Buffers that went on from the host to files, with their bytes; and how often a file could not be made or written. */
   readonly filed: number;
   readonly filedBytes: number;
   readonly refusedByFile: number;
-  /** How often no buffer left for an admission since the driver, or a resource, refused it. */
+  /**
+   * How often no buffer was spilled for an admission because the driver, or a resource, refused it.
+   */
   readonly failedForAdmission: number;
-  /** Calls that wait for memory now, and those that had to; the milliseconds that they waited, in all and at the longest. */
+  /**
+   * Calls that wait for memory now, and those that had to wait; the milliseconds that they waited,
+   * added up, and the longest wait.
+   */
   readonly waiting: number;
   readonly waits: number;
   readonly waitedMilliseconds: number;
   readonly longestWaitMilliseconds: number;
 }
 
-/** @internal The memory of a buffer that can leave. */
+/** @internal The memory of a buffer that can be spilled. */
 export interface Spillable extends SpillCandidate {
   /** The address on the device; 0 while it is on the host. */
   readonly devicePointer: DevicePointer;
   readonly isPinned: boolean;
-  /** Whether it is on the device, and nobody needs it there. */
+  /** Whether it is on the device, and not needed there. */
   readonly canLeave: boolean;
   uses: number;
   lastUse: number;
-  /** What the policy said at the last use. */
+  /** The rank that the policy returned at the last use. */
   rank: number;
   /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
   leave(): boolean;
@@ -135,10 +140,10 @@ export function liveSpillingAdaptors(): SpillingResourceAdaptor[] {
 /** How long no file is written after one could not be. */
 const millisecondsToNextFile = 1000;
 
-/** How long somebody waits before garbage is collected for it. */
+/** How long a call waits before garbage is collected for it. */
 const millisecondsToCollection = 1000;
 
-/** Somebody who waits for memory. */
+/** A call that waits for memory. */
 class Wait {
   failure: 'timeout' | 'aborted' | undefined;
   #isWoken = false;
@@ -161,22 +166,26 @@ class Wait {
 }
 
 /**
- * Lets idle buffers leave the device when memory is short. {@link SpillableBuffer}s of a stack with this adaptor keep their
- * contents while they are in host memory, and come back when they are pinned. Which leave, and when:
+ * Spills idle buffers from the device to host memory when memory is short. {@link SpillableBuffer}s
+ * of a stack with this adaptor keep their contents in host memory, and come back when you pin them.
+ * They are spilled:
  *
  * - if the upstream is out of memory, as many as the allocation needs, the least recently used first; then it is tried again;
  * - above `softBytes`, before an allocation;
  * - by {@link SpillingResourceAdaptor.spill};
- * - if the upstream has an {@link AdmittingResourceAdaptor}, as many as let the first waiting request in, if that many can leave.
+ * - if the upstream has an {@link AdmittingResourceAdaptor}, as many as the first waiting request
+ *   needs, if that many can be spilled.
  *
  * A buffer stays while it is pinned; while another library or process has its memory; while its memory is asleep; and, once it was pinned
  * in a capture, as long as it lives. Buffers that are not spillable stay, too.
  *
- * Stream order: that of the upstream. Copies are queued on streams of this adaptor, after the last use of the memory; the freed memory
- * is ordered after the copy. Nothing waits on the host, if neither the upstream nor `host` do: give it a pool of
- * pinned memory, since pinning and unpinning take long and wait for the device. Alignment: that of the upstream.
+ * Stream order: that of the upstream. Copies are queued on streams of this adaptor, after the last use of the
+ * memory; the freed memory is ordered after the copy. The host waits only if the upstream or `host` makes it
+ * wait, so use a pool of pinned memory as `host`, because pinning and unpinning are slow and wait for the
+ * device. The alignment is that of the upstream.
  *
- * In a stack, accounts and statistics are above it, so that they see buffers leave; admission and pools are below.
+ * In a stack, put accounts and statistics above it, so that they see spilled buffers, and admission and pools
+ * below it.
  *
  * RMM has no counterpart; rapidsmpf's spill manager and cuDF's spillable buffers do this.
  * @example
@@ -196,7 +205,7 @@ class Wait {
 export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   static override readonly name = 'SpillingResourceAdaptor';
-  /** Where buffers go: a resource of pinned host memory. */
+  /** The resource for spilled buffers, of pinned host memory. */
   readonly host: MemoryResource;
   /** As given; `undefined` if it was not. */
   readonly softBytes: number | undefined;
@@ -237,7 +246,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #longestWaitMilliseconds = 0;
 
   /**
-   * @param host a resource of pinned host memory, which should keep freed memory: a pool
+   * @param host a resource of pinned host memory, which should keep freed memory, such as a pool
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid resource or option; CisternError (`ERR_CISTERN_SPILL_FILE`) if the folder cannot be
    * made, OutOfMemoryError if there is no memory to stage files in.
    */
@@ -294,11 +303,11 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Lets buffers leave until so many bytes are free for others, or no more can leave. Does not wait: the copies are
-   * queued, and whoever is given the memory next is ordered after them.
+   * Spills buffers until this many bytes are free for others, or no more can be spilled. Does not wait: the copies
+   * are queued, and the next user of the memory is ordered after them.
    * @param bytes an integer from 0 to 2^53 - 1
-   * @defaultValue bytes all that can leave
-   * @returns the bytes of the buffers that have left
+   * @defaultValue bytes all that can be spilled
+   * @returns the bytes of the spilled buffers
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the
    * driver refuses a copy: that buffer stays, with its contents.
    */
@@ -326,7 +335,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return this.#toFiles(this.#files, bytes);
   }
 
-  /** @throws OutOfMemoryError if nothing more can leave, and the upstream still has no memory. */
+  /**
+   * @throws OutOfMemoryError if nothing more can be spilled, and the upstream still has no memory.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
     if (this.softBytes !== undefined) this.#keepBelow(this.softBytes, bytes);
@@ -352,8 +363,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends allocation through this object, and every wait. Buffers that are on the host cannot come back, so dispose them first.
-   * Memory allocated through it can still be freed through it. Neither the upstream nor `host` is disposed. A second call does nothing.
+   * Ends allocation through this object, and all waits. Buffers that are on the host can no longer
+   * come back, so dispose them first. Memory allocated through it can still be freed through it.
+   * Neither the upstream nor `host` is disposed. A second call does nothing.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
@@ -400,7 +412,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.used(member);
   }
 
-  /** @internal The member has no memory any more. */
+  /** @internal The member no longer has memory. */
   remove(member: Spillable): void {
     if (this.#members.delete(member)) this.#wakeFirst();
   }
@@ -413,7 +425,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       const rank = this.#policy.rank(member, this.#leftRank);
       member.rank = Number.isFinite(rank) ? rank : 0;
     } catch (error) {
-      // The use has succeeded, whatever a policy thinks of it.
+      // The use has succeeded, even if the policy fails.
       if (this.#hasWarned) return;
       this.#hasWarned = true;
       process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reasonOf(error)}`, { code: 'CISTERN_SPILL_POLICY' });
@@ -671,12 +683,12 @@ function policyOf(policy: NonNullable<SpillingResourceAdaptorOptions['policy']>)
 export const spillingKind = defineAdaptor({
   name: 'spilling',
   role: 'pass-through',
-  summary: 'lets idle buffers leave for host memory when memory is short',
+  summary: 'spills idle buffers to host memory when memory is short',
   options: {
-    host: { type: 'resource', summary: 'where they go: pinned host memory', required: true },
+    host: { type: 'resource', summary: 'the resource for spilled buffers: pinned host memory', required: true },
     folder: { type: 'text', summary: 'a folder for files, where they go on to when the host is full', default: 'none' },
-    softBytes: { type: 'size', summary: 'above this, buffers leave before an allocation' },
-    policy: { type: 'word', words: spillPolicyWords, summary: 'which leave first', default: 'least-recently-used' },
+    softBytes: { type: 'size', summary: 'above this, buffers are spilled before an allocation' },
+    policy: { type: 'word', words: spillPolicyWords, summary: 'which buffers are spilled first', default: 'least-recently-used' },
   },
   example: 'spilling(cuda, host=pool(pinned-host))',
   create: ({ upstream, options: { host, ...options } }) => new SpillingResourceAdaptor(upstream, host, options),

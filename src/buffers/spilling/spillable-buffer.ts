@@ -33,7 +33,7 @@ export interface SpillableBufferOptions {
    * @defaultValue the current resource of the stream's device
    */
   readonly resource?: MemoryResource;
-  /** The stream that the contents are first ordered on, and that pins are for which name none. */
+  /** The stream that the contents are first ordered on, and the default stream of pins. */
   readonly stream: Stream;
   /**
    * A power of two that the resource supports; at least 256 is always given.
@@ -72,8 +72,8 @@ const createOptions = optionNames<SpillableBufferCreateOptions>({
  * }                                   // from here on, the buffer may leave
  * ```
  *
- * The memory is charged to the account and the grant in whose scope the buffer was made, whoever brings it back.
- * It is freed when the buffer is disposed or, if nobody disposes it, after the garbage collector finds it unreachable.
+ * The memory is charged to the account and the grant in whose scope you created the buffer, even if another one brings
+ * it back. It is freed when you dispose the buffer, or otherwise after the garbage collector finds it unreachable.
  *
  * Stream order: a pin's stream is ordered after the contents' way back, and after what was queued for the pins before it. What is queued
  * later for pins that overlap on several streams, the program orders, except by the methods of pins, which do. Nothing here waits on the host, except for memory that was used
@@ -102,9 +102,10 @@ export class SpillableBuffer implements Disposable {
   #standIn: StandIn | undefined;
 
   /**
-   * Allocates and, if given data, queues a copy of it, as {@link DeviceBuffer} does. Other buffers leave if memory is short.
+   * Allocates and, if you give data, queues a copy of it, as {@link DeviceBuffer} does. Other
+   * buffers are spilled if memory is short.
    * @param source the length in bytes; or host data or device memory to copy
-   * @throws OutOfMemoryError if there is no memory even after others have left.
+   * @throws OutOfMemoryError if there is no memory even after others were spilled.
    * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a resource without a {@link SpillingResourceAdaptor};
    * LifetimeError (`ERR_CISTERN_DISPOSED`), DriverError as {@link DeviceBuffer}.
    */
@@ -122,9 +123,10 @@ export class SpillableBuffer implements Disposable {
   }
 
   /**
-   * The same as the constructor, but waits for memory if others have it who may give it back: who has pinned it, or allocated it.
-   * Calls that wait are served in their order.
-   * @throws OutOfMemoryError if there is no memory, and nobody to wait for, or the time is over; the reason of the signal; other errors as the constructor.
+   * The same as the constructor, but waits for memory if it may be returned because it is pinned or
+   * allocated by others. Waiting calls are served in order.
+   * @throws OutOfMemoryError if there is no memory, and none that could be returned, or the time is
+   * over; the reason of the signal; other errors as the constructor.
    */
   static async create(source: number | HostData | DeviceMemory, options: SpillableBufferCreateOptions): Promise<SpillableBuffer> {
     assertOptions(options, createOptions);
@@ -137,10 +139,11 @@ export class SpillableBuffer implements Disposable {
   }
 
   /**
-   * Pins several buffers together, or none: while it waits, it holds nothing, so that calls of this cannot wait for each other.
-   * Pinning one after the other can: two that each have what the other needs wait for ever, or for their `timeoutMilliseconds`.
-   * @param stream of all pins
-   * @defaultValue stream for each its own
+   * Pins several buffers together, or none. It holds nothing while it waits, so calls of this
+   * method cannot wait for each other. If you pin one buffer after the other instead, two calls
+   * that each hold what the other needs wait forever, or for their `timeoutMilliseconds`.
+   * @param stream the stream of all pins
+   * @defaultValue stream that of each buffer
    * @throws as {@link SpillableBuffer.pin}; ArgumentRangeError for buffers of several {@link SpillingResourceAdaptor}s.
    */
   static async pinAll(buffers: readonly SpillableBuffer[], stream?: Stream, options: WaitOptions = {}): Promise<SpillPin[]> {
@@ -160,7 +163,7 @@ export class SpillableBuffer implements Disposable {
     return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
   }
 
-  /** Whether it is disposed, or its memory was taken back, as by the end of a pool. */
+  /** Whether it is disposed, or its memory was taken back, for example when a pool was disposed. */
   get isDisposed(): boolean {
     return this.#memory.endReason !== undefined;
   }
@@ -175,7 +178,7 @@ export class SpillableBuffer implements Disposable {
     return this.#memory.isOnDevice;
   }
 
-  /** Whether a pin has not ended. */
+  /** Whether it has a pin that has not ended. */
   get isPinned(): boolean {
     return this.#memory.isPinned;
   }
@@ -204,9 +207,10 @@ export class SpillableBuffer implements Disposable {
    *
    * In a capture on the stream, the contents must be on the device already. The buffer then stays there, since the graph has its address;
    * the launches must be ordered after what was queued for it before.
-   * @param stream whose work uses the memory
+   * @param stream the stream whose work uses the memory
    * @defaultValue stream that of the constructor
-   * @throws OutOfMemoryError if there is no memory, and nobody to wait for, or the time is over; the reason of the signal.
+   * @throws OutOfMemoryError if there is no memory, and none that could be returned, or the time is
+   * over; the reason of the signal.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer, the stream or the resource is disposed, meanwhile too;
    * CisternError (`ERR_CISTERN_CAPTURING`) if it would have to come back in a capture; ArgumentTypeError, ArgumentRangeError for invalid
    * arguments; DriverError if the driver refuses, CisternError (`ERR_CISTERN_SPILL_FILE`) if their file cannot be read. The contents are then where they
@@ -229,7 +233,8 @@ export class SpillableBuffer implements Disposable {
   }
 
   /**
-   * The same as {@link SpillableBuffer.pin}, but fails instead of waiting for memory, and passes those who wait. Does not block.
+   * The same as {@link SpillableBuffer.pin}, but fails instead of waiting for memory, and does not
+   * queue behind waiting calls. Does not block.
    * @throws OutOfMemoryError if there is no memory even after others have left; CisternError (`ERR_CISTERN_INVALID_STATE`) if the contents are in a file, or on
    * the way from there; otherwise as `pin`.
    */
@@ -245,8 +250,8 @@ export class SpillableBuffer implements Disposable {
   }
 
   /**
-   * Begins to bring the contents back before they are pinned, so that the copy overlaps with other work. Others leave for it. Does not
-   * block, and counts as a use.
+   * Begins to bring the contents back before you pin them, so that the copy overlaps with other
+   * work. Other buffers are spilled if necessary. Does not block, and counts as a use.
    * @returns whether they are on the device or on the way there; false if there is no memory
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or the resource is disposed; DriverError if the driver refuses.
    */
@@ -266,8 +271,10 @@ export class SpillableBuffer implements Disposable {
   }
 
   /**
-   * Frees the memory, wherever it is, in the order of its last use. Pins of it end. A second call does nothing.
-   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, and the call can be repeated.
+   * Frees the memory, wherever it is, in the order of its last use, and ends its pins. A second call does
+   * nothing.
+   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, and you
+   * can repeat the call.
    */
   [Symbol.dispose](): void {
     if (this.#standIn === undefined) return;
@@ -299,7 +306,7 @@ export class SpillableBuffer implements Disposable {
     });
   }
 
-  /** Ends a pin that nobody is given; if the driver refuses, when it is collected. */
+  /** Ends a pin that is not returned; if the driver refuses, it ends when it is collected. */
   #undo(state: PinState): void {
     try {
       this.#memory.unpin(state);
@@ -339,11 +346,12 @@ interface Unfinished {
 const unreachable = finalizationRegistry<Unfinished>('pin', 'CISTERN_UNREACHABLE_PIN', ({ memory, state }) => memory.unpin(state));
 
 /**
- * Keeps a {@link SpillableBuffer} on the device, until it is disposed. It has what existing GPU libraries accept as memory: `ptr` and
- * `byteLength`. A pin that is collected without having been disposed ends as well.
+ * Keeps a {@link SpillableBuffer} on the device until it is disposed. It has a `ptr` and a
+ * `byteLength`, so existing GPU libraries accept it as memory. A pin that is collected without
+ * having been disposed ends, too.
  *
- * Stream order: `stream` is ordered after what has used the memory before; what is queued on it until this is disposed
- * is ordered before whatever comes next.
+ * Stream order: `stream` is ordered after earlier uses of the memory, and work queued on it until this is disposed is
+ * ordered before later uses.
  */
 export class SpillPin implements Disposable, DeviceMemory {
   /** The stream whose work uses the memory. */
@@ -404,13 +412,19 @@ export class SpillPin implements Disposable, DeviceMemory {
     fill(this.#used('fill a buffer'), value, range);
   }
 
-  /** An array for another library, as {@link DeviceBuffer.toDLPack} gives. Until that has let go of it, the buffer stays on the device. */
+  /**
+   * Passes an array to another library, as {@link DeviceBuffer.toDLPack} does. Until the library
+   * releases it, the buffer stays on the device.
+   */
   toDLPack(options: DLPackOptions): DLPackCapsule {
     this.#used('export a buffer');
     return exportTensorOf(this.#memory, options);
   }
 
-  /** A handle with which other processes open the memory, as {@link DeviceBuffer.export} gives. From then on, the buffer stays on the device. */
+  /**
+   * Returns a handle with which other processes can open the memory, as {@link DeviceBuffer.export}
+   * does. From then on, the buffer stays on the device.
+   */
   export(): Uint8Array {
     return exportToProcesses(this.#used('export a buffer'));
   }
@@ -421,8 +435,9 @@ export class SpillPin implements Disposable, DeviceMemory {
   }
 
   /**
-   * Ends the use of the memory. The buffer may then leave, after what is queued on the stream by now. Does not block. A second call does nothing.
-   * @throws DriverError if the driver refuses; the pin then goes on, and the call can be repeated.
+   * Ends the use of the memory. The buffer may then be spilled, after the work queued on the stream
+   * so far. Does not block. A second call does nothing.
+   * @throws DriverError if the driver refuses; the pin then goes on, and you can repeat the call.
    */
   [Symbol.dispose](): void {
     this.#memory.unpin(this.#state);
