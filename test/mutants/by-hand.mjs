@@ -125,6 +125,14 @@ const faults = {
       to: '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
     },
   ],
+  'src/driver/streams/stream.ts': [
+    {
+      name: 'graph-ended-in-its-function',
+      fault: 'the function that is captured can end the capture',
+      from: '    if (this.identity.isRecorded) {',
+      to: '    if (this.identity.isRecorded && this.isDisposed) {',
+    },
+  ],
   'src/driver/streams/stream-identity.ts': [
     {
       name: 'busy-stream-counts-as-run',
@@ -798,6 +806,12 @@ const faults = {
       from: '      !(this.#doubtful.size > 0 && this.#doubtful.delete(pointer)) &&\n',
       to: '',
     },
+    {
+      name: 'graph-served-after-its-capture',
+      fault: 'streams that had joined are served after the capture was abandoned',
+      from: '    if (!this.origin.isCaptured) return none;\n',
+      to: '',
+    },
   ],
   'src/adaptors/graph/launch-order.ts': [
     {
@@ -841,6 +855,12 @@ const faults = {
       fault: 'the event of an earlier launch on the stream stands for the last one',
       from: '    last.freeUnrecorded();\n',
       to: '',
+    },
+    {
+      name: 'graph-event-of-another-device',
+      fault: 'the event of a launch is of the first device, whatever the stream',
+      from: 'Device.get(identity.device)',
+      to: 'Device.get(0)',
     },
   ],
   'src/adaptors/graph/captured-memory.ts': [
@@ -954,6 +974,12 @@ const faults = {
       name: 'graph-capture-sees-no-edges',
       fault: 'a capture hears of no event',
       from: '    observeEvents(capture);\n',
+      to: '',
+    },
+    {
+      name: 'graph-memory-goes-under-a-buffer',
+      fault: 'memory of a graph goes back although a buffer in it cannot be freed',
+      from: '    if (refused.length > 0) {\n      this.#unended.set(memory, reason);\n      return refused;\n    }\n',
       to: '',
     },
   ],
