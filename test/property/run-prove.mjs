@@ -31,7 +31,8 @@ const { values } = parseArgs({
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
-const kind = values.graphs ? 'graph-programs' : values.arenas ? 'arena-programs' : 'programs';
+const only = ['graphs', 'arenas', 'admission', 'spill'].find((name) => values[name]);
+const kind = { graphs: 'graph-programs', arenas: 'arena-programs', admission: 'admission-programs', spill: 'spill-programs' }[only] ?? 'programs';
 /** Their seeds are successive numbers. */
 const isBySeed = values.arenas || values.admission || values.spill;
 const isPath = values.path !== undefined;
@@ -83,7 +84,7 @@ function run(worker) {
       if (hasViolation) violations++;
       if (isTTY) process.stderr.write('\r\u001b[K');
       console.log(text);
-      if (values.save && !isPath && !values.admission && !values.spill) saveFigures(kind, [figures]);
+      if (values.save && !isPath) saveFigures(kind, [figures]);
     });
     child.on('exit', (code, signal) => {
       if (!isOver || code !== 0) {
