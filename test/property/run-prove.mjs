@@ -32,7 +32,8 @@ const { values } = parseArgs({
   },
 });
 const only = ['graphs', 'arenas', 'admission', 'spill'].find((name) => values[name]);
-const kind = { graphs: 'graph-programs', arenas: 'arena-programs', admission: 'admission-programs', spill: 'spill-programs' }[only] ?? 'programs';
+const kind =
+  { graphs: 'graph-programs', arenas: 'arena-programs', admission: 'admission-programs', spill: 'spill-programs' }[only] ?? 'programs';
 /** Their seeds are successive numbers. */
 const isBySeed = values.arenas || values.admission || values.spill;
 const isPath = values.path !== undefined;
