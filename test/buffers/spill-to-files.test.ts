@@ -130,6 +130,20 @@ describe('a buffer on the host', () => {
     expect(refusedByFile).toBe(0);
   });
 
+  test('goes on before the host is full, above `hostBytes`, so that an allocation finds room', async () => {
+    using above = new SpillingResourceAdaptor(pool, host, { folder, hostBytes: MiB });
+    using one = made(MiB, 1, { resource: above });
+    above.spill();
+    expect(above.statistics()).toMatchObject({ hostBytes: MiB, filed: 0 });
+    using two = made(MiB, 2, { resource: above });
+    above.spill();
+    while (above.statistics().hostBytes > MiB) await nextTurn();
+    expect(above.statistics()).toMatchObject({ hostBytes: MiB, fileBytes: MiB, filed: 1, refusedByHost: 0 });
+    expect([await holds(one, 1), await holds(two, 2)]).toEqual([true, true]);
+    expect(() => new SpillingResourceAdaptor(pool, host, { hostBytes: 1 })).toThrow('hostBytes must not be given without a folder, got 1');
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder, hostBytes: -1 })).toThrow(RangeError);
+  });
+
   test('has no name in the folder while it is in a file', async () => {
     if (process.platform === 'win32') skipTest('an open file may keep its name there');
     using _buffer = made(MiB, 1);

@@ -62,6 +62,12 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
    * @defaultValue not set: a buffer for which the host has no memory stays on the device
    */
   readonly folder?: string;
+  /**
+   * Above so many bytes of buffers on the host, buffers go on to files in the background, before the host is full: from 0 to 2^53 - 1. Leave
+   * room for what may leave at once, since an allocation cannot wait for a file. Needs a `folder`.
+   * @defaultValue not set: buffers go on when the host has no memory
+   */
+  readonly hostBytes?: number;
 }
 
 /** The figures of a {@link SpillingResourceAdaptor}, as a frozen copy. */
@@ -126,6 +132,7 @@ export interface Spillable extends SpillCandidate {
 const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
   deallocationEvents: true,
   folder: true,
+  hostBytes: true,
   policy: true,
   softBytes: true,
 });
@@ -211,6 +218,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   readonly softBytes: number | undefined;
   readonly #policy: SpillPolicy;
   readonly #files: SpillFiles | undefined;
+  readonly #mostHostBytes: number | undefined;
   /** Bytes that are to go on to files, and whether some are on their way. */
   #bytesToFile = 0;
   #isFiling = false;
@@ -259,12 +267,16 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         'ERR_INVALID_ARG_VALUE',
       );
     }
-    const { softBytes, policy = 'least-recently-used', folder } = options;
+    const { softBytes, policy = 'least-recently-used', folder, hostBytes } = options;
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
     if (folder !== undefined) assertName(folder, 'folder');
+    if (hostBytes !== undefined) assertBytes(hostBytes, 'hostBytes');
+    if (hostBytes !== undefined && folder === undefined)
+      throw new ArgumentRangeError(`hostBytes must not be given without a folder, got ${hostBytes}`, 'ERR_INVALID_ARG_VALUE');
     this.host = host;
     this.softBytes = softBytes;
     this.#policy = policyOf(policy);
+    this.#mostHostBytes = hostBytes;
     this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
     this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
     for (const admitting of this.#admitting) admitting.takeFrom(this);
@@ -545,6 +557,13 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.#collections = undefined;
   }
 
+  /** Moves buffers on before the host is full. */
+  #keepHostBelow(most: number): void {
+    let excess = -most;
+    for (const member of this.#members) if (member.isOnHost) excess += member.bytes;
+    if (excess > 0) this.#fileInBackground(excess);
+  }
+
   /** Moves buffers on from the host, for those who wait. */
   #fileInBackground(bytes: number): void {
     if (this.#files === undefined || performance.now() - this.#failedAt < millisecondsToNextFile) return;
@@ -631,6 +650,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       this.#spills++;
       this.#spilledBytes += member.bytes;
     }
+    if (left > 0 && this.#mostHostBytes !== undefined) this.#keepHostBelow(this.#mostHostBytes);
     return left;
   }
 
@@ -686,6 +706,7 @@ export const spillingKind = defineAdaptor({
   summary: 'spills idle buffers to host memory when memory is short',
   options: {
     host: { type: 'resource', summary: 'the resource for spilled buffers: pinned host memory', required: true },
+    hostBytes: { type: 'size', summary: 'above this, buffers go on to files before the host is full' },
     folder: { type: 'text', summary: 'a folder for files, where they go on to when the host is full', default: 'none' },
     softBytes: { type: 'size', summary: 'above this, buffers are spilled before an allocation' },
     policy: { type: 'word', words: spillPolicyWords, summary: 'which buffers are spilled first', default: 'least-recently-used' },
