@@ -112,6 +112,7 @@ std::vector<Orphan> OrphansOf(const EndedArena& ended) {
     orphans.push_back({OrphanKind::kEvent, each.device, AsAddress(each.event)});
     orphans.back().environment = each.maker;
   }
+  if (ended.stream != nullptr) orphans.push_back({OrphanKind::kStream, ended.device, AsAddress(ended.stream)});
   return orphans;
 }
 

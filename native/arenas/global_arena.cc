@@ -74,7 +74,7 @@ void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeE
 
 void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended) {
   const GlobalArena& arena = *arenas.by_number.at(number);
-  ended->push_back({arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, {}});
+  ended->push_back({arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, {}, nullptr});
   ended->back().events.assign(arena.events.begin(), arena.events.end());
   arenas.by_number.erase(number);
 }

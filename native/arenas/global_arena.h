@@ -116,6 +116,7 @@ struct EndedArena {
   std::uint64_t allocation;  // 0: none
   std::uint64_t allocated_bytes;
   std::vector<FreeEvent> events;
+  Stream stream = nullptr;
 };
 
 struct GlobalArenas {

@@ -378,8 +378,18 @@ ThreadSafeArena::~ThreadSafeArena() {
     for (const EndedArena& each : ended) AllArenas().leave.load()(each);
     const DriverScope scope(driver, settings_.context);
     const RelaxedModeScope relaxed(driver);
-    for (const std::unique_ptr<ArenaEvent>& each : events_) driver->EventDestroy(each->event);
-    driver->StreamDestroy(trimming_);
+    EndedArena refused{backend_, device_, 0, 0, 0, {}, nullptr};
+    Guarded([&] {
+      refused.events.reserve(events_.size());
+      return kSuccess;
+    });
+    for (const std::unique_ptr<ArenaEvent>& each : events_) {
+      const Status status = driver->EventDestroy(each->event);
+      if (status != kSuccess && refused.events.size() < refused.events.capacity())
+        refused.events.push_back({each->event, device_, 0, settings_.id});
+    }
+    if (driver->StreamDestroy(trimming_) != kSuccess) refused.stream = trimming_;
+    if (refused.stream != nullptr || !refused.events.empty()) AllArenas().leave.load()(refused);
   }
   UnmapPages(owners_, owner_bytes);
 }

@@ -28,11 +28,20 @@ inline std::uint64_t NextTenant() {
 }
 
 inline std::atomic<int> ended_arenas{0};
+// What the driver had refused to take back at the end of a thread-safe arena.
+inline std::atomic<std::size_t> left_events{0};
+inline std::atomic<int> left_streams{0};
 
 inline void FreeEndedArena(const EndedArena& ended) {
   OnDevice device(ended.device);
   CHECK_OK(ended.backend->CtxSynchronize());
   for (const arenas::FreeEvent& each : ended.events) CHECK_OK(ended.backend->EventDestroy(each.event));
+  if (ended.stream != nullptr) CHECK_OK(ended.backend->StreamDestroy(ended.stream));
+  if (ended.allocation == 0) {
+    left_events += ended.events.size();
+    left_streams += ended.stream != nullptr ? 1 : 0;
+    return;
+  }
   CHECK_OK(ended.backend->MemFree(ended.allocation));
   ended_arenas += 1;
 }

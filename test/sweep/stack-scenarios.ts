@@ -70,6 +70,12 @@ export function exhaustionScenarios(): Scenario[] {
   return stacks.map((specification) => ({ name: `${specification} runs out`, play: (run) => playExhaustion(run, specification) }));
 }
 
+/** Many blocks in one call, some of which run out. */
+export function bulkScenarios(): Scenario[] {
+  const stacks = policies.map((events) => `pool(cuda,maximumBytes=1MiB,deallocationEvents=${events})`);
+  return stacks.map((specification) => ({ name: `${specification}, many at once`, play: (run) => playMany(run, specification) }));
+}
+
 /**
  * Allocates and frees on two streams, one of which ends, and on one created after that; with a
  * fence, trim and defragment.
@@ -144,6 +150,25 @@ function playExhaustion(run: ScenarioRun, specification: string): void {
   const third = run.do('allocate on a', () => resource.allocate(bytes, a));
   a.touch(third, bytes, 'write');
   run.do('free on a', () => resource.deallocate(third, bytes, a));
+}
+
+function playMany(run: ScenarioRun, specification: string): void {
+  const { resource } = run.make('the stack', () => createResourceStack(specification));
+  const bulk = resource as PoolMemoryResource;
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const sizes = Float64Array.of(100_000, 0, 5_000, 300_000, 700);
+  for (const stream of [a, b, a]) {
+    const pointers = run.do('allocate many', () => bulk.allocateMany(sizes, stream));
+    pointers.forEach((pointer, i) => {
+      if (pointer !== 0) stream.touch(pointer, sizes[i] as number, 'write');
+    });
+    run.refused('allocate too many', 'ERR_CISTERN_OUT_OF_MEMORY', () => bulk.allocateMany(Float64Array.of(5_000, 70_000, 900_000), b));
+    run.refused('free one twice', 'ERR_CISTERN_DOUBLE_FREE', () => {
+      bulk.deallocateMany(Float64Array.of(...pointers, pointers[0] as number), Float64Array.of(...sizes, sizes[0] as number), stream);
+    });
+    run.do('free many', () => bulk.deallocateMany(pointers, sizes, stream));
+  }
 }
 
 function isTrimming(resource: MemoryResource): resource is TrimmingMemoryResource {
