@@ -77,6 +77,8 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
   const writes = files.filter(({ use }) => use !== 'read');
   // A stack's resources report what they cannot read themselves.
   for (const { use, file, isResult } of files) if (use === 'read' && isResult && typeof file === 'string') await stat(file);
+  // Node reads nothing from a folder, without an error.
+  if (files.some(({ use, file }) => use === 'read' && file === 0) && statOf(0)?.isDirectory()) throw refused('standard input is a folder');
   // Checks every path before it opens any output.
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);

@@ -1,3 +1,5 @@
+import { spawnSync } from 'node:child_process';
+import { closeSync, openSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -35,6 +37,16 @@ describe('standard input', () => {
     const { code, stderr } = await runCistern([command, '-', ...args], undefined, {}, {}, Buffer.from('no log'));
     expect([code, stderr]).toEqual([2, expect.stringMatching(/^error: standard input(, line 1)?: is /)]);
   });
+});
+
+test('a folder as standard input is no empty log', () => {
+  const descriptor = openSync(folder, 'r');
+  const { status, stderr } = spawnSync(process.execPath, ['dist/cli/main.js', 'plan', '-'], {
+    encoding: 'utf8',
+    stdio: [descriptor, 'pipe', 'pipe'],
+  });
+  closeSync(descriptor);
+  expect([status, stderr]).toEqual([2, 'error: standard input is a folder\n']);
 });
 
 describe('cistern report', () => {
