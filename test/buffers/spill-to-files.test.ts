@@ -1,8 +1,10 @@
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
@@ -246,6 +248,33 @@ describe('the way to a file', () => {
       encoding: 'utf8',
     });
     expect(output).toBe('ERR_CISTERN_SPILL_FILE EFBIG 4194304\nERR_CISTERN_OUT_OF_MEMORY ERR_CISTERN_SPILL_FILE true\ntrue\n');
+  });
+
+  test('leaves no file behind in a worker that is ended at any moment', async () => {
+    if (process.platform !== 'linux') skipTest('a file has a name for a moment there');
+    const program = `
+      const { parentPort } = require('node:worker_threads');
+      import(${JSON.stringify(new URL('../../dist/index.js', import.meta.url).href)}).then(async (c) => {
+        const stream = new c.Stream();
+        const options = { folder: ${JSON.stringify(folder)} };
+        const resource = new c.SpillingResourceAdaptor(new c.CudaMemoryResource(), new c.PinnedHostMemoryResource(), options);
+        const buffers = [1, 2].map((value) => new c.SpillableBuffer(new Uint8Array(5 * c.MiB).fill(value), { stream, resource }));
+        resource.spill();
+        parentPort.postMessage('begins');
+        for (;;) {
+          await resource.spillToFiles();
+          for (const buffer of buffers) (await buffer.pin()).dispose();
+          resource.spill();
+        }
+      });
+    `;
+    for (let round = 0; round < 8; round++) {
+      const worker = new Worker(program, { eval: true });
+      await once(worker, 'message');
+      await sleep(round);
+      await worker.terminate();
+    }
+    expect(readdirSync(folder)).toEqual([]);
   });
 
   test('leaves the buffer on the host if the driver refuses', async () => {

@@ -75,7 +75,7 @@ class Lane {
   async write(pointer: DevicePointer, bytes: number, beforeCopy: () => boolean): Promise<UnnamedFile | undefined> {
     let file: UnnamedFile | undefined;
     try {
-      file = await UnnamedFile.make(this.#folder, 'cistern-spill');
+      file = new UnnamedFile(this.#folder, 'cistern-spill');
       for (let offset = 0; offset < bytes; offset += pieceBytes) {
         const piece = Math.min(pieceBytes, bytes - offset);
         if (this.#isEnded || !beforeCopy()) {
