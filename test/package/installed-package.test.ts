@@ -1,7 +1,7 @@
 import { execFile, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join, relative } from 'node:path';
+import { delimiter, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import ts from 'typescript';
@@ -211,9 +211,12 @@ describe('the package, once installed', () => {
   test('builds its addon from its own files, twice at once too, and takes that', { timeout: 900_000 }, async () => {
     const main = join(installed, 'dist', 'cli', 'main.js');
     const built = join(installed, 'build', 'Release', 'cistern.node');
+    const broken = mkdtempSync(join(tools, 'broken-'));
+    writeFileSync(join(broken, 'ccache'), '#!/bin/sh\necho "the cache cannot be written" >&2\nexit 1\n', { mode: 0o755 });
     const build = async () => {
       // It is not about how fast the addon is.
-      const options = { cwd: application, env: { ...process.env, CMAKE_BUILD_TYPE: 'Debug' } };
+      const env = { ...process.env, PATH: `${broken}${delimiter}${process.env['PATH']}`, CMAKE_BUILD_TYPE: 'Debug' };
+      const options = { cwd: application, env };
       return (await promisify(execFile)(process.execPath, [main, 'build'], options)).stdout;
     };
     for (const output of await Promise.all([build(), build()])) {
