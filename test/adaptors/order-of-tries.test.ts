@@ -24,8 +24,8 @@ const expected: Readonly<Record<string, readonly string[]>> = {
   binning: ['08e5 0b76 759a 87ba', '37b6 34d9 c6b2 0763', '7d1b 912a 20da 9ddd'],
   monotonic: ['3f35 d970 c5e0 b013', 'f1b7 aa7e 69b2 4729', 'ac56 aa7e 6094 db37'],
   'monotonic with a fallback': ['0437 70db a980 5106', 'ba82 185a 00d3 22b1', 'b477 185a 931c 06fc'],
-  caching: ['523e 6a38 e0db 93df', '7d36 821e 10a7 b90b', 'e2fa 02be b73e 4add'],
-  'caching with a maximum': ['3c30 6a38 e0db 5c56', '7032 821e 10a7 982a', '304f 02be b73e d804'],
+  caching: ['523e 6a38 bac9 416c', '7d36 821e 899a 8878', 'e2fa 02be b680 de26'],
+  'caching with a maximum': ['3c30 6a38 bac9 078c', '7032 821e 899a a1df', '304f 02be b680 8011'],
   'planned, learning': ['70fe cf55 855f a48c', '70fe cf55 1807 a48c', '70fe cf55 1807 a48c'],
 };
 

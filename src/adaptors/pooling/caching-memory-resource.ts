@@ -481,7 +481,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
       assertBytes(bytes);
       throw new LifetimeError(
         'ERR_CISTERN_DOUBLE_FREE',
-        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or the cache '${this.name}' took it back when its run ended`,
+        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
       );
     }
     if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
