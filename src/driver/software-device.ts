@@ -126,7 +126,8 @@ let isConfigured = false;
 
 function peersFromEnvironment(): string | undefined {
   const text = setting('CISTERN_SOFTWARE_PEERS');
-  if (text === undefined || /^(?:all|none|([0-7])-(?!\1)[0-7](?:,([0-7])-(?!\2)[0-7])*)$/.test(text)) return text;
+  if (text === undefined || text === 'all' || text === 'none') return text;
+  if (/^[0-7]-[0-7](?:,[0-7]-[0-7])*$/.test(text) && text.split(',').every((pair) => pair[0] !== pair[2])) return text;
   throw invalidSetting('CISTERN_SOFTWARE_PEERS', 'all, none, or pairs of different devices from 0 to 7 such as 0-1,2-3');
 }
 

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto';
 import { close, constants, openSync, read, unlink, unlinkSync, write } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -33,6 +32,7 @@ export class UnnamedFile {
       this.#descriptor = withoutName;
       return;
     }
+    const { randomUUID } = process.getBuiltinModule('node:crypto');
     const path = join(folder, `${name}-${process.pid}-${randomUUID()}`);
     this.#descriptor = openSync(path, 'wx+', 0o600);
     try {

@@ -94,6 +94,7 @@ const textOptions: Readonly<Record<string, 'read' | 'appended' | 'overwritten' |
   'planned plan': 'read',
   'recording file': 'overwritten',
   'recording layer': 'no file',
+  'spilling folder': 'no file',
   'statistics name': 'no file',
   'statistics shared': 'no file',
   'virtual tag': 'no file',

@@ -7,6 +7,7 @@ import assert from 'node:assert/strict';
 import { writeSync } from 'node:fs';
 import { inspect } from 'node:util';
 import { counters, HandOverContent, mailbox, type NativeBinding, NativeStatus, native } from '../../src/driver/native.js';
+import { configureFromEnvironment } from '../../src/driver/software-device.js';
 import { ByteReader } from './byte-reader.js';
 
 /** Set if a single input is run again. */
@@ -1015,6 +1016,7 @@ function short(value: unknown): string {
 
 /** @throws AssertionError if the addon misbehaves. */
 export async function run(bytes: Uint8Array): Promise<void> {
+  configureFromEnvironment();
   native().openBackend(softwareBackend);
   assert.equal(mailbox[0], 0);
   releasedTensors = 0;

@@ -21,6 +21,7 @@ const quickModules = [
   'node:path',
   'node:timers/promises',
   'node:url',
+  'node:util',
   'node:util/types',
 ];
 
