@@ -110,11 +110,8 @@ export {
   type PoolMemoryResourceOptions,
   type PoolStatistics,
 } from './adaptors/pooling/pool-memory-resource.js';
-export {
-  SpillingResourceAdaptor,
-  type SpillingResourceAdaptorOptions,
-  type SpillStatistics,
-} from './adaptors/spilling/spilling-resource-adaptor.js';
+export type { SpillStatistics } from './adaptors/spilling/spill-statistics.js';
+export { SpillingResourceAdaptor, type SpillingResourceAdaptorOptions } from './adaptors/spilling/spilling-resource-adaptor.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';

@@ -66,7 +66,7 @@ const Feature kFeatures[] = {
       "cuMemSetAccess"}},
     {"no ManagedMemoryResource", {"cuMemAllocManaged"}},
     {"no advice, prefetching and attributes of managed memory", {"cuMemAdvise", "cuMemPrefetchAsync", "cuMemRangeGetAttribute"}},
-    {"no access between devices: Device.enablePeerAccess",
+    {"no access between devices: Device.enablePeerAccess; no PinnedAsyncMemoryResource",
      {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuCtxDisablePeerAccess", "cuMemPoolSetAccess"}},
     {"no copies between devices", {"cuMemcpyPeerAsync"}},
     {"no buffers of other processes: DeviceBuffer.export, DeviceBuffer.open",

@@ -1,4 +1,3 @@
-import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import type { EventColumns, EventColumnsBuilder } from './event-columns.js';
 import { orderLayers } from './layers.js';
 
@@ -95,13 +94,6 @@ export interface RecordedRun extends RunDescription, EventColumns {
    * never was an RMM log.
    */
   readonly csv: CsvSpelling | undefined;
-}
-
-/** @internal @throws ArgumentTypeError if the value is not a run. */
-export function assertRecordedRun(value: unknown, name: string): asserts value is RecordedRun {
-  const { kinds, layers } = (value ?? {}) as Partial<RecordedRun>;
-  if (kinds instanceof Uint8Array && Array.isArray(layers)) return;
-  throw new ArgumentTypeError(`${name} must be a RecordedRun, which readRecordedRun returns, got ${formatValue(value)}`);
 }
 
 /** The names in a log, while it is read. Layers are in the order in which they were found. */

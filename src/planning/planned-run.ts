@@ -1,7 +1,8 @@
 import { ArgumentRangeError } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
+import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
-import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
+import type { RecordedRun } from '../formats/recorded-run.js';
 import type { Plan } from '../plans/plan.js';
 import type { OrderedSequence } from '../plans/sequence.js';
 import { sequenceOfRun } from './sequences.js';

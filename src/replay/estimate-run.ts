@@ -12,9 +12,10 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
+import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { EventColumnsBuilder, EventKind, eventAt } from '../formats/event-columns.js';
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
-import { assertRecordedRun, finishRun, RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
+import { finishRun, RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
 
 /** A log, and the number at which it was recorded. */
 export interface EstimateSample {

@@ -1,8 +1,9 @@
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
+import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
-import { assertRecordedRun, type RecordedRun } from '../formats/recorded-run.js';
+import type { RecordedRun } from '../formats/recorded-run.js';
 import { callSites } from './call-sites.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 

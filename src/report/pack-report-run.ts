@@ -9,15 +9,10 @@
  */
 import { doubled } from '../basics/typed-arrays.js';
 import { refuseCloning } from '../driver/workers/local-object.js';
+import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { appendEvents, EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
-import {
-  assertRecordedRun,
-  type RecordedLayer,
-  type RecordedRun,
-  type RecordingDamage,
-  type RunDescription,
-} from '../formats/recorded-run.js';
+import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { ColumnWriter, type PackedColumn } from '../formats/report/column.js';
 import { columnWriters, mapColumns, packedPieces, type ReportColumns, type ReportTexts } from '../formats/report/report-data.js';
 import { AddressMap } from '../suballocation/address-map.js';

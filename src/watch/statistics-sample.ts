@@ -1,5 +1,5 @@
 import type { AdmissionStatistics } from '../adaptors/admission/admission-statistics.js';
-import type { SpillStatistics } from '../adaptors/spilling/spilling-resource-adaptor.js';
+import type { SpillStatistics } from '../adaptors/spilling/spill-statistics.js';
 import type { ManagedActivity } from '../driver/memory/managed-counts.js';
 
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
