@@ -73,3 +73,10 @@ test('a grant that only its scope refers to keeps its promise until the function
   });
   expect(committed).toBe(192 * KiB);
 });
+
+test('what a function returned at once does not keep a dropped grant', async () => {
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 256 * KiB });
+  const result = await (async () => (await resource.reserve(192 * KiB)).run(() => ({ name: 'lives on' })))();
+  await collectGarbageUntil(() => resource.statistics().committedBytes === 0);
+  expect([result.name, resource.statistics().grants]).toEqual(['lives on', 0]);
+});

@@ -1,6 +1,6 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertMadeByCistern } from '../../basics/validation.js';
+import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/validation.js';
 import type { AdmissionQueue, Holder } from '../../driver/workers/admission-queue.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
@@ -88,7 +88,7 @@ export class Grant implements Disposable {
   run<T>(fn: () => T): T {
     this.#assertLive('run a function');
     const result = enterScope({ kind: 'grant', queue: this.#queue, holder: this.#holder }, fn);
-    if (typeof result === 'object' && result !== null) running.set(result, { grant: this, others: running.get(result) });
+    if (isThenable(result)) running.set(result, { grant: this, others: running.get(result) });
     return result;
   }
 
