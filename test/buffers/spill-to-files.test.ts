@@ -6,11 +6,14 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { SpillFiles } from '../../src/adaptors/spilling/spill-files.js';
+import type { Spillable } from '../../src/adaptors/spilling/spilling-resource-adaptor.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
   AdmittingResourceAdaptor,
   CudaMemoryResource,
   currentBackend,
+  Device,
   DeviceBuffer,
   failCall,
   MiB,
@@ -18,6 +21,7 @@ import {
   PoolMemoryResource,
   SpillableBuffer,
   type SpillableBufferOptions,
+  type SpillCandidate,
   SpillingResourceAdaptor,
   Stream,
   UnsupportedError,
@@ -25,6 +29,7 @@ import {
 import { caught, code } from '../support/errors.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 import { skipTest } from '../support/skip-test.js';
+import { expectOrdered } from '../support/stream-order.js';
 
 const fileError = code('ERR_CISTERN_SPILL_FILE');
 const disposedError = code('ERR_CISTERN_DISPOSED');
@@ -98,6 +103,25 @@ describe('a buffer on the host', () => {
     expect(await holds(buffer, 1)).toBe(true);
     expect(resource.statistics()).toMatchObject({ deviceBytes: MiB, fileBytes: 0, returns: 1, returnedBytes: MiB });
     expect(await resource.spillToFiles()).toBe(0);
+  });
+
+  test('keeps its memory on the host from others until the copy to the file has run', async () => {
+    const members: SpillCandidate[] = [];
+    const policy = { rank: (member: SpillCandidate) => members.push(member) };
+    using above = new SpillingResourceAdaptor(pool, host, { policy });
+    const buffer = made(2 * MiB, 6, { resource: above });
+    above.spill();
+    Device.get().synchronizeSync();
+    const files = new SpillFiles(folder, Device.get());
+    using hold = files.outward.stream.hold();
+    const going = (members[0] as Spillable).goToFile(files.outward);
+    buffer.dispose();
+    using other = new Stream({ nonBlocking: true });
+    const pointer = host.allocate(2 * MiB, other);
+    expectOrdered(pointer, 2 * MiB, other, hold);
+    expect(await going).toBe(false);
+    host.deallocate(pointer, 2 * MiB, other);
+    files.end();
   });
 
   test('goes in pieces, in both directions', async () => {
