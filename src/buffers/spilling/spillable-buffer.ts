@@ -153,14 +153,7 @@ export class SpillableBuffer implements Disposable {
     for (const buffer of buffers) buffer.#assertPinnable(stream);
     if (adaptor === undefined) return [];
     const states = await adaptor.inTurn(() => SpillableBuffer.#pinEach(buffers, stream), options);
-    try {
-      await Promise.all(states.map(({ ready }) => ready));
-      options.signal?.throwIfAborted();
-    } catch (error) {
-      SpillableBuffer.#undoEach(buffers, states);
-      throw error;
-    }
-    return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
+    return SpillableBuffer.#onceReady(buffers, states, options);
   }
 
   /** Whether it is disposed, or its memory was taken back, for example when a pool was disposed. */
@@ -222,14 +215,8 @@ export class SpillableBuffer implements Disposable {
     this.#assertPinnable(stream);
     if (this.isOnDevice) return this.#pin(stream);
     const state = await this.#adaptor.inTurn(() => this.#memory.pin(stream), options);
-    try {
-      await state.ready;
-      options.signal?.throwIfAborted();
-    } catch (error) {
-      this.#undo(state);
-      throw error;
-    }
-    return this.#pinned(state);
+    const [pin] = await SpillableBuffer.#onceReady([this], [state], options);
+    return pin as SpillPin;
   }
 
   /**
@@ -298,6 +285,18 @@ export class SpillableBuffer implements Disposable {
       throw error;
     }
     return states;
+  }
+
+  /** Waits for contents that come from files. If they do not come, or the wait is aborted, all pins end. */
+  static async #onceReady(buffers: readonly SpillableBuffer[], states: readonly PinState[], { signal }: WaitOptions): Promise<SpillPin[]> {
+    try {
+      await Promise.all(states.map(({ ready }) => ready));
+      signal?.throwIfAborted();
+    } catch (error) {
+      SpillableBuffer.#undoEach(buffers, states);
+      throw error;
+    }
+    return buffers.map((buffer, i) => buffer.#pinned(states[i] as PinState));
   }
 
   static #undoEach(buffers: readonly SpillableBuffer[], states: readonly PinState[]): void {
