@@ -191,16 +191,14 @@ export interface MemoryResourceAdaptor extends MemoryResource {
   readonly alternates?: readonly MemoryResource[];
 }
 
-/** The resources of cistern's own classes, which have private fields. */
-const ownResources = new WeakSet<object>();
-const isOwn = Symbol('isOwn');
+/** A resource of cistern's own classes, which have private fields, has itself here; a proxy of it has the resource. */
+const itself = Symbol('itself');
 
-type MaybeOwn = Partial<MemoryResource> & { [isOwn]?: true };
+type MaybeOwn = Partial<MemoryResource> & { [itself]?: MemoryResource };
 
 /** @internal The base classes of resources call this, so that a proxy is told from the resource. */
 export function registerResource(resource: MemoryResource): void {
-  ownResources.add(resource);
-  (resource as MaybeOwn)[isOwn] = true;
+  (resource as MaybeOwn)[itself] = resource;
 }
 
 /**
@@ -213,7 +211,7 @@ export function assertMemoryResource(value: unknown, name: string): asserts valu
   if (typeof candidate?.allocate !== 'function' || typeof candidate.deallocate !== 'function') {
     throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
   }
-  if (candidate[isOwn] === true && !ownResources.has(candidate)) {
+  if (candidate[itself] !== undefined && candidate[itself] !== candidate) {
     throw new ArgumentTypeError(
       `${name} must be the MemoryResource itself, got a Proxy of it, or an object that inherits from it: ${formatValue(value)}`,
     );
