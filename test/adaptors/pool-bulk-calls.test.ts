@@ -2,9 +2,10 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { CudaMemoryResource, Device, failCall, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
 import { intercept } from '../../src/lifetimes/interceptor.js';
+import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
-import { BusyBlock, eventCalls, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
+import { BusyBlock, eventCalls, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 const cuda = new CudaMemoryResource();
@@ -110,19 +111,13 @@ describe('bulk calls of a pool', () => {
     const sizes = Float64Array.of(256, 1000, 4096);
     const pointers = pool.allocateMany(sizes, stream);
     const [first = 0, second = 0, third = 0] = pointers;
-    const before = stateOf(pool);
-    const refusals: [number[], number[], string, string][] = [
+    const refusals: RefusedFrees = [
       [[first, second, third], [256, 999, 4096], 'ERR_CISTERN_WRONG_SIZE', 'it was allocated with 1000 bytes'],
       [[first, second, third + 256], [256, 1000, 3840], 'ERR_CISTERN_FOREIGN_POINTER', 'inside'],
       [[first, 8], [256, 8], 'ERR_CISTERN_FOREIGN_POINTER', 'was not allocated by this resource'],
       [[first, second, first], [256, 1000, 256], 'ERR_CISTERN_DOUBLE_FREE', 'twice in one call'],
     ];
-    for (const [list, bytes, expected, text] of refusals) {
-      const act = () => pool.deallocateMany(Float64Array.from(list), Float64Array.from(bytes), stream);
-      expect(act).toThrow(code(expected));
-      expect(act).toThrow(text);
-      expect(stateOf(pool)).toEqual(before);
-    }
+    expectRefused(pool, refusals, stream, () => stateOf(pool));
     pool.deallocateMany(pointers, sizes, stream);
     expect(() => pool.deallocateMany(pointers, sizes, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
     expect(pool.statistics().allocatedBytes).toBe(0);
@@ -142,13 +137,7 @@ describe('bulk calls of a pool', () => {
     using pool = poolOf(MiB, policy);
     using a = new Stream();
     using b = new Stream();
-    const sizes = Float64Array.of(512 * KiB, 512 * KiB);
-    const [first = 0, second = 0] = pool.allocateMany(sizes, a);
-    using block = new BusyBlock(pool, second, 512 * KiB, a);
-    pool.deallocateMany(Float64Array.of(first, second), sizes, a);
-    const pointers = pool.allocateMany(sizes, b);
-    expect([...pointers].sort()).toEqual([first, second].sort());
-    expectOrdered(second, 512 * KiB, b, block.hold);
+    expectBulkOrder(pool, a, b);
   });
 
   it.each(sharingPolicies)('leave what they had taken from other streams behind the work of these: %s', (policy) => {

@@ -2,8 +2,9 @@ import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import { Device, failCall, KiB, MiB, Stream, ThreadSafeArenaMemoryResource } from '../../src/index.js';
 import { intercept } from '../../src/lifetimes/interceptor.js';
+import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';
-import { BusyBlock, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
+import { BusyBlock, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream({ nonBlocking: true });
 afterAll(() => stream.dispose());
@@ -112,19 +113,13 @@ describe('bulk calls of a thread-safe arena', () => {
     const sizes = Float64Array.of(256, 1000, 4096);
     const pointers = resource.allocateMany(sizes, stream);
     const [first = 0, second = 0, third = 0] = pointers;
-    const before = stateOf(resource);
-    const refusals: [number[], number[], string, string][] = [
+    const refusals: RefusedFrees = [
       [[first, second, third], [256, 999, 4096], 'ERR_CISTERN_WRONG_SIZE', 'it was allocated with 1000 bytes'],
       [[first, second, third + 256], [256, 1000, 3840], 'ERR_CISTERN_FOREIGN_POINTER', 'was not allocated by this resource'],
       [[first, 8], [256, 8], 'ERR_CISTERN_FOREIGN_POINTER', 'was not allocated by this resource'],
       [[first, second, first], [256, 1000, 256], 'ERR_CISTERN_DOUBLE_FREE', 'twice in one call'],
     ];
-    for (const [list, bytes, expected, text] of refusals) {
-      const act = () => resource.deallocateMany(Float64Array.from(list), Float64Array.from(bytes), stream);
-      expect(act).toThrow(code(expected));
-      expect(act).toThrow(text);
-      expect(stateOf(resource)).toEqual(before);
-    }
+    expectRefused(resource, refusals, stream, () => stateOf(resource));
     resource.deallocateMany(pointers, sizes, stream);
     expect(() => resource.deallocateMany(pointers, sizes, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
     expect(stateOf(resource)).toEqual({ liveBytes: 0, liveAllocations: 0 });
@@ -134,14 +129,7 @@ describe('bulk calls of a thread-safe arena', () => {
     using resource = arena(policy);
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
-    const sizes = Float64Array.of(512 * KiB, 512 * KiB);
-    const [first = 0, second = 0] = resource.allocateMany(sizes, a);
-    using block = new BusyBlock(resource, second, 512 * KiB, a);
-    resource.deallocateMany(Float64Array.of(first, second), sizes, a);
-    const pointers = resource.allocateMany(sizes, b);
-    expect([...pointers].sort()).toEqual([first, second].sort());
-    expectOrdered(second, 512 * KiB, b, block.hold);
-    resource.deallocateMany(pointers, sizes, b);
+    expectBulkOrder(resource, a, b);
   });
 
   test.each(sharingPolicies)('leave what they had taken from other streams behind the work of these: %s', (policy) => {
