@@ -2,15 +2,15 @@
  * Maps addresses to small integers, to look a block up by its pointer.
  *
  * Data structure: open addressing with linear probing over two typed arrays of a power-of-two
- * length, at most half full. A removal shifts the following entries back, so there are no
+ * length, at most a quarter full. A removal shifts the following entries back, so there are no
  * tombstones, and a map that never holds more than n entries does not degrade.
  *
  *     home(k) = the topmost log2(length) of the 32 bits of k / 256 · 2^32 / φ
  *     keys    [ . | a | b | . | c | . ]      b's home may be a's cell; no empty cell lies between b's home and b
  *
  * Invariants: every key is in [home, first empty cell after home); keys are distinct; count ≤
- * length / 2.
- * Cost: expected constant time; 2 to 3 probes when fullest.
+ * length / 4.
+ * Cost: expected constant time; 1 to 2 probes when fullest, so that a look-up is seldom mispredicted.
  */
 const absent = -1;
 
@@ -29,7 +29,7 @@ export class AddressMap {
 
   constructor(initialCapacity = 64) {
     let length = 16;
-    while (length < initialCapacity * 2) length *= 2;
+    while (length < initialCapacity * 4) length *= 2;
     this.#keys = new Float64Array(length).fill(empty);
     this.#values = new Int32Array(length);
     this.#mask = length - 1;
@@ -58,7 +58,7 @@ export class AddressMap {
 
   /** Adds an address, or replaces the value of one that the map holds. */
   insert(address: number, value: number): void {
-    if (this.#count * 2 > this.#mask) this.#grow();
+    if (this.#count * 4 > this.#mask) this.#grow();
     const keys = this.#keys;
     const mask = this.#mask;
     let cell = home(address, this.#shift);
@@ -111,7 +111,7 @@ export class AddressMap {
       if (this.get(key) !== this.#values[cell]) throw new Error(`address map: ${key} is not found from its home`);
     }
     if (count !== this.#count) throw new Error(`address map: counts ${this.#count} addresses, holds ${count}`);
-    if (count * 2 > this.#mask + 1) throw new Error(`address map: ${count} addresses in ${this.#mask + 1} cells`);
+    if (count * 4 > this.#mask + 1) throw new Error(`address map: ${count} addresses in ${this.#mask + 1} cells`);
   }
 
   /** Empties a cell, and moves back the entries that could no longer be found. */
