@@ -1,6 +1,6 @@
 /**
  * Runs the suites over the strict driver in each of its settings: `npm run test:strict`, or with
- * `-- [--settings a,b] [--suites c,d] [--save]` in some; `--save` enters the counts in docs/proof.md. `-- SUITE …` runs these in the usual settings. Prints
+ * `-- [--settings a,b] [--suites c,d] [--save]` in some; `a+b` is one run in both settings; `--save` enters the counts in docs/proof.md. `-- SUITE …` runs these in the usual settings. Prints
  * what passed and what failed after each suite, and a table at the end. Exits with 0 only if nothing
  * failed and the driver's log reports no misuse.
  */
@@ -56,20 +56,23 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
 });
 const suites = chosen('suite', values.suites?.split(',') ?? positionals, Object.keys(gpuSuites));
-const settings = chosen('setting', values.settings?.split(',') ?? (positionals.length > 0 ? ['usual'] : []), Object.keys(allSettings));
+const settings = (values.settings?.split(',') ?? (positionals.length > 0 ? ['usual'] : Object.keys(allSettings))).map((name) => ({
+  name: name.replaceAll('+', ' + '),
+  values: together(chosen('setting', name.split('+'), Object.keys(allSettings))),
+}));
 
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-strict-'));
 const folder = buildStrictDriver();
 const kernels = buildKernels();
 const rows = [`| settings | ${suites.join(' | ')} | seconds |`, `|${' --- |'.repeat(suites.length + 2)}`];
 let isGoodSoFar = true;
-for (const name of settings) {
+for (const { name, values: settingsOfRow } of settings) {
   const row = [];
   const started = performance.now();
   for (const suite of suites) {
     const log = join(scratch, `${name}-${suite}`.replaceAll(' ', '-'));
     const driverLog = `${log}.driver`;
-    const environment = { ...strictDriverEnvironment(folder, driverLog, allSettings[name]), CISTERN_KERNELS: kernels };
+    const environment = { ...strictDriverEnvironment(folder, driverLog, settingsOfRow), CISTERN_KERNELS: kernels };
     const result = await runSuite(suite, environment, log);
     const misuses = faultsIn(driverLog, misusesMemory.has(suite) ? ['MISUSE'] : undefined);
     const skipped = skippedOf(result);
@@ -85,6 +88,21 @@ for (const name of settings) {
 }
 console.log(`\n${rows.join('\n')}\n\nwhat the tests printed: ${scratch}`);
 process.exit(isGoodSoFar ? 0 : 1);
+
+/** The values of several settings, none of which may contradict another. */
+function together(names) {
+  const values = {};
+  for (const name of names) {
+    for (const [key, value] of Object.entries(allSettings[name])) {
+      if ((values[key] ?? value) !== value) {
+        console.error(`the settings ${names.join(' and ')} contradict each other in ${key}`);
+        process.exit(2);
+      }
+      values[key] = value;
+    }
+  }
+  return values;
+}
 
 /** @returns {string[]} the names, or all if there are none */
 function chosen(what, names, all) {
