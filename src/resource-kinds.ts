@@ -41,7 +41,7 @@ export {
   type ReserveOptions,
 } from './adaptors/admission/admitting-resource-adaptor.js';
 export { Grant } from './adaptors/admission/grant.js';
-export type { GraphDeviation } from './adaptors/graph/capture-memory.js';
+export type { GraphDeviation } from './adaptors/graph/capture-allocator.js';
 export {
   type GraphCaptureOptions,
   type GraphMemoryOfGraph,

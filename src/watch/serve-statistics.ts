@@ -54,7 +54,7 @@ export async function serveStatistics(options: ServeStatisticsOptions = {}): Pro
   const publisher = publishStatistics(publishOptions);
   try {
     // Loaded here, so that programs that only count do not load Node's HTTP server.
-    const { listen } = await import('./statistics-server.js');
+    const { listen } = await import('./http-server.js');
     const { url, close: closeServer } = await listen(port, token);
     const close = () => {
       publisher[Symbol.dispose]();

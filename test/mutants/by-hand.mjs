@@ -226,8 +226,8 @@ const faults = {
   'src/suballocation/address-map.ts': [
     {
       name: 'map-too-full',
-      fault: 'the map grows when it is full, not when it is half full',
-      from: 'if (this.#count * 2 > this.#mask)',
+      fault: 'the map grows when it is full, not when it is a quarter full',
+      from: 'if (this.#count * 4 > this.#mask)',
       to: 'if (this.#count > this.#mask - 1)',
     },
   ],
@@ -721,7 +721,7 @@ const faults = {
       to: '    this.#add(identity, [...this.#epochs]);\n    return',
     },
   ],
-  'src/adaptors/graph/capture-memory.ts': [
+  'src/adaptors/graph/capture-allocator.ts': [
     {
       name: 'graph-free-before-request',
       fault: 'memory freed on a stream that does not come after its request is used again',

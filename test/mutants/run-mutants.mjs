@@ -32,7 +32,7 @@ const handFiles = [
   'src/buffers/origins/foreign-memory-resource.ts',
   'src/buffers/device-buffer.ts',
   'src/buffers/interchange/dlpack.ts',
-  'src/adaptors/graph/capture-memory.ts',
+  'src/adaptors/graph/capture-allocator.ts',
   'src/adaptors/graph/captured-memory.ts',
   'src/adaptors/graph/graph-memory-resource.ts',
   'src/adaptors/graph/graph-region.ts',

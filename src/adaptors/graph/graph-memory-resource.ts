@@ -38,7 +38,7 @@ import { logCapture } from '../pass-through/graph-outputs.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { PassRecorder } from '../planned/pass-recorder.js';
 import { type Planner, plannedBy } from '../planned/plan-learner.js';
-import { CaptureMemory, type GraphDeviation } from './capture-memory.js';
+import { CaptureAllocator, type GraphDeviation } from './capture-allocator.js';
 import { CapturedMemory } from './captured-memory.js';
 import { CapturedRequests } from './captured-requests.js';
 import { GraphRegion } from './graph-region.js';
@@ -231,7 +231,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   readonly #owned = new Map<DevicePointer, Owned[]>();
   readonly #requests = new CapturedRequests();
   readonly #learnt = new Map<string, Learnt>();
-  #capture: CaptureMemory | undefined;
+  #capture: CaptureAllocator | undefined;
   /** The memory of the graph that is being captured. */
   #captured: CapturedMemory | undefined;
   /** The graph whose memory is being taken back. */
@@ -526,7 +526,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     return this.#owned.size > 0 && this.#owned.get(pointer)?.some((each) => each.bytes === bytes && !each.isGivenUp) === true;
   }
 
-  #freeCaptured(capture: CaptureMemory, pointer: DevicePointer, bytes: number, request: number, stream: Stream): void {
+  #freeCaptured(capture: CaptureAllocator, pointer: DevicePointer, bytes: number, request: number, stream: Stream): void {
     const allocated = capture.bytesOf(request);
     if (bytes !== allocated) {
       assertBytes(bytes);
@@ -595,11 +595,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /** Memory that is still allocated at the end of a capture belongs to the graph. */
-  #adopt(capture: CaptureMemory, memory: CapturedMemory): void {
+  #adopt(capture: CaptureAllocator, memory: CapturedMemory): void {
     for (const { pointer, bytes } of capture.live()) this.#own(pointer, bytes, memory);
   }
 
-  #finish(capture: CaptureMemory, memory: CapturedMemory, plan: PlanWithPredecessors | undefined): void {
+  #finish(capture: CaptureAllocator, memory: CapturedMemory, plan: PlanWithPredecessors | undefined): void {
     memory.rememberedLast = rememberedSoFar();
     memory.usedBytes = capture.usedBytes();
     memory.requests = capture.requests;
@@ -654,12 +654,12 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   }
 
   /** Plans the captures of a name, and takes the memory for one. What could not go back before goes first. */
-  #begin(name: string, { identity }: Stream): { plan: PlanWithPredecessors | undefined; capture: CaptureMemory } {
+  #begin(name: string, { identity }: Stream): { plan: PlanWithPredecessors | undefined; capture: CaptureAllocator } {
     this.#isBeginning = true;
     try {
       this.#endAgain();
       const plan = this.#planOf(name);
-      return { plan, capture: this.#obtain(() => new CaptureMemory(identity, this.#region, this.#requests, plan)) };
+      return { plan, capture: this.#obtain(() => new CaptureAllocator(identity, this.#region, this.#requests, plan)) };
     } finally {
       this.#isBeginning = false;
     }

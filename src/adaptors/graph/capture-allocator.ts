@@ -65,7 +65,7 @@ export interface CapturedAllocation {
   readonly bytes: number;
 }
 
-export class CaptureMemory implements EventObserver {
+export class CaptureAllocator implements EventObserver {
   /** Where the capture began. */
   readonly origin: StreamIdentity;
   readonly order: CaptureOrder;
