@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <new>
 
+#include "arenas/driver_scope.h"
 #include "order/checked_table.h"
 
 namespace cistern::arenas {
@@ -47,11 +48,14 @@ std::int32_t FailFor(TableState& state, Status status, const char* what) {
   return Fail(CISTERN_DRIVER_ERROR, "%s: the driver returned %s (%d)", what, name, status);
 }
 
-// Notes a use of the memory for the order checker, if stream order is checked.
+// Notes a use of the memory for the order checker, if stream order is checked. The checker asks the driver which stream
+// a handle stands for, so the context is current, as it need not be on a thread of native code.
 template <typename Note>
 void ForChecker(TableState& state, Note&& note) {
   order::OrderChecker* const checker = order::CheckerOf(state.arena->driver);
-  if (checker != nullptr) order::KeepBooks(*checker, [&] { note(*checker); });
+  if (checker == nullptr) return;
+  const DriverScope scope(state.arena->driver, state.arena->context());
+  if (scope.status() == kSuccess) order::KeepBooks(*checker, [&] { note(*checker); });
 }
 
 std::int32_t Allocate(void* data, std::uint64_t bytes, std::uint64_t alignment, std::uint64_t stream, std::uint64_t* pointer) {

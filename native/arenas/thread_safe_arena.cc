@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "arenas/driver_scope.h"
 #include "cuda/relaxed_mode_scope.h"
 #include "platform/memory.h"
 #include "suballocation/index_functions.h"
@@ -79,32 +80,6 @@ std::uint64_t NumberOfThread() {
   thread_local const std::uint64_t number = ++last;
   return number;
 }
-
-// Makes a context current for a scope. Unlike the addon's, it restores no context, too: the thread is not
-// JavaScript's, and other libraries may look at it.
-class DriverScope {
- public:
-  DriverScope(const DriverTable* driver, Context context) : driver_(driver) {
-    Context current = nullptr;
-    driver_->CtxGetCurrent(&current);
-    if (current == context) return;
-    status_ = driver_->CtxSetCurrent(context);
-    is_changed_ = status_ == kSuccess;
-    previous_ = current;
-  }
-  ~DriverScope() {
-    if (is_changed_) driver_->CtxSetCurrent(previous_);
-  }
-  DriverScope(const DriverScope&) = delete;
-  DriverScope& operator=(const DriverScope&) = delete;
-  Status status() const { return status_; }
-
- private:
-  const DriverTable* driver_;
-  Context previous_ = nullptr;
-  bool is_changed_ = false;
-  Status status_ = kSuccess;
-};
 
 // A thread has superblocks in hand, which it is giving back to a global arena.
 class GivingBackScope {

@@ -113,6 +113,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
 
   std::uint64_t superblock_bytes() const { return superblock_bytes_; }
   std::uint64_t id() const { return settings_.id; }
+  Context context() const { return settings_.context; }
   const DriverTable* backend() const { return backend_; }
   int device() const { return device_; }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -973,6 +974,25 @@ TEST("the order checker sees the arenas' calls, and finds nothing wrong with the
     CHECK(checker.TakeReports(0, 16, &dropped).size() == 1);
     CHECK_OK(checked.CtxSynchronize());
     resource.Free(block, 4096, first);
+  }
+  checker.Stop();
+}
+
+TEST("the order checker sees what a thread without a context does on a default stream") {
+  const DriverTable& checked = *order::CheckedTable(&driver);
+  order::OrderChecker& checker = *order::CheckerOf(&checked);
+  checker.Start();
+  {
+    Global global(kSuperblock, checked);
+    Resource resource(global, DeallocationEvents::kEager, checked);
+    DevicePointer block = 0;
+    std::thread([&] { block = resource.Allocate(4096, PerThreadStream()); }).join();
+    TestStream other;
+    CHECK_OK(checked.MemsetD8Async(block, 1, 4096, other));  // not ordered after the allocation
+    std::uint64_t dropped = 0;
+    CHECK(checker.TakeReports(0, 16, &dropped).size() == 1);
+    CHECK_OK(checked.CtxSynchronize());
+    resource.Free(block, 4096, other);
   }
   checker.Stop();
 }
