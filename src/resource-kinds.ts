@@ -124,7 +124,7 @@ export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
 export { PinnedAsyncMemoryResource, type PinnedAsyncMemoryResourceOptions } from './resources/pinned-async-memory-resource.js';
-export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
+export { PinnedHostMemoryResource, type PinnedHostMemoryResourceOptions } from './resources/pinned-host-memory-resource.js';
 export {
   ThreadSafeArenaMemoryResource,
   type ThreadSafeArenaMemoryResourceOptions,

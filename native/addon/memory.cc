@@ -4,6 +4,7 @@
 #include "addon/captures.h"
 #include "addon/host_functions.h"
 #include "addon/host_memory.h"
+#include "platform/memory.h"
 
 namespace cistern {
 namespace {
@@ -22,7 +23,7 @@ Status AllocateHost(Environment& environment, std::uint64_t bytes, std::uint64_t
 }
 
 // In a RelaxedModeScope.
-Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t address) {
+Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes) {
   void* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   if (kind == MemoryKind::kHost) {
     environment.CountHostFree();
@@ -32,11 +33,23 @@ Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t
   const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   if (kind == MemoryKind::kPinnedHost) return environment.Counted<Call::kMemFreeHost>(pointer);
+  if (kind == MemoryKind::kRegisteredHost) return FreeRegistered(environment, true, address, bytes);
   return environment.Counted<Call::kMemFree>(static_cast<DevicePointer>(address));
 }
 
+// In one registration: a copy must not cross from one to another.
+Status AllocateRegistered(Environment& environment, std::uint64_t bytes, unsigned threads, std::uint64_t* address) {
+  void* pointer = MapPopulatedPages(bytes, threads);
+  if (pointer == nullptr) return kErrorOutOfMemory;
+  const unsigned flags = kHostRegisterPortable | kHostRegisterDeviceMap;
+  const Status status = environment.Counted<Call::kMemHostRegister>(pointer, static_cast<std::size_t>(bytes), flags);
+  if (status != kSuccess) UnmapPages(pointer, bytes);
+  *address = reinterpret_cast<std::uintptr_t>(pointer);
+  return status;
+}
+
 Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocation* allocation) {
-  const Status status = Free(environment, kind, device, allocation->address);
+  const Status status = Free(environment, kind, device, allocation->address, allocation->bytes);
   if (status == kSuccess) environment.allocations.Erase(allocation);
   return status;
 }
@@ -54,12 +67,20 @@ Status WaitBeforeFree(Environment& environment, double stream_handle) {
   return status == kErrorNotReady ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
 }
 
-Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
+Status FreeRegistered(Environment& environment, bool is_own, std::uint64_t address, std::uint64_t bytes) {
+  void* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+  const Status status = environment.CountedIf<Call::kMemHostUnregister>(is_own, pointer);
+  if (status == kSuccess) UnmapPages(pointer, bytes);
+  return status;
+}
+
+Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address, unsigned threads) {
   const Status ready = BeforeAllocating(environment);
   if (ready != kSuccess) return ready;
   const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   return environment.WithReclaim([&] {
+    if (kind == MemoryKind::kRegisteredHost) return AllocateRegistered(environment, bytes, threads, address);
     if (kind == MemoryKind::kPinnedHost) {
       void* pointer = nullptr;
       const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
@@ -80,6 +101,8 @@ Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::ui
   switch (kind) {
     case MemoryKind::kPinnedHost:
       return {OrphanKind::kPinnedMemory, device, address, bytes};
+    case MemoryKind::kRegisteredHost:
+      return {OrphanKind::kRegisteredMemory, device, address, bytes};
     case MemoryKind::kHost:
       return {OrphanKind::kHostMemory, device, address, bytes};
     default:
@@ -106,15 +129,18 @@ Status Allocate(Environment& environment) {
   const MemoryKind kind = static_cast<MemoryKind>(kind_number);
   std::uint64_t alignment = 0;
   if (kind == MemoryKind::kHost && !environment.In(3, &alignment)) return kInvalidArgument;
+  int threads = 1;
+  if (kind == MemoryKind::kRegisteredHost && (!ToInt(environment.In(4), &threads) || threads < 1)) return kInvalidArgument;
   if (!environment.allocations.Reserve()) return kHostOutOfMemory;
 
   std::uint64_t address = 0;
-  const Status status = kind == MemoryKind::kHost ? AllocateHost(environment, bytes, alignment, &address)
-                                                  : AllocatePlain(environment, kind, device, bytes, &address);
+  const Status status = kind == MemoryKind::kHost
+                            ? AllocateHost(environment, bytes, alignment, &address)
+                            : AllocatePlain(environment, kind, device, bytes, &address, static_cast<unsigned>(threads));
   if (status != kSuccess) return status;
   if (address > kMaxSafeInteger) {
     const RelaxedModeScope relaxed(environment.driver);
-    Free(environment, kind, device, address);
+    Free(environment, kind, device, address, bytes);
     return kAddressTooLarge;
   }
   environment.allocations.Insert({address, bytes, PlainOwner(kind, device), 0});

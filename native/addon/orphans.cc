@@ -12,6 +12,7 @@
 #include "addon/hand_overs.h"
 #include "addon/host_memory.h"
 #include "addon/ipc.h"
+#include "addon/memory.h"
 #include "addon/virtual_memory.h"
 #include "arenas/thread_safe_arena.h"
 
@@ -69,6 +70,8 @@ bool Free(Environment& environment, const Orphan& orphan) {
       return FreeAddressSpace(environment, is_own, *orphan.space);
     case OrphanKind::kPinnedMemory:
       return environment.CountedIf<Call::kMemFreeHost>(is_own, AsHandle<void*>(orphan)) == kSuccess;
+    case OrphanKind::kRegisteredMemory:
+      return FreeRegistered(environment, is_own, orphan.address, orphan.bytes) == kSuccess;
     case OrphanKind::kHostMemory:
       FreeHostMemory(AsHandle<void*>(orphan));
       if (is_own) environment.CountHostFree();

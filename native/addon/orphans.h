@@ -35,6 +35,7 @@ enum class OrphanKind {
   kMemoryHandle,
   kAddressSpace,
   kPinnedMemory,
+  kRegisteredMemory,
   kHostMemory,
   kStream,
   kTensor,

@@ -56,6 +56,8 @@ enum : Status {
   kErrorIllegalAddress = 700,
   kErrorPeerAccessAlreadyEnabled = 704,
   kErrorPeerAccessNotEnabled = 705,
+  kErrorHostMemoryAlreadyRegistered = 712,
+  kErrorHostMemoryNotRegistered = 713,
   kErrorNotPermitted = 800,
   kErrorNotSupported = 801,
   kErrorCaptureUnsupported = 900,
@@ -81,6 +83,7 @@ enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming
 enum : unsigned { kWaitValueGreaterOrEqual = 0 };
 enum : unsigned { kMemAttachGlobal = 1 };
 enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
+enum : unsigned { kHostRegisterPortable = 1, kHostRegisterDeviceMap = 2 };
 
 // CUstreamCaptureMode
 enum : int { kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2 };
@@ -119,6 +122,8 @@ enum : int {
   kAttributeManagedMemory = 83,
   kAttributePageableMemoryAccess = 88,
   kAttributeConcurrentManagedAccess = 89,
+  kAttributeCanUseHostPointerForRegisteredMem = 91,
+  kAttributeHostRegisterSupported = 99,
   kAttributePageableMemoryAccessUsesHostPageTables = 100,
   kAttributeDirectManagedMemAccessFromHost = 101,
   kAttributeVirtualMemoryManagementSupported = 102,
@@ -300,6 +305,8 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemAllocManaged, "cuMemAllocManaged", 6000, (DevicePointer * pointer, std::size_t bytes, unsigned flags))                        \
   X(MemHostAlloc, "cuMemHostAlloc", 2020, (void** pointer, std::size_t bytes, unsigned flags))                                       \
   X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                             \
+  X(MemHostRegister, "cuMemHostRegister", 6050, (void* pointer, std::size_t bytes, unsigned flags))                                  \
+  X(MemHostUnregister, "cuMemHostUnregister", 4000, (void* pointer))                                                                 \
   X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                                        \
   X(DeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, (Pool * pool, DeviceOrdinal device))                                \
   X(DeviceGetMemPool, "cuDeviceGetMemPool", 11020, (Pool * pool, DeviceOrdinal device))                                              \

@@ -65,6 +65,7 @@ const Feature kFeatures[] = {
      {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
       "cuMemSetAccess"}},
     {"no ManagedMemoryResource", {"cuMemAllocManaged"}},
+    {"no PinnedHostMemoryResource({ populateThreads })", {"cuMemHostRegister", "cuMemHostUnregister"}},
     {"no advice, prefetching and attributes of managed memory", {"cuMemAdvise", "cuMemPrefetchAsync", "cuMemRangeGetAttribute"}},
     {"no access between devices: Device.enablePeerAccess; no PinnedAsyncMemoryResource",
      {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuCtxDisablePeerAccess", "cuMemPoolSetAccess"}},

@@ -164,6 +164,12 @@ const Question kQuestions[] = {
        const Status status = s.driver.MemHostAlloc(&pointer, kBytes, 0);
        return status == kSuccess ? s.driver.MemFreeHost(pointer) : status;
      }},
+    {"cuMemHostRegister and cuMemHostUnregister",
+     [](Scene& s) {
+       alignas(4096) static char memory[4096];
+       const Status status = s.driver.MemHostRegister(memory, sizeof memory, 0);
+       return status == kSuccess ? s.driver.MemHostUnregister(memory) : status;
+     }},
     {"cuMemGetInfo",
      [](Scene& s) {
        std::size_t free;

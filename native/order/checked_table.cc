@@ -353,6 +353,14 @@ struct Functions {
     return PlainFree(AddressOf(pointer), [=] { return Next().MemFreeHost(pointer); });
   }
 
+  static Status MemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
+    return Noted(Next().MemHostRegister(pointer, bytes, flags), [=] { Checker().Allocated(AddressOf(pointer), bytes); });
+  }
+
+  static Status MemHostUnregister(void* pointer) {
+    return PlainFree(AddressOf(pointer), [=] { return Next().MemHostUnregister(pointer); });
+  }
+
   static Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
     const Status status = Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream);
     if (status != kSuccess) return status;
@@ -433,6 +441,8 @@ struct Functions {
     CISTERN_REPLACE(MemHostAlloc)
     CISTERN_REPLACE(MemFree)
     CISTERN_REPLACE(MemFreeHost)
+    CISTERN_REPLACE(MemHostRegister)
+    CISTERN_REPLACE(MemHostUnregister)
     CISTERN_REPLACE(MemAllocFromPoolAsync)
     CISTERN_REPLACE(MemFreeAsync)
     CISTERN_REPLACE(MemMap)

@@ -17,6 +17,8 @@ std::uint64_t MachineMemory() {
   return bytes;
 }
 
+std::uint64_t AvailableMemory() { return MachineMemory(); }
+
 std::uint64_t CurrentThreadId() {
   std::uint64_t id = 0;
   pthread_threadid_np(nullptr, &id);

@@ -50,6 +50,13 @@ std::uint64_t MachineMemory() {
   return bytes;
 }
 
+// Of the machine only: what a control group has used includes caches, which it gives up.
+std::uint64_t AvailableMemory() {
+  const std::string kibibytes = ReadLine("/proc/meminfo", "MemAvailable:");
+  return kibibytes.empty() ? MachineMemory()
+                           : std::min<std::uint64_t>(MachineMemory(), std::strtoull(kibibytes.c_str(), nullptr, 10) << 10);
+}
+
 // glibc's gettid() is younger than some systems that Node still runs on.
 std::uint64_t CurrentThreadId() { return static_cast<std::uint64_t>(syscall(SYS_gettid)); }
 

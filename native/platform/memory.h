@@ -31,6 +31,17 @@ bool DenyAccess(std::uint64_t address, std::uint64_t bytes);
 // Gives the memory of whole reserved pages back: they are as at first. False if the system refuses.
 bool ResetPages(std::uint64_t address, std::uint64_t bytes);
 
+// New pages of zeros that have their memory already: up to this many threads clear them side by side, since that is most
+// of the time that pinning takes. Null if the machine has no such memory left.
+void* MapPopulatedPages(std::uint64_t bytes, unsigned threads);
+// Its parts: addresses for whole pages, of a large size if there are enough, that no child process shares; and memory
+// for some of them, which is not touched elsewhere meanwhile. False if there is none.
+void* MapPagesToPin(std::uint64_t bytes);
+bool PopulatePages(std::uint64_t address, std::uint64_t bytes);
+inline void TouchPages(std::uint64_t address, std::uint64_t bytes) {
+  for (std::uint64_t page = address; page < address + bytes; page += PageBytes()) *reinterpret_cast<volatile char*>(page) = 0;
+}
+
 // Ends what one of the functions above returned, as a whole.
 void UnmapPages(void* address, std::uint64_t bytes);
 

@@ -7,14 +7,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "platform/library.h"
 #include "platform/memory.h"
+#include "platform/system.h"
 #include "platform/thread.h"
 
 namespace cistern {
 namespace {
+
+constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
 
 constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -56,6 +60,35 @@ std::uint64_t PageBytes() {
 void* MapPages(std::uint64_t bytes) { return Map(bytes, PROT_READ | PROT_WRITE); }
 
 void* MapSparsePages(std::uint64_t bytes, std::uint64_t alignment) { return MapAligned(bytes, alignment, PROT_READ | PROT_WRITE); }
+
+void* MapPagesToPin(std::uint64_t bytes) {
+  // More would be granted, and the process ended when it is touched.
+  if (bytes > AvailableMemory()) return nullptr;
+  void* mapped = MapAligned(bytes, bytes >= kLargePage ? kLargePage : PageBytes(), PROT_READ | PROT_WRITE);
+#ifdef __linux__
+  if (mapped == nullptr) return nullptr;
+  // Advice, which a kernel may not know. A page that a forked child shares is replaced when it is written, here too,
+  // and a device would go on using the old one.
+  madvise(mapped, bytes, MADV_HUGEPAGE);
+  madvise(mapped, bytes, MADV_DONTFORK);
+#endif
+  return mapped;
+}
+
+bool PopulatePages(std::uint64_t address, std::uint64_t bytes) {
+#ifdef __linux__
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14, which headers may lack
+  while (madvise(reinterpret_cast<void*>(address), bytes, kPopulateWrite) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return false;
+    TouchPages(address, bytes);
+    return true;
+  }
+#else
+  TouchPages(address, bytes);
+#endif
+  return true;
+}
 
 void DiscardPages(std::uint64_t address, std::uint64_t bytes) {
 #ifdef __linux__

@@ -8,6 +8,10 @@ namespace cistern {
 
 // The bytes of the machine's memory, or of this process's control group if that is less.
 std::uint64_t MachineMemory();
+#ifndef _WIN32
+// What is left of it, as far as the system tells.
+std::uint64_t AvailableMemory();
+#endif
 
 }  // namespace cistern
 

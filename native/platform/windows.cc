@@ -104,6 +104,14 @@ std::uint64_t PageBytes() {
 
 void* MapPages(std::uint64_t bytes) { return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE); }
 
+// What is committed has been promised memory.
+void* MapPagesToPin(std::uint64_t bytes) { return MapPages(bytes); }
+
+bool PopulatePages(std::uint64_t address, std::uint64_t bytes) {
+  TouchPages(address, bytes);
+  return true;
+}
+
 void* MapSparsePages(std::uint64_t bytes, std::uint64_t alignment) {
   static const bool has_handler = AddVectoredExceptionHandler(1, CommitTouched) != nullptr;
   if (!has_handler) return nullptr;

@@ -112,6 +112,8 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeVirtualMemoryManagementSupported:
     case kAttributeMemoryPoolsSupported:
     case kAttributeIpcEventSupported:
+    case kAttributeCanUseHostPointerForRegisteredMem:
+    case kAttributeHostRegisterSupported:
     case kAttributeHostNumaMemoryPoolsSupported:
     case kAttributeHostMemoryPoolsSupported:
     case kAttributeMultiprocessorCount:

@@ -41,6 +41,8 @@ inline constexpr ErrorName kErrorNames[] = {
     {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "memory was accessed outside an allocation"},
     {kErrorPeerAccessAlreadyEnabled, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "this context can already access the other one's memory"},
     {kErrorPeerAccessNotEnabled, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "this context was not given access to the other one's memory"},
+    {kErrorHostMemoryAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "a part of the host memory is page-locked already"},
+    {kErrorHostMemoryNotRegistered, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "no registered host memory starts at this address"},
     {kErrorNotPermitted, "CUDA_ERROR_NOT_PERMITTED", "the call is not allowed here or now"},
     {kErrorNotSupported, "CUDA_ERROR_NOT_SUPPORTED", "this device does not support the operation"},
     {kErrorUnknown, "CUDA_ERROR_UNKNOWN", "an internal error"},

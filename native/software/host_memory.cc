@@ -16,7 +16,7 @@ constexpr std::uint64_t kHostPage = 4096;
 struct HostRange {
   HostMemoryKind kind;
   int device;
-  std::uint64_t bytes;  // whole pages
+  std::uint64_t bytes;  // whole pages, unless it is the program's own
 };
 
 struct Registry {
@@ -56,6 +56,20 @@ Status AllocateHostMemory(HostMemoryKind kind, int device, std::uint64_t bytes, 
   return kSuccess;
 }
 
+Status RegisterHostMemory(int device, std::uint64_t address, std::uint64_t bytes) {
+  if (address + bytes < address) return kErrorInvalidValue;
+  Registry& registry = TheRegistry();
+  std::lock_guard<std::mutex> guard(registry.mutex);
+  const auto next = registry.ranges.lower_bound(address);
+  const bool overlaps =
+      (next != registry.ranges.end() && next->first < address + bytes) || Find(registry, address) != registry.ranges.end();
+  if (overlaps) return kErrorHostMemoryAlreadyRegistered;
+  if (bytes > MachineMemory() - registry.bytes) return kErrorOutOfMemory;
+  registry.ranges[address] = {HostMemoryKind::kRegistered, device, bytes};
+  registry.bytes += bytes;
+  return kSuccess;
+}
+
 Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address) {
   Registry& registry = TheRegistry();
   auto find = [&registry, kind, address] {
@@ -71,7 +85,7 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address) {
   auto found = find();
   if (found == registry.ranges.end()) return kErrorInvalidValue;
   if (kind == HostMemoryKind::kManaged) RemoveManagedRange(address);
-  UnmapPages(reinterpret_cast<void*>(address), found->second.bytes);
+  if (kind != HostMemoryKind::kRegistered) UnmapPages(reinterpret_cast<void*>(address), found->second.bytes);
   registry.bytes -= found->second.bytes;
   registry.ranges.erase(found);
   return kSuccess;

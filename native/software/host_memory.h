@@ -13,11 +13,14 @@
 
 namespace cistern::software {
 
-enum class HostMemoryKind { kPinned, kManaged };
+enum class HostMemoryKind { kPinned, kManaged, kRegistered };  // the last is the program's own
 
 Status AllocateHostMemory(HostMemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address);
 // Synchronizes every device first: work in a queue may refer to the memory.
 Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address);
+
+// Counts as pinned from now on, until it is freed as kRegistered; the program maps and unmaps it.
+Status RegisterHostMemory(int device, std::uint64_t address, std::uint64_t bytes);
 
 // Managed memory that has its addresses elsewhere (memory_pool.h) counts against the machine's
 // memory too. False if there is not as much left.

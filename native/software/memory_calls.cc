@@ -159,6 +159,25 @@ Status MemFreeHost(void* pointer) {
   return FreeHostMemory(HostMemoryKind::kPinned, reinterpret_cast<std::uint64_t>(pointer));
 }
 
+Status MemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kAllFlags = 15;
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0 || flags > kAllFlags) return kErrorInvalidValue;
+  BeforeAllocating(*device);
+  return RegisterHostMemory(device->ordinal, reinterpret_cast<std::uint64_t>(pointer), bytes);
+}
+
+Status MemHostUnregister(void* pointer) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr) return kErrorInvalidValue;
+  status = FreeHostMemory(HostMemoryKind::kRegistered, reinterpret_cast<std::uint64_t>(pointer));
+  return status == kErrorInvalidValue ? Status{kErrorHostMemoryNotRegistered} : status;
+}
+
 namespace {
 
 // What the memory of a pool with these properties is. Managed memory has no preferred location; the host has one NUMA node.

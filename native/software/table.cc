@@ -23,6 +23,8 @@ constexpr bool IsUnsafeInCapture(Call call) {
     case Call::kMemAllocManaged:
     case Call::kMemHostAlloc:
     case Call::kMemFreeHost:
+    case Call::kMemHostRegister:
+    case Call::kMemHostUnregister:
     case Call::kMemPoolCreate:
     case Call::kMemPoolDestroy:
     case Call::kMemPoolTrimTo:

@@ -100,7 +100,7 @@ void Release(const AllocationRef& allocation) {
   if (allocation->kind == Kind::kDevice) {
     DeviceMemory& memory = driver.MemoryOf(allocation->device);
     memory.Give(allocation->start - memory.start(), allocation->bytes, allocation->reserved);
-  } else {
+  } else if (!allocation->is_registered) {
     munmap(reinterpret_cast<void*>(allocation->start), allocation->reserved);
   }
 }

@@ -18,9 +18,10 @@ enum : int {
   kAttributeCanUseStreamWaitValueNor = 123,
 };
 
-// CUmemAttach_flags, CU_MEMHOSTALLOC_
+// CUmemAttach_flags, CU_MEMHOSTALLOC_, CU_MEMHOSTREGISTER_
 enum : unsigned { kMemAttachHost = 2 };
 enum : unsigned { kHostAllocWriteCombined = 4 };
+enum : unsigned { kHostRegisterIoMemory = 4, kHostRegisterReadOnly = 8 };
 
 // CUgraphNodeType: those that cistern does not name.
 enum : int { kNodeKernel = 0, kNodeEventWait = 6, kNodeEventRecord = 7 };

@@ -136,6 +136,12 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeMemoryPoolsSupported:
       *value = settings().has_pools;
       break;
+    case kAttributeHostRegisterSupported:
+      *value = 1;
+      break;
+    case kAttributeCanUseHostPointerForRegisteredMem:
+      *value = settings().host_pointers_of_registered;
+      break;
     case kAttributeVirtualMemoryManagementSupported:
       *value = settings().has_virtual_memory;
       break;

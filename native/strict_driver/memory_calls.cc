@@ -1,5 +1,8 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
@@ -31,6 +34,13 @@ Status WaitToFree(ApiCall& call, const AllocationRef& allocation) {
   }
   const AllocationRef found = FindAllocation(allocation->start);
   return found == allocation ? kSuccess : kErrorInvalidValue;  // somebody else freed it meanwhile
+}
+
+bool IsMapped(std::uintptr_t start, std::size_t bytes) {
+  constexpr std::uintptr_t kPage = 4096;
+  const std::uintptr_t begin = start / kPage * kPage;
+  std::vector<unsigned char> resident((start + bytes - begin + kPage - 1) / kPage);
+  return mincore(reinterpret_cast<void*>(begin), start + bytes - begin, resident.data()) == 0;
 }
 
 Status AllocateHostVisibleMemory(ApiCall& call, Kind kind, std::size_t bytes, std::uintptr_t* start) {
@@ -98,10 +108,45 @@ Status MemFreeHost(void* pointer) {
   if (pointer == nullptr) return kSuccess;
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
   const AllocationRef allocation = FindAllocation(start);
-  if (allocation == nullptr || allocation->start != start || allocation->kind != Kind::kPinned || allocation->pool != nullptr) {
+  if (allocation == nullptr || allocation->start != start || allocation->kind != Kind::kPinned || allocation->pool != nullptr ||
+      allocation->is_registered) {
     Report("MISUSE", "cuMemFreeHost of %p, which is not the start of pinned memory", pointer);
     return kErrorInvalidValue;
   }
+  const Status status = WaitToFree(call, allocation);
+  if (status == kSuccess) Release(allocation);
+  return status;
+}
+
+Status MemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemHostRegister", kContext, CheckPotentiallyUnsafe);
+  constexpr unsigned kAllFlags = kHostRegisterPortable | kHostRegisterDeviceMap | kHostRegisterIoMemory | kHostRegisterReadOnly;
+  if (pointer == nullptr || bytes == 0 || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
+  if (!IsMapped(start, bytes)) {
+    Report("MISUSE", "cuMemHostRegister of %zu bytes at %p, which are not all mapped", bytes, pointer);
+    return kErrorInvalidValue;
+  }
+  const Status status = WaitToAllocate(call);
+  if (status != kSuccess) return status;
+  const auto next = driver.allocations.lower_bound(start);
+  if (FindAllocation(start) != nullptr || (next != driver.allocations.end() && next->first - start < bytes)) {
+    Report("MISUSE", "cuMemHostRegister of %p, a part of which is registered or the driver's already", pointer);
+    return kErrorHostMemoryAlreadyRegistered;
+  }
+  Publish(start, bytes, bytes, Kind::kPinned, thread.current->device)->is_registered = true;
+  return kSuccess;
+}
+
+Status MemHostUnregister(void* pointer) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemHostUnregister", kContext, CheckPerhapsUnsafe);
+  const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
+  const AllocationRef allocation = FindAllocation(start);
+  if (allocation == nullptr || allocation->start != start || !allocation->is_registered) {
+    Report("MISUSE", "cuMemHostUnregister of %p, which is not the start of registered memory", pointer);
+    return kErrorHostMemoryNotRegistered;
+  }
+  if (!IsMapped(start, allocation->bytes)) Report("MISUSE", "the memory %p was unmapped while it was registered", pointer);
   const Status status = WaitToFree(call, allocation);
   if (status == kSuccess) Release(allocation);
   return status;

@@ -55,6 +55,7 @@ Settings ReadAll() {
   Read("KERNELS", &read.has_kernels);
   Read("HOST_PAGE_TABLES", &read.reads_pageable_memory);
   Read("PINNED_HAS_RANGE", &read.pinned_memory_has_range);
+  Read("REGISTERED_POINTERS", &read.host_pointers_of_registered);
   Read("MANAGED_TYPE", &read.managed_memory_type);
   Read("FIXED_DEFAULT_IDS", &read.default_streams_have_fixed_ids);
   Read("DELAY_US", &read.delay_microseconds);

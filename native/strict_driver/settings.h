@@ -31,9 +31,10 @@ struct Settings {
   bool has_virtual_memory = true;                     // VIRTUAL_MEMORY
   bool has_concurrent_managed_access = true;          // CONCURRENT_MANAGED
   bool has_stream_memory_operations = true;           // STREAM_MEMORY_OPERATIONS
-  bool has_kernels = false;             // KERNELS: the host does the work of the test/gpu kernels, by name; else there are no modules
-  bool reads_pageable_memory = false;   // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
-  bool pinned_memory_has_range = true;  // PINNED_HAS_RANGE: the start of pinned memory is reported
+  bool has_kernels = false;                 // KERNELS: the host does the work of the test/gpu kernels, by name; else there are no modules
+  bool reads_pageable_memory = false;       // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
+  bool pinned_memory_has_range = true;      // PINNED_HAS_RANGE: the start of pinned memory is reported
+  bool host_pointers_of_registered = true;  // REGISTERED_POINTERS: devices use registered memory at the host's addresses
   unsigned managed_memory_type = kMemoryTypeDevice;  // MANAGED_TYPE, the reported type of managed memory: 1, 2, or 4 (unified)
   bool default_streams_have_fixed_ids = false;       // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
 

@@ -126,6 +126,7 @@ struct Allocation {
   std::atomic<bool> is_freed{false};     // likewise
   std::set<DeviceOrdinal> accessors;     // of virtual memory, and besides its own device of a graph's
   std::vector<PageAdvice> pages;
+  bool is_registered = false;              // pinned, and mapped and unmapped by the program
   std::uint32_t slot = 0;                  // 0 unless it was exported; see ipc.h
   std::shared_ptr<ForeignMemory> foreign;  // kImported: memory of another process, and its start there
   char* foreign_view = nullptr;

@@ -57,6 +57,29 @@ TEST("the sum of all allocations is limited, to the granule") {
   CHECK(driver.MemAlloc(&none, 0) == kErrorInvalidValue);
 }
 
+TEST("registered memory is pinned from its registration to its end, and stays the program's") {
+  alignas(4096) static unsigned char memory[3 * 4096];
+  CHECK_OK(driver.MemHostRegister(memory + 4096, 4096, kHostRegisterPortable | kHostRegisterDeviceMap));
+  unsigned type = 0;
+  CHECK_OK(driver.PointerGetAttribute(&type, kPointerMemoryType, reinterpret_cast<DevicePointer>(memory + 5000)));
+  CHECK(type == kMemoryTypeHost);
+  CHECK(driver.PointerGetAttribute(&type, kPointerMemoryType, reinterpret_cast<DevicePointer>(memory + 2 * 4096)) != kSuccess);
+  for (int page : {0, 1}) CHECK(driver.MemHostRegister(memory + page * 4096, 2 * 4096, 0) == kErrorHostMemoryAlreadyRegistered);
+  CHECK(driver.MemFreeHost(memory + 4096) == kErrorInvalidValue);
+  CHECK(driver.MemHostUnregister(memory + 4097) == kErrorHostMemoryNotRegistered);
+  CHECK_OK(driver.MemHostUnregister(memory + 4096));
+  CHECK(driver.MemHostUnregister(memory + 4096) == kErrorHostMemoryNotRegistered);
+  memory[4096] = 1;
+  CHECK_OK(driver.MemHostRegister(memory, 3 * 4096, 0));
+  CHECK_OK(driver.MemHostUnregister(memory));
+  CHECK(driver.MemHostRegister(nullptr, 4096, 0) == kErrorInvalidValue);
+  CHECK(driver.MemHostRegister(memory, 0, 0) == kErrorInvalidValue);
+  CHECK(driver.MemHostRegister(memory, 4096, 16) == kErrorInvalidValue);
+  Pinned<char> pinned(64);
+  CHECK(driver.MemHostUnregister(reinterpret_cast<void*>(pinned.pointer())) == kErrorHostMemoryNotRegistered);
+  CHECK(driver.MemHostRegister(reinterpret_cast<void*>(pinned.pointer()), 64, 0) == kErrorHostMemoryAlreadyRegistered);
+}
+
 TEST("holes between allocations do not make an allocation fail that the total allows") {
   Info before;
   std::vector<DevicePointer> blocks;

@@ -239,6 +239,11 @@ TEST("operations that wait for a stream, or learn that it is done, are ordered a
     CHECK_OK(Checked().MemHostAlloc(&pinned, 64, 0));
     CHECK_OK(Checked().MemFreeHost(pinned));
   }));
+  CHECK(!IsOrderedBy(checking, a, b, [] {
+    alignas(4096) static char memory[4096];
+    CHECK_OK(Checked().MemHostRegister(memory, sizeof memory, 0));
+    CHECK_OK(Checked().MemHostUnregister(memory));
+  }));
 }
 
 TEST("a failing query or wait, and an event with a new handle, order nothing") {

@@ -1,6 +1,14 @@
 // The layer over the operating system.
+#ifdef __linux__
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "fixture.h"
 #include "platform/memory.h"
@@ -48,6 +56,50 @@ TEST("reserved pages lie at their alignment, keep their contents without access,
   CHECK(bytes[page] == 0);
   UnmapPages(reserved, 4 * page);
 }
+
+// Large enough for several threads, and not a multiple of what each takes at a time.
+constexpr std::uint64_t kPopulatedBytes = (std::uint64_t{100} << 20) + 5;
+
+TEST("populated pages are zeros that have their memory, whatever the number of threads") {
+  const std::uint64_t page = PageBytes();
+  for (unsigned threads : {1U, 2U, 7U, 128U}) {
+    void* mapped = MapPopulatedPages(kPopulatedBytes, threads);
+    CHECK(mapped != nullptr);
+    CHECK(reinterpret_cast<std::uintptr_t>(mapped) % page == 0);
+    auto* bytes = static_cast<unsigned char*>(mapped);
+#ifdef __linux__
+    std::vector<unsigned char> resident((kPopulatedBytes + page - 1) / page);
+    CHECK(mincore(mapped, kPopulatedBytes, resident.data()) == 0);
+    CHECK(std::all_of(resident.begin(), resident.end(), [](unsigned char each) { return (each & 1) != 0; }));
+#endif
+    CHECK(std::all_of(bytes, bytes + kPopulatedBytes, [](unsigned char each) { return each == 0; }));
+    std::memset(mapped, 7, kPopulatedBytes);
+    UnmapPages(mapped, kPopulatedBytes);
+  }
+  void* one = MapPopulatedPages(1, 128);
+  CHECK(one != nullptr);
+  UnmapPages(one, 1);
+}
+
+TEST("more pages than the machine has are not populated") {
+  CHECK(MapPopulatedPages(std::uint64_t{1} << 50, 2) == nullptr);
+  CHECK(MapPopulatedPages(~std::uint64_t{0}, 2) == nullptr);
+}
+
+#ifdef __linux__
+TEST("a child process does not share populated pages") {
+  void* mapped = MapPopulatedPages(kPopulatedBytes, 2);
+  CHECK(mapped != nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    unsigned char resident;
+    _exit(mincore(mapped, 1, &resident) == 0 ? 1 : 0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  UnmapPages(mapped, kPopulatedBytes);
+}
+#endif
 
 }  // namespace
 }  // namespace cistern::test

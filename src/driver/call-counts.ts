@@ -14,8 +14,8 @@ export interface DriverCallCounts {
 }
 
 const groups = {
-  allocations: ['cuMemAlloc', 'cuMemAllocManaged', 'cuMemHostAlloc', 'cuMemAllocFromPoolAsync', 'cuMemCreate'],
-  frees: ['cuMemFree', 'cuMemFreeHost', 'cuMemFreeAsync', 'cuMemUnmap'],
+  allocations: ['cuMemAlloc', 'cuMemAllocManaged', 'cuMemHostAlloc', 'cuMemHostRegister', 'cuMemAllocFromPoolAsync', 'cuMemCreate'],
+  frees: ['cuMemFree', 'cuMemFreeHost', 'cuMemHostUnregister', 'cuMemFreeAsync', 'cuMemUnmap'],
   eventRecords: ['cuEventRecord'],
   eventWaits: ['cuStreamWaitEvent'],
   synchronizations: ['cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize'],

@@ -23,6 +23,8 @@ export type DeviceAttribute =
   | 'managedMemory'
   | 'pageableMemoryAccess'
   | 'concurrentManagedAccess'
+  | 'canUseHostPointerForRegisteredMemory'
+  | 'hostRegisterSupported'
   | 'pageableMemoryAccessUsesHostPageTables'
   | 'directManagedMemoryAccessFromHost'
   | 'virtualMemoryManagementSupported'
@@ -37,6 +39,8 @@ const attributes: Readonly<Record<DeviceAttribute, number>> = {
   managedMemory: 83,
   pageableMemoryAccess: 88,
   concurrentManagedAccess: 89,
+  canUseHostPointerForRegisteredMemory: 91,
+  hostRegisterSupported: 99,
   pageableMemoryAccessUsesHostPageTables: 100,
   directManagedMemoryAccessFromHost: 101,
   virtualMemoryManagementSupported: 102,

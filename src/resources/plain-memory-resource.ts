@@ -2,10 +2,12 @@ import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertPointer, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import type { PlainMemory } from '../driver/memory/plain-memory.js';
-import type { VirtualMemory } from '../driver/memory/virtual-memory.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { LeafMemoryResource } from './leaf-memory-resource.js';
+
+/** What a resource needs of its memory, which `VirtualMemory` has too. */
+type Memory = Pick<PlainMemory, 'kind' | 'device' | 'liveBytes' | 'peakBytes' | 'resetPeak' | 'allocate' | 'deallocate'>;
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {
@@ -23,13 +25,16 @@ export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOpt
  * memory are equal: each may free what the other allocated.
  */
 export abstract class PlainMemoryResource extends LeafMemoryResource implements ReservingMemoryResource {
-  readonly #memory: PlainMemory | VirtualMemory;
+  readonly #memory: Memory;
   readonly #maximumAlignment: number;
+  readonly #populateThreads: number | undefined;
 
-  protected constructor(memory: PlainMemory | VirtualMemory, maximumAlignment: number) {
+  /** @param populateThreads as for `PlainMemory.allocate` */
+  protected constructor(memory: Memory, maximumAlignment: number, populateThreads?: number) {
     super(memory.kind, memory.device);
     this.#memory = memory;
     this.#maximumAlignment = maximumAlignment;
+    this.#populateThreads = populateThreads;
   }
 
   get reservedBytes(): number {
@@ -49,7 +54,7 @@ export abstract class PlainMemoryResource extends LeafMemoryResource implements 
     assertAlignment(alignment, this.#maximumAlignment);
     assertStream(stream, 'allocate');
     this.assertLive('allocate');
-    return bytes === 0 ? 0 : this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT));
+    return bytes === 0 ? 0 : this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT), this.#populateThreads);
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {

@@ -123,7 +123,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['PlainMemoryResourceOptions', (bogus) => new CudaMemoryResource(bogus)],
   ['PlainMemoryResourceOptions', (bogus) => new HostMemoryResource(bogus)],
   ['PlainMemoryResourceOptions', (bogus) => new ManagedMemoryResource(bogus)],
-  ['PlainMemoryResourceOptions', (bogus) => new PinnedHostMemoryResource(bogus)],
+  ['PinnedHostMemoryResourceOptions', (bogus) => new PinnedHostMemoryResource(bogus)],
   ['PlannedMemoryResourceOptions', (bogus) => new cistern.PlannedMemoryResource(cuda, planAllocations(log), bogus)],
   ['PlanOptions', (bogus) => planAllocations(log, bogus)],
   ['PublishStatisticsOptions', (bogus) => cistern.publishStatistics(bogus)],

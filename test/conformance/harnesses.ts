@@ -96,7 +96,7 @@ function disposeWithoutViolations(stack: ResourceStack): void {
 
 /** Stacks that combine kinds, or in which a kind has other options than in its example. */
 const compositions: Readonly<Record<KindRole, readonly string[]>> = {
-  upstream: [],
+  upstream: ['pinned-host(populateThreads=2)'],
   'pass-through': [
     'aligned(limiting(cuda, limitBytes=64MiB))',
     'fallback(limiting(cuda, limitBytes=64KiB), fallback=limiting(cuda, limitBytes=64MiB))',

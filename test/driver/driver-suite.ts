@@ -458,6 +458,7 @@ export function driverSuite(): void {
       ['device', () => new CudaMemoryResource()],
       ['managed', () => new ManagedMemoryResource()],
       ['pinned-host', () => new PinnedHostMemoryResource()],
+      ['pinned-host', () => new PinnedHostMemoryResource({ populateThreads: 2 })],
       ['host', () => new HostMemoryResource()],
     ];
 

@@ -40,16 +40,17 @@ const program = `
   const kinds = { cuda: 'CudaMemoryResource', managed: 'ManagedMemoryResource', pinned: 'PinnedHostMemoryResource',
     virtual: 'VirtualMemoryResource', async: 'CudaAsyncMemoryResource', managedAsync: 'ManagedAsyncMemoryResource',
     pinnedAsync: 'PinnedAsyncMemoryResource' };
+  const useOnce = (resource) => {
+    const pointer = resource.allocate(4096, stream);
+    c.set(pointer, 1, 1, 4096, stream);
+    resource.deallocate(pointer, 4096, stream);
+    stream.synchronizeSync();
+    resource.dispose();
+  };
   for (const [what, kind] of Object.entries(kinds)) {
-    attempt(what, () => {
-      const resource = new c[kind]();
-      const pointer = resource.allocate(4096, stream);
-      c.set(pointer, 1, 1, 4096, stream);
-      resource.deallocate(pointer, 4096, stream);
-      stream.synchronizeSync();
-      resource.dispose();
-    });
+    attempt(what, () => useOnce(new c[kind]()));
   }
+  attempt('populated', () => useOnce(new c.PinnedHostMemoryResource({ populateThreads: 2 })));
   attempt('current pool', () => new c.CudaAsyncMemoryResource({ pool: 'current' }).dispose());
   attempt('making a pool current', () => {
     const own = new c.CudaAsyncMemoryResource();
@@ -119,6 +120,7 @@ const costs: readonly (readonly [RegExp, string])[] = [
   [/^cuDevice[GS]etMemPool$/, 'current pool,making a pool current'],
   [/^cuMem(GetAllocationGranularity|Address(Reserve|Free)|Create|Release|Map|Unmap|SetAccess)$/, 'virtual'],
   [/^cuMemAllocManaged$/, 'managed'],
+  [/^cuMemHost(Unr|R)egister$/, 'populated'],
   [/^cu(DeviceCanAccessPeer|Ctx(En|Dis)ablePeerAccess|MemPoolSetAccess)$/, 'peers,pinnedAsync'],
   [/^cuIpc(.*MemHandle|.*EventHandle)$/, 'export'],
   [/^cu(CtxGetStreamPriorityRange|StreamGetPriority)$/, 'priorities'],

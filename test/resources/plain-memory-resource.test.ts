@@ -9,11 +9,20 @@ import {
   ManagedMemoryResource,
   MiB,
   PinnedHostMemoryResource,
+  type PlainMemoryResourceOptions,
   Stream,
   set,
 } from '../../src/index.js';
 
-const types = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource] as const;
+/** Pinned memory that cistern maps. */
+class PopulatedMemoryResource extends PinnedHostMemoryResource {
+  constructor(options: PlainMemoryResourceOptions = {}) {
+    super({ ...options, populateThreads: 2 });
+  }
+}
+
+const ofDriver = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, PopulatedMemoryResource] as const;
+const types = [...ofDriver, HostMemoryResource] as const;
 
 describe.each(types)('%o', (type) => {
   let stream: Stream;
@@ -107,7 +116,7 @@ describe.each(types)('%o', (type) => {
   });
 });
 
-test.each([CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource])('%o frees later if its stream is held', (type) => {
+test.each(ofDriver)('%o frees later if its stream is held', (type) => {
   using resource = new type();
   using stream = new Stream({ nonBlocking: true });
   const frees = () => driverCallCounts().frees;

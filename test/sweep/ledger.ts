@@ -5,12 +5,19 @@ import {
   HostMemoryResource,
   ManagedMemoryResource,
   PinnedHostMemoryResource,
+  type ReservingMemoryResource,
 } from '../../src/index.js';
 
 /** What is held of the host and of the devices, in bytes and in driver objects. */
 export type Ledger = Readonly<Record<string, number>>;
 
-const plainResources = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource];
+const plainResources: Readonly<Record<string, (device: Device) => ReservingMemoryResource>> = {
+  device: (device) => new CudaMemoryResource({ device }),
+  managed: (device) => new ManagedMemoryResource({ device }),
+  'pinned-host': (device) => new PinnedHostMemoryResource({ device }),
+  'registered host': (device) => new PinnedHostMemoryResource({ device, populateThreads: 2 }),
+  host: (device) => new HostMemoryResource({ device }),
+};
 
 /** Takes the ledger after all queued work has run. */
 export function takeLedger(): Ledger {
@@ -20,9 +27,8 @@ export function takeLedger(): Ledger {
     device.synchronizeSync();
     const { freeBytes, totalBytes } = device.memoryInfo();
     ledger[`bytes of device ${index}`] = totalBytes - freeBytes;
-    for (const type of plainResources) {
-      const resource = new type({ device });
-      ledger[`bytes of ${resource.memoryKind} memory of device ${index}`] = resource.reservedBytes;
+    for (const [kind, create] of Object.entries(plainResources)) {
+      ledger[`bytes of ${kind} memory of device ${index}`] = create(device).reservedBytes;
     }
   }
   const { byFunction } = driverCallCounts();

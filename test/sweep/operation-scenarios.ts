@@ -53,6 +53,7 @@ const bufferStacks = [
   'cuda-async',
   'managed',
   'pinned-host',
+  'pinned-host(populateThreads=2)',
   'host',
   'pool(cuda,deallocationEvents=deferred)',
   'arena(cuda,arenaBytes=4MiB)',

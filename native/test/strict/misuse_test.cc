@@ -1,6 +1,7 @@
 // What CUDA does not define: the strict driver reports it. A case plays a scene in a process of its own, and
 // reads the driver's log.
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,48 @@ struct Scene {
 };
 
 const Scene kScenes[] = {
+    {"registered memory that is registered again", "a part of which is registered",
+     [] {
+       alignas(4096) static char memory[8192];
+       CHECK_OK(driver.MemHostRegister(memory, sizeof memory, 0));
+       CHECK(driver.MemHostRegister(memory + 4096, 4096, 0) == kErrorHostMemoryAlreadyRegistered);
+       CHECK_OK(driver.MemHostUnregister(memory));
+     }},
+    {"the end of a registration that there is not", "is not the start of registered memory",
+     [] {
+       static char memory[1];
+       CHECK(driver.MemHostUnregister(memory) == kErrorHostMemoryNotRegistered);
+     }},
+    {"registered memory that is freed as the driver's", "is not the start of pinned memory",
+     [] {
+       alignas(4096) static char memory[4096];
+       CHECK_OK(driver.MemHostRegister(memory, sizeof memory, 0));
+       CHECK(driver.MemFreeHost(memory) == kErrorInvalidValue);
+       CHECK_OK(driver.MemHostUnregister(memory));
+     }},
+    {"memory that is unmapped while it is registered", "was unmapped while it was registered",
+     [] {
+       void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+       CHECK_OK(driver.MemHostRegister(memory, 4096, 0));
+       munmap(memory, 4096);
+       CHECK_OK(driver.MemHostUnregister(memory));
+     }},
+    {"a registration of memory that is not mapped", "which are not all mapped",
+     [] {
+       void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+       munmap(memory, 4096);
+       CHECK(driver.MemHostRegister(memory, 4096, 0) == kErrorInvalidValue);
+     }},
+    {"a registration that ends once it is unused", nullptr,
+     [] {
+       const Stream stream = BrokenStream();
+       alignas(4096) static char memory[4096];
+       CHECK_OK(driver.MemHostRegister(memory, sizeof memory, kHostRegisterPortable | kHostRegisterDeviceMap));
+       CHECK_OK(driver.MemsetD8Async(reinterpret_cast<DevicePointer>(memory), 1, sizeof memory, stream));
+       CHECK_OK(driver.StreamSynchronize(stream));
+       CHECK_OK(driver.MemHostUnregister(memory));
+       CHECK(memory[4095] == 1);
+     }},
     {"a launch after the memory of a node was freed", "the memory of a node is not there any more",
      [] {
        const Stream stream = BrokenStream();

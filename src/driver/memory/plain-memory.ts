@@ -1,5 +1,5 @@
 import type { Device } from '../device.js';
-import { mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
+import { mailbox, NativeMemoryKind, NativeStatus, native, registeredHostKind } from '../native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from '../status.js';
 import type { Stream } from '../streams/stream.js';
 
@@ -9,7 +9,7 @@ export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 /**
  * Memory of one kind on one device, straight from the driver and without stream order: any stream
  * can use an allocation immediately, and a free waits for its stream (for host memory, its resource
- * waits instead). One object per kind and device counts the memory.
+ * waits instead). One object per kind and device counts the memory; registered memory has its own.
  *
  * The driver may wait for the whole device, in a free and in an allocation. So allocations and frees first run
  * outstanding host functions, and neither is permitted inside a host function, except for memory of kind `host`. If
@@ -25,20 +25,21 @@ export class PlainMemory {
   readonly #name: string;
   readonly #number: number;
 
-  private constructor(kind: MemoryKind, device: Device) {
+  private constructor(kind: MemoryKind, device: Device, isRegistered: boolean) {
     this.kind = kind;
     this.device = device;
     this.#name = `${kind} memory of device ${device.index}`;
-    this.#number = NativeMemoryKind[kind];
+    this.#number = isRegistered ? registeredHostKind : NativeMemoryKind[kind];
   }
 
   static readonly #known = new Map<string, PlainMemory>();
 
-  static of(kind: MemoryKind, device: Device): PlainMemory {
-    const key = `${kind}:${device.index}`;
+  /** @param isRegistered of kind `pinned-host`: cistern maps the memory, and registers it with the driver */
+  static of(kind: MemoryKind, device: Device, isRegistered = false): PlainMemory {
+    const key = `${kind}:${device.index}:${isRegistered}`;
     let memory = PlainMemory.#known.get(key);
     if (memory === undefined) {
-      memory = new PlainMemory(kind, device);
+      memory = new PlainMemory(kind, device, isRegistered);
       PlainMemory.#known.set(key, memory);
     }
     return memory;
@@ -47,14 +48,16 @@ export class PlainMemory {
   /**
    * @param bytes at least 1
    * @param alignment a power of two of at least 256; kinds other than `host` guarantee 256 only
+   * @param populateThreads of registered memory: how many threads clear it before the driver pins it
    * @throws OutOfMemoryError, DriverError
    */
-  allocate(bytes: number, alignment: number): number {
+  allocate(bytes: number, alignment: number, populateThreads = 1): number {
     for (;;) {
       mailbox[0] = bytes;
       mailbox[1] = this.#number;
       mailbox[2] = this.device.index;
       mailbox[3] = alignment;
+      mailbox[4] = populateThreads;
       native().allocate();
       const status = mailbox[0] as number;
       if (status === NativeStatus.success) break;
