@@ -1,5 +1,5 @@
 import { setImmediate, setTimeout } from 'node:timers/promises';
-import { describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test } from 'vitest';
 import { AlignedResourceAdaptor } from '../../src/adaptors/pass-through/aligned-resource-adaptor.js';
 import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory-resource.js';
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
@@ -9,6 +9,7 @@ import { freeReturned } from '../../src/buffers/sharing/bring-home-from-workers.
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
+import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
@@ -48,6 +49,20 @@ describe.each([
     expect(reservedBytes).toBe(before.reservedBytes + 3 * 4096);
     await home({ reservedBytes: before.reservedBytes + 4096 }, resource);
     expect(resource.reservedBytes).toBe(before.reservedBytes + 4096);
+  });
+
+  test('comes home by itself, however long its taker takes', async () => {
+    using resource = make();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    const before = { reservedBytes: resource.reservedBytes };
+    const attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    const hold = taker.hold();
+    attached.dispose();
+    await setTimeout(20);
+    hold.release();
+    await home(before, resource);
+    expect(resource.reservedBytes).toBe(before.reservedBytes);
   });
 
   test("does not wait for later work of the giver's stream", async () => {
@@ -94,40 +109,95 @@ describe('memory of the host', () => {
     const attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
     for (let i = 0; i < 4; i++) work.fill(i);
     attached.dispose();
-    expect(freeReturned(true)).toBe(4096);
+    expect(freeUnreachableBuffers()).toBe(4096);
     expect(taker.query()).toBe(true);
   });
+});
 
-  test('is not freed on the stream on which other memory waits for its takers', () => {
-    using plain = new CudaMemoryResource();
-    using pinned = new PinnedHostMemoryResource();
-    const freedOn: Stream[] = [];
-    const late: (() => void)[] = [];
-    const noting = (upstream: CudaMemoryResource | PinnedHostMemoryResource) =>
-      new CallbackMemoryResource(
-        (bytes, stream) => upstream.allocate(bytes, stream),
-        (pointer, bytes, stream) => {
-          freedOn.push(stream);
-          late.push(() => upstream.deallocate(pointer, bytes, stream));
-        },
-        { memoryKind: upstream.memoryKind },
-      );
-    using taker = new Stream({ nonBlocking: true });
-    using busy = new Stream({ nonBlocking: true });
-    const giver = new Stream({ nonBlocking: true });
-    const attached = [noting(plain), noting(pinned)].map((resource, i) => {
-      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: i === 0 ? busy : taker });
+describe('memory that comes home after its stream has ended', () => {
+  const frees: { readonly stream: Stream; readonly free: () => void }[] = [];
+  /** A resource that notes on which streams it is told to free, and frees when the test has ended. */
+  const noting = (upstream: CudaMemoryResource | PinnedHostMemoryResource) =>
+    new CallbackMemoryResource(
+      (bytes, stream) => upstream.allocate(bytes, stream),
+      (pointer, bytes, stream) => {
+        frees.push({ stream, free: () => upstream.deallocate(pointer, bytes, stream) });
+      },
+      { memoryKind: upstream.memoryKind, device: upstream.device },
+    );
+  afterEach(() => {
+    for (const { free } of frees.splice(0)) free();
+  });
+
+  /** Gives 4096 bytes of a resource to a taker and back; the giver has ended. Returns the streams of the frees. */
+  function streamsOf(
+    device: Device,
+    returns: readonly { readonly resource: CallbackMemoryResource; readonly isBusy: boolean }[],
+    mayWait = false,
+  ): Stream[] {
+    using taker = new Stream({ device, nonBlocking: true });
+    using busy = new Stream({ device, nonBlocking: true });
+    const giver = new Stream({ device, nonBlocking: true });
+    const attached = returns.map(({ resource, isBusy }) => {
+      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: isBusy ? busy : taker });
     });
     giver.dispose();
-    Device.get().synchronizeSync();
+    device.synchronizeSync();
     const hold = busy.hold();
     for (const each of attached) each.dispose();
     taker.synchronizeSync();
-    const freedBytes = freeReturned(false);
+    const freedBytes = freeReturned(mayWait);
     hold.release();
-    expect(freedBytes).toBe(8192);
-    expect(freedOn[0]).not.toBe(freedOn[1]);
-    for (const free of late) free();
+    expect(freedBytes).toBe(4096 * returns.length);
+    return frees.map(({ stream }) => stream);
+  }
+
+  test('is freed on one stream if its taker has work, and on another one if nobody uses it any more', () => {
+    using plain = new CudaMemoryResource();
+    using pinned = new PinnedHostMemoryResource();
+    const [device, host] = [noting(plain), noting(pinned)];
+    const streams = streamsOf(plain.device, [
+      { resource: device, isBusy: true },
+      { resource: host, isBusy: false },
+      { resource: device, isBusy: false },
+      { resource: device, isBusy: true },
+    ]);
+    expect(streams[0]).not.toBe(streams[1]);
+    expect(streams.slice(2)).toEqual([streams[1], streams[0]]);
+    // Work on the legacy default stream must not wait for that of a taker.
+    for (const each of streams) expect(each).toMatchObject({ isNonBlocking: true, device: plain.device });
+  });
+
+  test('is freed on the same two if it is of the host, and has to wait', () => {
+    using pinned = new PinnedHostMemoryResource();
+    const host = noting(pinned);
+    const [first, second] = streamsOf(
+      Device.get(),
+      [
+        { resource: host, isBusy: true },
+        { resource: host, isBusy: false },
+      ],
+      true,
+    );
+    expect(first).not.toBe(second);
+  });
+
+  test('is freed on a stream of its own device, or after a wait for it if the driver makes no stream', () => {
+    needSecondDevice();
+    const device = Device.get(1);
+    using plain = new CudaMemoryResource({ device });
+    const resource = noting(plain);
+    const giver = new Stream({ device, nonBlocking: true });
+    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: giver }).dispose();
+    giver.dispose();
+    device.synchronizeSync();
+    // The first return of the device would make the stream.
+    failCall('cuStreamCreateWithPriority');
+    expect(freeReturned(false)).toBe(4096);
+    const [first, second] = streamsOf(device, [{ resource, isBusy: false }]);
+    expect(first?.device).toBe(device);
+    expect(second?.device).toBe(device);
+    expect(first).not.toBe(second);
   });
 });
 
@@ -262,8 +332,13 @@ describe('an attached buffer', () => {
     const given = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream, label: 'none', alignment: 4096 });
     using attached = DeviceBuffer.attach(given.detach(), { stream });
     expect(attached).toMatchObject({ byteLength: 0, capacityBytes: 0, label: 'none', alignment: 4096 });
-    using unlabelled = DeviceBuffer.attach(new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream }).detach(), { stream });
+    const message = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream }).detach();
+    expect(message).not.toHaveProperty('label');
+    using unlabelled = DeviceBuffer.attach(message, { stream });
     expect(unlabelled.label).toBeUndefined();
+    // Its memory is of this worker then.
+    unlabelled.resize(256);
+    expect(unlabelled.toHostSync()).toHaveLength(256);
   });
 
   test('keeps its memory, whatever other buffers of its resource do', async () => {

@@ -4,16 +4,19 @@ import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { freeReturned } from '../../src/buffers/sharing/bring-home-from-workers.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
-import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import { mayBeWithWorkers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { interpose } from '../../src/driver/native.js';
 import { checkOrder } from '../../src/driver/order-checker.js';
 import { failCall } from '../../src/driver/software-device.js';
+import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
+import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
@@ -63,7 +66,34 @@ function valuesOf(buffer: DeviceBuffer): number[] {
   return [...new Set(buffer.toHostSync())];
 }
 
+test('a worker asks others for collections as long as a buffer is away, and listens for what comes home once', async () => {
+  const message = given().detach();
+  expect(mayBeWithWorkers()).toBe(true);
+  DeviceBuffer.attach(message, { stream: taker }).dispose();
+  await home();
+  expect(mayBeWithWorkers()).toBe(false);
+  let begun = 0;
+  interpose(({ onReturned }) => ({
+    onReturned: (callback) => {
+      begun++;
+      onReturned(callback);
+    },
+  }));
+  DeviceBuffer.discard(given().detach());
+  interpose();
+  expect(begun).toBe(0);
+});
+
 describe('a detached buffer', () => {
+  test('brings its taker memory that earlier events do not cover', () => {
+    const message = given().detach();
+    using event = new Event();
+    event.record(taker);
+    expect(taker.identity.receivedAt).toBeLessThan(event.version);
+    using _attached = DeviceBuffer.attach(message, { stream: taker });
+    expect(taker.identity.receivedAt).toBe(event.version);
+  });
+
   test('is disposed for its giver, and has the same contents, address and properties for its taker', () => {
     const buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: pool, stream: giver, capacityBytes: 512, label: 'a name' });
     const { ptr } = buffer;
@@ -319,7 +349,9 @@ describe('a message', () => {
     { kind: 'cistern-buffer', number: 1n, nonce: 1 },
     { kind: 'cistern-buffer', number: 1, nonce: 1, label: 7 },
   ])('must have the form of one: %o', (message) => {
-    expect(caught(() => DeviceBuffer.attach(message as BufferMessage, { stream: taker }))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    const error = caught<Error>(() => DeviceBuffer.attach(message as BufferMessage, { stream: taker }));
+    expect(error).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    expect(error.message).toMatch(/^message must come from detach or share of a buffer, got /);
     expect(caught(() => DeviceBuffer.discard(message as BufferMessage))).toEqual(code('ERR_INVALID_ARG_TYPE'));
   });
 
@@ -395,22 +427,50 @@ describe('a message', () => {
   });
 });
 
-test('a worker begins to listen for what comes home once, however much it gives away', () => {
-  const giveAndDiscard = () => DeviceBuffer.discard(given().detach());
-  giveAndDiscard();
-  let begun = 0;
-  interpose(({ onReturned }) => ({
-    onReturned: (callback) => {
-      begun++;
-      onReturned(callback);
-    },
-  }));
-  giveAndDiscard();
-  interpose();
-  expect(begun).toBe(0);
-});
-
 describe('a pool with memory that was given away', () => {
+  /** A resource on a pool that refuses its first free. */
+  function refusingFirst(own: PoolMemoryResource): { readonly resource: CallbackMemoryResource; readonly frees: () => number } {
+    let frees = 0;
+    const resource = new CallbackMemoryResource(
+      (bytes, stream) => own.allocate(bytes, stream),
+      (pointer, bytes, stream) => {
+        if (frees++ === 0) throw new Error('refused');
+        own.deallocate(pointer, bytes, stream);
+      },
+    );
+    return { resource, frees: () => frees };
+  }
+
+  test('takes it back once more if its free was refused when it came home', () => {
+    const own = new PoolMemoryResource(upstream);
+    const { resource, frees } = refusingFirst(own);
+    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker }).dispose();
+    Device.get().synchronizeSync();
+    expect(freeReturned(true)).toBe(0);
+    expect(own.statistics().allocatedBytes).toBe(4096);
+    own.dispose();
+    expect(frees()).toBe(2);
+  });
+
+  test('takes it back once more if its free is refused meanwhile', () => {
+    const own = new PoolMemoryResource(upstream);
+    const { resource, frees } = refusingFirst(own);
+    new DeviceBuffer(4096, { resource, stream: giver }).detach();
+    own.dispose();
+    expect(frees()).toBe(2);
+  });
+
+  test('waits for the work of the giver if it is memory of the host', () => {
+    using pinned = new PinnedHostMemoryResource();
+    const own = new PoolMemoryResource(pinned);
+    using work = new DeviceBuffer(64 * MiB, { resource: upstream, stream: giver });
+    for (let i = 0; i < 4; i++) work.fill(i);
+    new DeviceBuffer(4096, { resource: own, stream: giver }).detach();
+    own.dispose();
+    expect(giver.query()).toBe(true);
+    expect(pinned.reservedBytes).toBe(0);
+  });
+
   test('takes it back when it is disposed, if nobody has attached it', () => {
     const own = new PoolMemoryResource(upstream);
     const message = given(4096, own).detach();

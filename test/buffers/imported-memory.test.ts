@@ -6,10 +6,12 @@ import { ImportedMemory } from '../../src/buffers/origins/imported-memory.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
-import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, failCall, MiB, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, Event, failCall, MiB, Stream } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
 
 const bytes = MiB;
+/** How many imports were opened. */
+let opened: number;
 /** The numbers of the imports that were closed. */
 let closed: number[];
 /** How many times the driver refuses. */
@@ -20,6 +22,7 @@ let pointer: DevicePointer;
 let memory: ImportedMemory;
 
 beforeEach(() => {
+  opened = 0;
   closed = [];
   refusals = 0;
   upstream = new CudaMemoryResource();
@@ -27,6 +30,12 @@ beforeEach(() => {
   pointer = upstream.allocate(bytes, stream);
   memory = new ImportedMemory({ number: 5, pointer, byteLength: bytes, bytes, alignment: 256, device: Device.get() });
   interpose(() => ({
+    openImport: () => {
+      [NativeStatus.success, 6, pointer, bytes, bytes, 0, 256].forEach((value, i) => {
+        mailbox[i] = value;
+      });
+      opened++;
+    },
     closeImport: (number) => {
       if (refusals > 0) {
         refusals--;
@@ -55,6 +64,54 @@ test('a buffer of it is not counted as memory of this process, and closes it whe
   expect(closed).toEqual([]);
   buffer.dispose();
   expect(closed).toEqual([5]);
+});
+
+describe('a buffer is opened', () => {
+  const handle = new Uint8Array(56);
+
+  test('on a stream, and earlier events of the stream do not cover it', () => {
+    using event = new Event();
+    event.record(stream);
+    expect(stream.identity.receivedAt).toBeLessThan(event.version);
+    const buffer = DeviceBuffer.open(handle, { stream });
+    expect(stream.identity.receivedAt).toBe(event.version);
+    expect(buffer).toMatchObject({ ptr: pointer, byteLength: bytes, stream });
+    buffer.dispose();
+    expect(closed).toEqual([6]);
+  });
+
+  test.each([
+    undefined,
+    null,
+    'handle',
+    { type: 'Buffer' },
+    { data: [1] },
+    { type: 'Other', data: [...handle] },
+    { type: 'Buffer', data: [1n] },
+  ])('with bytes only: %o', (value) => {
+    expect(caught<Error>(() => DeviceBuffer.open(value as never, { stream }))).toMatchObject({
+      code: 'ERR_INVALID_ARG_TYPE',
+      message: expect.stringMatching(/^handle must be the bytes that export of a buffer returned, got /),
+    });
+    expect(opened).toBe(0);
+  });
+
+  test.each([
+    ['ERR_INVALID_ARG_TYPE', () => ({})],
+    ['ERR_INVALID_ARG_TYPE', () => ({ stream, label: 7 })],
+    ['ERR_INVALID_ARG_VALUE', () => ({ stream, maxBites: 1 })],
+    [
+      'ERR_CISTERN_DISPOSED',
+      () => {
+        const ended = new Stream();
+        ended.dispose();
+        return { stream: ended };
+      },
+    ],
+  ])('with valid options only: %s', (expected, options) => {
+    expect(caught(() => DeviceBuffer.open(handle, options() as never))).toEqual(code(expected));
+    expect(opened).toBe(0);
+  });
 });
 
 describe('its memory is unmapped', () => {

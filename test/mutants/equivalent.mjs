@@ -33,6 +33,7 @@ const alignment = 'WebAssembly reads words at any address';
 const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
 const onlyFunctions = 'the addon refuses only what is no function';
 const deviceToo = 'its device cannot be cloned either';
+const notOpenHere = 'the addon refuses only what is not open in this environment';
 const notTakenBack = 'no resource takes memory of another process back';
 const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
@@ -289,7 +290,17 @@ export const equivalent = {
     "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
     'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
   },
+  'src/driver/memory/global-arena.ts': {
+    'GlobalArena.close: removed check(`close global arena ${formatValue(this.name)}`);': notOpenHere,
+    'GlobalArena.usage: removed check(`read the usage of global arena ${formatValue(this.name)}`);': notOpenHere,
+    "GlobalArena.#ask: removed check('ask other workers for memory');": notOpenHere,
+    "GlobalArena.#check: once only { if (value === undefined || value === found) continue; throw new Argu … e)}`, 'ERR_INVALID_ARG_VALUE', ); }":
+      'every way through it goes on, or throws',
+    'isAsked: mailbox[1] === 1 -> true': 'whoever answers finds nothing that it was asked',
+    'answerRequests: status !== NativeStatus.success -> false': 'the addon does not refuse that call',
+  },
   'src/driver/workers/hand-over.ts': {
+    'takeReturned: mailbox[0] !== NativeStatus.success -> false': 'the addon does not refuse that call',
     "recall: removed check('take a buffer back');": 'the addon refuses only what is not of this environment',
     'followReturned: -1 -> 1': streamHandles,
     'followReturned: 1 -> 2': streamHandles,
@@ -318,11 +329,19 @@ export const equivalent = {
     'firstDelay: 1 -> 0': looksOnly,
     'longestDelay: 64 -> 65': looksOnly,
     'longestDelay: 64 -> 63': looksOnly,
-    'expectReturn: away.size > 0 -> true': 'other workers are only asked in vain',
-    'expectReturn: > -> >=': 'other workers are only asked in vain',
+    'expectReturn: freeReturned(false) -> (freeReturned(false)) + 1': 'nobody reads it',
     'freeReturned: away.size > 0 -> true': 'nothing has come home then',
     'freeReturned: > -> >=': 'nothing has come home then',
     'freeReturned: removed delay = firstDelay;': looksOnly,
+    'freeReturned: isComplete -> !(isComplete) (3)': 'the two lists of streams only change their roles',
+    'freeReturned: > -> >= (2)': 'one look more finds nothing, or finds it earlier',
+    'lookAgain: without delay': looksOnly,
+    'lookAgain: removed delay = Math.min(2 * delay, longestDelay);': looksOnly,
+    'lookAgain: min -> max': looksOnly,
+    'lookAgain: 2 -> 3': looksOnly,
+    'lookAgain: 2 -> 1': looksOnly,
+    'lookAgain: * -> /': looksOnly,
+    'lookAgain: without longestDelay': looksOnly,
     'freeReturned: timer === undefined -> true': 'one look more finds nothing, or finds it earlier',
   },
   'src/buffers/sharing/export-to-processes.ts': {

@@ -108,7 +108,8 @@ describe('one arena for all workers', () => {
         while (Atomics.load(cells, 0) === 0) pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
         Atomics.wait(cells, 1, 0, 100);
         pool.deallocate(pool.allocate(MiB, new Stream({ nonBlocking: true })), MiB, stream);
-        Atomics.wait(cells, 1, 0, 2000);
+        // Longer than the one that asks waits.
+        Atomics.wait(cells, 1, 0, 15_000);
       `)}\`);
       await received(worker);
       const arena = open({ waitMilliseconds: 5000 });
@@ -121,6 +122,20 @@ describe('one arena for all workers', () => {
       await worker.terminate();
     `);
     expect(end).toEqual(printed('true'));
+  });
+
+  test('is answered by a worker that can return nothing', () => {
+    const end = run(`
+      const [worker] = start(\`
+        open().allocate(2 * MiB, stream);
+        post('allocated');
+        await received();
+      \`);
+      await received(worker);
+      show(messageOf(() => open({ waitMilliseconds: 10_000 }).allocate(8 * MiB, stream)).match(/[0-9]+ other .*/)[0]);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('1 other worker was asked to return free memory, 1 answered within 10000 ms, and 0 B were returned'));
   });
 
   test('does not lock up if all workers ask each other', () => {

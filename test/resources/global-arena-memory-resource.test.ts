@@ -1,13 +1,14 @@
 import { setTimeout } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { alignUp } from '../../src/basics/units.js';
-import { mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
+import { interpose, mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import {
   CudaMemoryResource,
   checkOrder,
   Device,
   DeviceBuffer,
   driverCallCounts,
+  Event,
   failCall,
   GlobalArenaMemoryResource,
   KiB,
@@ -87,6 +88,26 @@ describe('a global arena', () => {
       });
     }
     expect(first.statistics().workers).toBe(1);
+    // None of those refused has it open.
+    first.dispose();
+    second.dispose();
+    using again = new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB });
+    expect(again.arenaBytes).toBe(8 * MiB);
+  });
+
+  test('is the same for this worker as long as it has the arena open, or memory of it', () => {
+    const first = open();
+    first.deallocate(first.allocate(1, stream), 1, stream);
+    const second = open();
+    expect(second.isEqual(first)).toBe(true);
+    const pointer = second.allocate(1, stream);
+    first.dispose();
+    second.dispose();
+    using again = open();
+    expect(again.isEqual(first)).toBe(true);
+    expect(again.reservedBytes).toBe(superblockBytes);
+    again.deallocate(pointer, 1, stream);
+    expect(again.reservedBytes).toBe(0);
   });
 
   test('may be opened with the same size again, without the superblocks that round it up', () => {
@@ -266,6 +287,18 @@ describe('a global arena', () => {
     arena.deallocate(rest, arenaBytes - 2 * superblockBytes, stream);
   });
 
+  test('brings a stream memory that its earlier events do not cover', () => {
+    using arena = open();
+    using other = new Stream({ nonBlocking: true });
+    arena.deallocate(arena.allocate(arenaBytes, other), arenaBytes, other);
+    using event = new Event();
+    event.record(stream);
+    expect(stream.identity.receivedAt).toBeLessThan(event.version);
+    const all = arena.allocate(arenaBytes, stream);
+    expect(stream.identity.receivedAt).toBe(event.version);
+    arena.deallocate(all, arenaBytes, stream);
+  });
+
   test('uses events again', () => {
     using arena = open();
     using other = new Stream({ nonBlocking: true });
@@ -326,6 +359,7 @@ describe('a global arena', () => {
       availableBytes: 1 * MiB,
       limitBytes: arenaBytes,
       stages: [{ stage: 'other-workers', recoveredBytes: 0 }],
+      path: ['global arena "test"'],
     });
     arena.deallocate(pointer, 3 * MiB, stream);
   });
@@ -379,5 +413,109 @@ describe('a global arena', () => {
     buffer = undefined;
     using again = new DeviceBuffer(arenaBytes, { resource: pool, stream });
     expect(again.byteLength).toBe(arenaBytes);
+  });
+});
+
+describe('a worker that asks others for superblocks', () => {
+  const full = { name: 'asking', arenaBytes: superblockBytes, superblockBytes };
+  afterEach(() => interpose());
+
+  interface Answer {
+    readonly asked?: number;
+    readonly freedBefore?: number;
+    readonly freedNow?: number;
+    readonly hasRoom?: boolean;
+    /** The request, if the answers to it are still awaited. */
+    readonly request?: number;
+    readonly silent?: readonly number[];
+  }
+
+  /** Gives these answers, and the last of them from then on. Returns the requests that are continued; 0: a new one. */
+  function answer(answers: readonly Answer[], meanwhile = () => {}): number[] {
+    const continued: number[] = [];
+    interpose(() => ({
+      askForSuperblocks: (_arena, _bytes, _patience, _left, request) => {
+        const {
+          asked = 0,
+          freedBefore = 0,
+          freedNow = 0,
+          hasRoom,
+          request: awaited = 0,
+          silent = [],
+        } = answers[Math.min(continued.push(request), answers.length) - 1] as Answer;
+        if (continued.length === answers.length) meanwhile();
+        [NativeStatus.success, asked, freedBefore, freedNow, hasRoom === true ? 1 : 0, awaited].forEach((value, i) => {
+          mailbox[i] = value;
+        });
+        return Float64Array.from(silent);
+      },
+    }));
+    return continued;
+  }
+
+  test('goes on waiting for the same request, and says what came of it from its beginning', () => {
+    using arena = new GlobalArenaMemoryResource({ ...full, waitMilliseconds: 60_000 });
+    const pointer = arena.allocate(1, stream);
+    const continued = answer([
+      { asked: 2, freedBefore: 100, freedNow: 100 + 1 * MiB, request: 1, silent: [0, 3] },
+      { asked: 0, freedBefore: 100 + 1 * MiB, freedNow: 100 + 3 * MiB, silent: [0, 3] },
+    ]);
+    expect(caught(() => arena.allocate(1, stream))).toMatchObject({
+      message: expect.stringMatching(
+        /; 2 other workers were asked to return free memory, 0 answered within 60000 ms \(not: the main thread, worker 3\), and 3 MiB were returned$/,
+      ),
+      stages: [{ stage: 'other-workers', recoveredBytes: 3 * MiB }],
+    });
+    expect(continued).toEqual([0, 1]);
+    arena.deallocate(pointer, 1, stream);
+  });
+
+  test('asks again if another one has taken the room that there was', () => {
+    using arena = new GlobalArenaMemoryResource({ ...full, waitMilliseconds: 60_000 });
+    const pointer = arena.allocate(1, stream);
+    const continued = answer([{ asked: 2, hasRoom: true }, { asked: 1 }]);
+    expect(caught<Error>(() => arena.allocate(1, stream)).message).toContain('; 1 other worker was asked');
+    expect(continued).toEqual([0, 0]);
+    answer(
+      [
+        { asked: 1, hasRoom: true },
+        { asked: 1, hasRoom: true },
+      ],
+      () => arena.deallocate(pointer, 1, stream),
+    );
+    expect(arena.allocate(1, stream)).toBe(pointer);
+    arena.deallocate(pointer, 1, stream);
+  });
+
+  test('asks once if it may not wait, and no longer than it may wait', () => {
+    const arenas = [0, 50].map((waitMilliseconds) => new GlobalArenaMemoryResource({ ...full, waitMilliseconds }));
+    const [hasty, patient] = arenas as [GlobalArenaMemoryResource, GlobalArenaMemoryResource];
+    const pointer = hasty.allocate(1, stream);
+    const continued = answer([{ asked: 1, hasRoom: true }]);
+    expect(() => hasty.allocate(1, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(continued).toEqual([0]);
+    expect(() => patient.allocate(1, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    hasty.deallocate(pointer, 1, stream);
+    for (const each of arenas) each.dispose();
+  });
+
+  test('asks with what is left of its time, which is never less than none', () => {
+    using arena = new GlobalArenaMemoryResource({ ...full, waitMilliseconds: 1 });
+    const pointer = arena.allocate(1, stream);
+    const left: number[] = [];
+    interpose(() => ({
+      askForSuperblocks: (_arena, _bytes, _patience, milliseconds) => {
+        left.push(milliseconds);
+        // Longer than it may wait; there is room, which another one takes.
+        for (const end = performance.now() + 3; performance.now() < end; );
+        [NativeStatus.success, 1, 0, 0, 1, 0].forEach((value, i) => {
+          mailbox[i] = value;
+        });
+        return new Float64Array();
+      },
+    }));
+    expect(() => arena.allocate(1, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(left).toEqual([1, 0]);
+    arena.deallocate(pointer, 1, stream);
   });
 });

@@ -32,7 +32,7 @@ export interface AwayMemory extends OwnedMemory {
 const away = new Map<number, AwayMemory>();
 /** By device: the streams that wait for other workers. */
 const homeStreams: (Stream | undefined)[] = [];
-/** By device: streams that never wait, for memory whose free waits for its stream. */
+/** By device: streams that never wait, for memory that nobody uses any more. */
 const idleStreams: (Stream | undefined)[] = [];
 /** Milliseconds until memory that was still in use is checked again: the first, and the longest. */
 const firstDelay = 1;
@@ -73,7 +73,7 @@ export function freeReturned(mayWait: boolean): number {
       continue;
     }
     const isUsable = isComplete && !freeWaits && !stream.isDisposed && stream.identity.announcesEnd;
-    const orderedOn = isUsable ? stream : streamOf(isComplete && freeWaits ? idleStreams : homeStreams, stream.device);
+    const orderedOn = isUsable ? stream : streamOf(isComplete ? idleStreams : homeStreams, stream.device);
     if (!isComplete && !followReturned(handOver, orderedOn)) break;
     away.delete(handOver);
     delay = firstDelay;
@@ -98,7 +98,7 @@ function streamOf(streams: (Stream | undefined)[], device: Device): Stream | und
   try {
     streams[device.index] ??= new Stream({ device, nonBlocking: true });
   } catch {
-    return undefined;
+    // There is none yet.
   }
   return streams[device.index];
 }

@@ -25,7 +25,7 @@ class AwayMemory extends BufferMemory {
     this.hold(pointer, bytes);
     // The end of a run must not take it back.
     this.leaveScopes();
-    if (pointer !== 0) adoptInScope(pointer, this, home);
+    adoptInScope(pointer, this, home);
   }
 
   comeHome(stream: Stream): void {

@@ -59,10 +59,10 @@ export function openedMemory(
 function bytesOfHandle(handle: unknown): Uint8Array {
   try {
     if (ArrayBuffer.isView(handle)) return new Uint8Array(handle.buffer, handle.byteOffset, handle.byteLength);
-    const { type, data } = (typeof handle === 'object' && handle !== null ? handle : {}) as Partial<HandleInJson>;
+    const { type, data } = handle as Partial<HandleInJson>;
     if (type === 'Buffer' && Array.isArray(data)) return Uint8Array.from(data);
   } catch {
-    // An array that was transferred, or elements that are not numbers.
+    // Nothing at all, an array that was transferred, or elements that are not numbers.
   }
   throw new ArgumentTypeError(`handle must be the bytes that export of a buffer returned, got ${formatValue(handle)}`);
 }
