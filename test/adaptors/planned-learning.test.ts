@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import {
+  CallbackMemoryResource,
   CudaMemoryResource,
   checkOrder,
   driverCallCounts,
@@ -14,6 +15,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
+import { code } from '../support/errors.js';
 import { page } from '../support/plans.js';
 
 /** A resource that learns, over a pool that serves what is not planned. */
@@ -376,5 +378,139 @@ describe('a planned resource that learns', () => {
     expect(program.resource.statistics()).toMatchObject({ isRecording: false, deviatingPasses: 10 });
     using fixed = new PlannedMemoryResource(new CudaMemoryResource(), plan);
     expect(() => fixed.record()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE' }));
+  });
+});
+
+describe('the blocks of earlier plans', () => {
+  /** A resource that learns from one pass, over an upstream whose addresses descend. */
+  class Descending implements Disposable {
+    readonly fallback = new PoolMemoryResource(new CudaMemoryResource());
+    readonly stream = new Stream();
+    /** By address: what the upstream has given and not got back. */
+    readonly given = new Map<number, number>();
+    /** Called by the next allocation of the upstream. */
+    meanwhile = () => {};
+    readonly resource: PlannedMemoryResource;
+
+    constructor() {
+      let next = 2 ** 40;
+      const upstream = new CallbackMemoryResource(
+        (bytes) => {
+          const { meanwhile } = this;
+          this.meanwhile = () => {};
+          meanwhile();
+          next -= 2 ** 20;
+          this.given.set(next, bytes);
+          return next;
+        },
+        (pointer, bytes) => {
+          if (this.given.get(pointer) !== bytes) throw new Error(`${pointer} was not given, or with another size`);
+          this.given.delete(pointer);
+        },
+      );
+      const { fallback } = this;
+      this.resource = new PlannedMemoryResource(upstream, undefined, { fallback, planner: planAllocations, recordedPasses: 1 });
+    }
+
+    get givenBytes(): number {
+      return [...this.given.values()].reduce((sum, bytes) => sum + bytes, 0);
+    }
+
+    /** A pass that allocates blocks of these pages, and frees all but the first `kept` of them. Returns the addresses. */
+    pass(pages: readonly number[], kept = 0): number[] {
+      const { resource, stream } = this;
+      return resource.run(() => {
+        const pointers = pages.map((each) => resource.allocate(each * page, stream));
+        for (const [i, pointer] of pointers.entries()) if (i >= kept) resource.deallocate(pointer, (pages[i] as number) * page, stream);
+        return pointers;
+      });
+    }
+
+    /** Plans passes of these pages, and keeps the first block of one. Returns its address. */
+    planAndKeep(pages: readonly number[]): number {
+      this.resource.record();
+      this.pass(pages);
+      return this.pass(pages, 1)[0] as number;
+    }
+
+    [Symbol.dispose](): void {
+      this.resource.dispose();
+      this.stream.dispose();
+      this.fallback.dispose();
+    }
+  }
+
+  test('go back when the resource ends, once, and nothing is freed into them then', () => {
+    using program = new Descending();
+    const { resource, stream } = program;
+    const kept = [2, 4, 8].map((pages) => program.planAndKeep([pages]));
+    expect(resource.statistics()).toMatchObject({ plannedAllocations: 3, upstreamBlocks: 3 });
+    expect(program.givenBytes).toBe(14 * page);
+    const elsewhere = resource.allocate(page, stream);
+    resource.dispose();
+    expect(program.givenBytes).toBe(0);
+    expect(resource.statistics()).toMatchObject({ plannedAllocations: 0, reservedBytes: 0 });
+    for (const [i, pointer] of kept.entries()) {
+      expect(() => resource.deallocate(pointer, ([2, 4, 8][i] as number) * page, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    }
+    resource.deallocate(elsewhere, page, stream);
+    expect(program.fallback.statistics().allocatedBytes).toBe(0);
+    // Only what the upstream refused would be tried again.
+    resource.dispose();
+  });
+
+  test('do not cost the current plan its block while something is live in them', () => {
+    using program = new Descending();
+    const { resource, stream } = program;
+    const kept = program.planAndKeep([8]);
+    resource.record();
+    program.pass([9]);
+    program.pass([9]);
+    const { growths } = resource.statistics();
+    for (let i = 0; i < 3; i++) program.pass([9]);
+    expect(resource.statistics()).toMatchObject({ growths, upstreamBlocks: 2 });
+    resource.deallocate(kept, 8 * page, stream);
+    expect(resource.statistics().reservedBytes).toBe(17 * page);
+    // Nothing is returned that has more bytes than may go.
+    expect(resource.trim(stream, { bytesToKeep: 10 * page })).toBe(0);
+    expect(resource.trim(stream, { bytesToKeep: 9 * page })).toBe(8 * page);
+  });
+
+  test('have places of which the next plan knows nothing', () => {
+    using program = new Descending();
+    const { resource, stream } = program;
+    program.pass([1, 2, 3]);
+    program.pass([1, 2, 3]);
+    resource.record();
+    program.pass([6, 6]);
+    resource.begin();
+    const pointers = [resource.allocate(6 * page, stream), resource.allocate(6 * page, stream)];
+    expect(resource.statistics().fallbackAllocations).toBe(5);
+    const first = Math.min(...pointers);
+    for (let at = 1; at < 12; at++) {
+      if (at === 6) continue;
+      expect(() => resource.deallocate(first + at * page, 6 * page, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+    }
+    for (const pointer of pointers) resource.deallocate(pointer, 6 * page, stream);
+  });
+
+  test('may come while a greater plan is made, and then serve nothing', () => {
+    using program = new Descending();
+    const { resource, stream } = program;
+    program.pass([4]);
+    program.meanwhile = () => {
+      resource.end();
+      resource.record();
+      resource.begin();
+      resource.deallocate(resource.allocate(16 * page, stream), 16 * page, stream);
+      resource.end();
+    };
+    resource.begin();
+    resource.deallocate(resource.allocate(4 * page, stream), 4 * page, stream);
+    expect(resource.statistics()).toMatchObject({ plans: 2, reservedBytes: 4 * page });
+    expect([...program.given.values()]).toEqual([4 * page]);
+    const [pointer] = program.pass([16]);
+    expect(program.given).toEqual(new Map([[pointer, 16 * page]]));
+    expect(resource.statistics()).toMatchObject({ reservedBytes: 16 * page, upstreamBlocks: 1 });
   });
 });

@@ -238,6 +238,28 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('if a stream takes over memory of two others after some of its own', () => {
+    using first = newStream();
+    using second = newStream();
+    using taker = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+1@0:2 +1@1:0 +1@2:1 -1@1 -2@2 +2@0:0 -3@0 -0@0'));
+    inOrder(() => {
+      for (const others of [
+        [first, second],
+        [second, first],
+      ] as const) {
+        resource.begin();
+        const own = take(resource, 1, taker);
+        const pointers = others.map((stream) => take(resource, 1, stream));
+        for (const [i, stream] of others.entries()) resource.deallocate(pointers[i] as number, page, stream);
+        const both = take(resource, 2, taker);
+        expect(both).toBe(pointers[0]);
+        resource.deallocate(both, 2 * page, taker);
+        resource.deallocate(own, page, taker);
+      }
+    });
+  });
+
   test('for the next pass, after a trim on a stream that uses none of it', () => {
     using a = newStream();
     using b = newStream();

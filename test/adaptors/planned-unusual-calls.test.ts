@@ -250,6 +250,62 @@ describe('a plan that repeats', () => {
   });
 });
 
+describe('a pass', () => {
+  test('that began by itself is ended by a run, and one that the program began is not', () => {
+    using stream = new Stream();
+    using resource = planned('+1@0:0 -0@0', { repeats: true });
+    resource.deallocate(resource.allocate(page, stream), page, stream);
+    expect(resource.run(() => resource.statistics().passes)).toBe(2);
+    resource.deallocate(resource.allocate(page, stream), page, stream);
+    resource.begin();
+    expect(() => resource.run(() => {})).toThrow(code('ERR_CISTERN_INVALID_STATE'));
+  });
+
+  test('goes on when one before it settles', async () => {
+    using stream = new Stream();
+    using resource = planned('+1@0:0 -0@0');
+    let settle = () => {};
+    const settled = new Promise<void>((resolve) => {
+      settle = resolve;
+    });
+    const run = resource.run(() => settled);
+    resource.begin();
+    settle();
+    await run;
+    resource.deallocate(resource.allocate(page, stream), page, stream);
+    expect(resource.statistics()).toMatchObject({ passes: 2, fallbackAllocations: 0 });
+  });
+
+  test('is as it was after a refused request', () => {
+    using stream = new Stream();
+    using resource = planned('+1@0:0 +1@0:1 -0@0 -1@0 +1@0:0 +1@0:1 -2@0 -3@0', { deviations: 'refuse' });
+    resource.begin();
+    const pointers = [resource.allocate(page, stream), resource.allocate(page, stream)];
+    const before = resource.statistics();
+    for (let i = 1; i <= 2; i++) {
+      expect(() => resource.allocate(2 * page, stream)).toThrow(code('ERR_CISTERN_PLAN_DEVIATION'));
+      expect(resource.statistics()).toEqual({ ...before, deviations: { ...before.deviations, larger: i } });
+    }
+    for (const pointer of pointers) resource.deallocate(pointer, page, stream);
+    expect(resource.statistics().deviations['late-free']).toBe(0);
+    expect([resource.allocate(page, stream), resource.allocate(page, stream)]).toEqual(pointers);
+    for (const pointer of pointers) resource.deallocate(pointer, page, stream);
+  });
+
+  test('leaves the peak of what is reserved as it is, which can be reset', () => {
+    using stream = new Stream();
+    const resource = planned('+4@0:0 -0@0');
+    expect([resource.reservedBytes, resource.peakReservedBytes]).toEqual([4 * page, 4 * page]);
+    resource.trim(stream);
+    expect([resource.reservedBytes, resource.peakReservedBytes]).toEqual([0, 4 * page]);
+    resource.resetPeakReservedBytes();
+    expect(resource.peakReservedBytes).toBe(0);
+    expect(resource.heldBackFrom(stream)).toBe(0);
+    resource.dispose();
+    expect(() => resource.begin()).toThrow(code('ERR_CISTERN_DISPOSED'));
+  });
+});
+
 test.each([
   [{ deviations: 'sometimes' }, "deviations must be 'fallback', 'refuse'"],
   [{ fallback: {} }, 'fallback must be'],
