@@ -52,10 +52,24 @@ constexpr int kPatience = 1000;
 constexpr std::chrono::milliseconds kPause{1};
 constexpr std::size_t kMostEventsOfThread = 64;
 
+// A request leaves free blocks whole that are larger than so many superblocks, unless it is nearly as large. Under kOff
+// it does not, because nobody could give back the superblocks that it takes instead.
+constexpr std::uint64_t kSuperblocksToCut = 2;
+
 class ThreadArena {
  public:
-  ThreadArena() : index(index_of::createIndex(&module)) {
-    if (index == 0) throw std::bad_alloc();
+  explicit ThreadArena(std::uint64_t units_to_cut)
+      : index(index_of::createIndex(&module)),
+        units_to_cut_(static_cast<std::uint32_t>(std::min(units_to_cut, kMaximumUnits))),
+        no_lane_(index == 0 ? 0 : index_of::addLane(&module, index)) {
+    if (no_lane_ == 0) throw std::bad_alloc();
+  }
+
+  // Beside a reserve, here of nothing, and while memory is scarce, here always, the index takes close fits only.
+  void LeaveLargeBlocksWhole(bool is_left) {
+    if (leaves_large_blocks_ == is_left) return;
+    leaves_large_blocks_ = is_left;
+    index_of::keepReserve(&module, index, is_left ? no_lane_ : 0, units_to_cut_, -1);
   }
 
   std::mutex mutex;
@@ -71,6 +85,12 @@ class ThreadArena {
   std::uint64_t live_bytes = 0;
   std::uint64_t live_allocations = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> claims;  // by address: who has the memory
+  std::atomic<std::uint64_t> superblocks{0};
+
+ private:
+  const std::uint32_t units_to_cut_;
+  const std::uint32_t no_lane_;  // never has memory
+  bool leaves_large_blocks_ = false;
 };
 
 namespace {
@@ -141,15 +161,6 @@ void WriteNumbers(index_of::IndexModule& module, std::uint32_t area, const std::
   for (std::size_t i = 0; i < count; ++i) index_of::f64_store(&module.memory, area + 8 * i, static_cast<double>(numbers[i]));
 }
 
-// An address, or a negative number: -1 if the lane has no block, -2 if there is no memory for the index.
-double Cut(ThreadArena& arena, std::uint32_t lane, std::uint64_t units, std::uint64_t slack, std::uint64_t alignment) {
-  const auto small_units = static_cast<std::uint32_t>(units);
-  const auto small_slack = static_cast<std::uint32_t>(slack);
-  if (alignment <= kUnitBytes) return index_of::allocate(&arena.module, arena.index, small_units, small_slack, lane, kNobodyOfIndex);
-  return index_of::allocateAligned(&arena.module, arena.index, small_units, small_slack, static_cast<double>(alignment), lane,
-                                   kNobodyOfIndex);
-}
-
 }  // namespace
 
 // What a request asks for, and where.
@@ -160,6 +171,7 @@ struct ThreadSafeArena::Place {
   std::uint64_t units;
   std::uint64_t alignment;
   std::uint64_t claimant;
+  bool cuts_large_blocks = false;
   std::uint64_t slack() const { return units * kUnitBytes - bytes; }
 };
 
@@ -402,7 +414,8 @@ ThreadArena* ThreadSafeArena::OwnArena() {
     if (state != nullptr) without_thread_.pop_back();
   } else {
     without_thread_.reserve(arenas_.size() + 1);
-    arenas_.push_back(std::make_unique<ThreadArena>());
+    const bool is_off = settings_.events == DeallocationEvents::kOff;
+    arenas_.push_back(std::make_unique<ThreadArena>(is_off ? kMaximumUnits : kSuperblocksToCut * superblock_bytes_ / kUnitBytes));
     own = arenas_.back().get();
     if (state == nullptr) without_thread_.push_back(own);
   }
@@ -548,6 +561,17 @@ Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_l
   return kSuccess;
 }
 
+// An address, or a negative number: -1 if the lane has no block, -2 if there is no memory for the index.
+double ThreadSafeArena::Cut(ThreadArena& arena, std::uint32_t lane, const Place& place) {
+  const auto units = static_cast<std::uint32_t>(place.units);
+  const auto slack = static_cast<std::uint32_t>(place.slack());
+  if (place.alignment > kUnitBytes) {
+    return index_of::allocateAligned(&arena.module, arena.index, units, slack, static_cast<double>(place.alignment), lane, kNobodyOfIndex);
+  }
+  arena.LeaveLargeBlocksWhole(is_short_.load(std::memory_order_relaxed) && !place.cuts_large_blocks);
+  return index_of::allocate(&arena.module, arena.index, units, slack, lane, kNobodyOfIndex);
+}
+
 // From the lane of another stream, which has a block that fits.
 Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address) {
   const std::uint64_t wanted = place.units + (place.alignment > kUnitBytes ? place.alignment / kUnitBytes - 1 : 0);
@@ -565,7 +589,7 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
       continue;
     }
     const std::vector<EventUse> uses = other.before;
-    const double cut = Cut(arena, other.lane, place.units, place.slack(), place.alignment);
+    const double cut = Cut(arena, other.lane, place);
     if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
     Retain(uses);
     other.pins += 1;
@@ -616,7 +640,7 @@ Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::u
   const Status status = AwaitOwn(arena, own, place.stream, lock);
   own.pins -= 1;
   if (status != kSuccess) return status;
-  const double cut = Cut(arena, own.lane, place.units, place.slack(), place.alignment);
+  const double cut = Cut(arena, own.lane, place);
   if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
   *address = static_cast<std::uint64_t>(cut);
   return kSuccess;
@@ -691,7 +715,7 @@ Status ThreadSafeArena::TryAllocate(ThreadArena& arena, const Place& place, std:
     const Status status = AwaitOwn(arena, own, place.stream, lock);
     if (status != kSuccess) return status;
   }
-  const double cut = Cut(arena, own.lane, place.units, place.slack(), place.alignment);
+  const double cut = Cut(arena, own.lane, place);
   if (cut < -1) return kHostOutOfMemory;
   if (cut < 0) return kErrorOutOfMemory;
   *address = static_cast<std::uint64_t>(cut);
@@ -731,6 +755,8 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
     if (result == kSuccess) NoteAllocation(arena, place, *address);
     return result;
   };
+  Place any_fit = place;
+  any_fit.cuts_large_blocks = true;
   enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
   for (int step = kFirst, waits = 0;;) {
     const std::uint64_t freed_bytes = FreedBytes();
@@ -739,9 +765,19 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
       status = counted(TakeFromOthers(arena, place, lock, address));
     }
     if (status == kErrorOutOfMemory) status = Grow(arena, place, address);
+    if (status == kErrorOutOfMemory && step == kFirst && OthersHaveMemory(arena)) {
+      is_short_ = true;
+      // If what is left whole serves the request after that, too: whole superblocks of it are given back.
+      if (HasWholeSuperblocks(arena, place)) {
+        GiveBack(false);
+        status = Grow(arena, place, address);
+      }
+    }
+    if (status == kErrorOutOfMemory) status = TryAllocate(arena, any_fit, address);
     if (status == kErrorOutOfMemory) {
       std::unique_lock<std::mutex> lock(arena.mutex);
-      status = counted(JoinLanes(arena, place, lock, address));
+      status = counted(TakeFromOthers(arena, any_fit, lock, address));
+      if (status == kErrorOutOfMemory) status = counted(JoinLanes(arena, any_fit, lock, address));
     }
     if (status != kErrorOutOfMemory) return status;
     if (step < kPatient) step += 1;
@@ -837,6 +873,21 @@ void ThreadSafeArena::UndoMany(ThreadArena& arena, const Place& place, const std
     FreeBlock(arena, addresses[i], sizes[i], block, lane);
   }
   NoteFrees(arena, lane, number, event);
+}
+
+// Whether the stream's own lane has a block with enough whole superblocks for a request, wherever they begin in it.
+bool ThreadSafeArena::HasWholeSuperblocks(ThreadArena& arena, const Place& place) {
+  const std::uint64_t superblocks = (place.bytes + superblock_bytes_ - 1) / superblock_bytes_;
+  const std::uint64_t units = (superblocks + 1) * superblock_bytes_ / kUnitBytes;
+  if (units > kMaximumUnits) return false;
+  const std::lock_guard<std::mutex> lock(arena.mutex);
+  return index_of::canAllocate(&arena.module, arena.index, static_cast<std::uint32_t>(units), LaneOf(arena, place.key).lane) != 0;
+}
+
+// Whether superblocks are used that another index of this resource has, or another tenant.
+bool ThreadSafeArena::OthersHaveMemory(const ThreadArena& arena) const {
+  const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+  return AllArenas().by_number.at(settings_.arena)->used_bytes > arena.superblocks * superblock_bytes_;
 }
 
 std::uint64_t ThreadSafeArena::FreedBytes() const {
@@ -1179,7 +1230,11 @@ bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
 }
 
 void ThreadSafeArena::SetOwner(std::uint64_t address, std::uint64_t bytes, ThreadArena* owner) {
-  for (std::uint64_t at = address; at < address + bytes; at += superblock_bytes_) owners_[(at - base_) >> superblock_shift_] = owner;
+  for (std::uint64_t at = address; at < address + bytes; at += superblock_bytes_) {
+    ThreadArena* const before = owners_[(at - base_) >> superblock_shift_].exchange(owner);
+    if (before != nullptr) before->superblocks -= 1;
+    if (owner != nullptr) owner->superblocks += 1;
+  }
 }
 
 void ThreadSafeArena::GiveBackFrom(ThreadArena& arena) {

@@ -143,6 +143,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   void UndoMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
                 const std::vector<std::uint64_t>& addresses, std::size_t done);
   Status TryAllocate(ThreadArena& arena, const Place& place, std::uint64_t* address);
+  double Cut(ThreadArena& arena, std::uint32_t lane, const Place& place);
   Status TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status Grow(ThreadArena& arena, const Place& place, std::uint64_t* address);
@@ -174,6 +175,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   Status AwaitDevice();
   bool HasHeld();
   void AskEnvironments();
+  bool HasWholeSuperblocks(ThreadArena& arena, const Place& place);
+  bool OthersHaveMemory(const ThreadArena& arena) const;
   std::uint64_t FreedBytes() const;
   bool AwaitFrees(std::uint64_t freed_bytes);
   Status AcquireEvent(ArenaEvent** event);
@@ -187,6 +190,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   std::uint64_t bytes_ = 0;
   std::uint64_t superblock_bytes_ = 0;
   int superblock_shift_ = 0;
+  std::atomic<bool> is_short_{false};            // it has run out of memory, of which others had some
   Stream trimming_ = nullptr;                    // a stream that only GiveBack uses, so that the program's do not wait for each other
   std::atomic<ThreadArena*>* owners_ = nullptr;  // by superblock
 

@@ -619,6 +619,68 @@ TEST("what an idle thread holds serves a thread that has run out, without a call
   });
 }
 
+TEST("once memory has run out, a small request leaves a large free block whole, and takes what others give back") {
+  Global global(8 * kSuperblock);
+  Resource resource(global);
+  TestStream first, second;
+  Gate gate;
+  const auto cut = [&] {
+    const DevicePointer large = resource.Allocate(4 * kSuperblock, second);
+    resource.Free(large, 4 * kSuperblock, second);
+    const DevicePointer small = resource.Allocate(1000, second);
+    resource.Free(small, 1000, second);
+    return small >= large && small < large + 4 * kSuperblock;
+  };
+  CHECK(cut());
+  const DevicePointer large = resource.Allocate(4 * kSuperblock, second);
+  DevicePointer theirs = 0, idle = 0, refused;
+  OnThread([&] {
+    theirs = resource.Allocate(2 * kSuperblock, first);
+    idle = resource.Allocate(2 * kSuperblock, first);
+  });
+  CHECK(resource.TryAllocate(kSuperblock, second, &refused) == CISTERN_OUT_OF_MEMORY);
+  resource.Free(large, 4 * kSuperblock, second);
+  gate.Close(first);
+  CHECK_OK(driver.MemsetD8Async(idle, 1, 1000, first));
+  resource.Free(idle, 2 * kSuperblock, first);
+  const DevicePointer small = resource.Allocate(1000, second);
+  CHECK(small >= idle && small < idle + 2 * kSuperblock);
+  CHECK_OK(driver.MemsetD8Async(small, 2, 1000, second));
+  CHECK(StillWaits(second));
+  gate.Open();
+  second.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(small) == 2);
+  CHECK(resource.Allocate(4 * kSuperblock, second) == large);
+  // With nobody to give anything back, it cuts any block.
+  resource.Free(large, 4 * kSuperblock, second);
+  resource.Free(small, 1000, second);
+  resource.Free(theirs, 2 * kSuperblock, second);
+  CHECK(resource.Allocate(8 * kSuperblock, second) == large);
+  resource.Free(large, 8 * kSuperblock, second);
+  CHECK(cut());
+}
+
+TEST("a request that only a much larger block serves gets it, though memory has run out") {
+  Global global(8 * kSuperblock);
+  Resource resource(global);
+  TestStream stream;
+  // Of its three superblocks' length, only two are whole superblocks.
+  const DevicePointer before = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer middle = resource.Allocate(3 * kSuperblock, stream);
+  const DevicePointer after = resource.Allocate(kSuperblock / 2, stream);
+  CHECK(middle == before + kSuperblock / 2);
+  CHECK(after == middle + 3 * kSuperblock);
+  DevicePointer theirs = 0, refused;
+  OnThread([&] { theirs = resource.Allocate(4 * kSuperblock, stream); });
+  CHECK(resource.TryAllocate(kSuperblock, stream, &refused) == CISTERN_OUT_OF_MEMORY);
+  resource.Free(middle, 3 * kSuperblock, stream);
+  CHECK(resource.Allocate(9 * kSuperblock / 4, stream) == middle);
+  resource.Free(middle, 9 * kSuperblock / 4, stream);
+  resource.Free(before, kSuperblock / 2, stream);
+  resource.Free(after, kSuperblock / 2, stream);
+  resource.Free(theirs, 4 * kSuperblock, stream);
+}
+
 TEST("another resource of the same arena gives back what is free for one that has run out") {
   Global global(4 * kSuperblock);
   Resource first(global), second(global);

@@ -19,6 +19,24 @@ export const nativeFaults = {
   ],
   'native/arenas/thread_safe_arena.cc': [
     {
+      fault: 'a small request cuts a large block although memory has run out',
+      from: '      is_short_ = true;\n',
+      to: '',
+      test: 'once memory has run out, a small request',
+    },
+    {
+      fault: 'a request that no close fit serves is refused while its own thread has memory',
+      from: '  any_fit.cuts_large_blocks = true;\n',
+      to: '',
+      test: 'a request that only a much larger block serves',
+    },
+    {
+      fault: 'a block that a large request needs whole is given back before',
+      from: '      if (HasWholeSuperblocks(arena, place)) {\n',
+      to: '      {\n',
+      test: 'a request that only a much larger block serves',
+    },
+    {
       fault: 'a free takes its number after the driver has recorded its event',
       from: '    const std::uint64_t number = ++owner->last_number;\n    if (event != nullptr) status = table->EventRecord(event->event, stream);\n',
       to: '    if (event != nullptr) status = table->EventRecord(event->event, stream);\n    const std::uint64_t number = ++owner->last_number;\n',
