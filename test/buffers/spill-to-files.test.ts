@@ -26,6 +26,7 @@ import {
   Stream,
   UnsupportedError,
 } from '../../src/index.js';
+import { allocationsMayWait } from '../support/direct-faults.mjs';
 import { caught, code } from '../support/errors.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 import { skipTest } from '../support/skip-test.js';
@@ -106,6 +107,7 @@ describe('a buffer on the host', () => {
   });
 
   test('keeps its memory on the host from others until the copy to the file has run', async () => {
+    if (allocationsMayWait) skipTest('an allocation of this driver waits for the stream that the test holds');
     const members: SpillCandidate[] = [];
     const policy = { rank: (member: SpillCandidate) => members.push(member) };
     using above = new SpillingResourceAdaptor(pool, host, { policy });
