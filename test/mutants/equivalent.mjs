@@ -33,6 +33,7 @@ const alignment = 'WebAssembly reads words at any address';
 const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
 const onlyFunctions = 'the addon refuses only what is no function';
 const deviceToo = 'its device cannot be cloned either';
+const apart = 'two of them are at least 256 apart';
 const notOpenHere = 'the addon refuses only what is not open in this environment';
 const notTakenBack = 'no resource takes memory of another process back';
 const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
@@ -289,6 +290,16 @@ export const equivalent = {
     'PlannedMemoryResource.#deallocateSlowly: 0 -> 1': streamHandles,
     "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
     'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
+    'PlannedMemoryResource.#isAutomatic: false -> true': beforePass,
+    'PlannedMemoryResource.ended: a.address - b.address -> (a.address - b.address) + 1': apart,
+    'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
+    'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
+  },
+  'src/adaptors/planned/planned-block.ts': {
+    'PlannedBlock.setPlan: a - b -> (a - b) + 1': apart,
+    'PlannedBlock.usedBlock: this.base === none -> false': 'nothing is one byte behind a multiple of 256',
+    'PlannedBlock.usedBlock: place !== none -> true': 'nothing was asked for at place -1',
+    'PlannedBlock.free: < -> <=': 'no block is at address 0',
   },
   'src/driver/memory/global-arena.ts': {
     'GlobalArena.close: removed check(`close global arena ${formatValue(this.name)}`);': notOpenHere,
