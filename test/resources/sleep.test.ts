@@ -35,6 +35,7 @@ import {
 import { planAllocations } from '../../src/planning/index.js';
 import { needSecondDevice, needSmallDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
+import { planOf } from '../support/plans.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { valuesOf } from '../support/stream-order.js';
@@ -310,6 +311,27 @@ describe('while memory sleeps', () => {
     resource.deallocate(b, 6000, stream);
     resource.end();
     step();
+  });
+
+  test('a plan that is followed has nothing to give, even after a free', async () => {
+    using pool = new PoolMemoryResource(upstream);
+    using resource = new PlannedMemoryResource(pool, planOf('+1@0:0 +2@0:1 -0@0 +1@0:0 -1@0 -2@0'));
+    resource.begin();
+    const a = resource.allocate(256, stream);
+    const b = resource.allocate(512, stream);
+    expect(resource.statistics().plannedAllocations).toBe(2);
+    const sleeping = sleepResource(resource, { keep: 'host' });
+    resource.deallocate(a, 256, stream);
+    expect(() => resource.allocate(256, stream)).toThrow(asleep);
+    await sleeping;
+    // Neither a refused request nor a free makes the next request one of a known stream.
+    expect(() => resource.allocate(256, stream)).toThrow(asleep);
+    await wakeResource(resource);
+    expect(resource.allocate(256, stream)).toBe(a);
+    resource.deallocate(b, 512, stream);
+    resource.deallocate(a, 256, stream);
+    expect(resource.statistics()).toMatchObject({ plannedAllocations: 3, fallbackAllocations: 0 });
+    resource.end();
   });
 
   test('graphs are neither captured nor launched, and are valid afterwards', async () => {
