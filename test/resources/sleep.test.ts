@@ -330,7 +330,6 @@ describe('while memory sleeps', () => {
     expect(resource.allocate(256, stream)).toBe(a);
     resource.deallocate(b, 512, stream);
     resource.deallocate(a, 256, stream);
-    expect(resource.statistics()).toMatchObject({ plannedAllocations: 3, fallbackAllocations: 0 });
     resource.end();
   });
 
