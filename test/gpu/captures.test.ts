@@ -4,6 +4,7 @@
  */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { CudaMemoryResource, Event, Stream, set } from '../../src/index.js';
+import { needMemoryPools } from '../support/device-memory.js';
 import { type CaptureAnswer, Kernels } from './kernels.js';
 
 const words = 1024;
@@ -116,6 +117,7 @@ describe('captures on the device', () => {
   });
 
   test('answers what the documentation leaves open, and captures go on', () => {
+    needMemoryPools();
     const answers = kernels.askAboutCaptures();
     const lines = answers.map(describeAnswer);
     console.log(lines.join('\n'));

@@ -74,6 +74,8 @@ interface Owned {
   buffer: SpillableBuffer | undefined;
   isOnDevice: boolean;
   lastUse: number;
+  /** The step of that use. */
+  lastStep: number;
   /** The stream of the last use by a pin, or one of its methods. */
   lastStream: Stream;
 }
@@ -157,6 +159,7 @@ class SpillProgram {
   #hasPinnedTwo = false;
   #created = 0;
   #uses = 0;
+  #steps = 0;
   readonly #fault: { error?: Error } = {};
 
   constructor(random: Random, counts: SpillCounts) {
@@ -337,6 +340,7 @@ class SpillProgram {
       buffer,
       isOnDevice: true,
       lastUse: ++this.#uses,
+      lastStep: this.#steps,
       lastStream: stream,
     };
     this.#owned.push(owned);
@@ -344,11 +348,16 @@ class SpillProgram {
     this.#fillNew(owned, stream);
   }
 
+  #use(owned: Owned): void {
+    owned.lastUse = ++this.#uses;
+    owned.lastStep = this.#steps;
+  }
+
   #fillNew(owned: Owned, stream: Stream): void {
     const value = this.#random.below(256);
     const done = this.#attempt(() => {
       using pin = (owned.buffer as SpillableBuffer).pinSync(stream);
-      owned.lastUse = ++this.#uses;
+      this.#use(owned);
       pin.fill(value);
     });
     if (done) owned.value = value;
@@ -408,7 +417,7 @@ class SpillProgram {
     this.#counts.pins++;
     // Garbage, if the program has forgotten the buffer meanwhile.
     if (owned.buffer === undefined) return;
-    owned.lastUse = ++this.#uses;
+    this.#use(owned);
     owned.lastStream = pin.stream;
     owned.pins.push({ owned, pin, stream: pin.stream });
   }
@@ -481,7 +490,7 @@ class SpillProgram {
     const owned = this.#some();
     if (owned === undefined) return;
     this.#attempt(() => {
-      if (owned.buffer.prefetch()) owned.lastUse = ++this.#uses;
+      if (owned.buffer.prefetch()) this.#use(owned);
     });
   }
 
@@ -610,6 +619,7 @@ class SpillProgram {
   }
 
   #beforeStep(): { readonly refused: number; readonly waiting: number } {
+    this.#steps++;
     for (const owned of this.#owned) owned.isOnDevice = owned.buffer?.isOnDevice === true;
     this.#hasPinnedTwo = false;
     const { refusedByHost, waiting } = this.#resource.statistics();
@@ -662,12 +672,15 @@ class SpillProgram {
     if (nobodyHolds && waiting > 0) throw new Error(`${waiting} calls wait, and nobody has what they wait for`);
   }
 
-  /** Nobody left who was used after somebody who stayed, and could have left. */
+  /**
+   * Nobody left who was used after somebody who stayed, and could have left. A pin that waited counts as a use once it has room, before the
+   * program gets it; so the order of uses in one step is not known.
+   */
   #checkOrderOfLeaving(live: readonly Owned[]): void {
     const left = live.filter(({ isOnDevice, buffer }) => isOnDevice && buffer?.isOnDevice === false);
     const stayed = live.filter(({ isOnDevice, buffer, pins }) => isOnDevice && buffer?.isOnDevice === true && pins.length === 0);
     for (const gone of left) {
-      const older = stayed.find(({ lastUse }) => lastUse < gone.lastUse);
+      const older = stayed.find(({ lastUse, lastStep }) => lastUse < gone.lastUse && lastStep < gone.lastStep);
       if (older !== undefined) throw new Error(`buffer ${gone.name} left before buffer ${older.name}, which was used earlier`);
     }
   }
