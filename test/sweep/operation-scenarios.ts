@@ -225,11 +225,12 @@ async function playSpillForAdmission(run: ScenarioRun): Promise<void> {
   const used = makeSpillable(run, resource, stream, 1 * MiB, 2);
   const pin = run.do('pin', () => used.pinSync());
   const reserve = (bytes: number) => run.doAsync(`reserve ${bytes} bytes`, () => admitting.reserve(bytes));
-  // If the copy was refused, what is freed next tries it again.
+  // If the copy was refused, what is freed next tries it again, which a second call that fails may refuse as well.
   const retry = () => {
-    if (admitting.statistics().waiting === 0) return;
-    const pointer = run.do('allocate', () => resource.allocate(256, stream));
-    run.do('free', () => resource.deallocate(pointer, 256, stream));
+    for (let attempt = 0; attempt < 2 && admitting.statistics().waiting > 0; attempt++) {
+      const pointer = run.do('allocate', () => resource.allocate(256, stream));
+      run.do('free', () => resource.deallocate(pointer, 256, stream));
+    }
   };
   const first = reserve(2 * MiB);
   retry();
