@@ -21,7 +21,7 @@ import { basename, dirname, join, relative } from 'node:path';
 import { arch, argv, env, execPath, platform, version } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { buildDLPackAddon, buildForeignLibrary, buildKernels } from './build-for-tests.mjs';
+import { buildDLPackAddon, buildForeignLibrary, buildKernels, buildThreads } from './build-for-tests.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const name = `cistern-gpu-${platform}-${arch}`;
@@ -76,7 +76,8 @@ export function makeBundle(compression) {
       .split('\0')
       .filter((path) => path !== '' && existsSync(join(root, path)));
     for (const path of tracked) put(join(root, path));
-    const addons = [join(root, 'build', 'Release', 'cistern.node'), buildKernels(), buildDLPackAddon(), buildForeignLibrary()];
+    const cistern = join(root, 'build', 'Release', 'cistern.node');
+    const addons = [cistern, buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildThreads()];
     for (const path of [join(root, 'dist'), join(root, 'src', 'suballocation', 'index-binary.ts'), ...addons]) put(path);
     const packages = packagesBut(tools);
     for (const path of packages) put(join(root, path));
