@@ -773,10 +773,12 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
         status = Grow(arena, place, address);
       }
     }
-    if (status == kErrorOutOfMemory) status = TryAllocate(arena, any_fit, address);
+    // Otherwise both have looked at all blocks.
+    const bool has_left_blocks = is_short_;
+    if (status == kErrorOutOfMemory && has_left_blocks) status = TryAllocate(arena, any_fit, address);
     if (status == kErrorOutOfMemory) {
       std::unique_lock<std::mutex> lock(arena.mutex);
-      status = counted(TakeFromOthers(arena, any_fit, lock, address));
+      if (has_left_blocks) status = counted(TakeFromOthers(arena, any_fit, lock, address));
       if (status == kErrorOutOfMemory) status = counted(JoinLanes(arena, any_fit, lock, address));
     }
     if (status != kErrorOutOfMemory) return status;
