@@ -18,6 +18,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
 
@@ -42,14 +43,10 @@ let stream: Stream;
 let watched: number;
 
 beforeAll(async () => {
-  const { buildDLPackAddon, isMissingTool } = await import(new URL('../../scripts/build-for-tests.mjs', import.meta.url).href);
-  try {
-    libraryPath = buildDLPackAddon();
-  } catch (error) {
-    if (!isMissingTool(error)) throw error;
-    missing = `the library that speaks DLPack cannot be built here: ${(error as Error).message}`;
-    return;
-  }
+  const built = await builtForTests('buildDLPackAddon', 'the library that speaks DLPack');
+  ({ missing } = built);
+  if (built.path === undefined) return;
+  libraryPath = built.path;
   library = createRequire(import.meta.url)(libraryPath) as Library;
 }, 120_000);
 

@@ -21,6 +21,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { builtForTests } from '../support/built-for-tests.js';
 import { runWithWorkers } from '../support/workers.js';
 
 /** The addon of native/test/foreign: a library of its own. */
@@ -43,16 +44,10 @@ let other: Stream;
 let pointer: number;
 
 beforeAll(async () => {
-  const { buildForeignLibrary, isMissingTool } = await import(new URL('../../scripts/build-for-tests.mjs', import.meta.url).href);
-  let path: string;
-  try {
-    path = buildForeignLibrary();
-  } catch (error) {
-    if (!isMissingTool(error)) throw error;
-    missing = `the other library cannot be built here: ${(error as Error).message}`;
-    return;
-  }
-  library = createRequire(import.meta.url)(path) as Library;
+  const built = await builtForTests('buildForeignLibrary', 'the other library');
+  ({ missing } = built);
+  if (built.path === undefined) return;
+  library = createRequire(import.meta.url)(built.path) as Library;
   stream = new Stream({ nonBlocking: true });
   other = new Stream({ nonBlocking: true });
   pointer = plain.allocate(4096, stream);

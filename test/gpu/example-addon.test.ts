@@ -15,6 +15,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
+import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
 
 interface Step {
@@ -32,18 +33,12 @@ beforeAll(async () => {
     missing = 'the device has no kernels';
     return;
   }
-  const { buildExampleAddons, isMissingTool } = await import(new URL('../../scripts/build-for-tests.mjs', import.meta.url).href);
-  let folder: string;
-  try {
-    folder = buildExampleAddons();
-  } catch (error) {
-    if (!isMissingTool(error)) throw error;
-    missing = `the example addons cannot be built here: ${(error as Error).message}`;
-    return;
-  }
+  const built = await builtForTests('buildExampleAddons', 'the example addons');
+  ({ missing } = built);
+  if (built.path === undefined) return;
   // Makes cistern load the driver.
   Device.get().synchronizeSync();
-  addon = createRequire(import.meta.url)(join(folder, 'step.node')) as Step;
+  addon = createRequire(import.meta.url)(join(built.path, 'step.node')) as Step;
   expect(() => addon.step(new CudaMemoryResource(), 1, 1, 1)).toThrow('open was not called');
   try {
     addon.open(addonInterface, readFileSync(new URL('../../examples/addons/step.ptx', import.meta.url), 'utf8'));

@@ -10,6 +10,7 @@ import {
   ThreadSafeArenaMemoryResource,
 } from '../../src/index.js';
 import { loadThreads, type ThreadsAddon } from '../property/arena-programs.js';
+import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
 
 const stream = new Stream({ nonBlocking: true });
@@ -22,14 +23,10 @@ let thread: number;
 let missing: string | undefined;
 
 beforeAll(async () => {
-  const { buildThreads, isMissingTool } = await import(new URL('../../scripts/build-for-tests.mjs', import.meta.url).href);
-  try {
-    addon = loadThreads(buildThreads());
-  } catch (error) {
-    if (!isMissingTool(error)) throw error;
-    missing = `the addon with threads of its own cannot be built here: ${(error as Error).message}`;
-    return;
-  }
+  const built = await builtForTests('buildThreads', 'the addon with threads of its own');
+  ({ missing } = built);
+  if (built.path === undefined) return;
+  addon = loadThreads(built.path);
   thread = addon.start();
 }, 240_000);
 
