@@ -178,6 +178,11 @@ Status FailCallAfter(Environment&, const Napi::CallbackInfo& info) {
   return kSuccess;
 }
 
+Status LiveStreams(Environment& environment, const Napi::CallbackInfo&) {
+  environment.Out(1, software::LiveStreams());
+  return kSuccess;
+}
+
 Status DriverVersion(Environment& environment, const Napi::CallbackInfo&) {
   if (environment.driver == nullptr) return kNoBackend;
   int version = 0;

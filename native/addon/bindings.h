@@ -55,6 +55,7 @@ Status EndManagedMoves(Environment& environment, const Napi::CallbackInfo& info)
 Status SetLatency(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCall(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);
+Status LiveStreams(Environment& environment, const Napi::CallbackInfo& info);
 Status DriverVersion(Environment& environment, const Napi::CallbackInfo& info);
 Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
 Status OnKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);

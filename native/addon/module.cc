@@ -70,6 +70,7 @@ constexpr Function kFunctions[] = {
     {"setLatency", Cold<SetLatency>},
     {"failCall", Cold<FailCall>},
     {"failCallAfter", Cold<FailCallAfter>},
+    {"liveStreams", Cold<LiveStreams>},
     {"driverVersion", Cold<DriverVersion>},
     {"statusName", Cold<StatusName>},
     {"statusDescription", Cold<StatusDescription>},

@@ -40,6 +40,9 @@ bool FailCall(Call call, std::uint64_t nth, Status status);
 // be the same, fails. FailCall of `first` cancels it.
 void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status);
 
+// How many streams there are that were created and not destroyed, on all devices.
+int LiveStreams();
+
 // Whether the devices have concurrent managed access: without it they cannot prefetch, and take no
 // advice that names them. May change at any time; initially true.
 void SetConcurrentManagedAccess(bool has_access);

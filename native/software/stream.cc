@@ -15,6 +15,7 @@
 #include "software/legacy_order.h"
 #include "software/managed_memory.h"
 #include "software/settings.h"
+#include "software/software_device.h"
 #include "software/write_gate.h"
 
 namespace cistern::software {
@@ -22,6 +23,7 @@ namespace {
 
 // Above the ids of the default streams in strict mode.
 std::atomic<std::uint64_t> next_stream_id{3};
+std::atomic<int> live_streams{0};
 
 PageUser UserOf(const StreamState& stream) {
   const std::uint64_t handle = stream.role == StreamRole::kCreated  ? StreamTable::HandleOf(stream)
@@ -153,6 +155,8 @@ struct PerThreadStreams {
 
 }  // namespace
 
+int LiveStreams() { return live_streams.load(std::memory_order_relaxed); }
+
 Status CreateStream(Device& device, StreamRole role, unsigned flags, int priority, StreamState** stream) {
   StreamState* state = stream_table.Take();
   if (state == nullptr) return kErrorOutOfMemory;
@@ -170,6 +174,7 @@ Status CreateStream(Device& device, StreamRole role, unsigned flags, int priorit
     state->ordered_after.clear();
   }
   device.AddStream(state);
+  if (role == StreamRole::kCreated) live_streams.fetch_add(1, std::memory_order_relaxed);
   stream_table.Publish(*state);
   *stream = state;
   return kSuccess;
@@ -177,6 +182,7 @@ Status CreateStream(Device& device, StreamRole role, unsigned flags, int priorit
 
 Status CloseStream(StreamState& stream, std::uint64_t handle) {
   if (!StreamTable::Close(stream, handle)) return kErrorInvalidHandle;
+  if (stream.role == StreamRole::kCreated) live_streams.fetch_sub(1, std::memory_order_relaxed);
   if (stream.is_capturing.load(std::memory_order_acquire)) LeaveCapture(stream);
   std::unique_lock<std::mutex> lock(stream.mutex);
   stream.is_closing = true;

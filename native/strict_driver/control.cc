@@ -41,6 +41,11 @@ STRICT_DRIVER_EXPORT bool strict_driver_has_stream(unsigned long long handle) {
   return driver.streams.Find(reinterpret_cast<cistern::Stream>(static_cast<std::uintptr_t>(handle))) != nullptr;
 }
 
+STRICT_DRIVER_EXPORT int strict_driver_live_streams() {
+  const Lock lock(big_lock);
+  return static_cast<int>(driver.streams.size());
+}
+
 STRICT_DRIVER_EXPORT bool strict_driver_set_sticky_error(int device, Status status) {
   const Lock lock(big_lock);
   if (device < 0 || static_cast<std::size_t>(device) >= driver.contexts.size()) return false;

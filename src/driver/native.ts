@@ -187,6 +187,8 @@ export interface NativeBinding {
    * (which may be the same) fails.
    */
   failCallAfter(firstName: string, functionName: string, nth: number, status: number): void;
+  /** `[1]`: how many streams of the software device were created and not destroyed, by any code. */
+  liveStreams(): void;
   /** `[1]`: the driver's version, as CUDA numbers it (13000 for 13.0). */
   driverVersion(): void;
   statusName(status: number): string;

@@ -182,6 +182,7 @@ const callArguments: {
   watch: (run) => [run.anything()],
   unwatch: (run) => [run.reader.byte() % 4],
   collectedSlots: (run) => [new Int32Array(run.reader.byte() % 8)],
+  liveStreams: () => [],
   failCallAfter: (run) => [run.functionName(), run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
   reserveAddresses: (run) => [run.device(), run.size()],
   freeAddresses: (run) => [run.handle('reservation')],

@@ -90,6 +90,7 @@ function refused(mailbox, skip) {
     failCallAfter: () => refuse(true),
     setLatency: (_name, nanoseconds) => refuse(nanoseconds > 0),
     configureSoftware: () => refuse(true),
+    liveStreams: () => refuse(true),
   };
 }
 
@@ -111,6 +112,7 @@ function controlled(binding, mailbox, skip) {
       control.setLatency(name, nanoseconds);
       answer(success);
     },
+    liveStreams: () => answer(success, control.liveStreams()),
     // The number of devices is fixed when the driver is loaded.
     configureSoftware: (totalBytes, devices, _isStrict, _hasConcurrentAccess, _nanoseconds, _isCoherent, peers) => {
       if (peers !== undefined && peers !== 'all') skip('which devices reach each other is fixed when the driver is loaded');

@@ -86,6 +86,14 @@ napi_value HasStream(napi_env env, napi_callback_info info) {
   return Boolean(env, function(arguments.Number(0)));
 }
 
+napi_value LiveStreams(napi_env env, napi_callback_info) {
+  const auto function = Find<int (*)()>("strict_driver_live_streams");
+  if (function == nullptr) return Missing(env);
+  napi_value streams;
+  napi_create_int32(env, function(), &streams);
+  return streams;
+}
+
 napi_value CreateStreamElsewhere(napi_env env, napi_callback_info info) {
   const Arguments arguments(env, info);
   const auto function = Find<unsigned long long (*)(int)>("strict_driver_create_stream_elsewhere");
@@ -111,6 +119,7 @@ NAPI_MODULE_INIT() {
       {"setLatency", nullptr, SetLatency, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setTotalMemory", nullptr, SetTotalMemory, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"hasStream", nullptr, HasStream, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"liveStreams", nullptr, LiveStreams, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"createStreamElsewhere", nullptr, CreateStreamElsewhere, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"setStickyError", nullptr, SetStickyError, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
