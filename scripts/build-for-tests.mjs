@@ -1,6 +1,6 @@
 // Builds what only tests and benchmarks load: the strict driver (a libcuda.so.1, and the addon that
 // controls it), the addon that launches kernels, one that speaks DLPack, one that uses the driver on its
-// own, the native side of the benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds
+// own, one that refuses host memory, the native side of the benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds
 // them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -39,6 +39,11 @@ export function buildThreads() {
 /** @returns {string} the path of foreign.node, a library that uses the driver on its own */
 export function buildForeignLibrary() {
   return join(build('foreign'), 'foreign.node');
+}
+
+/** @returns {string} the path of refusal.node, which refuses host memory to the addon if it is preloaded */
+export function buildRefusal() {
+  return join(build('refusal'), 'refusal.node');
 }
 
 /** @returns {string} the path of bench_native */
@@ -81,7 +86,13 @@ function cmake(...args) {
 
 if (argv[1] === fileURLToPath(import.meta.url))
   console.log(
-    [buildStrictDriver(), buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildNativeBenchmarks(), buildExampleAddons()].join(
-      '\n',
-    ),
+    [
+      buildStrictDriver(),
+      buildKernels(),
+      buildDLPackAddon(),
+      buildForeignLibrary(),
+      buildRefusal(),
+      buildNativeBenchmarks(),
+      buildExampleAddons(),
+    ].join('\n'),
   );

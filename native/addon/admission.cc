@@ -11,6 +11,7 @@
 
 #include "addon/bindings.h"
 #include "addon/orphans.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 
@@ -138,8 +139,8 @@ struct Admissions {
 };
 
 Admissions& AllAdmissions() {
-  static Admissions& admissions = *new Admissions;
-  return admissions;
+  static Lasting<Admissions> admissions;
+  return *admissions;
 }
 
 void WakeForAdmissions(AdmissionMember& member) {

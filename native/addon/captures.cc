@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "addon/orphans.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 
@@ -30,8 +31,8 @@ struct OwnCaptures {
 };
 
 OwnCaptures& AllOwnCaptures() {
-  static OwnCaptures& captures = *new OwnCaptures;
-  return captures;
+  static Lasting<OwnCaptures> captures;
+  return *captures;
 }
 
 // Whether an environment has begun it on a stream.

@@ -38,7 +38,11 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
   std::unique_lock<std::mutex> lock(loop->mutex);
   while (!loop->closed) {
     if (!loop->outstanding_host_functions.empty() && std::chrono::steady_clock::now() >= next_look) {
-      FailLostHostFunctions(*loop, driver, &current, lock);
+      try {
+        FailLostHostFunctions(*loop, driver, &current, lock);
+      } catch (const std::bad_alloc&) {
+        // It looks again after a while.
+      }
       next_look = std::chrono::steady_clock::now() + kBetweenLooks;
       continue;
     }

@@ -13,6 +13,7 @@
 #include "addon/host_functions.h"
 #include "addon/host_memory.h"
 #include "cistern.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 
@@ -52,8 +53,8 @@ struct ExportedTensors {
 
 // Never destroyed: threads may still use it while the process ends.
 ExportedTensors& Exported() {
-  static ExportedTensors& exported = *new ExportedTensors;
-  return exported;
+  static Lasting<ExportedTensors> exported;
+  return *exported;
 }
 
 // The consumer is done, on whichever thread it is.

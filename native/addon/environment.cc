@@ -17,6 +17,7 @@
 #include "addon/orphans.h"
 #include "addon/thread_safe_arenas.h"
 #include "addon/user_objects.h"
+#include "platform/lasting.h"
 #include "software/software_device.h"
 
 namespace cistern {
@@ -30,8 +31,8 @@ struct PrimaryContexts {
 };
 
 PrimaryContexts& Contexts() {
-  static PrimaryContexts& contexts = *new PrimaryContexts;
-  return contexts;
+  static Lasting<PrimaryContexts> contexts;
+  return *contexts;
 }
 
 }  // namespace
@@ -47,15 +48,21 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
     const std::lock_guard<std::mutex> lock(environment->loop->mutex);
     environment->loop->wake_posted = false;
   }
-  RunReadyHostFunctions(*environment);
-  DeliverCompletions(*environment);
-  DeliverReturned(*environment);
-  DeliverCollectionRequest(*environment);
-  DeliverArenaRequests(*environment);
-  DeliverAdmissions(*environment);
-  DeliverReleasedTensors(*environment);
-  DeliverKeptOrphans(*environment);
-  DeliverEndedParts(*environment);
+  try {
+    RunReadyHostFunctions(*environment);
+    DeliverCompletions(*environment);
+    DeliverReturned(*environment);
+    DeliverCollectionRequest(*environment);
+    DeliverArenaRequests(*environment);
+    DeliverAdmissions(*environment);
+    DeliverReleasedTensors(*environment);
+    DeliverKeptOrphans(*environment);
+    DeliverEndedParts(*environment);
+  } catch (const std::bad_alloc&) {
+    // What is left of it comes with the next wake.
+    const std::lock_guard<std::mutex> lock(environment->loop->mutex);
+    environment->loop->PostWake();
+  }
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextEnvironmentId()) {}
@@ -84,7 +91,7 @@ void Environment::Close() {
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
   CloseExportedTensors(*this);
-  ForgetEndedParts(*loop);
+  ForgetEndedParts(*this);
   EndExportsOf(*this);
   if (backend != nullptr) {
     try {

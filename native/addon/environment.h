@@ -228,7 +228,7 @@ class Environment {
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
   std::set<ExportedTensor*> exported_tensors;
   std::set<HostNode*> host_nodes;
-  std::vector<std::uint64_t> ended_parts;  // those of graphs, which JavaScript has not taken yet
+  IntrusiveList<GraphPart> ended_parts;  // the numbered ones of graphs, which JavaScript has not taken yet
   HandleTable<Share> shares;
   HandleTable<AdmissionEntry> admissions;
   AllocationRegistry allocations;

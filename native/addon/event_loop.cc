@@ -7,6 +7,7 @@
 
 #include "addon/gates.h"
 #include "addon/host_functions.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 
@@ -41,8 +42,8 @@ struct ExitList {
 };
 
 ExitList& Loops() {
-  static ExitList& list = *new ExitList;
-  return list;
+  static Lasting<ExitList> list;
+  return *list;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "addon/host_functions.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 namespace {
@@ -17,8 +18,8 @@ struct Words {
 };
 
 Words& AllWords() {
-  static Words& words = *new Words;
-  return words;
+  static Lasting<Words> words;
+  return *words;
 }
 
 constexpr std::size_t kWordsAtOnce = 4096;

@@ -314,7 +314,7 @@ Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& i
   status = WaitForFrees(taken, [&](Event event) { return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event, 0u); });
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   if (status != kSuccess) {
-    PutBack(environment.id(), *arena, address, taken);
+    PutBack(environment.id(), *arena, address, &taken);
     arenas.changed.notify_all();
     return status;
   }
@@ -347,7 +347,7 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
     if (status != kSuccess) return status;
   }
   // This environment has superblocks there, so the arena lasts.
-  FreeEvent* freed;
+  FreeEvent* freed = nullptr;
   status = AcquireFreeEvent(number, environment.id(), stream->device, &freed,
                             [&](Event* event) { return environment.Counted<Call::kEventCreate>(event, unsigned{kEventDisableTiming}); });
   if (status != kSuccess) return status;

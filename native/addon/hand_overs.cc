@@ -14,6 +14,7 @@
 #include "addon/captures.h"
 #include "addon/dlpack.h"
 #include "addon/ipc.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 namespace {
@@ -213,8 +214,8 @@ class HandOvers {
 };
 
 HandOvers& All() {
-  static HandOvers& all = *new HandOvers;
-  return all;
+  static Lasting<HandOvers> all;
+  return *all;
 }
 
 // Destroys a stream or an event, which may be of another environment. If the driver refuses, it is

@@ -138,9 +138,9 @@ void Withdraw(Environment& environment, QueuedFunction* function) {
 // any of their turns, so that nothing in order is reported.
 void NoteHostReached(const Environment& environment, const HostNode& node) {
   if (OrderCheckerOf(environment) == nullptr) return;
-  std::set<GraphExec> execs;
-  for (const HostNode::Turn& turn : node.turns) {
-    if (execs.insert(turn.exec).second) NoteHostReached(environment, turn.position);
+  for (auto turn = node.turns.begin(); turn != node.turns.end(); ++turn) {
+    const auto is_same = [&](const HostNode::Turn& other) { return other.exec == turn->exec; };
+    if (std::none_of(node.turns.begin(), turn, is_same)) NoteHostReached(environment, turn->position);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "platform/lasting.h"
 #include "platform/memory.h"
 
 namespace cistern {
@@ -20,8 +21,8 @@ struct HostRanges {
 
 // Never destroyed: worker threads may still run while the process's static objects are destroyed.
 HostRanges& AllRanges() {
-  static HostRanges& ranges = *new HostRanges;
-  return ranges;
+  static Lasting<HostRanges> ranges;
+  return *ranges;
 }
 
 std::uint64_t Address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }

@@ -13,6 +13,7 @@
 #include "addon/bindings.h"
 #include "addon/captures.h"
 #include "addon/hand_overs.h"
+#include "platform/lasting.h"
 #include "platform/memory.h"
 #include "platform/memory_file.h"
 #include "software/shared_pages.h"
@@ -184,8 +185,8 @@ struct Exports {
 };
 
 Exports& AllExports() {
-  static Exports& all = *new Exports;
-  return all;
+  static Lasting<Exports> all;
+  return *all;
 }
 
 // An export of the environment, or the end. The mutex must be held.
@@ -240,8 +241,8 @@ struct ImportTable {
 };
 
 ImportTable& AllImportedMemory() {
-  static ImportTable& all = *new ImportTable;
-  return all;
+  static Lasting<ImportTable> all;
+  return *all;
 }
 
 Backend BackendOf(const Environment& environment) {

@@ -7,6 +7,7 @@
 #include "addon/address_space.h"
 #include "addon/bindings.h"
 #include "addon/memory.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 namespace {
@@ -21,8 +22,8 @@ struct OrderCheck {
 };
 
 OrderCheck& TheCheck() {
-  static OrderCheck& check = *new OrderCheck;
-  return check;
+  static Lasting<OrderCheck> check;
+  return *check;
 }
 
 // From here on the calls are checked.

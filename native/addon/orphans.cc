@@ -15,6 +15,7 @@
 #include "addon/memory.h"
 #include "addon/virtual_memory.h"
 #include "arenas/thread_safe_arena.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 namespace {
@@ -27,8 +28,8 @@ struct OrphanList {
 };
 
 OrphanList& AllOrphans() {
-  static OrphanList& list = *new OrphanList;
-  return list;
+  static Lasting<OrphanList> list;
+  return *list;
 }
 
 // The orphan has been freed.
@@ -52,8 +53,7 @@ bool Free(Environment& environment, const Orphan& orphan) {
     case OrphanKind::kEvent:
       return environment.CountedIf<Call::kEventDestroy>(is_own, AsHandle<Event>(orphan)) == kSuccess;
     case OrphanKind::kArenaMemory:
-      orphan.arena->DeallocateClaimed(orphan.address, orphan.bytes, orphan.environment);
-      return true;
+      return orphan.arena->DeallocateClaimed(orphan.address, orphan.bytes, orphan.environment);
     case OrphanKind::kThreadArena:
       return true;  // it ends with its last user
     case OrphanKind::kPoolMemory:

@@ -10,6 +10,7 @@
 #include "addon/bindings.h"
 #include "addon/orphans.h"
 #include "addon/tally.h"
+#include "platform/lasting.h"
 
 namespace cistern {
 
@@ -32,7 +33,7 @@ struct SharedCounts {
 
   // The mutex of the table guards these.
   int environments = 0;
-  std::vector<EndedShare> ended;
+  std::vector<EndedShare> ended;  // with room for those that have not
 };
 
 namespace {
@@ -43,13 +44,14 @@ struct SharedCountsTable {
 };
 
 SharedCountsTable& AllCounts() {
-  static SharedCountsTable& table = *new SharedCountsTable;
-  return table;
+  static Lasting<SharedCountsTable> table;
+  return *table;
 }
 
 // The table's mutex must be held.
 void ForgetIfUnused(const SharedCounts& counts) {
-  if (counts.environments == 0 && counts.ended.empty()) AllCounts().by_key.erase(SharedCounts::Key(counts.key));
+  if (counts.environments > 0 || !counts.ended.empty()) return;
+  AllCounts().by_key.erase(AllCounts().by_key.find(counts.key));
 }
 
 // Counts of an ended environment no more bytes than it has left. Its allocations count until it has
@@ -121,16 +123,20 @@ Status OpenShare(Environment& environment, const Napi::CallbackInfo& info) {
   SettleShares();
   SharedCountsTable& table = AllCounts();
   const std::lock_guard<std::mutex> lock(table.mutex);
-  std::shared_ptr<SharedCounts>& counts = table.by_key[key];
-  if (counts == nullptr) counts = std::make_shared<SharedCounts>(key, static_cast<std::int64_t>(limit));
+  const auto known = table.by_key.find(key);
+  const bool is_known = known != table.by_key.end();
+  const std::shared_ptr<SharedCounts> counts =
+      is_known ? known->second : std::make_shared<SharedCounts>(key, static_cast<std::int64_t>(limit));
+  if (!is_known) table.by_key.emplace(key, counts);
   std::uint64_t handle = 0;
-  environment.shares.ForEach([&](std::uint64_t known, const Share& share) {
-    if (share.counts == counts) handle = known;
+  environment.shares.ForEach([&](std::uint64_t each, const Share& share) {
+    if (share.counts == counts) handle = each;
   });
   if (handle == 0) {
+    counts->ended.reserve(counts->ended.size() + static_cast<std::size_t>(counts->environments) + 1);
     handle = environment.shares.Add({counts, 0, 0, 0});
     if (handle == 0) {
-      ForgetIfUnused(*std::shared_ptr<SharedCounts>(counts));
+      ForgetIfUnused(*counts);
       return kHostOutOfMemory;
     }
     counts->environments += 1;

@@ -47,8 +47,9 @@ Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingB
 }
 
 Status Staging::Allocate(const DriverTable& driver, std::uint64_t block_bytes, StagingBlock* block) {
-  // Make room in both lists now, so that this block is not lost and Release cannot fail.
-  if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
+  // Make room in both lists now, also for blocks that come back, so that no block is lost, and neither Release nor Own
+  // can fail.
+  if (all_.size() + disowned_ == all_.capacity()) all_.reserve(2 * all_.capacity() + 8);
   idle_.reserve(all_.capacity());
   const Status status = driver.MemHostAlloc(&block->pointer, block_bytes, kHostAllocPortable);
   if (status != kSuccess) return status;
@@ -64,11 +65,12 @@ void Staging::Release(const StagingBlock& block) {
 
 void Staging::Disown(const StagingBlock& block) {
   all_.erase(std::find_if(all_.begin(), all_.end(), [&](const StagingBlock& other) { return other.pointer == block.pointer; }));
+  disowned_ += 1;
 }
 
 void Staging::Own(const StagingBlock& block) {
   all_.push_back(block);
-  idle_.reserve(all_.capacity());
+  disowned_ -= 1;
   Release(block);
 }
 

@@ -45,6 +45,7 @@ class Staging {
   std::vector<StagingBlock> all_;
   std::vector<StagingBlock> idle_;
   std::uint64_t idle_bytes_ = 0;
+  std::size_t disowned_ = 0;
 };
 
 }  // namespace cistern

@@ -8,15 +8,12 @@ namespace {
 // An object of JavaScript, which numbers them.
 class NumberedPart final : public GraphPart {
  public:
-  NumberedPart(const Environment& environment, std::uint64_t number) : GraphPart(environment), number_(number) {}
+  NumberedPart(const Environment& environment, std::uint64_t its_number) : GraphPart(environment), number(its_number) {}
 
-  void End(Environment& environment) override {
-    environment.ended_parts.push_back(number_);
-    delete this;
-  }
+  // JavaScript takes its number.
+  void End(Environment& environment) override { environment.ended_parts.Append(this); }
 
- private:
-  const std::uint64_t number_;
+  const std::uint64_t number;
 };
 
 // Runs on a thread of the driver.
@@ -64,9 +61,10 @@ void DeliverEndedParts(Environment& environment) {
   if (!environment.ended_parts.empty() && !environment.on_ended_parts.IsEmpty()) environment.CallBack(environment.on_ended_parts);
 }
 
-void ForgetEndedParts(EventLoop& loop) {
-  IntrusiveList<GraphPart> ended = TakeEnded(loop);
+void ForgetEndedParts(Environment& environment) {
+  IntrusiveList<GraphPart> ended = TakeEnded(*environment.loop);
   while (GraphPart* part = ended.TakeFirst()) part->EndAlone();
+  while (GraphPart* part = environment.ended_parts.TakeFirst()) part->EndAlone();
 }
 
 Status OnEndedParts(Environment& environment, const Napi::CallbackInfo& info) {
@@ -77,9 +75,9 @@ Status OnEndedParts(Environment& environment, const Napi::CallbackInfo& info) {
 
 Status TakeEndedPart(Environment& environment) {
   EndGraphParts(environment);
-  std::vector<std::uint64_t>& numbers = environment.ended_parts;
-  environment.Out(1, numbers.empty() ? 0 : static_cast<double>(numbers.back()));
-  if (!numbers.empty()) numbers.pop_back();
+  NumberedPart* const part = static_cast<NumberedPart*>(environment.ended_parts.TakeFirst());
+  environment.Out(1, part == nullptr ? 0 : static_cast<double>(part->number));
+  delete part;
   return kSuccess;
 }
 

@@ -39,7 +39,7 @@ void EndGraphParts(Environment& environment);
 void DeliverEndedParts(Environment& environment);
 
 // The environment ends, and its event loop is closed.
-void ForgetEndedParts(EventLoop& loop);
+void ForgetEndedParts(Environment& environment);
 
 }  // namespace cistern
 

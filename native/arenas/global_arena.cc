@@ -1,5 +1,7 @@
 #include "arenas/global_arena.h"
 
+#include "platform/lasting.h"
+
 namespace cistern::arenas {
 namespace {
 
@@ -7,18 +9,17 @@ namespace {
 void CutRange(GlobalArena& arena, std::uint64_t at) {
   const auto found = RangeAt(arena, at);
   if (found == arena.ranges.end() || found->first == at) return;
-  Superblocks rest = found->second;
+  const Superblocks& rest = arena.ranges.emplace(at, found->second).first->second;
   found->second.end = at;
   found->second.asked_end = at;
   if (rest.freed != nullptr) rest.freed->users += 1;
-  arena.ranges.emplace(at, rest);
 }
 
 }  // namespace
 
 GlobalArenas& AllArenas() {
-  static GlobalArenas& arenas = *new GlobalArenas;
-  return arenas;
+  static Lasting<GlobalArenas> arenas;
+  return *arenas;
 }
 
 void GlobalArena::Fill(std::uint64_t block, std::uint64_t block_bytes) {
@@ -56,9 +57,10 @@ std::uint64_t FindRoom(const GlobalArena& arena, std::uint64_t size, std::uint64
 void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeEvent* freed) {
   CutRange(arena, begin);
   CutRange(arena, end);
-  arena.ranges.erase(arena.ranges.lower_bound(begin), arena.ranges.lower_bound(end));
+  const auto range = arena.ranges.find(begin);
+  arena.ranges.erase(std::next(range), arena.ranges.lower_bound(end));
   if (freed != nullptr) freed->users += 1;
-  const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;
+  range->second = {end, end, kNobody, freed};
   const auto join = [&](Ranges::iterator first, Ranges::iterator second) {
     for (const Superblocks& each : {first->second, second->second}) {
       if (each.owner != kNobody || each.freed != nullptr) return;
@@ -74,8 +76,8 @@ void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeE
 
 void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended) {
   const GlobalArena& arena = *arenas.by_number.at(number);
-  ended->push_back({arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, {}, nullptr});
-  ended->back().events.assign(arena.events.begin(), arena.events.end());
+  std::vector<FreeEvent> events(arena.events.begin(), arena.events.end());
+  ended->push_back({arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, std::move(events), nullptr});
   arenas.by_number.erase(number);
 }
 
@@ -95,9 +97,10 @@ std::uint64_t TakeSuperblocks(std::uint64_t tenant, GlobalArena& arena, std::uin
   if (begin == 0) return 0;
   const std::uint64_t end = begin + rounded;
   CutRange(arena, end);
-  taken->assign(arena.ranges.find(begin), arena.ranges.lower_bound(end));
-  arena.ranges.erase(arena.ranges.find(begin), arena.ranges.lower_bound(end));
-  arena.ranges.emplace(begin, Superblocks{end, begin + size, tenant, nullptr});
+  Ranges added;
+  added.emplace(begin, Superblocks{end, begin + size, tenant, nullptr});
+  for (auto each = arena.ranges.find(begin); each != arena.ranges.end() && each->first < end;) taken->insert(arena.ranges.extract(each++));
+  arena.ranges.merge(added);
   arena.tenants.at(tenant).bytes += rounded;
   return begin;
 }
@@ -110,10 +113,10 @@ void NoteTaken(std::uint64_t tenant_id, GlobalArena& arena, std::uint64_t size, 
   arena.peak_used_bytes = std::max(arena.peak_used_bytes, arena.used_bytes);
 }
 
-void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken) {
+void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, TakenRanges* taken) {
   const std::uint64_t bytes = arena.ranges.at(address).end - address;
   arena.ranges.erase(address);
-  arena.ranges.insert(taken.begin(), taken.end());
+  arena.ranges.merge(*taken);
   arena.tenants.at(tenant).bytes -= bytes;
 }
 

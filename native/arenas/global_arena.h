@@ -131,7 +131,8 @@ struct GlobalArenas {
 
 GlobalArenas& AllArenas();
 
-// The functions below need the mutex, unless they say otherwise.
+// The functions below need the mutex, unless they say otherwise. One that throws std::bad_alloc has changed nothing that
+// counts.
 
 // The range that an address lies in, or the end.
 Ranges::iterator RangeAt(GlobalArena& arena, std::uint64_t address);
@@ -153,8 +154,9 @@ void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena
 // Forgets a tenant that no longer needs an arena, and the arena after its last tenant.
 void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant, std::vector<EndedArena>* ended);
 
-// Free superblocks that were taken, each with a use of its event, which passes to the caller.
-using TakenRanges = std::vector<std::pair<std::uint64_t, Superblocks>>;
+// Free superblocks that were taken, each with a use of its event, which passes to the caller. They are the nodes of
+// the arena's own map, so that nothing needs memory to put them back.
+using TakenRanges = Ranges;
 
 // Takes free superblocks for a tenant, which are used once its stream waits for their events. Returns
 // their address, or zero. They count as used after NoteTaken.
@@ -163,18 +165,17 @@ std::uint64_t TakeSuperblocks(std::uint64_t tenant, GlobalArena& arena, std::uin
 // The stream waits for their events.
 void NoteTaken(std::uint64_t tenant, GlobalArena& arena, std::uint64_t size, const TakenRanges& taken);
 
-// Undoes TakeSuperblocks.
-void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken);
+// Undoes TakeSuperblocks. Throws nothing.
+void PutBack(std::uint64_t tenant, GlobalArena& arena, std::uint64_t address, TakenRanges* taken);
 
 // Calls wait(event) once for each event of free superblocks. The mutex must not be held: the events are
-// not recorded again while a call uses them.
+// not recorded again while a call uses them. Throws nothing itself.
 template <typename Wait>
 Status WaitForFrees(const TakenRanges& taken, Wait&& wait) {
-  std::vector<const FreeEvent*> seen;
-  for (const auto& [begin, range] : taken) {
-    const FreeEvent* const freed = range.freed;
-    if (freed == nullptr || std::find(seen.begin(), seen.end(), freed) != seen.end()) continue;
-    seen.push_back(freed);
+  for (auto each = taken.begin(); each != taken.end(); ++each) {
+    const FreeEvent* const freed = each->second.freed;
+    const auto is_same = [&](const auto& other) { return other.second.freed == freed; };
+    if (freed == nullptr || std::any_of(taken.begin(), each, is_same)) continue;
     const Status status = wait(freed->event);
     if (status != kSuccess) return status;
   }
@@ -195,12 +196,13 @@ Status AcquireFreeEvent(std::uint64_t number, std::uint64_t tenant, int device, 
       return kSuccess;
     }
   }
-  Event event = nullptr;
-  const Status status = create(&event);
+  std::list<FreeEvent> fresh;
+  fresh.push_back({nullptr, device, 1, tenant});
+  const Status status = create(&fresh.front().event);
   if (status != kSuccess) return status;
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   std::list<FreeEvent>& events = arenas.by_number.at(number)->events;
-  events.push_back({event, device, 1, tenant});
+  events.splice(events.end(), fresh);
   *freed = &events.back();
   return kSuccess;
 }

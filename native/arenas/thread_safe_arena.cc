@@ -36,6 +36,7 @@ struct Lane {
   bool is_unrecorded = false;   // under kDeferred, of the legacy default stream
   std::uint64_t last_free = 0;  // the number of the last free without an event
   std::vector<EventUse> before;
+  std::size_t promised = 0;  // uses that calls which let go of the lock may put back into `before`
 };
 
 // Memory that belongs to no stream.
@@ -186,6 +187,9 @@ struct ThreadSafeArena::Part {
 // What a thread keeps of an arena.
 class ThreadState {
  public:
+  // Null if this thread has none, or has ended.
+  static ThreadState* Known(const ThreadSafeArena& arena);
+  // The one of this thread, which may be new. Null if the thread has ended.
   static ThreadState* Find(ThreadSafeArena& arena);
 
   std::uint64_t id = 0;
@@ -222,11 +226,14 @@ ThreadStates& StatesOfThread() {
   return states;
 }
 
+// Makes room in a lane for uses that are added later without asking for memory.
+void MakeRoom(Lane& lane, std::size_t uses) { lane.before.reserve(lane.before.size() + lane.promised + uses); }
+
 void Retain(const std::vector<EventUse>& uses) {
   for (const EventUse& use : uses) use.event->users.fetch_add(1);
 }
 
-// Adds what comes before memory that joins a lane. The event's user passes on unless false is returned.
+// Adds what comes before memory that joins a lane, which has room. The event's user passes on unless false is returned.
 bool AddBefore(Lane& lane, const EventUse& use) {
   for (const EventUse& each : lane.before) {
     if (each.event == use.event) return false;
@@ -236,29 +243,39 @@ bool AddBefore(Lane& lane, const EventUse& use) {
 }
 
 Lane& AddLane(ThreadArena& arena, std::uint64_t key) {
-  arena.spare_lanes.reserve(arena.lanes.size() + 1);
+  if (arena.spare_lanes.empty()) {
+    arena.spare_lanes.reserve(arena.lanes.size() + 1);
+    const std::uint32_t fresh = index_of::addLane(&arena.module, arena.index);
+    if (fresh == 0) throw std::bad_alloc();
+    arena.spare_lanes.push_back(fresh);
+  }
   auto added = std::make_unique<Lane>();
-  Lane& lane = *added;
-  lane.key = key;
-  const bool is_spare = !arena.spare_lanes.empty();
-  lane.lane = is_spare ? arena.spare_lanes.back() : index_of::addLane(&arena.module, arena.index);
-  if (lane.lane == 0) throw std::bad_alloc();
-  arena.by_lane.emplace(lane.lane, &lane);
-  arena.lanes.emplace(key, std::move(added));
-  if (is_spare) arena.spare_lanes.pop_back();
+  added->key = key;
+  added->lane = arena.spare_lanes.back();
+  Lane*& by_lane = arena.by_lane[added->lane];
+  Lane& lane = *arena.lanes.emplace(key, std::move(added)).first->second;
+  by_lane = &lane;
+  arena.spare_lanes.pop_back();
   index_of::shareLane(&arena.module, lane.lane, 1);
   return lane;
 }
 
 }  // namespace
 
-ThreadState* ThreadState::Find(ThreadSafeArena& arena) {
+ThreadState* ThreadState::Known(const ThreadSafeArena& arena) {
   if (has_thread_ended) return nullptr;
   ThreadStates& states = StatesOfThread();
   if (states.last != nullptr && states.last->id == arena.id()) return states.last;
   for (std::size_t i = 0; i < states.all.size(); ++i) {
     if (states.all[i]->id == arena.id()) return states.last = states.all[i].get();
   }
+  return nullptr;
+}
+
+ThreadState* ThreadState::Find(ThreadSafeArena& arena) {
+  ThreadState* const known = Known(arena);
+  if (known != nullptr || has_thread_ended) return known;
+  ThreadStates& states = StatesOfThread();
   states.last = nullptr;
   states.all.erase(std::remove_if(states.all.begin(), states.all.end(), [](const auto& each) { return each->shared.expired(); }),
                    states.all.end());
@@ -280,7 +297,7 @@ void ThreadSafeArena::FoldLanes(ThreadArena& arena) {
       ++each;
       continue;
     }
-    common.before.reserve(common.before.size() + lane.before.size());
+    MakeRoom(common, lane.before.size());
     index_of::transfer(&arena.module, arena.index, lane.lane, common.lane);
     for (const EventUse& use : lane.before) {
       if (!AddBefore(common, {use.event, use.number, false})) ReleaseUse(use.event);
@@ -362,7 +379,8 @@ ThreadSafeArena::~ThreadSafeArena() {
       if (global.tenants.empty()) EndArena(arenas, settings_.arena, &ended);
       return kSuccess;
     });
-    for (const EndedArena& each : ended) AllArenas().leave.load()(each);
+    const auto leave = [](const EndedArena& each) { Guarded([&] { return AllArenas().leave.load()(each), kSuccess; }); };
+    for (const EndedArena& each : ended) leave(each);
     const DriverScope scope(driver, settings_.context);
     const RelaxedModeScope relaxed(driver);
     EndedArena refused{backend_, device_, 0, 0, 0, {}, nullptr};
@@ -376,7 +394,7 @@ ThreadSafeArena::~ThreadSafeArena() {
         refused.events.push_back({each->event, device_, 0, settings_.id});
     }
     if (driver->StreamDestroy(trimming_) != kSuccess) refused.stream = trimming_;
-    if (refused.stream != nullptr || !refused.events.empty()) AllArenas().leave.load()(refused);
+    if (refused.stream != nullptr || !refused.events.empty()) leave(refused);
   }
   UnmapPages(owners_, owner_bytes);
 }
@@ -458,12 +476,20 @@ Status ThreadSafeArena::AcquireEvent(ArenaEvent** event) {
     auto fresh = std::make_unique<ArenaEvent>();
     const DriverTable* table = driver;
     const RelaxedModeScope relaxed(table);
-    const Status status = table->EventCreate(&fresh->event, kEventDisableTiming);
+    Status status = table->EventCreate(&fresh->event, kEventDisableTiming);
     if (status != kSuccess) return status;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    idle_events_.reserve(events_.size() + 1);
-    events_.push_back(std::move(fresh));
-    *event = events_.back().get();
+    status = Guarded([&] {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      idle_events_.reserve(events_.size() + 1);
+      events_.reserve(events_.size() + 1);
+      *event = fresh.get();
+      events_.push_back(std::move(fresh));
+      return kSuccess;
+    });
+    if (status != kSuccess) {
+      table->EventDestroy(fresh->event);
+      return status;
+    }
   }
   (*event)->users.store(1);
   return kSuccess;
@@ -471,13 +497,13 @@ Status ThreadSafeArena::AcquireEvent(ArenaEvent** event) {
 
 void ThreadSafeArena::ReleaseUse(ArenaEvent* event) {
   if (event->users.fetch_sub(1) != 1) return;
-  ThreadState* const state = ThreadState::Find(*this);
+  ThreadState* const state = ThreadState::Known(*this);
   if (state != nullptr && state->events.size() < kMostEventsOfThread) {
-    state->events.push_back(event);
+    state->events.push_back(event);  // there is room
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  idle_events_.push_back(event);  // there is room
+  idle_events_.push_back(event);  // here, too
 }
 
 Status ThreadSafeArena::AwaitAll(Stream stream, const std::vector<EventUse>& uses) {
@@ -546,7 +572,7 @@ Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_l
   lock.unlock();
   ArenaEvent* event = nullptr;
   Status status = RefuseCaptured(LegacyStream());
-  if (status == kSuccess) status = AcquireEvent(&event);
+  if (status == kSuccess) status = Guarded([&] { return AcquireEvent(&event); });
   const std::uint64_t number = ++arena.last_number;
   if (status == kSuccess) {
     status = driver->EventRecord(event->event, LegacyStream());
@@ -555,21 +581,42 @@ Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_l
   lock.lock();
   lane.pins -= 1;
   if (status != kSuccess) return status;
-  lane.before.reserve(lane.before.size() + 1);
+  status = Guarded([&] { return MakeRoom(lane, 1), kSuccess; });
+  if (status != kSuccess) {
+    ReleaseUse(event);
+    return status;
+  }
   NoteOrder(lane, number, event);
   if (lane.last_free < number) lane.is_unrecorded = false;
   return kSuccess;
 }
 
-// An address, or a negative number: -1 if the lane has no block, -2 if there is no memory for the index.
-double ThreadSafeArena::Cut(ThreadArena& arena, std::uint32_t lane, const Place& place) {
+// Allocates from a lane. kErrorOutOfMemory if it has no block, kHostOutOfMemory if there is no memory for the books.
+Status ThreadSafeArena::Cut(ThreadArena& arena, const Lane& lane, const Place& place, std::uint64_t* address) {
   const auto units = static_cast<std::uint32_t>(place.units);
   const auto slack = static_cast<std::uint32_t>(place.slack());
+  double cut;
   if (place.alignment > kUnitBytes) {
-    return index_of::allocateAligned(&arena.module, arena.index, units, slack, static_cast<double>(place.alignment), lane, kNobodyOfIndex);
+    const auto alignment = static_cast<double>(place.alignment);
+    cut = index_of::allocateAligned(&arena.module, arena.index, units, slack, alignment, lane.lane, kNobodyOfIndex);
+  } else {
+    arena.LeaveLargeBlocksWhole(is_short_.load(std::memory_order_relaxed) && !place.cuts_large_blocks);
+    cut = index_of::allocate(&arena.module, arena.index, units, slack, lane.lane, kNobodyOfIndex);
   }
-  arena.LeaveLargeBlocksWhole(is_short_.load(std::memory_order_relaxed) && !place.cuts_large_blocks);
-  return index_of::allocate(&arena.module, arena.index, units, slack, lane, kNobodyOfIndex);
+  if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
+  const auto begin = static_cast<std::uint64_t>(cut);
+  const Status status = place.claimant == kNobody ? Status{kSuccess} : Guarded([&] {
+    arena.claims[begin] = place.claimant;
+    return kSuccess;
+  });
+  if (status != kSuccess) {
+    index_of::free(&arena.module, arena.index, index_of::usedBlock(&arena.module, arena.index, cut), lane.lane);
+    return status;
+  }
+  arena.live_bytes += place.bytes;
+  arena.live_allocations += 1;
+  *address = begin;
+  return kSuccess;
 }
 
 // From the lane of another stream, which has a block that fits.
@@ -589,23 +636,28 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
       continue;
     }
     const std::vector<EventUse> uses = other.before;
-    const double cut = Cut(arena, other.lane, place);
-    if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
+    MakeRoom(other, uses.size());
+    std::uint64_t cut;
+    Status status = Cut(arena, other, place, &cut);
+    if (status != kSuccess) return status;
     Retain(uses);
     other.pins += 1;
+    other.promised += uses.size();
     lock.unlock();
-    const Status status = AwaitAll(place.stream, uses);
+    status = AwaitAll(place.stream, uses);
     lock.lock();
     other.pins -= 1;
+    other.promised -= uses.size();
     if (status != kSuccess) {
-      index_of::free(&arena.module, arena.index, index_of::usedBlock(&arena.module, arena.index, cut), other.lane);
+      const std::uint32_t block = index_of::usedBlock(&arena.module, arena.index, static_cast<double>(cut));
+      FreeBlock(arena, cut, place.bytes, block, other);
       for (const EventUse& use : uses) {
         if (!AddBefore(other, use)) ReleaseUse(use.event);
       }
       return status;
     }
     for (const EventUse& use : uses) ReleaseUse(use.event);
-    *address = static_cast<std::uint64_t>(cut);
+    *address = cut;
     return kSuccess;
   }
 }
@@ -627,7 +679,7 @@ Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::u
         is_complete = false;
         break;
       }
-      own.before.reserve(own.before.size() + lane->before.size());
+      MakeRoom(own, lane->before.size());
       index_of::transfer(&arena.module, arena.index, lane->lane, own.lane);
       for (const EventUse& use : lane->before) {
         if (!AddBefore(own, {use.event, use.number, false})) ReleaseUse(use.event);
@@ -639,11 +691,7 @@ Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::u
   own.pins += 1;
   const Status status = AwaitOwn(arena, own, place.stream, lock);
   own.pins -= 1;
-  if (status != kSuccess) return status;
-  const double cut = Cut(arena, own.lane, place);
-  if (cut < 0) return cut < -1 ? kHostOutOfMemory : kErrorOutOfMemory;
-  *address = static_cast<std::uint64_t>(cut);
-  return kSuccess;
+  return status == kSuccess ? Cut(arena, own, place, address) : status;
 }
 
 // Takes superblocks, and serves the request from them.
@@ -666,17 +714,15 @@ Status ThreadSafeArena::Grow(ThreadArena& arena, const Place& place, std::uint64
   ArenaEvent* event = nullptr;
   const std::uint64_t number = ++arena.last_number;
   if (status == kSuccess && has_waited && RecordsAtFree(place.stream)) {
-    status = AcquireEvent(&event);
-    if (status == kSuccess) {
-      status = table->EventRecord(event->event, place.stream);
-    }
+    status = Guarded([&] { return AcquireEvent(&event); });
+    if (status == kSuccess) status = table->EventRecord(event->event, place.stream);
   }
   std::unique_lock<std::mutex> lock(arena.mutex);
   bool is_added = false;
   if (status == kSuccess) {
     status = Guarded([&]() -> Status {
       Lane& own = LaneOf(arena, place.key);
-      own.before.reserve(own.before.size() + 1);
+      MakeRoom(own, 1);
       const auto units = static_cast<std::uint32_t>(size / kUnitBytes);
       is_added = index_of::extendSegment(&arena.module, arena.index, static_cast<double>(begin), units, own.lane) != 0;
       if (!is_added) return kHostOutOfMemory;
@@ -698,7 +744,7 @@ Status ThreadSafeArena::Grow(ThreadArena& arena, const Place& place, std::uint64
     if (is_added) {
       NoteTaken(settings_.id, *global, size, taken);
     } else {
-      PutBack(settings_.id, *global, begin, taken);
+      PutBack(settings_.id, *global, begin, &taken);
       arenas.changed.notify_all();
     }
   }
@@ -715,18 +761,7 @@ Status ThreadSafeArena::TryAllocate(ThreadArena& arena, const Place& place, std:
     const Status status = AwaitOwn(arena, own, place.stream, lock);
     if (status != kSuccess) return status;
   }
-  const double cut = Cut(arena, own.lane, place);
-  if (cut < -1) return kHostOutOfMemory;
-  if (cut < 0) return kErrorOutOfMemory;
-  *address = static_cast<std::uint64_t>(cut);
-  NoteAllocation(arena, place, *address);
-  return kSuccess;
-}
-
-void ThreadSafeArena::NoteAllocation(ThreadArena& arena, const Place& place, std::uint64_t address) {
-  arena.live_bytes += place.bytes;
-  arena.live_allocations += 1;
-  if (place.claimant != kNobody) arena.claims[address] = place.claimant;
+  return Cut(arena, own, place, address);
 }
 
 Status ThreadSafeArena::Allocate(std::uint64_t bytes, std::uint64_t alignment, Stream stream, std::uint64_t* address,
@@ -751,10 +786,6 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
   Status status = TryAllocate(arena, place, address);
   if (status != kErrorOutOfMemory) return status;
 
-  const auto counted = [&](Status result) {
-    if (result == kSuccess) NoteAllocation(arena, place, *address);
-    return result;
-  };
   Place any_fit = place;
   any_fit.cuts_large_blocks = true;
   enum Step { kFirst, kOwnThreads, kOtherTenants, kDevice, kEnvironments, kPatient };
@@ -762,7 +793,7 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
     const std::uint64_t freed_bytes = FreedBytes();
     {
       std::unique_lock<std::mutex> lock(arena.mutex);
-      status = counted(TakeFromOthers(arena, place, lock, address));
+      status = TakeFromOthers(arena, place, lock, address);
     }
     if (status == kErrorOutOfMemory) status = Grow(arena, place, address);
     if (status == kErrorOutOfMemory && step == kFirst && OthersHaveMemory(arena)) {
@@ -778,8 +809,8 @@ Status ThreadSafeArena::AllocateFrom(ThreadArena& arena, const Place& place, std
     if (status == kErrorOutOfMemory && has_left_blocks) status = TryAllocate(arena, any_fit, address);
     if (status == kErrorOutOfMemory) {
       std::unique_lock<std::mutex> lock(arena.mutex);
-      if (has_left_blocks) status = counted(TakeFromOthers(arena, any_fit, lock, address));
-      if (status == kErrorOutOfMemory) status = counted(JoinLanes(arena, any_fit, lock, address));
+      if (has_left_blocks) status = TakeFromOthers(arena, any_fit, lock, address);
+      if (status == kErrorOutOfMemory) status = JoinLanes(arena, any_fit, lock, address);
     }
     if (status != kErrorOutOfMemory) return status;
     if (step < kPatient) step += 1;
@@ -803,8 +834,17 @@ Status ThreadSafeArena::AllocateMany(const std::vector<std::uint64_t>& sizes, St
     Status status = Identify(stream, &place.key);
     if (status != kSuccess) return status;
     ThreadArena& arena = *OwnArena();
+    // What was allocated before the rest is refused goes there. It stays meanwhile, and is not made when memory is short.
+    Lane* own;
+    {
+      const std::lock_guard<std::mutex> lock(arena.mutex);
+      own = &LaneOf(arena, place.key);
+      own->pins += 1;
+    }
     status = Guarded([&] { return AllocateEach(arena, place, sizes, addresses, done); });
-    if (status != kSuccess) UndoMany(arena, place, sizes, *addresses, *done);
+    if (status != kSuccess) UndoMany(arena, *own, place, sizes, *addresses, *done);
+    const std::lock_guard<std::mutex> lock(arena.mutex);
+    own->pins -= 1;
     return status;
   });
 }
@@ -856,8 +896,9 @@ Status ThreadSafeArena::TryMany(ThreadArena& arena, const Place& place, const st
   return kSuccess;
 }
 
-// Frees what was allocated before the rest was refused, after what the stream was given by then.
-void ThreadSafeArena::UndoMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
+// Frees what was allocated before the rest was refused, after what the stream was given by then. Throws nothing: without
+// memory for its event, the lane holds what is freed for its stream.
+void ThreadSafeArena::UndoMany(ThreadArena& arena, Lane& lane, const Place& place, const std::vector<std::uint64_t>& sizes,
                                const std::vector<std::uint64_t>& addresses, std::size_t done) {
   ArenaEvent* event = nullptr;
   if (RecordsAtFree(place.stream)) Guarded([&] { return AcquireEvent(&event); });
@@ -867,8 +908,10 @@ void ThreadSafeArena::UndoMany(ThreadArena& arena, const Place& place, const std
     event = nullptr;
   }
   const std::lock_guard<std::mutex> lock(arena.mutex);
-  Lane& lane = LaneOf(arena, place.key);
-  lane.before.reserve(lane.before.size() + 1);
+  if (event != nullptr && Guarded([&] { return MakeRoom(lane, 1), kSuccess; }) != kSuccess) {
+    ReleaseUse(event);
+    event = nullptr;
+  }
   for (std::size_t i = 0; i < done; ++i) {
     if (addresses[i] == 0) continue;
     const std::uint32_t block = index_of::usedBlock(&arena.module, arena.index, static_cast<double>(addresses[i]));
@@ -938,7 +981,7 @@ Status ThreadSafeArena::FreeOn(std::uint64_t address, std::uint64_t bytes, std::
                                std::uint64_t* right_bytes) {
   return WithBlock(address, bytes, right_bytes, [&](ThreadArena& arena, std::uint32_t block) {
     Lane& lane = LaneOf(arena, key);
-    lane.before.reserve(lane.before.size() + 1);
+    MakeRoom(lane, 1);
     FreeBlock(arena, address, bytes, block, lane);
     NoteFrees(arena, lane, number, event);
     return Status{kSuccess};
@@ -1072,7 +1115,7 @@ Status ThreadSafeArena::FreeParts(Parts& parts, std::uint64_t key, ArenaEvent* e
   const auto locks = Lock(parts);
   for (auto& [owner, part] : parts) {
     part.lane = &LaneOf(*owner, key);
-    part.lane->before.reserve(part.lane->before.size() + 1);
+    MakeRoom(*part.lane, 1);
     // Of several indexes, none frees before all are checked.
     const Status status = parts.size() == 1 ? Status{kSuccess} : UsePart(*owner, part, index_of::firstUnused, wrong);
     if (status != kSuccess) return status;
@@ -1110,14 +1153,15 @@ Status ThreadSafeArena::Claim(std::uint64_t address, std::uint64_t bytes, std::u
   });
 }
 
-void ThreadSafeArena::DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept {
+bool ThreadSafeArena::DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept {
   std::uint64_t right_bytes;
-  WithBlock(address, bytes, &right_bytes, [&](ThreadArena& arena, std::uint32_t block) {
+  const Status status = WithBlock(address, bytes, &right_bytes, [&](ThreadArena& arena, std::uint32_t block) {
     const auto claim = arena.claims.find(address);
     if (claim == arena.claims.end() || claim->second != claimant) return Status{kForeignPointer};
     FreeBlock(arena, address, bytes, block, LaneOf(arena, kCommonKey));
     return Status{kSuccess};
   });
+  return status != kHostOutOfMemory;
 }
 
 std::vector<ThreadSafeArena::Claimed> ThreadSafeArena::ClaimsOf(std::uint64_t claimant) {
@@ -1178,11 +1222,11 @@ Status ThreadSafeArena::FreeSuperblocks(std::uint64_t address, std::uint64_t byt
   GlobalArenas& arenas = AllArenas();
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   GlobalArena& global = *arenas.by_number.at(settings_.arena);
-  FreeRange(global, address, address + bytes, freed);
-  global.tenants.at(settings_.id).bytes -= bytes;
+  const Status status = Guarded([&] { return FreeRange(global, address, address + bytes, freed), kSuccess; });
+  if (status == kSuccess) global.tenants.at(settings_.id).bytes -= bytes;
   ReleaseEvent(freed);
   arenas.changed.notify_all();
-  return kSuccess;
+  return status;
 }
 
 // Brings the free memory of an index together, where neighbours coalesce, in the lane that belongs to no stream: all
@@ -1209,17 +1253,20 @@ bool ThreadSafeArena::GiveBackOnce(ThreadArena& arena) {
   Lane& lane = LaneOf(arena, kCommonKey);
   const auto page_units = static_cast<std::uint32_t>(superblock_bytes_ / kUnitBytes);
   const std::vector<EventUse> uses = lane.before;
+  MakeRoom(lane, uses.size());
   const double found = index_of::removePages(&arena.module, arena.index, lane.lane, page_units, static_cast<std::uint32_t>(kMaximumUnits));
   if (found < 0) return false;
   const auto address = static_cast<std::uint64_t>(found);
   const std::uint32_t units = index_of::removedUnits(&arena.module);
   const std::uint64_t bytes = units * kUnitBytes;
   Retain(uses);
+  lane.promised += uses.size();
   SetOwner(address, bytes, nullptr);
   const GivingBackScope giving_back(settings_.arena);
   lock.unlock();
   const Status status = Guarded([&] { return FreeSuperblocks(address, bytes, uses); });
   lock.lock();
+  lane.promised -= uses.size();
   if (status != kSuccess) {
     SetOwner(address, bytes, &arena);
     index_of::extendSegment(&arena.module, arena.index, found, units, lane.lane);

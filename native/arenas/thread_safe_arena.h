@@ -102,8 +102,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   };
   std::vector<Claimed> ClaimsOf(std::uint64_t claimant);
   bool HasClaims(std::uint64_t claimant) noexcept;
-  // Frees the memory that a claimant still has there, after a wait for the device.
-  void DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept;
+  // Frees the memory that a claimant still has there, after a wait for the device. False without host memory for that.
+  bool DeallocateClaimed(std::uint64_t address, std::uint64_t bytes, std::uint64_t claimant) noexcept;
   // kForeignPointer, kWrongSize, or kSuccess for what Deallocate would free.
   Status Check(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) noexcept;
   void GiveBack(bool may_wait) noexcept override;
@@ -140,10 +140,10 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
                       std::size_t* done);
   Status TryMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes, std::vector<std::uint64_t>* addresses,
                  std::size_t* done);
-  void UndoMany(ThreadArena& arena, const Place& place, const std::vector<std::uint64_t>& sizes,
+  void UndoMany(ThreadArena& arena, Lane& lane, const Place& place, const std::vector<std::uint64_t>& sizes,
                 const std::vector<std::uint64_t>& addresses, std::size_t done);
   Status TryAllocate(ThreadArena& arena, const Place& place, std::uint64_t* address);
-  double Cut(ThreadArena& arena, std::uint32_t lane, const Place& place);
+  Status Cut(ThreadArena& arena, const Lane& lane, const Place& place, std::uint64_t* address);
   Status TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status Grow(ThreadArena& arena, const Place& place, std::uint64_t* address);
@@ -164,7 +164,6 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   Status FreeParts(Parts& parts, std::uint64_t key, ArenaEvent* event, Wrong* wrong);
   Status FreeOn(std::uint64_t address, std::uint64_t bytes, std::uint64_t key, ArenaEvent* event, std::uint64_t number,
                 std::uint64_t* right_bytes);
-  void NoteAllocation(ThreadArena& arena, const Place& place, std::uint64_t address);
   void NoteOrder(Lane& lane, std::uint64_t number, ArenaEvent* event);
   bool RecordsAtFree(Stream stream) const;
   void Gather(ThreadArena& arena, std::unique_lock<std::mutex>& lock);

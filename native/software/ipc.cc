@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "platform/lasting.h"
 #include "platform/memory.h"
 #include "software/calls.h"
 #include "software/device.h"
@@ -75,8 +76,8 @@ struct Imports {
 };
 
 Imports& AllImports() {
-  static Imports& all = *new Imports;
-  return all;
+  static Lasting<Imports> all;
+  return *all;
 }
 
 // The file of the device that has the nonce, from an open file. The mutex must be held.

@@ -1,11 +1,11 @@
 #include "software/user_objects.h"
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "platform/lasting.h"
 #include "platform/thread.h"
 #include "software/device.h"
 
@@ -24,14 +24,14 @@ struct UserObjects {
 
   std::mutex destructors_mutex;
   std::condition_variable arrived;
-  std::deque<std::pair<HostFunction, void*>> destructors;
+  Destructors destructors;
   bool has_thread = false;
 };
 
 // Never destroyed, like all that threads may still use while the process ends.
 UserObjects& AllUserObjects() {
-  static UserObjects& objects = *new UserObjects;
-  return objects;
+  static Lasting<UserObjects> objects;
+  return *objects;
 }
 
 void* RunDestructors(void*) {
@@ -66,7 +66,7 @@ Status TakeReferences(UserObject object, unsigned count, std::shared_ptr<OwnedOb
 OwnedObject::~OwnedObject() {
   UserObjects& objects = AllUserObjects();
   const std::lock_guard<std::mutex> lock(objects.destructors_mutex);
-  objects.destructors.emplace_back(destroy_, data_);
+  objects.destructors.splice(objects.destructors.end(), destructor_);
   if (!objects.has_thread) objects.has_thread = StartThread(RunDestructors, nullptr, "cistern-objects");
   objects.arrived.notify_one();
 }

@@ -7,23 +7,26 @@
 #ifndef CISTERN_SOFTWARE_USER_OBJECTS_H_
 #define CISTERN_SOFTWARE_USER_OBJECTS_H_
 
+#include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/driver_table.h"
 
 namespace cistern::software {
 
+using Destructors = std::list<std::pair<HostFunction, void*>>;
+
 class OwnedObject {
  public:
-  OwnedObject(HostFunction destroy, void* data) : destroy_(destroy), data_(data) {}
+  OwnedObject(HostFunction destroy, void* data) : destructor_{{destroy, data}} {}
   ~OwnedObject();
   OwnedObject(const OwnedObject&) = delete;
   OwnedObject& operator=(const OwnedObject&) = delete;
 
  private:
-  HostFunction destroy_;
-  void* data_;
+  Destructors destructor_;  // a node of the list of those that are to run, so that the end needs no memory
 };
 
 using OwnedObjects = std::vector<std::shared_ptr<OwnedObject>>;
