@@ -12,10 +12,7 @@ export class PayerNumbers<P extends Payer> {
 
   /** Counts an allocation. Returns the payer's number. */
   add(payer: P): number {
-    if (payer.allocations++ === 0) {
-      payer.place = this.#spare.pop() ?? this.#payers.length;
-      this.#payers[payer.place] = payer;
-    }
+    if (payer.allocations++ === 0) this.#enter(payer);
     return payer.place;
   }
 
@@ -31,5 +28,11 @@ export class PayerNumbers<P extends Payer> {
       this.#spare.push(number);
     }
     return payer;
+  }
+
+  /** A method, because V8 inlines only a limited number of bytes into the caller. */
+  #enter(payer: P): void {
+    payer.place = this.#spare.pop() ?? this.#payers.length;
+    this.#payers[payer.place] = payer;
   }
 }

@@ -3,6 +3,7 @@ import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { type Account, currentAccount, endCharge, formatHolders, holdersWithin, payerOf } from '../../lifetimes/account.js';
+import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
@@ -58,7 +59,9 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     const charge = account.charge(chargedBytes);
     if (charge !== 'made') this.#answer(charge, account, bytes, chargedBytes, stream);
     try {
-      const pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      // Not through `served` and `freed`: without them, V8 inlines all of the call.
+      const { upstream } = this;
+      const pointer = servedPointer(upstream.allocate(bytes, stream, alignment), upstream, bytes, stream);
       // This memory was freed past this adaptor, which no longer knows its bytes.
       this.#charged.insert(pointer, account.confirm());
       return pointer;
@@ -71,7 +74,8 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     // Before the call: a host function that runs during it may be given the same memory again.
     const number = typeof pointer === 'number' ? this.#charged.take(pointer) : none;
     try {
-      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+      const { upstream } = this;
+      noteFree(upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents), upstream);
     } catch (error) {
       throw this.#stillCharged(error, pointer, number);
     }
