@@ -99,10 +99,10 @@ interface Wait {
 /** @internal A resource above that can free memory for waiting requests. */
 export interface SpillingAbove {
   /**
-   * Frees allocations that help, if they have at least this many bytes together. Returns whether they had.
-   * Must not throw.
+   * Frees allocations that help, if they have at least this many bytes together: `'given'`, or `'lacking'` if they have
+   * fewer. `'refused'` if the device or the host did not let all of them go. Must not throw.
    */
-  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean;
+  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused';
 }
 
 /** How a wait ended without a holder. */
@@ -125,6 +125,9 @@ type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
  * - With the option `shared`, this applies to all workers of the process together: their requests
  *   are in one queue. Memory that a worker held when it ended counts until it has been freed.
  *   Pending requests keep a worker alive.
+ * - Without `shared`, a pending request does not keep the process alive, since only the process itself could return
+ *   memory. It does while a {@link SpillingResourceAdaptor} above could free memory for it but was refused, for example
+ *   because the host has none left: that is tried again every second.
  *
  * A promise concerns bytes of the limit, not whether the upstream has them in one piece; over a {@link
  * VirtualMemoryResource}, it can combine free pages from anywhere.
@@ -162,6 +165,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #registration = instances.add(this);
   readonly #above = new ResourcesAbove<SpillingAbove>();
   #isSpilling = false;
+  /** Whether a spill for the first waiting request was refused. */
+  #isSpillRefused = false;
   #stalls: NodeJS.Timeout | undefined;
   #admittedAfterWait = 0;
   #waitedMilliseconds = 0;
@@ -289,17 +294,20 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Admits waiting requests, always the first one, as long as memory above can be freed for them. */
   admitBySpilling(): void {
     // Each free on the way calls this function again.
-    if (this.#isSpilling || this.#above.isEmpty) return;
+    if (this.#isSpilling) return;
     this.#isSpilling = true;
     try {
       while (this.#admitsBySpilling());
     } finally {
       this.#isSpilling = false;
     }
+    this.#keepAliveToRetry();
   }
 
   /** Frees memory above for the first waiting request. Returns whether a request was admitted. */
   #admitsBySpilling(): boolean {
+    this.#isSpillRefused = false;
+    if (this.#above.isEmpty) return false;
     const before = this.#queue.read();
     if (before.waiting === 0) return false;
     const missing = before.firstBytes - (this.limitBytes - before.committedBytes);
@@ -308,9 +316,12 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       const number = this.#taken.get(pointer);
       return number === none || this.#users.get(number).isEnded;
     };
-    return (
-      this.#above.fromTheTop().some((resource) => resource.giveIfEnough(missing, helps)) && this.#queue.read().admitted > before.admitted
-    );
+    const given = this.#above.fromTheTop().some((resource) => {
+      const outcome = resource.giveIfEnough(missing, helps);
+      if (outcome === 'refused') this.#isSpillRefused = true;
+      return outcome === 'given';
+    });
+    return given && this.#queue.read().admitted > before.admitted;
   }
 
   async #grow(holder: Holder, bytes: number, options: WaitOptions): Promise<void> {
@@ -373,6 +384,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       if (settled !== undefined) wake(settled);
       else if (options.signal?.aborted === true) withdraw('aborted');
     }).then((result) => {
+      this.#keepAliveToRetry();
       if (typeof result !== 'string') this.#announce('admitted', wait, performance.now() - began);
       return result as Holder | Failure;
     });
@@ -404,7 +416,17 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         this.#queue.settle();
       }
       last = admitted;
-    }, stallMilliseconds).unref();
+    }, stallMilliseconds);
+    this.#keepAliveToRetry();
+  }
+
+  /**
+   * A process that only waits for a refused spill to be tried again goes on. For a grant that nobody returns, it does not:
+   * nothing can end that wait.
+   */
+  #keepAliveToRetry(): void {
+    if (this.#isSpillRefused && this.#queue.read().waiting > 0) this.#stalls?.ref();
+    else this.#stalls?.unref();
   }
 
   #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {

@@ -434,18 +434,19 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Returns whether they had.
-   * Does not throw: who frees memory or ends a pin has done that, and whoever waits goes on waiting.
+   * @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Does not throw: who
+   * frees memory or ends a pin has done that, and whoever waits goes on waiting.
    */
-  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): boolean {
-    if (this.isDisposed) return false;
+  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused' {
+    if (this.isDisposed) return 'lacking';
     try {
       let sum = 0;
       for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += member.bytes;
-      return sum >= bytes && this.#spill(bytes, helps) >= bytes;
+      if (sum < bytes) return 'lacking';
+      return this.#spill(bytes, helps) >= bytes ? 'given' : 'refused';
     } catch {
       this.#failedForAdmission++;
-      return false;
+      return 'refused';
     }
   }
 
