@@ -540,6 +540,12 @@ export function freeUnits(index: u32, lane: u32): f64 {
   return f64(units);
 }
 
+/** The units of all used blocks. */
+export function usedUnits(index: u32): f64 {
+  joinQuick(index);
+  return f64(load<i64>(index, usedUnitsField));
+}
+
 /** The units of a lane's largest free block. Linear in the blocks of one list. */
 export function largestFreeUnits(index: u32, lane: u32): i32 {
   joinQuick(index);

@@ -420,6 +420,11 @@ export class FreeSpaceIndex {
     return indexModule.freeUnits(this.#index, lane) * unitBytes;
   }
 
+  /** The bytes of all used blocks. */
+  get usedBytes(): number {
+    return indexModule.usedUnits(this.#index) * unitBytes;
+  }
+
   /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
   largestFreeBytes(lane: number): number {
     return indexModule.largestFreeUnits(this.#index, lane) * unitBytes;

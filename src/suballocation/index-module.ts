@@ -71,6 +71,7 @@ interface IndexModule {
   /** Empties the quick lists. */
   joinQuick(index: number): void;
   freeUnits(index: number, lane: number): number;
+  usedUnits(index: number): number;
   largestFreeUnits(index: number, lane: number): number;
 }
 

@@ -2,6 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
+  createResourceStack,
   type DeallocationEvents,
   Device,
   failCall,
@@ -11,12 +12,15 @@ import {
   MiB,
   OutOfMemoryError,
   PoolMemoryResource,
+  type PoolMemoryResourceOptions,
   Stream,
   set,
 } from '../../src/index.js';
+import { readAllocationLog, replayLog } from '../../src/replay/index.js';
+import { arrowEtl } from '../formats/logs.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
-import { eventCalls, eventRecords, policies, sharingPolicies } from '../support/stream-order.js';
+import { BusyBlock, eventCalls, eventRecords, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
@@ -843,4 +847,123 @@ test("a pool does not grow while a stream that was idle once, and is again, has 
   pool.deallocate(second, MiB, stream);
   expect(pool.allocate(2 * MiB, stream)).toBe(Math.min(first, second));
   expect(pool.statistics()).toMatchObject({ growths: 1, merges: 1, synchronizations: 0 });
+});
+
+describe('a large request of a pool whose memory is scarce', () => {
+  const maximumBytes = MiB;
+
+  /**
+   * Of 1 MiB, half is used. Streams a and b have freed neighbours of 64 KiB, and a has freed a block of 320 KiB, which the
+   * stream of the tests can only split.
+   */
+  function fragmented(options: PoolMemoryResourceOptions = {}) {
+    const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes, ...options });
+    const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
+    const half = pool.allocate(512 * KiB, a);
+    const [first, second] = [pool.allocate(64 * KiB, a), pool.allocate(64 * KiB, a)];
+    pool.allocate(64 * KiB, a);
+    const large = pool.allocate(320 * KiB, a);
+    const free = () => {
+      pool.deallocate(first, 64 * KiB, a);
+      pool.deallocate(second, 64 * KiB, b);
+      pool.deallocate(large, 320 * KiB, a);
+    };
+    return { pool, a, b, half, first, second, large, free };
+  }
+
+  test.each(sharingPolicies)(
+    'takes what several streams freed side by side, and leaves a larger block whole, under %s',
+    (deallocationEvents) => {
+      const { pool, first, large, free } = fragmented({ deallocationEvents });
+      using _pool = pool;
+      free();
+      expect(pool.allocate(96 * KiB, stream)).toBe(first);
+      expect(pool.allocate(320 * KiB, stream)).toBe(large);
+      expect(pool.statistics()).toMatchObject({ merges: 2, reuses: 0, synchronizations: 0 });
+      pool.validate();
+    },
+  );
+
+  test('waits for every stream whose memory it merges', () => {
+    const { pool, free } = fragmented({ deallocationEvents: 'deferred' });
+    using _pool = pool;
+    free();
+    expect(eventCalls(() => pool.allocate(96 * KiB, stream))).toEqual({ records: 2, waits: 2 });
+    // All that is free is the stream's own now.
+    expect(eventCalls(() => pool.allocate(320 * KiB, stream))).toEqual({ records: 0, waits: 0 });
+  });
+
+  test.each<[string, number, PoolMemoryResourceOptions]>([
+    ['is small', 4 * KiB, {}],
+    ['is nearly as large as a block of another stream', 317 * KiB, {}],
+    ['has a pool without a maximum', 96 * KiB, { maximumBytes: Number.POSITIVE_INFINITY }],
+    ["could keep the memory from others, under 'off'", 96 * KiB, { deallocationEvents: 'off' }],
+  ])('merges nothing if it %s', (_, bytes, options) => {
+    const { pool, a, b, free } = fragmented(options);
+    using _pool = pool;
+    free();
+    a.synchronizeSync();
+    b.synchronizeSync();
+    expect(pool.allocate(bytes, stream)).toBeGreaterThan(0);
+    expect(pool.statistics()).toMatchObject({ merges: 0, growths: 1 });
+  });
+
+  test('merges nothing while at most a quarter is used', () => {
+    const { pool, a, half, free } = fragmented();
+    using _pool = pool;
+    free();
+    pool.deallocate(half, 512 * KiB, a);
+    expect(pool.statistics().allocatedBytes).toBe(64 * KiB);
+    for (const bytes of [192 * KiB, 96 * KiB]) pool.allocate(bytes, stream);
+    expect(pool.statistics().merges).toBe(0);
+    pool.allocate(96 * KiB, stream);
+    expect(pool.statistics().merges).toBe(2);
+  });
+
+  test("merges nothing if the stream's memory is held for it", () => {
+    const { pool, free } = fragmented();
+    using _pool = pool;
+    free();
+    pool.deallocate(pool.allocate(256, stream), 256, stream, 'off');
+    pool.allocate(96 * KiB, stream);
+    expect(pool.statistics().merges).toBe(0);
+  });
+
+  test.each([1, 2])('is served from what the driver could order the stream after: record %s of 2 is refused', (nth) => {
+    const { pool, large, free } = fragmented({ deallocationEvents: 'deferred' });
+    using _pool = pool;
+    free();
+    failCall('cuEventRecord', nth, 999);
+    expect(pool.allocate(96 * KiB, stream)).toBe(large);
+    expect(failCall('cuEventRecord', 0)).toBe(false);
+    expect(pool.statistics()).toMatchObject({ merges: nth - 1, reuses: 2 - nth });
+    pool.validate();
+  });
+
+  test.each(sharingPolicies)('waits for what was queued before a neighbour was freed, under %s', (deallocationEvents) => {
+    const { pool, a, b, first, second, large } = fragmented({ deallocationEvents });
+    using _pool = pool;
+    using c = new Stream({ nonBlocking: true });
+    pool.deallocate(first, 64 * KiB, a);
+    using block = new BusyBlock(pool, second, 64 * KiB, b);
+    block.free();
+    pool.deallocate(large, 320 * KiB, a);
+    expect(pool.allocate(96 * KiB, c)).toBe(first);
+    expectOrdered(first, 96 * KiB, c, block.hold);
+  });
+
+  test.each(sharingPolicies)(
+    'lets a log of 8 threads with a stream each complete with a tenth more than its peak, under %s',
+    async (events) => {
+      const log = await readAllocationLog(arrowEtl);
+      const bytes = Math.ceil((1.1 * log.peakLiveBytes) / 256) * 256;
+      const specification = `pool(cuda, initialBytes=${bytes}, maximumBytes=${bytes}, deallocationEvents=${events})`;
+      const { failures, leakedBytes, driver } = replayLog(log, () => createResourceStack(specification), { streams: 'thread', repeat: 1 });
+      expect({ failures, leakedBytes, synchronizations: driver.synchronizations }).toEqual({
+        failures: 0,
+        leakedBytes: 0,
+        synchronizations: 0,
+      });
+    },
+  );
 });

@@ -22,7 +22,7 @@
  *
  * | resource | 2 | 4 | 6 | 9 |
  * | --- | --- | --- | --- | --- |
- * | pool | a block that fits | yes | as much as it has, or less; free blocks go back if that helps | the stream's lane |
+ * | pool | a block that fits; if memory is scarce and the request large, first all their memory is merged | yes | as much as it has, or less; free blocks go back if that helps | the stream's lane |
  * | arena | the global arena, then a close fit | no | what was given back of it; all free memory is returned to the global arena | the global arena |
  * | fixed-size (also the bins of binning) | any block | no | a batch, or less | no |
  * | caching | a block of the same size | no | a block; free blocks of other sizes go back if that helps | no |
@@ -47,7 +47,8 @@
  * resource, end the stream or dispose everything; so each such place then calls `enter`, which
  * checks again.
  */
-import type { OutOfMemoryError } from '../../basics/errors.js';
+import { DriverError, type OutOfMemoryError } from '../../basics/errors.js';
+import { isCapturing } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
@@ -71,6 +72,12 @@ export interface Strategy {
    * @defaultValue one block of another stream
    */
   readonly others?: Try;
+  /**
+   * Step 2: whether a request of `units` units merges all memory of others before it takes a block from `other`, a lane of
+   * theirs. Only for memory with `laneWith`.
+   * @defaultValue never
+   */
+  readonly mergesFirst?: (units: number, stream: Stream, other: number) => boolean;
   /** Step 4. */
   readonly merges?: boolean;
   /**
@@ -160,7 +167,13 @@ export class Tries {
     if (this.#index.laneWith !== undefined) {
       // Found by its size, and so enough for any alignment.
       const units = leastBlockBytes(bytes, alignment) / unitBytes;
-      const other = units > maximumUnits ? none : ordering.laneWith(stream, units);
+      if (units > maximumUnits) return none;
+      let other = ordering.laneWith(stream, units);
+      if (other !== none && this.#strategy.mergesFirst?.(units, stream, other) === true) {
+        const address = this.#mergeAll(bytes, stream, alignment);
+        if (address !== none) return address;
+        other = ordering.laneWith(stream, units);
+      }
       return other === none ? none : this.reuse(other, bytes, stream, alignment);
     }
     for (const other of ordering.others(stream)) {
@@ -191,12 +204,28 @@ export class Tries {
   #merge(bytes: number, stream: Stream, alignment: number): number {
     if (this.#strategy.merges !== true) return none;
     const { ordering } = this.#keeper;
-    for (let from = ordering.joinNext(stream); from !== undefined; from = ordering.joinNext(stream)) {
-      if (from === 'others') this.merges++;
+    while (this.#mergeNext(stream)) {
       const address = this.#cut(ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
       if (address !== none) return address;
     }
     return none;
+  }
+
+  /** The same for all of these lanes, or for as many as the driver orders the stream after. */
+  #mergeAll(bytes: number, stream: Stream, alignment: number): number {
+    try {
+      while (this.#mergeNext(stream)) {}
+    } catch (error) {
+      if (!(error instanceof DriverError || isCapturing(error))) throw error;
+    }
+    return this.#cut(this.#keeper.ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
+  }
+
+  /** Merges one more lane with the stream's own. Returns whether there was one. */
+  #mergeNext(stream: Stream): boolean {
+    const from = this.#keeper.ordering.joinNext(stream);
+    if (from === 'others') this.merges++;
+    return from !== undefined;
   }
 
   #othersOrMerge(bytes: number, stream: Stream, alignment: number): number {

@@ -37,6 +37,11 @@ import type { StreamOrderedStatistics } from './keeper.js';
 import { Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
+/** A request for at least this fraction (1 / 128) of the maximum is large. */
+const largeShare = 128;
+/** Memory is scarce while more than this fraction (1 / 4) of the maximum is used. */
+const plentyShare = 4;
+
 const nothing = new Float64Array();
 
 /** Options of {@link PoolMemoryResource}. */
@@ -99,6 +104,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   /** @internal */
   static override readonly name = 'PoolMemoryResource';
   protected readonly tries = new Tries(this.keeper, this.index, {
+    mergesFirst: (units, stream, other) => this.#mergesFirst(units, stream, other),
     merges: true,
     grow: (bytes, stream, alignment, round) => this.#grow(bytes, stream, alignment, round),
     // By then, all available free memory is in the stream's merging lane.
@@ -243,6 +249,16 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     // If the stream cannot take it over now, it is treated like any other block.
     this.#initial = undefined;
     if (initial.isKeptFor(this.lane, stream, this.deallocationEvents)) this.#initial = initial;
+  }
+
+  /**
+   * Whether memory is scarce and a request so large that it should not split a much larger block: neighbours that several
+   * streams freed coalesce once they are merged, and may serve it.
+   */
+  #mergesFirst(units: number, stream: Stream, other: number): boolean {
+    if (units * unitBytes < this.#maximumBytes / largeShare || this.index.usedBytes <= this.#maximumBytes / plentyShare) return false;
+    // Memory that is held for a stream would be lost for others.
+    return !this.ordering.mergingLaneOf(stream).isHeld && !this.index.hasClose(units, other);
   }
 
   #grow(bytes: number, stream: Stream, alignment: number, round: number): boolean {
