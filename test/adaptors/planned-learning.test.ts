@@ -211,6 +211,61 @@ describe('a planned resource that learns', () => {
     expect(checker.violations.map((report) => formatOrderViolation(report))).toEqual([]);
   });
 
+  test('learns from nothing that it recorded before it was asked to record', () => {
+    using program = new Program({ recordedPasses: 2 });
+    const { resource, stream } = program;
+    const aligned = () => resource.run(() => resource.deallocate(resource.allocate(page, stream, 1024), page, stream));
+    program.pass();
+    aligned();
+    expect(resource.statistics().difference).toBeDefined();
+    resource.record();
+    expect(resource.statistics().difference).toBeUndefined();
+    program.pass();
+    expect(resource.plan).toBeUndefined();
+    resource.record();
+    program.pass();
+    expect(resource.plan).toBeUndefined();
+    program.pass();
+    expect(resource.plan?.alignmentBytes).toBe(256);
+  });
+
+  test('compares only passes with the same operations, one after the other', () => {
+    using program = new Program({ recordedPasses: 3 });
+    const { resource, stream } = program;
+    const other = () => resource.run(() => resource.deallocate(resource.allocate(page, stream), page, stream));
+    for (const pass of [() => program.pass(), other, () => program.pass(), () => program.pass()]) pass();
+    expect(resource.statistics()).toMatchObject({ plans: 0, difference: undefined });
+    program.pass();
+    expect(resource.plan).toMatchObject({ totalBytes: 6 * page });
+  });
+
+  test('counts deviating passes from the first one on, if it starts from a plan', () => {
+    using program = new Program({ recordedPasses: 1 });
+    program.pass();
+    const { plan } = program.resource;
+    const { fallback, stream } = program;
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback, planner: planAllocations, replanAfter: 2 });
+    const pass = () => resource.run(() => resource.deallocate(resource.allocate(9 * page, stream), 9 * page, stream));
+    pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: false, deviatingPasses: 1 });
+    pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: true, deviatingPasses: 2 });
+  });
+
+  test('does not plan a pass that is too long, nor from one before it', () => {
+    using program = new Program({ recordedPasses: 2 });
+    const { resource, stream } = program;
+    program.pass();
+    resource.run(() => {
+      for (let i = 0; i < 2 ** 19 + 1; i++) resource.deallocate(resource.allocate(page, stream), page, stream);
+    });
+    expect(resource.statistics()).toMatchObject({ plans: 0, difference: 'the pass has more than 1048576 operations and events' });
+    program.pass();
+    expect(resource.plan).toBeUndefined();
+    program.pass();
+    expect(resource.statistics()).toMatchObject({ plans: 1, difference: undefined });
+  });
+
   test('plans for the greatest alignment that was asked for', () => {
     using program = new Program({ recordedPasses: 1 });
     const { resource, stream } = program;

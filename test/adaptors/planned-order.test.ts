@@ -62,6 +62,26 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('if the request before was never used, and was freed on another stream', () => {
+    using a = newStream();
+    using b = newStream();
+    using c = newStream();
+    using d = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+1@3:4 +1@2:5 +4@0:0 -2@0 +4@1:0 -3@2 +4@3:0 -4@3 -1@2 -0@3'));
+    inOrder(() => {
+      resource.begin();
+      take(resource, 1, d);
+      take(resource, 1, c);
+      const first = take(resource, 4, a);
+      resource.deallocate(first, 4 * page, a);
+      // Its stream waits for the first one, the stream of its free does not.
+      expect(resource.allocate(4 * page, b)).toBe(first);
+      resource.deallocate(first, 4 * page, c);
+      expect(take(resource, 4, d)).toBe(first);
+      resource.deallocate(first, 4 * page, d);
+    });
+  });
+
   test('if the request before was freed on another stream, as planned', () => {
     using a = newStream();
     using b = newStream();

@@ -1044,7 +1044,8 @@ function readPlan(path: string): Plan {
 
 /**
  * For each allocation that takes over bytes from other streams: those that allocated or freed them
- * last. The streams before those are ordered by the waits of the allocations in between.
+ * last. The streams before those are ordered by the waits of the allocations in between, on the streams that allocated: of
+ * memory that was never used, the stream of the free need not come after those.
  */
 function streamChanges(plan: Plan): Map<number, readonly number[]> {
   const { starts, predecessors } = withPredecessors(plan);
