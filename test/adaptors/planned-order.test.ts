@@ -67,7 +67,10 @@ describe('planned memory is ordered', () => {
     using b = newStream();
     using c = newStream();
     using d = newStream();
-    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+1@3:4 +1@2:5 +4@0:0 -2@0 +4@1:0 -3@2 +4@3:0 -4@3 -1@2 -0@3'));
+    using resource = new PlannedMemoryResource(
+      new CudaMemoryResource(),
+      planOf('+1@3:4 +1@2:5 +4@0:0 -2@0 +4@1:0 -3@2 +4@3:0 -4@3 -1@2 -0@3'),
+    );
     inOrder(() => {
       resource.begin();
       take(resource, 1, d);
