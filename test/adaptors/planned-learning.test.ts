@@ -252,6 +252,25 @@ describe('a planned resource that learns', () => {
     expect(resource.statistics()).toMatchObject({ isRecording: true, deviatingPasses: 2 });
   });
 
+  test('counts a pass with a refused request as deviating, and plans again after several', () => {
+    using program = new Program({ recordedPasses: 1 });
+    program.pass();
+    const { plan } = program.resource;
+    const options = { planner: planAllocations, replanAfter: 2, deviations: 'refuse', recordedPasses: 1 } as const;
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, options);
+    const { stream } = program;
+    const pass = () =>
+      resource.run(() => {
+        expect(() => resource.allocate(9 * page, stream)).toThrow(code('ERR_CISTERN_PLAN_DEVIATION'));
+      });
+    pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: false, deviatingPasses: 1 });
+    pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: true, deviatingPasses: 2 });
+    resource.run(() => resource.deallocate(resource.allocate(9 * page, stream), 9 * page, stream));
+    expect(resource.plan).toMatchObject({ totalBytes: 9 * page });
+  });
+
   test('does not plan a pass that is too long, nor from one before it', () => {
     using program = new Program({ recordedPasses: 2 });
     const { resource, stream } = program;
