@@ -77,9 +77,13 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  *
  * Stream order: memory freed on a stream can be reused immediately on that stream, and on other
  * streams by the rules of `deallocationEvents`. Allocating makes the host wait only if the upstream
- * does, and under `'off'` before it runs out of memory. Every allocation is rounded up to a
- * multiple of 256 bytes, and its alignment can be any power of two. Allocating and freeing take
- * constant time, however many blocks are live or free.
+ * does, and under `'off'` before it runs out of memory. A stream that takes memory of others waits for
+ * one of them if one has a block that is large enough. While more than a quarter of `maximumBytes` is used,
+ * a request for at least 1/128 of it waits for all streams that have free memory, which then coalesces,
+ * unless one of them has a block that is only slightly larger; not under `'off'`.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of two.
+ * Allocating and freeing take constant time, however many blocks are live or free.
  *
  * The upstream must outlive the pool, and is not disposed with it. Disposing the pool returns
  * everything to the upstream, ordered on the legacy default stream after every free.
