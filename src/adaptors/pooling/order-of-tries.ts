@@ -200,32 +200,32 @@ export class Tries {
     return address;
   }
 
-  /** Step 4. The stream waits for each lane that is merged with its own, until a block fits. */
-  #merge(bytes: number, stream: Stream, alignment: number): number {
-    if (this.#strategy.merges !== true) return none;
-    const { ordering } = this.#keeper;
-    while (this.#mergeNext(stream)) {
-      const address = this.#cut(ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
-      if (address !== none) return address;
-    }
-    return none;
-  }
-
-  /** The same for all of these lanes, or for as many as the driver orders the stream after. */
+  /** As step 4, but merges all of these lanes, or as many as the driver orders the stream after. */
   #mergeAll(bytes: number, stream: Stream, alignment: number): number {
     try {
-      while (this.#mergeNext(stream)) {}
+      while (this.#mergeNext(stream) !== undefined) {}
     } catch (error) {
       if (!(error instanceof DriverError || isCapturing(error))) throw error;
     }
     return this.#cut(this.#keeper.ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
   }
 
-  /** Merges one more lane with the stream's own. Returns whether there was one. */
-  #mergeNext(stream: Stream): boolean {
+  /** Merges one more lane with the stream's own. Returns whose it was, or `undefined` if there was none. */
+  #mergeNext(stream: Stream): 'own' | 'others' | undefined {
     const from = this.#keeper.ordering.joinNext(stream);
     if (from === 'others') this.merges++;
-    return from !== undefined;
+    return from;
+  }
+
+  /** Step 4. The stream waits for each lane that is merged with its own, until a block fits. */
+  #merge(bytes: number, stream: Stream, alignment: number): number {
+    if (this.#strategy.merges !== true) return none;
+    const { ordering } = this.#keeper;
+    for (let from = this.#mergeNext(stream); from !== undefined; from = this.#mergeNext(stream)) {
+      const address = this.#cut(ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
+      if (address !== none) return address;
+    }
+    return none;
   }
 
   #othersOrMerge(bytes: number, stream: Stream, alignment: number): number {
