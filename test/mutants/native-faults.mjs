@@ -56,8 +56,8 @@ export const nativeFaults = {
     },
     {
       fault: "another stream's memory is handed out without a wait",
-      from: '    const Status status = AwaitAll(place.stream, uses);\n',
-      to: '    const Status status = kSuccess;\n',
+      from: '    status = AwaitAll(place.stream, uses);\n',
+      to: '    status = kSuccess;\n',
       test: 'memory freed on a stream serves it at once',
     },
     {
@@ -158,7 +158,7 @@ export const nativeFaults = {
     },
     {
       fault: 'an allocation of many that is refused keeps what it had',
-      from: '    if (status != kSuccess) UndoMany(arena, place, sizes, *addresses, *done);\n',
+      from: '    if (status != kSuccess) UndoMany(arena, *own, place, sizes, *addresses, *done);\n',
       to: '',
       test: 'what an allocation of many gives back',
     },
