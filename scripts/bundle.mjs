@@ -21,7 +21,7 @@ import { basename, dirname, join, relative } from 'node:path';
 import { arch, argv, env, execPath, platform, version } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { buildDLPackAddon, buildForeignLibrary, buildKernels, buildThreads } from './build-for-tests.mjs';
+import { buildDLPackAddon, buildForeignLibrary, buildKernels, buildRefusal, buildThreads } from './build-for-tests.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const name = `cistern-gpu-${platform}-${arch}`;
@@ -77,7 +77,7 @@ export function makeBundle(compression) {
       .filter((path) => path !== '' && existsSync(join(root, path)));
     for (const path of tracked) put(join(root, path));
     const cistern = join(root, 'build', 'Release', 'cistern.node');
-    const addons = [cistern, buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildThreads()];
+    const addons = [cistern, buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildThreads(), buildRefusal()];
     for (const path of [join(root, 'dist'), join(root, 'src', 'suballocation', 'index-binary.ts'), ...addons]) put(path);
     const packages = packagesBut(tools);
     for (const path of packages) put(join(root, path));

@@ -136,6 +136,7 @@ static void free_space_index_removeSegment(IndexModule*, u32, u32);
 static void used_blocks_clearBuckets(IndexModule*, u32);
 static void free_space_index_clear(IndexModule*, u32);
 static f64 free_space_index_freeUnits(IndexModule*, u32, u32);
+static f64 free_space_index_usedUnits(IndexModule*, u32);
 static u32 free_space_index_largestFreeUnits(IndexModule*, u32, u32);
 static void quick_lists_useQuickLists(IndexModule*, u32, u32);
 static u32 many_numbersFor(IndexModule*, u32);
@@ -184,6 +185,7 @@ u32 findFreeSegment(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return free
 void removeSegment(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_removeSegment(instance, p0, p1); }
 void clear(IndexModule* instance, u32 p0) { return free_space_index_clear(instance, p0); }
 f64 freeUnits(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_freeUnits(instance, p0, p1); }
+f64 usedUnits(IndexModule* instance, u32 p0) { return free_space_index_usedUnits(instance, p0); }
 u32 largestFreeUnits(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_largestFreeUnits(instance, p0, p1); }
 void useQuickLists(IndexModule* instance, u32 p0, u32 p1) { return quick_lists_useQuickLists(instance, p0, p1); }
 u32 numbersFor(IndexModule* instance, u32 p0) { return many_numbersFor(instance, p0); }
@@ -4536,6 +4538,18 @@ f64 free_space_index_freeUnits([[maybe_unused]] IndexModule* instance, u32 var_p
       goto var_L0;
     }
   var_j0 = var_l3;
+  var_d0 = (f64)(s64)(var_j0);
+  return var_d0;
+}
+
+f64 free_space_index_usedUnits([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0;
+  u64 var_j0;
+  f64 var_d0;
+  var_i0 = var_p0;
+  var_i0 = free_space_index_joinQuick(instance, var_i0);
+  var_i0 = var_p0;
+  var_j0 = i64_load(&instance->memory, (u64)(var_i0) + 56u);
   var_d0 = (f64)(s64)(var_j0);
   return var_d0;
 }

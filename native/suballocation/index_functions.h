@@ -55,6 +55,7 @@ u32 findFreeSegment(IndexModule*, u32, u32, u32);
 void removeSegment(IndexModule*, u32, u32);
 void clear(IndexModule*, u32);
 f64 freeUnits(IndexModule*, u32, u32);
+f64 usedUnits(IndexModule*, u32);
 u32 largestFreeUnits(IndexModule*, u32, u32);
 void useQuickLists(IndexModule*, u32, u32);
 u32 numbersFor(IndexModule*, u32);
