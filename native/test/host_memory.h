@@ -4,7 +4,7 @@
 
 namespace cistern::test {
 
-// Whose requests are refused, counted over all scopes of this thread since the last Arm.
+// Which requests are refused, of those in all scopes of this thread since the last call of RefuseHostMemory.
 enum class Refused { kOne, kAllAfter };
 
 // The nth request from now on is refused, and with kAllAfter each one after it.

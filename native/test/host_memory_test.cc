@@ -71,9 +71,9 @@ class Program {
       streams.emplace_back();
       Free(Allocate(256, streams.back()), streams.back());
     }
-    // All of it, and more than is left whole.
     // An event that is idle, and a lane without room for it.
     for (int i = 0; i < 2; ++i) Free(Allocate(256, b), b);
+    // All of it, and more than is left whole.
     const Block large = Allocate((kSuperblocks - 4) * kSuperblock, b);
     const std::vector<Block> others = AllocateMany({2 * kSuperblock, 300}, a);
     Free(large, c);

@@ -294,7 +294,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Admits waiting requests, always the first one, as long as memory above can be freed for them. */
   admitBySpilling(): void {
     // Each free on the way calls this function again.
-    if (this.#isSpilling) return;
+    if (this.#isSpilling || (this.#above.isEmpty && !this.#isSpillRefused)) return;
     this.#isSpilling = true;
     try {
       while (this.#admitsBySpilling());
