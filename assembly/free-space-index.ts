@@ -12,6 +12,7 @@ import {
   firstBlockField,
   firstLaneField,
   firstSegmentField,
+  fitField,
   groupBitsField,
   isSharedField,
   laneNoticesField,
@@ -19,6 +20,7 @@ import {
   lastBlockField,
   lastSegmentField,
   listBitsField,
+  lowestFit,
   maximumUnits,
   nextCandidateField,
   nextField,
@@ -31,7 +33,6 @@ import {
   plentyField,
   previousField,
   previousSegmentField,
-  reserveField,
   segmentCountField,
   sizeField,
   stateField,
@@ -42,7 +43,19 @@ import {
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
 import { classOf, firstOf, largestList, nextList } from './class-lists';
-import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
+import {
+  addFree,
+  anyFree,
+  findAligned,
+  findFree,
+  findLow,
+  findLowest,
+  hasFewer,
+  largeUnits,
+  misalignment,
+  removeFree,
+  resizeFree,
+} from './lanes';
 import {
   addQuick,
   anyQuick,
@@ -236,7 +249,7 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (load<u32>(index, reserveField) !== 0) return allocateBesideReserve(index, units, slack, lane, owner);
+  if (load<u32>(index, fitField) !== 0) return allocateByFit(index, units, slack, lane, owner);
   if (restOf(index) >= 0) {
     if (isSmall(units) || isLarge(units)) return allocateQuickly(index, units, slack, lane, owner);
   }
@@ -258,15 +271,25 @@ function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i
     store<i32>(block, owner, ownerField);
     return load<f64>(block, addressField);
   }
-  block = findFree(lane, units);
+  return allocateFit(index, units, slack, lane, owner);
+}
+
+/** As `allocate`, but not from the quick lists. */
+function allocateFit(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  const block = findFit(index, lane, units);
   if (block !== 0) return allocateWithMore(index, block, units, slack, lane, owner);
   return allocateOtherwise(index, units, slack, lane, owner);
+}
+
+/** A free block of a lane with at least `units` units, as an index without a reserve chooses it; or 0. */
+function findFit(index: u32, lane: u32, units: i32): u32 {
+  return load<u32>(index, fitField) === lowestFit ? findLowest(lane, units) : findFree(lane, units);
 }
 
 /** As `allocate`, if the lane has no block. */
 function allocateOtherwise(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
   const open = load<u32>(index, openLaneField);
-  const block = open === 0 ? 0 : findFree(open, units);
+  const block = open === 0 ? 0 : findFit(index, open, units);
   if (block !== 0) return allocateWithMore(index, block, units, slack, open, owner);
   return joinQuick(index) ? allocate(index, units, slack, lane, owner) : none;
 }
@@ -276,9 +299,13 @@ export function openLane(index: u32, lane: u32): void {
   store<u32>(index, lane, openLaneField);
 }
 
-/** As `allocate`, in an index with a reserve. */
-function allocateBesideReserve(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  const reserve = load<u32>(index, reserveField);
+/** As `allocate`, in an index that takes the lowest blocks, or that has a reserve. */
+function allocateByFit(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  const reserve = load<u32>(index, fitField);
+  if (reserve === lowestFit) {
+    if (restOf(index) >= 0 && (isSmall(units) || isLarge(units))) return allocateQuickly(index, units, slack, lane, owner);
+    return allocateFit(index, units, slack, lane, owner);
+  }
   const block = findLow(lane, units);
   if (block === 0 || (reserve !== lane && isLoose(index, block, units, reserve))) return none;
   return allocateWithMore(index, block, units, slack, lane, owner);
@@ -296,6 +323,11 @@ export function canAllocate(index: u32, units: i32, lane: u32): bool {
   return findFree(lane, units) !== 0;
 }
 
+/** Lets `allocate` take the lowest of the first few blocks that fit, instead of the smallest. */
+export function takeLowest(index: u32): void {
+  store<u32>(index, lowestFit, fitField);
+}
+
 /**
  * Makes a lane the index's reserve: `allocate` then takes only close fits from other lanes. A loose one,
  * a block of more than `largestFit` units that is larger than the request, is left alone if the reserve
@@ -303,7 +335,7 @@ export function canAllocate(index: u32, units: i32, lane: u32): bool {
  * used, unless it is at most a little larger.
  */
 export function keepReserve(index: u32, lane: u32, largestFit: i32, plenty: f64): void {
-  store<u32>(index, lane, reserveField);
+  store<u32>(index, lane, fitField);
   store<i32>(index, largestFit, largestFitField);
   store<f64>(index, plenty, plentyField);
 }
@@ -339,7 +371,7 @@ export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f
   joinQuick(index);
   // Any block this large has an aligned address with enough space after it.
   const sufficient = i64(units) + (i64(alignment) >> unitBits) - 1;
-  let block = sufficient <= maximumUnits ? findFree(lane, i32(sufficient)) : 0;
+  let block = sufficient <= maximumUnits ? findFit(index, lane, i32(sufficient)) : 0;
   if (block === 0) block = findAligned(lane, units, alignment);
   if (block === 0) return none;
   if (!hasRecords(2) || !hasBucket(index)) return noMemory;

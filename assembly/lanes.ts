@@ -6,7 +6,7 @@
  *
  * A request is served from the blocks of its own class, if one of the first few fits, and otherwise
  * from the next class that has any; always with the smallest of the first few blocks that fit, the
- * lowest address among equals.
+ * lowest address among equals. An index may choose low blocks instead (`findLow`, `findLowest`).
  */
 import {
   addressField,
@@ -31,6 +31,9 @@ import { noteList } from './notices';
 /** How many blocks of a list are examined. */
 const scanLimit = 8;
 
+/** How many classes above the request's own are looked at for a low block. */
+const lowClasses = 8;
+
 /** From this many units on, a request is large: 1 MiB. */
 export const largeUnits = 4096;
 /** How many blocks are examined for a large request. */
@@ -47,6 +50,29 @@ export function findFree(lane: u32, units: i32): u32 {
     if (block !== 0) return block;
   }
   return 0;
+}
+
+/**
+ * As `findFree`, but of the blocks that would be split, returns the lowest: among the first few of the request's own class,
+ * and the first ones of the next few classes. So small allocations lie close together, and keep fewer pages.
+ */
+export function findLowest(lane: u32, units: i32): u32 {
+  let list: i32 = classOf(units);
+  let best: u32 = 0;
+  let left = scanLimit;
+  for (let block = firstOf(lane, list); block !== 0 && left > 0; block = load<u32>(block, nextFreeField)) {
+    const size = load<i32>(block, sizeField);
+    if (size === units) return block;
+    if (size > units && (best === 0 || isBelow(block, best))) best = block;
+    left--;
+  }
+  for (left = lowClasses; left > 0; left--) {
+    list = nextList(lane, list);
+    if (list < 0) break;
+    const block = firstOf(lane, list);
+    if (best === 0 || isBelow(block, best)) best = block;
+  }
+  return best;
 }
 
 /**

@@ -66,7 +66,7 @@ const separate = [
   'addChunk',
   'addJoined',
   'addNotice',
-  'allocateBesideReserve',
+  'allocateByFit',
   'allocateOtherwise',
   'allocateQuickly',
   'allocateWithMore',

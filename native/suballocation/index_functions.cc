@@ -78,21 +78,6 @@ static void free_space_index_cutOut(IndexModule*, u32, u32, u32, u32, u32);
 static f64 free_space_index_removePages(IndexModule*, u32, u32, u32, u32);
 static u32 free_space_index_removedUnits(IndexModule*);
 static u32 free_space_index_freeTail(IndexModule*, u32, u32);
-static u32 lanes_isBelow(IndexModule*, u32, u32);
-static u32 lanes_smallestFit(IndexModule*, u32, u32);
-static u32 lanes_findFree(IndexModule*, u32, u32);
-static u32 lanes_findLow(IndexModule*, u32, u32);
-static u32 free_space_index_isScarce(IndexModule*, u32);
-static u32 free_space_index_isClose(IndexModule*, u32, u32);
-static u32 free_space_index_isLoose(IndexModule*, u32, u32, u32, u32);
-static u32 used_blocks_hasSpareBucket(IndexModule*, u32);
-static u32 used_blocks_grow(IndexModule*, u32);
-static u32 used_blocks_hasBucket(IndexModule*, u32);
-static u32 free_space_index_cutFront(IndexModule*, u32, u32, u32, u32);
-static void used_blocks_addUsed(IndexModule*, u32, u32, f64);
-static f64 free_space_index_use(IndexModule*, u32, u32, u32, u32, u32, u32);
-static f64 free_space_index_allocateWithMore(IndexModule*, u32, u32, u32, u32, u32, u32);
-static f64 free_space_index_allocateBesideReserve(IndexModule*, u32, u32, u32, u32, u32);
 static u32 quick_lists_isSmall(IndexModule*, u32);
 static u32 quick_lists_isLarge(IndexModule*, u32);
 static u32 quick_lists_payUnused(IndexModule*, u32);
@@ -102,11 +87,30 @@ static void quick_lists_watchRequest(IndexModule*, u32, u32, u32);
 static void free_space_index_joinUnused(IndexModule*, u32, u32);
 static void free_space_index_joinAllUnused(IndexModule*, u32);
 static u32 quick_lists_takeQuick(IndexModule*, u32, u32, u32);
+static u32 lanes_isBelow(IndexModule*, u32, u32);
+static u32 lanes_findLowest(IndexModule*, u32, u32);
+static u32 lanes_smallestFit(IndexModule*, u32, u32);
+static u32 lanes_findFree(IndexModule*, u32, u32);
+static u32 free_space_index_findFit(IndexModule*, u32, u32, u32);
+static u32 used_blocks_hasSpareBucket(IndexModule*, u32);
+static u32 used_blocks_grow(IndexModule*, u32);
+static u32 used_blocks_hasBucket(IndexModule*, u32);
+static u32 free_space_index_cutFront(IndexModule*, u32, u32, u32, u32);
+static void used_blocks_addUsed(IndexModule*, u32, u32, f64);
+static f64 free_space_index_use(IndexModule*, u32, u32, u32, u32, u32, u32);
+static f64 free_space_index_allocateWithMore(IndexModule*, u32, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocateOtherwise(IndexModule*, u32, u32, u32, u32, u32);
+static f64 free_space_index_allocateFit(IndexModule*, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocateQuickly(IndexModule*, u32, u32, u32, u32, u32);
+static u32 lanes_findLow(IndexModule*, u32, u32);
+static u32 free_space_index_isScarce(IndexModule*, u32);
+static u32 free_space_index_isClose(IndexModule*, u32, u32);
+static u32 free_space_index_isLoose(IndexModule*, u32, u32, u32, u32);
+static f64 free_space_index_allocateByFit(IndexModule*, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocate(IndexModule*, u32, u32, u32, u32, u32);
 static void free_space_index_openLane(IndexModule*, u32, u32);
 static u32 free_space_index_canAllocate(IndexModule*, u32, u32, u32);
+static void free_space_index_takeLowest(IndexModule*, u32);
 static void free_space_index_keepReserve(IndexModule*, u32, u32, u32, f64);
 static u32 free_space_index_hasClose(IndexModule*, u32, u32, u32);
 static u64 lanes_misalignment(IndexModule*, f64, f64);
@@ -167,6 +171,7 @@ u32 freeTail(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_fr
 f64 allocate(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3, u32 p4) { return free_space_index_allocate(instance, p0, p1, p2, p3, p4); }
 void openLane(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_openLane(instance, p0, p1); }
 u32 canAllocate(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return free_space_index_canAllocate(instance, p0, p1, p2); }
+void takeLowest(IndexModule* instance, u32 p0) { return free_space_index_takeLowest(instance, p0); }
 void keepReserve(IndexModule* instance, u32 p0, u32 p1, u32 p2, f64 p3) { return free_space_index_keepReserve(instance, p0, p1, p2, p3); }
 u32 isScarce(IndexModule* instance, u32 p0) { return free_space_index_isScarce(instance, p0); }
 u32 hasClose(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return free_space_index_hasClose(instance, p0, p1, p2); }
@@ -2590,613 +2595,6 @@ u32 free_space_index_freeTail([[maybe_unused]] IndexModule* instance, u32 var_p0
   return var_i0;
 }
 
-u32 lanes_isBelow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_i0, var_i1;
-  f64 var_d0, var_d1;
-  var_i0 = var_p0;
-  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
-  var_i1 = var_p1;
-  var_d1 = f64_load(&instance->memory, (u64)(var_i1) + 24u);
-  var_i0 = var_d0 < var_d1;
-  return var_i0;
-}
-
-u32 lanes_smallestFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  var_i0 = 2147483648u;
-  var_l3 = var_i0;
-  var_i0 = 8u;
-  var_l4 = var_i0;
-  var_L0: 
-    var_i0 = var_p0;
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-      var_i1 = var_p1;
-      var_i0 -= var_i1;
-      var_l5 = var_i0;
-      var_i1 = var_l3;
-      var_i0 = var_i0 < var_i1;
-      if (var_i0) {
-        var_i0 = var_l5;
-        var_l3 = var_i0;
-        var_i0 = var_p0;
-      } else {
-        var_i0 = var_l3;
-        var_i1 = var_l5;
-        var_i0 = var_i0 == var_i1;
-        if (var_i0) {
-          var_i0 = var_p0;
-          var_i1 = var_l2;
-          var_i2 = var_p0;
-          var_i3 = var_l2;
-          var_i2 = lanes_isBelow(instance, var_i2, var_i3);
-          var_i0 = var_i2 ? var_i0 : var_i1;
-        } else {
-          var_i0 = var_l2;
-        }
-      }
-      var_l2 = var_i0;
-      var_i0 = var_l4;
-      var_i1 = 1u;
-      var_i0 -= var_i1;
-      var_l4 = var_i0;
-      var_i0 = !(var_i0);
-      if (var_i0) {goto var_B2;}
-      var_i0 = var_p0;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-      var_p0 = var_i0;
-      goto var_L0;
-      var_B2:;
-    }
-  var_i0 = var_l2;
-  return var_i0;
-}
-
-u32 lanes_findFree([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0, var_l3 = 0;
-  u32 var_i0, var_i1;
-  var_i0 = var_p1;
-  var_i0 = class_lists_classOf(instance, var_i0);
-  var_l2 = var_i0;
-  var_L0: 
-    var_i0 = var_l2;
-    var_i1 = 0u;
-    var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i1 = var_l2;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l3 = var_i0;
-      if (var_i0) {
-        var_i0 = var_l2;
-        var_i1 = 64u;
-        var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-        if (var_i0) {
-          var_i0 = var_l3;
-          goto var_Bfunc;
-        }
-        var_i0 = var_l3;
-        var_i1 = var_p1;
-        var_i0 = lanes_smallestFit(instance, var_i0, var_i1);
-        var_l3 = var_i0;
-        if (var_i0) {
-          var_i0 = var_l3;
-          goto var_Bfunc;
-        }
-      }
-      var_i0 = var_p0;
-      var_i1 = var_l2;
-      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l2 = var_i0;
-      goto var_L0;
-    }
-  var_i0 = 0u;
-  var_Bfunc:;
-  return var_i0;
-}
-
-u32 lanes_findLow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0, var_l8 = 0;
-  u64 var_l9 = 0, var_l10 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  u64 var_j0, var_j1, var_j2, var_j3;
-  var_i0 = var_p1;
-  var_i1 = 4096u;
-  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-  if (var_i0) {
-    var_i0 = var_p0;
-    var_i1 = var_p1;
-    var_i0 = lanes_findFree(instance, var_i0, var_i1);
-    goto var_Bfunc;
-  }
-  var_i0 = 863u;
-  var_l6 = var_i0;
-  var_i0 = 16u;
-  var_l8 = var_i0;
-  var_i0 = var_p1;
-  var_i0 = class_lists_classOf(instance, var_i0);
-  var_l4 = var_i0;
-  var_L1: 
-    var_i0 = var_l4;
-    var_i1 = var_l6;
-    var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
-    var_i1 = var_l4;
-    var_i2 = 0u;
-    var_i1 = (u32)((s32)var_i1 >= (s32)var_i2);
-    var_i0 &= var_i1;
-    if (var_i0) {
-      var_i0 = 8u;
-      var_l5 = var_i0;
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l3 = var_i0;
-      var_L3: 
-        var_i0 = var_l5;
-        var_i1 = 0u;
-        var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
-        var_i1 = 0u;
-        var_i2 = var_l3;
-        var_i0 = var_i2 ? var_i0 : var_i1;
-        if (var_i0) {
-          var_i0 = var_l3;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-          var_l7 = var_i0;
-          var_i1 = var_p1;
-          var_i0 = var_i0 == var_i1;
-          if (var_i0) {
-            var_i0 = var_l3;
-            goto var_Bfunc;
-          }
-          var_i0 = var_p1;
-          var_i1 = var_l7;
-          var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-          if (var_i0) {
-            var_i0 = var_l2;
-            var_i0 = !(var_i0);
-            if (var_i0) {
-              var_i0 = var_l7;
-              var_j0 = (u64)(s64)(s32)(var_i0);
-              var_i1 = var_l7;
-              var_i2 = 1u;
-              var_i1 = (u32)((s32)var_i1 >> (var_i2 & 31));
-              var_j1 = (u64)(s64)(s32)(var_i1);
-              var_j0 += var_j1;
-              var_l9 = var_j0;
-              var_j1 = 2147483647ull;
-              var_l10 = var_j1;
-              var_j2 = var_l9;
-              var_j3 = var_l10;
-              var_i2 = (u64)((s64)var_j2 < (s64)var_j3);
-              var_j0 = var_i2 ? var_j0 : var_j1;
-              var_i0 = (u32)(var_j0);
-              var_i0 = class_lists_classOf(instance, var_i0);
-              var_l6 = var_i0;
-            }
-            var_i0 = var_l3;
-            var_i1 = var_l2;
-            var_i2 = var_l2;
-            if (var_i2) {
-              var_i2 = var_l3;
-              var_i3 = var_l2;
-              var_i2 = lanes_isBelow(instance, var_i2, var_i3);
-            } else {
-              var_i2 = 1u;
-            }
-            var_i0 = var_i2 ? var_i0 : var_i1;
-            var_l2 = var_i0;
-          }
-          var_i0 = var_l5;
-          var_i1 = 1u;
-          var_i0 -= var_i1;
-          var_l5 = var_i0;
-          var_i0 = var_l3;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-          var_l3 = var_i0;
-          goto var_L3;
-        }
-      var_i0 = var_l8;
-      var_i1 = 8u;
-      var_i2 = var_l5;
-      var_i1 -= var_i2;
-      var_i0 -= var_i1;
-      var_l8 = var_i0;
-      var_i1 = 0u;
-      var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
-      var_i1 = 0u;
-      var_i2 = var_l2;
-      var_i0 = var_i2 ? var_i0 : var_i1;
-      if (var_i0) {
-        var_i0 = var_l2;
-        goto var_Bfunc;
-      }
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l4 = var_i0;
-      goto var_L1;
-    }
-  var_i0 = var_l2;
-  var_Bfunc:;
-  return var_i0;
-}
-
-u32 free_space_index_isScarce([[maybe_unused]] IndexModule* instance, u32 var_p0) {
-  u32 var_i0, var_i1;
-  u64 var_j1;
-  f64 var_d0, var_d1;
-  var_i0 = var_p0;
-  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 48u);
-  var_i1 = var_p0;
-  var_j1 = i64_load(&instance->memory, (u64)(var_i1) + 56u);
-  var_d1 = (f64)(s64)(var_j1);
-  var_i0 = var_d0 < var_d1;
-  return var_i0;
-}
-
-u32 free_space_index_isClose([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i0 -= var_i1;
-  var_i1 = var_p1;
-  var_i2 = 2u;
-  var_i3 = 4u;
-  var_i4 = var_p1;
-  var_i5 = 4096u;
-  var_i4 = (u32)((s32)var_i4 < (s32)var_i5);
-  var_i2 = var_i4 ? var_i2 : var_i3;
-  var_i1 >>= (var_i2 & 31);
-  var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
-  return var_i0;
-}
-
-u32 free_space_index_isLoose([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
-  u32 var_l4 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  var_i0 = var_p2;
-  var_i1 = var_p0;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 44u);
-  var_l4 = var_i1;
-  var_i2 = var_p2;
-  var_i3 = var_l4;
-  var_i2 = (u32)((s32)var_i2 > (s32)var_i3);
-  var_i0 = var_i2 ? var_i0 : var_i1;
-  var_p2 = var_i0;
-  var_i1 = var_p1;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  var_p1 = var_i1;
-  var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
-  if (var_i0) {
-    var_i0 = 0u;
-    goto var_Bfunc;
-  }
-  var_i0 = var_p0;
-  var_i0 = free_space_index_isScarce(instance, var_i0);
-  if (var_i0) {
-    var_i0 = var_p1;
-    var_i1 = var_p2;
-    var_i0 = free_space_index_isClose(instance, var_i0, var_i1);
-    var_i0 = !(var_i0);
-    goto var_Bfunc;
-  }
-  var_i0 = var_p3;
-  var_i1 = var_p2;
-  var_i1 = class_lists_classOf(instance, var_i1);
-  var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-  var_p0 = var_i0;
-  var_i1 = 0u;
-  var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
-  if (var_i0) {
-    var_i0 = var_p1;
-    var_i0 = class_lists_classOf(instance, var_i0);
-    var_i1 = var_p0;
-    var_i0 = var_i0 > var_i1;
-  } else {
-    var_i0 = 0u;
-  }
-  var_Bfunc:;
-  return var_i0;
-}
-
-u32 used_blocks_hasSpareBucket([[maybe_unused]] IndexModule* instance, u32 var_p0) {
-  u32 var_i0, var_i1;
-  var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  var_i1 = var_p0;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 68u);
-  var_i0 = var_i0 < var_i1;
-  return var_i0;
-}
-
-u32 used_blocks_grow([[maybe_unused]] IndexModule* instance, u32 var_p0) {
-  u32 var_l1 = 0, var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  f64 var_d2;
-  var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 12u);
-  var_l4 = var_i0;
-  var_i1 = 1u;
-  var_i0 += var_i1;
-  var_i0 = areas_takeArea(instance, var_i0);
-  var_l2 = var_i0;
-  var_i0 = !(var_i0);
-  if (var_i0) {
-    var_i0 = 0u;
-    goto var_Bfunc;
-  }
-  var_i0 = var_l2;
-  var_i1 = 0u;
-  var_i2 = 1u;
-  var_i3 = var_l4;
-  var_i2 <<= (var_i3 & 31);
-  var_l6 = var_i2;
-  var_i3 = 1u;
-  var_i2 <<= (var_i3 & 31);
-  memory_fill(&instance->memory, var_i0, var_i1, var_i2);
-  var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
-  var_l5 = var_i0;
-  var_i0 = var_p0;
-  var_i1 = var_l2;
-  var_i2 = var_l4;
-  var_i3 = 1u;
-  var_i2 += var_i3;
-  used_blocks_setBuckets(instance, var_i0, var_i1, var_i2);
-  var_L1: 
-    var_i0 = var_l3;
-    var_i1 = var_l6;
-    var_i0 = var_i0 < var_i1;
-    if (var_i0) {
-      var_i0 = var_l3;
-      var_i1 = var_l5;
-      var_i0 += var_i1;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-      var_l1 = var_i0;
-      var_L3: 
-        var_i0 = var_l1;
-        if (var_i0) {
-          var_i0 = var_l1;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-          var_l2 = var_i0;
-          var_i0 = var_l1;
-          var_i1 = var_p0;
-          var_i2 = var_l1;
-          var_d2 = f64_load(&instance->memory, (u64)(var_i2) + 24u);
-          var_i1 = used_blocks_bucketOf(instance, var_i1, var_d2);
-          var_l7 = var_i1;
-          var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-          i32_store(&instance->memory, (u64)(var_i0) + 16, var_i1);
-          var_i0 = var_l7;
-          var_i1 = var_l1;
-          i32_store(&instance->memory, (u64)(var_i0), var_i1);
-          var_i0 = var_l2;
-          var_l1 = var_i0;
-          goto var_L3;
-        }
-      var_i0 = var_l3;
-      var_i1 = 4u;
-      var_i0 += var_i1;
-      var_l3 = var_i0;
-      goto var_L1;
-    }
-  var_i0 = var_l5;
-  var_i1 = var_l4;
-  areas_returnArea(instance, var_i0, var_i1);
-  var_i0 = 1u;
-  var_Bfunc:;
-  return var_i0;
-}
-
-u32 used_blocks_hasBucket([[maybe_unused]] IndexModule* instance, u32 var_p0) {
-  u32 var_i0;
-  var_i0 = var_p0;
-  var_i0 = used_blocks_hasSpareBucket(instance, var_i0);
-  if (var_i0) {
-    var_i0 = 1u;
-  } else {
-    var_i0 = var_p0;
-    var_i0 = used_blocks_grow(instance, var_i0);
-  }
-  return var_i0;
-}
-
-u32 free_space_index_cutFront([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
-  u32 var_l4 = 0, var_l5 = 0;
-  f64 var_l6 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  f64 var_d0, var_d1, var_d2;
-  var_i0 = records_takeRecord(instance);
-  var_l4 = var_i0;
-  var_i0 = var_p0;
-  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
-  var_l6 = var_d0;
-  var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
-  var_l5 = var_i0;
-  var_i0 = var_l4;
-  var_i1 = var_p2;
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = var_l4;
-  var_i1 = var_p0;
-  i32_store(&instance->memory, (u64)(var_i0) + 8, var_i1);
-  var_i0 = var_l4;
-  var_d1 = var_l6;
-  f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
-  var_i0 = var_l5;
-  var_i1 = var_l4;
-  free_space_index_link(instance, var_i0, var_i1);
-  var_i0 = var_p0;
-  var_i1 = var_l4;
-  i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
-  var_i0 = var_p0;
-  var_d1 = var_l6;
-  var_i2 = var_p2;
-  var_d2 = free_space_index_bytesOf(instance, var_i2);
-  var_d1 += var_d2;
-  f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i2 = var_p1;
-  var_i3 = var_p2;
-  var_i2 -= var_i3;
-  var_i3 = var_p3;
-  lanes_resizeFree(instance, var_i0, var_i1, var_i2, var_i3);
-  var_i0 = var_l4;
-  return var_i0;
-}
-
-void used_blocks_addUsed([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, f64 var_p2) {
-  u32 var_l3 = 0;
-  u32 var_i0, var_i1, var_i2;
-  u64 var_j1, var_j2;
-  f64 var_d2;
-  var_i0 = var_p1;
-  var_i1 = var_p0;
-  var_d2 = var_p2;
-  var_i1 = used_blocks_bucketOf(instance, var_i1, var_d2);
-  var_l3 = var_i1;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  i32_store(&instance->memory, (u64)(var_i0) + 16, var_i1);
-  var_i0 = var_l3;
-  var_i1 = var_p1;
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = var_p0;
-  var_i1 = var_p0;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  var_i2 = 1u;
-  var_i1 += var_i2;
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = var_p0;
-  var_i1 = var_p0;
-  var_j1 = i64_load(&instance->memory, (u64)(var_i1) + 56u);
-  var_i2 = var_p1;
-  var_j2 = i64_load32_s(&instance->memory, (u64)(var_i2));
-  var_j1 += var_j2;
-  i64_store(&instance->memory, (u64)(var_i0) + 56, var_j1);
-}
-
-f64 free_space_index_use([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4, u32 var_p5) {
-  u32 var_l6 = 0;
-  f64 var_l7 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  f64 var_d0, var_d2;
-  var_i0 = var_p1;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  var_l6 = var_i0;
-  var_i1 = var_p2;
-  var_i0 = var_i0 == var_i1;
-  if (var_i0) {
-    var_i0 = var_p1;
-    var_i1 = var_p2;
-    var_i2 = var_p4;
-    lanes_removeFree(instance, var_i0, var_i1, var_i2);
-  } else {
-    var_i0 = var_p1;
-    var_i1 = var_l6;
-    var_i2 = var_p2;
-    var_i3 = var_p4;
-    var_i0 = free_space_index_cutFront(instance, var_i0, var_i1, var_i2, var_i3);
-    var_p1 = var_i0;
-  }
-  var_i0 = var_p1;
-  var_i1 = var_p3;
-  var_i2 = 4294967295u;
-  var_i1 ^= var_i2;
-  i32_store(&instance->memory, (u64)(var_i0) + 20, var_i1);
-  var_i0 = var_p1;
-  var_i1 = var_p5;
-  i32_store(&instance->memory, (u64)(var_i0) + 12, var_i1);
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i2 = var_p1;
-  var_d2 = f64_load(&instance->memory, (u64)(var_i2) + 24u);
-  var_l7 = var_d2;
-  used_blocks_addUsed(instance, var_i0, var_i1, var_d2);
-  var_d0 = var_l7;
-  return var_d0;
-}
-
-f64 free_space_index_allocateWithMore([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4, u32 var_p5) {
-  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
-  f64 var_d0;
-  var_i0 = var_p0;
-  var_i0 = used_blocks_hasBucket(instance, var_i0);
-  var_i0 = !(var_i0);
-  if (var_i0) {
-    var_d0 = -2.0;
-    goto var_Bfunc;
-  }
-  var_i0 = var_p1;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  var_i1 = var_p2;
-  var_i0 = var_i0 != var_i1;
-  if (var_i0) {
-    var_i0 = 1u;
-    var_i0 = records_hasRecords(instance, var_i0);
-  } else {
-    var_i0 = 1u;
-  }
-  var_i0 = !(var_i0);
-  if (var_i0) {
-    var_d0 = -2.0;
-    goto var_Bfunc;
-  }
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i2 = var_p2;
-  var_i3 = var_p3;
-  var_i4 = var_p4;
-  var_i5 = var_p5;
-  var_d0 = free_space_index_use(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
-  var_Bfunc:;
-  return var_d0;
-}
-
-f64 free_space_index_allocateBesideReserve([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
-  u32 var_l5 = 0, var_l6 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
-  f64 var_d0;
-  var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 40u);
-  var_l5 = var_i0;
-  var_i0 = var_p3;
-  var_i1 = var_p1;
-  var_i0 = lanes_findLow(instance, var_i0, var_i1);
-  var_l6 = var_i0;
-  if (var_i0) {
-    var_i0 = var_p3;
-    var_i1 = var_l5;
-    var_i0 = var_i0 != var_i1;
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i1 = var_l6;
-      var_i2 = var_p1;
-      var_i3 = var_l5;
-      var_i0 = free_space_index_isLoose(instance, var_i0, var_i1, var_i2, var_i3);
-    } else {
-      var_i0 = 0u;
-    }
-  } else {
-    var_i0 = 1u;
-  }
-  if (var_i0) {
-    var_d0 = -1.0;
-    goto var_Bfunc;
-  }
-  var_i0 = var_p0;
-  var_i1 = var_l6;
-  var_i2 = var_p1;
-  var_i3 = var_p2;
-  var_i4 = var_p3;
-  var_i5 = var_p4;
-  var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
-  var_Bfunc:;
-  return var_d0;
-}
-
 u32 quick_lists_isSmall([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_i0, var_i1;
   var_i0 = var_p0;
@@ -3458,6 +2856,483 @@ u32 quick_lists_takeQuick([[maybe_unused]] IndexModule* instance, u32 var_p0, u3
   return var_i0;
 }
 
+u32 lanes_isBelow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_i0, var_i1;
+  f64 var_d0, var_d1;
+  var_i0 = var_p0;
+  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
+  var_i1 = var_p1;
+  var_d1 = f64_load(&instance->memory, (u64)(var_i1) + 24u);
+  var_i0 = var_d0 < var_d1;
+  return var_i0;
+}
+
+u32 lanes_findLowest([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  var_i0 = 8u;
+  var_l3 = var_i0;
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i1 = class_lists_classOf(instance, var_i1);
+  var_l5 = var_i1;
+  var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+  var_l4 = var_i0;
+  var_L0: 
+    var_i0 = var_l3;
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+    var_i1 = 0u;
+    var_i2 = var_l4;
+    var_i0 = var_i2 ? var_i0 : var_i1;
+    if (var_i0) {
+      var_i0 = var_l4;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_l6 = var_i0;
+      var_i1 = var_p1;
+      var_i0 = var_i0 == var_i1;
+      if (var_i0) {
+        var_i0 = var_l4;
+        goto var_Bfunc;
+      }
+      var_i0 = var_l4;
+      var_i1 = var_l2;
+      var_i2 = var_p1;
+      var_i3 = var_l6;
+      var_i2 = (u32)((s32)var_i2 < (s32)var_i3);
+      if (var_i2) {
+        var_i2 = var_l2;
+        if (var_i2) {
+          var_i2 = var_l4;
+          var_i3 = var_l2;
+          var_i2 = lanes_isBelow(instance, var_i2, var_i3);
+        } else {
+          var_i2 = 1u;
+        }
+      } else {
+        var_i2 = 0u;
+      }
+      var_i0 = var_i2 ? var_i0 : var_i1;
+      var_l2 = var_i0;
+      var_i0 = var_l3;
+      var_i1 = 1u;
+      var_i0 -= var_i1;
+      var_l3 = var_i0;
+      var_i0 = var_l4;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+      var_l4 = var_i0;
+      goto var_L0;
+    }
+  var_i0 = 8u;
+  var_l3 = var_i0;
+  var_L5: 
+    var_i0 = var_l3;
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i1 = var_l5;
+      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+      var_l5 = var_i0;
+      var_i1 = 0u;
+      var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
+      if (var_i0) {
+        var_i0 = var_p0;
+        var_i1 = var_l5;
+        var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+        var_p1 = var_i0;
+        var_i0 = var_p1;
+        var_i1 = var_l2;
+        var_i2 = var_l2;
+        if (var_i2) {
+          var_i2 = var_p1;
+          var_i3 = var_l2;
+          var_i2 = lanes_isBelow(instance, var_i2, var_i3);
+        } else {
+          var_i2 = 1u;
+        }
+        var_i0 = var_i2 ? var_i0 : var_i1;
+        var_l2 = var_i0;
+        var_i0 = var_l3;
+        var_i1 = 1u;
+        var_i0 -= var_i1;
+        var_l3 = var_i0;
+        goto var_L5;
+      }
+    }
+  var_i0 = var_l2;
+  var_Bfunc:;
+  return var_i0;
+}
+
+u32 lanes_smallestFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  var_i0 = 2147483648u;
+  var_l3 = var_i0;
+  var_i0 = 8u;
+  var_l4 = var_i0;
+  var_L0: 
+    var_i0 = var_p0;
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_i1 = var_p1;
+      var_i0 -= var_i1;
+      var_l5 = var_i0;
+      var_i1 = var_l3;
+      var_i0 = var_i0 < var_i1;
+      if (var_i0) {
+        var_i0 = var_l5;
+        var_l3 = var_i0;
+        var_i0 = var_p0;
+      } else {
+        var_i0 = var_l3;
+        var_i1 = var_l5;
+        var_i0 = var_i0 == var_i1;
+        if (var_i0) {
+          var_i0 = var_p0;
+          var_i1 = var_l2;
+          var_i2 = var_p0;
+          var_i3 = var_l2;
+          var_i2 = lanes_isBelow(instance, var_i2, var_i3);
+          var_i0 = var_i2 ? var_i0 : var_i1;
+        } else {
+          var_i0 = var_l2;
+        }
+      }
+      var_l2 = var_i0;
+      var_i0 = var_l4;
+      var_i1 = 1u;
+      var_i0 -= var_i1;
+      var_l4 = var_i0;
+      var_i0 = !(var_i0);
+      if (var_i0) {goto var_B2;}
+      var_i0 = var_p0;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+      var_p0 = var_i0;
+      goto var_L0;
+      var_B2:;
+    }
+  var_i0 = var_l2;
+  return var_i0;
+}
+
+u32 lanes_findFree([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0;
+  u32 var_i0, var_i1;
+  var_i0 = var_p1;
+  var_i0 = class_lists_classOf(instance, var_i0);
+  var_l2 = var_i0;
+  var_L0: 
+    var_i0 = var_l2;
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i1 = var_l2;
+      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+      var_l3 = var_i0;
+      if (var_i0) {
+        var_i0 = var_l2;
+        var_i1 = 64u;
+        var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+        if (var_i0) {
+          var_i0 = var_l3;
+          goto var_Bfunc;
+        }
+        var_i0 = var_l3;
+        var_i1 = var_p1;
+        var_i0 = lanes_smallestFit(instance, var_i0, var_i1);
+        var_l3 = var_i0;
+        if (var_i0) {
+          var_i0 = var_l3;
+          goto var_Bfunc;
+        }
+      }
+      var_i0 = var_p0;
+      var_i1 = var_l2;
+      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+      var_l2 = var_i0;
+      goto var_L0;
+    }
+  var_i0 = 0u;
+  var_Bfunc:;
+  return var_i0;
+}
+
+u32 free_space_index_findFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
+  u32 var_i0, var_i1;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 40u);
+  var_i1 = 1u;
+  var_i0 = var_i0 == var_i1;
+  if (var_i0) {
+    var_i0 = var_p1;
+    var_i1 = var_p2;
+    var_i0 = lanes_findLowest(instance, var_i0, var_i1);
+  } else {
+    var_i0 = var_p1;
+    var_i1 = var_p2;
+    var_i0 = lanes_findFree(instance, var_i0, var_i1);
+  }
+  return var_i0;
+}
+
+u32 used_blocks_hasSpareBucket([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_i1 = var_p0;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 68u);
+  var_i0 = var_i0 < var_i1;
+  return var_i0;
+}
+
+u32 used_blocks_grow([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_l1 = 0, var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  f64 var_d2;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 12u);
+  var_l4 = var_i0;
+  var_i1 = 1u;
+  var_i0 += var_i1;
+  var_i0 = areas_takeArea(instance, var_i0);
+  var_l2 = var_i0;
+  var_i0 = !(var_i0);
+  if (var_i0) {
+    var_i0 = 0u;
+    goto var_Bfunc;
+  }
+  var_i0 = var_l2;
+  var_i1 = 0u;
+  var_i2 = 1u;
+  var_i3 = var_l4;
+  var_i2 <<= (var_i3 & 31);
+  var_l6 = var_i2;
+  var_i3 = 1u;
+  var_i2 <<= (var_i3 & 31);
+  memory_fill(&instance->memory, var_i0, var_i1, var_i2);
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
+  var_l5 = var_i0;
+  var_i0 = var_p0;
+  var_i1 = var_l2;
+  var_i2 = var_l4;
+  var_i3 = 1u;
+  var_i2 += var_i3;
+  used_blocks_setBuckets(instance, var_i0, var_i1, var_i2);
+  var_L1: 
+    var_i0 = var_l3;
+    var_i1 = var_l6;
+    var_i0 = var_i0 < var_i1;
+    if (var_i0) {
+      var_i0 = var_l3;
+      var_i1 = var_l5;
+      var_i0 += var_i1;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_l1 = var_i0;
+      var_L3: 
+        var_i0 = var_l1;
+        if (var_i0) {
+          var_i0 = var_l1;
+          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+          var_l2 = var_i0;
+          var_i0 = var_l1;
+          var_i1 = var_p0;
+          var_i2 = var_l1;
+          var_d2 = f64_load(&instance->memory, (u64)(var_i2) + 24u);
+          var_i1 = used_blocks_bucketOf(instance, var_i1, var_d2);
+          var_l7 = var_i1;
+          var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+          i32_store(&instance->memory, (u64)(var_i0) + 16, var_i1);
+          var_i0 = var_l7;
+          var_i1 = var_l1;
+          i32_store(&instance->memory, (u64)(var_i0), var_i1);
+          var_i0 = var_l2;
+          var_l1 = var_i0;
+          goto var_L3;
+        }
+      var_i0 = var_l3;
+      var_i1 = 4u;
+      var_i0 += var_i1;
+      var_l3 = var_i0;
+      goto var_L1;
+    }
+  var_i0 = var_l5;
+  var_i1 = var_l4;
+  areas_returnArea(instance, var_i0, var_i1);
+  var_i0 = 1u;
+  var_Bfunc:;
+  return var_i0;
+}
+
+u32 used_blocks_hasBucket([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0;
+  var_i0 = var_p0;
+  var_i0 = used_blocks_hasSpareBucket(instance, var_i0);
+  if (var_i0) {
+    var_i0 = 1u;
+  } else {
+    var_i0 = var_p0;
+    var_i0 = used_blocks_grow(instance, var_i0);
+  }
+  return var_i0;
+}
+
+u32 free_space_index_cutFront([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
+  u32 var_l4 = 0, var_l5 = 0;
+  f64 var_l6 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  f64 var_d0, var_d1, var_d2;
+  var_i0 = records_takeRecord(instance);
+  var_l4 = var_i0;
+  var_i0 = var_p0;
+  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
+  var_l6 = var_d0;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
+  var_l5 = var_i0;
+  var_i0 = var_l4;
+  var_i1 = var_p2;
+  i32_store(&instance->memory, (u64)(var_i0), var_i1);
+  var_i0 = var_l4;
+  var_i1 = var_p0;
+  i32_store(&instance->memory, (u64)(var_i0) + 8, var_i1);
+  var_i0 = var_l4;
+  var_d1 = var_l6;
+  f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
+  var_i0 = var_l5;
+  var_i1 = var_l4;
+  free_space_index_link(instance, var_i0, var_i1);
+  var_i0 = var_p0;
+  var_i1 = var_l4;
+  i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
+  var_i0 = var_p0;
+  var_d1 = var_l6;
+  var_i2 = var_p2;
+  var_d2 = free_space_index_bytesOf(instance, var_i2);
+  var_d1 += var_d2;
+  f64_store(&instance->memory, (u64)(var_i0) + 24, var_d1);
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i2 = var_p1;
+  var_i3 = var_p2;
+  var_i2 -= var_i3;
+  var_i3 = var_p3;
+  lanes_resizeFree(instance, var_i0, var_i1, var_i2, var_i3);
+  var_i0 = var_l4;
+  return var_i0;
+}
+
+void used_blocks_addUsed([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, f64 var_p2) {
+  u32 var_l3 = 0;
+  u32 var_i0, var_i1, var_i2;
+  u64 var_j1, var_j2;
+  f64 var_d2;
+  var_i0 = var_p1;
+  var_i1 = var_p0;
+  var_d2 = var_p2;
+  var_i1 = used_blocks_bucketOf(instance, var_i1, var_d2);
+  var_l3 = var_i1;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  i32_store(&instance->memory, (u64)(var_i0) + 16, var_i1);
+  var_i0 = var_l3;
+  var_i1 = var_p1;
+  i32_store(&instance->memory, (u64)(var_i0), var_i1);
+  var_i0 = var_p0;
+  var_i1 = var_p0;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  var_i2 = 1u;
+  var_i1 += var_i2;
+  i32_store(&instance->memory, (u64)(var_i0), var_i1);
+  var_i0 = var_p0;
+  var_i1 = var_p0;
+  var_j1 = i64_load(&instance->memory, (u64)(var_i1) + 56u);
+  var_i2 = var_p1;
+  var_j2 = i64_load32_s(&instance->memory, (u64)(var_i2));
+  var_j1 += var_j2;
+  i64_store(&instance->memory, (u64)(var_i0) + 56, var_j1);
+}
+
+f64 free_space_index_use([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4, u32 var_p5) {
+  u32 var_l6 = 0;
+  f64 var_l7 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  f64 var_d0, var_d2;
+  var_i0 = var_p1;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_l6 = var_i0;
+  var_i1 = var_p2;
+  var_i0 = var_i0 == var_i1;
+  if (var_i0) {
+    var_i0 = var_p1;
+    var_i1 = var_p2;
+    var_i2 = var_p4;
+    lanes_removeFree(instance, var_i0, var_i1, var_i2);
+  } else {
+    var_i0 = var_p1;
+    var_i1 = var_l6;
+    var_i2 = var_p2;
+    var_i3 = var_p4;
+    var_i0 = free_space_index_cutFront(instance, var_i0, var_i1, var_i2, var_i3);
+    var_p1 = var_i0;
+  }
+  var_i0 = var_p1;
+  var_i1 = var_p3;
+  var_i2 = 4294967295u;
+  var_i1 ^= var_i2;
+  i32_store(&instance->memory, (u64)(var_i0) + 20, var_i1);
+  var_i0 = var_p1;
+  var_i1 = var_p5;
+  i32_store(&instance->memory, (u64)(var_i0) + 12, var_i1);
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i2 = var_p1;
+  var_d2 = f64_load(&instance->memory, (u64)(var_i2) + 24u);
+  var_l7 = var_d2;
+  used_blocks_addUsed(instance, var_i0, var_i1, var_d2);
+  var_d0 = var_l7;
+  return var_d0;
+}
+
+f64 free_space_index_allocateWithMore([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4, u32 var_p5) {
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
+  f64 var_d0;
+  var_i0 = var_p0;
+  var_i0 = used_blocks_hasBucket(instance, var_i0);
+  var_i0 = !(var_i0);
+  if (var_i0) {
+    var_d0 = -2.0;
+    goto var_Bfunc;
+  }
+  var_i0 = var_p1;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_i1 = var_p2;
+  var_i0 = var_i0 != var_i1;
+  if (var_i0) {
+    var_i0 = 1u;
+    var_i0 = records_hasRecords(instance, var_i0);
+  } else {
+    var_i0 = 1u;
+  }
+  var_i0 = !(var_i0);
+  if (var_i0) {
+    var_d0 = -2.0;
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i2 = var_p2;
+  var_i3 = var_p3;
+  var_i4 = var_p4;
+  var_i5 = var_p5;
+  var_d0 = free_space_index_use(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
+  var_Bfunc:;
+  return var_d0;
+}
+
 f64 free_space_index_allocateOtherwise([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
   u32 var_l5 = 0, var_l6 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
@@ -3466,9 +3341,10 @@ f64 free_space_index_allocateOtherwise([[maybe_unused]] IndexModule* instance, u
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 76u);
   var_l5 = var_i0;
   if (var_i0) {
-    var_i0 = var_l5;
-    var_i1 = var_p1;
-    var_i0 = lanes_findFree(instance, var_i0, var_i1);
+    var_i0 = var_p0;
+    var_i1 = var_l5;
+    var_i2 = var_p1;
+    var_i0 = free_space_index_findFit(instance, var_i0, var_i1, var_i2);
   } else {
     var_i0 = 0u;
   }
@@ -3499,9 +3375,38 @@ f64 free_space_index_allocateOtherwise([[maybe_unused]] IndexModule* instance, u
   return var_d0;
 }
 
-f64 free_space_index_allocateQuickly([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+f64 free_space_index_allocateFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
   u32 var_l5 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
+  f64 var_d0;
+  var_i0 = var_p0;
+  var_i1 = var_p3;
+  var_i2 = var_p1;
+  var_i0 = free_space_index_findFit(instance, var_i0, var_i1, var_i2);
+  var_l5 = var_i0;
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = var_l5;
+    var_i2 = var_p1;
+    var_i3 = var_p2;
+    var_i4 = var_p3;
+    var_i5 = var_p4;
+    var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i2 = var_p2;
+  var_i3 = var_p3;
+  var_i4 = var_p4;
+  var_d0 = free_space_index_allocateOtherwise(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+  var_Bfunc:;
+  return var_d0;
+}
+
+f64 free_space_index_allocateQuickly([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+  u32 var_l5 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4;
   f64 var_d0;
   var_i0 = var_p0;
   var_i0 = quick_lists_keepsQuick(instance, var_i0);
@@ -3538,26 +3443,294 @@ f64 free_space_index_allocateQuickly([[maybe_unused]] IndexModule* instance, u32
     var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
     goto var_Bfunc;
   }
-  var_i0 = var_p3;
-  var_i1 = var_p1;
-  var_i0 = lanes_findFree(instance, var_i0, var_i1);
-  var_l5 = var_i0;
-  if (var_i0) {
-    var_i0 = var_p0;
-    var_i1 = var_l5;
-    var_i2 = var_p1;
-    var_i3 = var_p2;
-    var_i4 = var_p3;
-    var_i5 = var_p4;
-    var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
-    goto var_Bfunc;
-  }
   var_i0 = var_p0;
   var_i1 = var_p1;
   var_i2 = var_p2;
   var_i3 = var_p3;
   var_i4 = var_p4;
-  var_d0 = free_space_index_allocateOtherwise(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+  var_d0 = free_space_index_allocateFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+  var_Bfunc:;
+  return var_d0;
+}
+
+u32 lanes_findLow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0, var_l8 = 0;
+  u64 var_l9 = 0, var_l10 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  u64 var_j0, var_j1, var_j2, var_j3;
+  var_i0 = var_p1;
+  var_i1 = 4096u;
+  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i0 = lanes_findFree(instance, var_i0, var_i1);
+    goto var_Bfunc;
+  }
+  var_i0 = 863u;
+  var_l6 = var_i0;
+  var_i0 = 16u;
+  var_l8 = var_i0;
+  var_i0 = var_p1;
+  var_i0 = class_lists_classOf(instance, var_i0);
+  var_l4 = var_i0;
+  var_L1: 
+    var_i0 = var_l4;
+    var_i1 = var_l6;
+    var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+    var_i1 = var_l4;
+    var_i2 = 0u;
+    var_i1 = (u32)((s32)var_i1 >= (s32)var_i2);
+    var_i0 &= var_i1;
+    if (var_i0) {
+      var_i0 = 8u;
+      var_l5 = var_i0;
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+      var_l3 = var_i0;
+      var_L3: 
+        var_i0 = var_l5;
+        var_i1 = 0u;
+        var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+        var_i1 = 0u;
+        var_i2 = var_l3;
+        var_i0 = var_i2 ? var_i0 : var_i1;
+        if (var_i0) {
+          var_i0 = var_l3;
+          var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+          var_l7 = var_i0;
+          var_i1 = var_p1;
+          var_i0 = var_i0 == var_i1;
+          if (var_i0) {
+            var_i0 = var_l3;
+            goto var_Bfunc;
+          }
+          var_i0 = var_p1;
+          var_i1 = var_l7;
+          var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+          if (var_i0) {
+            var_i0 = var_l2;
+            var_i0 = !(var_i0);
+            if (var_i0) {
+              var_i0 = var_l7;
+              var_j0 = (u64)(s64)(s32)(var_i0);
+              var_i1 = var_l7;
+              var_i2 = 1u;
+              var_i1 = (u32)((s32)var_i1 >> (var_i2 & 31));
+              var_j1 = (u64)(s64)(s32)(var_i1);
+              var_j0 += var_j1;
+              var_l9 = var_j0;
+              var_j1 = 2147483647ull;
+              var_l10 = var_j1;
+              var_j2 = var_l9;
+              var_j3 = var_l10;
+              var_i2 = (u64)((s64)var_j2 < (s64)var_j3);
+              var_j0 = var_i2 ? var_j0 : var_j1;
+              var_i0 = (u32)(var_j0);
+              var_i0 = class_lists_classOf(instance, var_i0);
+              var_l6 = var_i0;
+            }
+            var_i0 = var_l3;
+            var_i1 = var_l2;
+            var_i2 = var_l2;
+            if (var_i2) {
+              var_i2 = var_l3;
+              var_i3 = var_l2;
+              var_i2 = lanes_isBelow(instance, var_i2, var_i3);
+            } else {
+              var_i2 = 1u;
+            }
+            var_i0 = var_i2 ? var_i0 : var_i1;
+            var_l2 = var_i0;
+          }
+          var_i0 = var_l5;
+          var_i1 = 1u;
+          var_i0 -= var_i1;
+          var_l5 = var_i0;
+          var_i0 = var_l3;
+          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+          var_l3 = var_i0;
+          goto var_L3;
+        }
+      var_i0 = var_l8;
+      var_i1 = 8u;
+      var_i2 = var_l5;
+      var_i1 -= var_i2;
+      var_i0 -= var_i1;
+      var_l8 = var_i0;
+      var_i1 = 0u;
+      var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+      var_i1 = 0u;
+      var_i2 = var_l2;
+      var_i0 = var_i2 ? var_i0 : var_i1;
+      if (var_i0) {
+        var_i0 = var_l2;
+        goto var_Bfunc;
+      }
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+      var_l4 = var_i0;
+      goto var_L1;
+    }
+  var_i0 = var_l2;
+  var_Bfunc:;
+  return var_i0;
+}
+
+u32 free_space_index_isScarce([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  u64 var_j1;
+  f64 var_d0, var_d1;
+  var_i0 = var_p0;
+  var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 48u);
+  var_i1 = var_p0;
+  var_j1 = i64_load(&instance->memory, (u64)(var_i1) + 56u);
+  var_d1 = (f64)(s64)(var_j1);
+  var_i0 = var_d0 < var_d1;
+  return var_i0;
+}
+
+u32 free_space_index_isClose([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i0 -= var_i1;
+  var_i1 = var_p1;
+  var_i2 = 2u;
+  var_i3 = 4u;
+  var_i4 = var_p1;
+  var_i5 = 4096u;
+  var_i4 = (u32)((s32)var_i4 < (s32)var_i5);
+  var_i2 = var_i4 ? var_i2 : var_i3;
+  var_i1 >>= (var_i2 & 31);
+  var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+  return var_i0;
+}
+
+u32 free_space_index_isLoose([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
+  u32 var_l4 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  var_i0 = var_p2;
+  var_i1 = var_p0;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 44u);
+  var_l4 = var_i1;
+  var_i2 = var_p2;
+  var_i3 = var_l4;
+  var_i2 = (u32)((s32)var_i2 > (s32)var_i3);
+  var_i0 = var_i2 ? var_i0 : var_i1;
+  var_p2 = var_i0;
+  var_i1 = var_p1;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  var_p1 = var_i1;
+  var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
+  if (var_i0) {
+    var_i0 = 0u;
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i0 = free_space_index_isScarce(instance, var_i0);
+  if (var_i0) {
+    var_i0 = var_p1;
+    var_i1 = var_p2;
+    var_i0 = free_space_index_isClose(instance, var_i0, var_i1);
+    var_i0 = !(var_i0);
+    goto var_Bfunc;
+  }
+  var_i0 = var_p3;
+  var_i1 = var_p2;
+  var_i1 = class_lists_classOf(instance, var_i1);
+  var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+  var_p0 = var_i0;
+  var_i1 = 0u;
+  var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
+  if (var_i0) {
+    var_i0 = var_p1;
+    var_i0 = class_lists_classOf(instance, var_i0);
+    var_i1 = var_p0;
+    var_i0 = var_i0 > var_i1;
+  } else {
+    var_i0 = 0u;
+  }
+  var_Bfunc:;
+  return var_i0;
+}
+
+f64 free_space_index_allocateByFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+  u32 var_l5 = 0, var_l6 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
+  f64 var_d0;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 40u);
+  var_l5 = var_i0;
+  var_i1 = 1u;
+  var_i0 = var_i0 == var_i1;
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 64u);
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
+    if (var_i0) {
+      var_i0 = var_p1;
+      var_i0 = quick_lists_isSmall(instance, var_i0);
+      if (var_i0) {
+        var_i0 = 1u;
+      } else {
+        var_i0 = var_p1;
+        var_i0 = quick_lists_isLarge(instance, var_i0);
+      }
+    } else {
+      var_i0 = 0u;
+    }
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i1 = var_p1;
+      var_i2 = var_p2;
+      var_i3 = var_p3;
+      var_i4 = var_p4;
+      var_d0 = free_space_index_allocateQuickly(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+      goto var_Bfunc;
+    }
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i2 = var_p2;
+    var_i3 = var_p3;
+    var_i4 = var_p4;
+    var_d0 = free_space_index_allocateFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+    goto var_Bfunc;
+  }
+  var_i0 = var_p3;
+  var_i1 = var_p1;
+  var_i0 = lanes_findLow(instance, var_i0, var_i1);
+  var_l6 = var_i0;
+  if (var_i0) {
+    var_i0 = var_p3;
+    var_i1 = var_l5;
+    var_i0 = var_i0 != var_i1;
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i1 = var_l6;
+      var_i2 = var_p1;
+      var_i3 = var_l5;
+      var_i0 = free_space_index_isLoose(instance, var_i0, var_i1, var_i2, var_i3);
+    } else {
+      var_i0 = 0u;
+    }
+  } else {
+    var_i0 = 1u;
+  }
+  if (var_i0) {
+    var_d0 = -1.0;
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_l6;
+  var_i2 = var_p1;
+  var_i3 = var_p2;
+  var_i4 = var_p3;
+  var_i5 = var_p4;
+  var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
   var_Bfunc:;
   return var_d0;
 }
@@ -3574,7 +3747,7 @@ f64 free_space_index_allocate([[maybe_unused]] IndexModule* instance, u32 var_p0
     var_i2 = var_p2;
     var_i3 = var_p3;
     var_i4 = var_p4;
-    var_d0 = free_space_index_allocateBesideReserve(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+    var_d0 = free_space_index_allocateByFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
     goto var_Bfunc;
   }
   var_i0 = var_p0;
@@ -3667,6 +3840,13 @@ u32 free_space_index_canAllocate([[maybe_unused]] IndexModule* instance, u32 var
   var_i1 = 0u;
   var_i0 = var_i0 != var_i1;
   return var_i0;
+}
+
+void free_space_index_takeLowest([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  var_i0 = var_p0;
+  var_i1 = 1u;
+  i32_store(&instance->memory, (u64)(var_i0) + 40, var_i1);
 }
 
 void free_space_index_keepReserve([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, f64 var_p3) {
@@ -3798,10 +3978,11 @@ f64 free_space_index_allocateAligned([[maybe_unused]] IndexModule* instance, u32
   var_j1 = 2147483647ull;
   var_i0 = (u64)((s64)var_j0 <= (s64)var_j1);
   if (var_i0) {
-    var_i0 = var_p4;
-    var_j1 = var_l8;
-    var_i1 = (u32)(var_j1);
-    var_i0 = lanes_findFree(instance, var_i0, var_i1);
+    var_i0 = var_p0;
+    var_i1 = var_p4;
+    var_j2 = var_l8;
+    var_i2 = (u32)(var_j2);
+    var_i0 = free_space_index_findFit(instance, var_i0, var_i1, var_i2);
   } else {
     var_i0 = 0u;
   }

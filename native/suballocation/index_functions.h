@@ -37,6 +37,7 @@ u32 freeTail(IndexModule*, u32, u32);
 f64 allocate(IndexModule*, u32, u32, u32, u32, u32);
 void openLane(IndexModule*, u32, u32);
 u32 canAllocate(IndexModule*, u32, u32, u32);
+void takeLowest(IndexModule*, u32);
 void keepReserve(IndexModule*, u32, u32, u32, f64);
 u32 isScarce(IndexModule*, u32);
 u32 hasClose(IndexModule*, u32, u32, u32);

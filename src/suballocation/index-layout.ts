@@ -33,8 +33,12 @@ export const segmentCountField = 28;
 export const firstLaneField = 32;
 /** The notices of shared lanes. */
 export const noticesField = 36;
-/** The reserve, a lane, or 0; and what `keepReserve` was given with it. */
-export const reserveField = 40;
+/**
+ * Which block `allocate` takes: 0, the smallest of the first few that fit; `lowestFit`, the lowest of them; or the
+ * reserve, a lane, with what `keepReserve` was given.
+ */
+export const fitField = 40;
+export const lowestFit = 1;
 export const largestFitField = 44;
 /** A double. */
 export const plentyField = 48;

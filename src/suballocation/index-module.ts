@@ -35,6 +35,7 @@ interface IndexModule {
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
   openLane(index: number, lane: number): void;
+  takeLowest(index: number): void;
   keepReserve(index: number, lane: number, largestFit: number, plenty: number): void;
   isScarce(index: number): number;
   hasClose(index: number, units: number, lane: number): number;

@@ -76,6 +76,29 @@ describe('a pool over an upstream that grows in place', () => {
     pool.validate();
   });
 
+  test('leaves whole pages to large requests once memory has been short: small ones share low pages, not the best fit', () => {
+    using bed = pools(16 * MiB);
+    const { pool } = bed;
+    const allocateAll = () => Array.from({ length: 8 }, () => pool.allocate(2 * MiB, stream));
+    const firsts = allocateAll();
+    for (const page of firsts.filter((_, i) => i % 2 === 0)) pool.deallocate(page, 2 * MiB, stream);
+    pool.deallocate(pool.allocate(8 * MiB, stream), 8 * MiB, stream); // pages are given back for it
+    for (const page of firsts.filter((_, i) => i % 2 === 1)) pool.deallocate(page, 2 * MiB, stream);
+    const pages = allocateAll().sort((a, b) => a - b);
+    const [low, high] = [pages[0], pages[7]] as [number, number];
+    for (const page of [high, low]) pool.deallocate(page, 2 * MiB, stream);
+    // A hole of 1.5 MiB in the first page, and one of 0.5 MiB in the last.
+    pool.allocate(MiB / 2, stream);
+    const most = pool.allocate(1.5 * MiB, stream);
+    const rest = pool.allocate(1.5 * MiB, stream);
+    expect([most, rest]).toEqual([low + MiB / 2, high]);
+    pool.deallocate(most, 1.5 * MiB, stream);
+    expect(pool.allocate(MiB / 4, stream)).toBe(most);
+    pool.deallocate(rest, 1.5 * MiB, stream);
+    expect(pool.allocate(2 * MiB, stream)).toBe(high);
+    pool.validate();
+  });
+
   test('refuses what is too large for a block once it is rounded up to pages', () => {
     using bed = pools(Number.POSITIVE_INFINITY);
     const bytes = 2 ** 39 - 256;

@@ -107,6 +107,67 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  describe('that takes the lowest blocks', () => {
+    /** Blocks of these sizes in a lane, in the order of their addresses, none of which touch; added in that order, or from the last on. */
+    function indexWith(sizes: readonly number[], isReversed = false) {
+      const index = new FreeSpaceIndex();
+      const lane = index.addLane();
+      const places = [...sizes.entries()];
+      for (const [place, units] of isReversed ? places.reverse() : places) index.addSegment((place + 1) * 2 ** 32, units * unitBytes, lane);
+      index.takeLowest();
+      return { index, lane };
+    }
+
+    test.each([false, true])('splits the lowest one, however large it is (reversed: %s)', (isReversed) => {
+      const { index, lane } = indexWith([5000, 40, 20, 300], isReversed);
+      expect(index.allocate(15, 0, lane)).toBe(2 ** 32);
+      expect(index.allocate(15, 0, lane)).toBe(2 ** 32 + 15 * unitBytes);
+      expect(index.allocateAligned(15, 0, 512, lane)).toBe(2 ** 32 + 30 * unitBytes);
+      index.validate();
+    });
+
+    test.each([20, 200, 20_000])('splits none if a block has the size of the request, %s units', (units) => {
+      const { index, lane } = indexWith([2 * units, units + 1, units, units - 1]);
+      expect(index.allocate(units, 0, lane)).toBe(3 * 2 ** 32);
+      expect(index.allocate(units, 0, lane)).toBe(2 ** 32);
+      index.validate();
+    });
+
+    test('splits the lowest one of the own class, too, and passes over those that are too small', () => {
+      const { index, lane } = indexWith([2003, 2005, 2004, 2006]);
+      expect(index.allocate(2004, 0, lane)).toBe(3 * 2 ** 32);
+      expect(index.allocate(2004, 0, lane)).toBe(2 * 2 ** 32);
+      expect(index.allocate(2004, 0, lane)).toBe(4 * 2 ** 32);
+      expect(index.allocate(2004, 0, lane)).toBe(-1);
+    });
+
+    test('takes a number of steps that does not grow with the number of free blocks', () => {
+      const stepsWith = (count: number) => {
+        const { index, lane } = indexWith(Array.from({ length: count }, (_, i) => 100 + (i % 977)));
+        using counter = new StepCounter();
+        return counter.during(() => {
+          for (let i = 0; i < 100; i++) index.allocate(99, 0, lane);
+        });
+      };
+      expect(stepsWith(20_000)).toBeLessThan(1.5 * stepsWith(2000));
+    });
+
+    test('takes waiting blocks of the quick lists first, and the lowest of the open lane', () => {
+      const { index, lane } = indexWith([64, 32]);
+      index.useQuickLists(true);
+      const first = index.allocate(10, 0, lane);
+      const second = index.allocate(10, 0, lane);
+      index.allocate(10, 0, lane);
+      index.freeAt(first, 10 * unitBytes, lane);
+      index.freeAt(second, 10 * unitBytes, lane);
+      expect(index.allocate(10, 0, lane)).toBe(second);
+      const empty = index.addLane();
+      index.openLane(lane);
+      expect(index.allocate(5, 0, empty)).toBe(2 ** 32 + 30 * unitBytes);
+      expect(index.allocate(30, 0, empty)).toBe(2 * 2 ** 32);
+    });
+  });
+
   describe('with a reserve', () => {
     /** Blocks of these sizes in a lane and in the reserve, none of which touch. */
     function indexWithReserve(own: readonly number[], reserved: readonly number[], plenty: number) {

@@ -119,8 +119,9 @@ test('a free-space index agrees with a model of single units after any steps in 
     other: fc.nat({ max: 2 }),
   });
   fc.assert(
-    fc.property(fc.array(step, { maxLength: 120, size: 'max' }), (steps) => {
+    fc.property(fc.array(step, { maxLength: 120, size: 'max' }), fc.boolean(), (steps, takesLowest) => {
       const index = new FreeSpaceIndex();
+      if (takesLowest) index.takeLowest();
       const lanes = [index.addLane(), index.addLane(), index.addLane()];
       const isShared = [false, false, false];
       const model = new Model();

@@ -90,7 +90,8 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  *
  * Over a resource that grows in place ({@link VirtualMemoryResource}), the pool needs no initial size:
  * it takes whole pages as it needs them, does not fragment between pages that it took at different
- * times, and can return any free page.
+ * times, and can return any free page. Once it has had to return pages for a request, it cuts allocations
+ * from low addresses, so that small ones keep fewer pages from larger requests.
  *
  * Counterpart of `rmm::mr::pool_memory_resource`. Unlike in RMM's, the cost does not grow with
  * fragmentation, entirely free blocks can be returned ({@link PoolMemoryResource.trim}), and events
@@ -304,7 +305,10 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - held.claimedBytes;
     if (canTake && this.keeper.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream)) return true;
     const whole = alignUp(least, pageBytes);
+    const { releases } = this.keeper;
     this.#isCramped = whole > maximumBlockBytes || !this.#growWithin(whole, true, stream);
+    // Memory is short: from now on, what counts is how many pages small allocations keep.
+    if (this.keeper.releases > releases) this.index.takeLowest();
     return !this.#isCramped;
   }
 
