@@ -20,6 +20,12 @@ import { aligned, requestsOf } from '../support/requests.mjs';
 
 /** @typedef {import('../support/requests.mjs').Request} Request */
 
+/**
+ * @typedef {object} Admitted
+ * @property {import('../../src/index.js').Grant} grant what is promised to a request
+ * @property {(turns: number) => void} note called with how long it waited after it was admitted
+ */
+
 /** How often a request that found no memory is tried again, after 1, 2, 4 … turns. */
 const retries = 8;
 
@@ -109,9 +115,8 @@ async function serve() {
       waiting--;
       const admitted = turn - arrived;
       let waited = 0;
-      const returned = options.mode === 'returns' ? grant : undefined;
-      const serving =
-        spilling === undefined ? () => attempt(request, returned) : () => attemptSpilling(request, (turns) => (waited += turns));
+      const note = (/** @type {number} */ turns) => (waited += turns);
+      const serving = spilling === undefined ? () => attempt(request, { grant, note }) : () => attemptSpilling(request, note);
       if (!(await grant.run(serving))) failed++;
       waits.push(admitted + waited);
       grant.dispose();
@@ -141,9 +146,9 @@ async function serveWithRetries(request, arrived) {
 /**
  * Makes the calls of a request, one in a turn. Returns whether there was memory; frees all in any case.
  * @param {Request} request
- * @param {import('../../src/index.js').Grant} [grant] gives back what later calls will not need
+ * @param {Admitted} [admitted]
  */
-async function attempt({ calls, needs }, grant) {
+async function attempt({ calls, needs }, admitted) {
   /** @type {Map<number, { pointer: number, bytes: number }>} */
   const live = new Map();
   const free = (/** @type {number} */ slot) => {
@@ -152,14 +157,19 @@ async function attempt({ calls, needs }, grant) {
     liveBytes -= aligned(size);
     live.delete(slot);
   };
+  const allocate = (/** @type {number} */ size) => {
+    const pointer = resource.allocate(size, stream);
+    liveBytes += aligned(size);
+    peakBytes = Math.max(peakBytes, liveBytes);
+    return pointer;
+  };
   try {
     for (const [at, { slot, bytes: size, allocates }] of calls.entries()) {
       if (allocates) {
-        live.set(slot, { pointer: resource.allocate(size, stream), bytes: size });
-        liveBytes += aligned(size);
-        peakBytes = Math.max(peakBytes, liveBytes);
+        const pointer = admitted === undefined ? allocate(size) : await allocateWhenPossible(() => allocate(size), admitted);
+        live.set(slot, { pointer, bytes: size });
       } else free(slot);
-      if (grant !== undefined) grant.giveBack(grant.bytes - /** @type {number} */ (needs[at]));
+      if (options.mode === 'returns') admitted?.grant.giveBack(admitted.grant.bytes - /** @type {number} */ (needs[at]));
       await nextTurn();
     }
     return true;
@@ -172,9 +182,29 @@ async function attempt({ calls, needs }, grant) {
 }
 
 /**
+ * Allocates what is promised to a request, when there is memory for it in one piece.
+ * @param {() => number} allocate
+ * @param {Admitted} admitted
+ */
+async function allocateWhenPossible(allocate, { grant, note }) {
+  const began = turn;
+  let tries = 0;
+  try {
+    return await grant.retry(() => {
+      if (++tries === 2) waiting++;
+      return allocate();
+    });
+  } finally {
+    if (tries > 1) waiting--;
+    repeated += Math.max(tries - 1, 0);
+    note(turn - began);
+  }
+}
+
+/**
  * The same with buffers that may leave between their first and their last use, for each of which they are pinned in a turn.
  * @param {Request} request
- * @param {(turns: number) => void} note
+ * @param {Admitted['note']} note
  */
 async function attemptSpilling({ calls }, note) {
   /** @type {Map<number, import('../../src/index.js').SpillableBuffer>} */

@@ -1,11 +1,18 @@
 /**
- * Random programs that reserve, grow, allocate, free, give back, abort, dispose and drop, against a model that
+ * Random programs that reserve, grow, allocate, retry, free, give back, abort, dispose and drop, against a model that
  * states the rules as plainly as possible: it sorts and searches everything at every step. Which dropped grant
  * the collector finds at which moment, it is told; that it finds all of them, it demands.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { AdmissionQueue, type Holder } from '../../src/driver/workers/admission-queue.js';
-import { AdmittingResourceAdaptor, type Grant, NotAdmittedError, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
+import {
+  AdmittingResourceAdaptor,
+  type Grant,
+  NotAdmittedError,
+  OutOfMemoryError,
+  reclaimUnreachableBuffers,
+  Stream,
+} from '../../src/index.js';
 import { Random } from '../../src/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 
@@ -23,10 +30,19 @@ interface ModelRequest {
   readonly priority: number;
   readonly holder: ModelHolder | undefined;
   readonly grows: boolean;
+  readonly retries?: ModelRetry;
   overtaken: number;
 }
 
-type ModelOutcome = 'admitted' | 'deadlock' | 'ended' | 'aborted' | 'too-large';
+/** An allocation of one unit that is promised, and that the upstream does not serve at first. */
+interface ModelRetry {
+  /** How many more attempts the upstream refuses. */
+  failures: number;
+  /** Whether nobody else holds anything: the next attempt is the last. */
+  isLast: boolean;
+}
+
+type ModelOutcome = 'admitted' | 'deadlock' | 'ended' | 'aborted' | 'too-large' | 'served' | 'unserved';
 
 class Model {
   readonly holders: ModelHolder[] = [];
@@ -34,7 +50,10 @@ class Model {
   /** By the request that was admitted. */
   readonly byRequest = new Map<number, ModelHolder>();
   outside = 0;
+  admissions = 0;
   waiting: ModelRequest[] = [];
+  /** In the order in which they began. */
+  retries: ModelRequest[] = [];
 
   constructor(
     readonly limit: number,
@@ -48,17 +67,22 @@ class Model {
   ask(request: Omit<ModelRequest, 'overtaken'>): void {
     if (request.bytes > this.limit - (request.grows ? (request.holder as ModelHolder).promised : 0))
       this.outcomes.set(request.id, 'too-large');
-    else this.waiting.push({ ...request, overtaken: 0 });
+    else {
+      const waiting = { ...request, overtaken: 0 };
+      this.waiting.push(waiting);
+      if (request.retries !== undefined) this.retries.push(waiting);
+    }
     this.settle();
   }
 
   finish(request: ModelRequest, outcome: ModelOutcome): void {
     this.waiting = this.waiting.filter((each) => each !== request);
+    this.retries = this.retries.filter((each) => each !== request);
     this.outcomes.set(request.id, outcome);
   }
 
   end(holder: ModelHolder): void {
-    for (const request of this.waiting) if (request.holder === holder) this.finish(request, 'ended');
+    for (const request of [...this.waiting, ...this.retries]) if (request.holder === holder) this.finish(request, 'ended');
     holder.isEnded = true;
     this.settle();
   }
@@ -78,12 +102,34 @@ class Model {
     }
   }
 
+  /** Lets retries try again: those that are admitted, and, if memory was freed, all. */
+  tryAgain(hasFreed: boolean): void {
+    for (const request of this.retries) {
+      const [holder, retry] = [request.holder as ModelHolder, request.retries as ModelRetry];
+      if (!this.retries.includes(request) || !(retry.isLast || hasFreed)) continue;
+      if (retry.isLast) {
+        holder.promised -= Math.min(request.bytes, holder.promised - holder.used);
+        this.settle();
+      }
+      const isServed = holder.used < holder.promised && retry.failures === 0;
+      if (isServed) holder.used += unit;
+      if (isServed || retry.isLast || holder.used === holder.promised) this.finish(request, isServed ? 'served' : 'unserved');
+      else retry.failures--;
+      this.settle();
+    }
+  }
+
   #admit(request: ModelRequest, earlier: readonly ModelRequest[]): void {
-    this.finish(request, 'admitted');
+    // Numbers are those of all admissions.
+    const number = ++this.admissions;
     if (request.holder === undefined) for (const each of earlier) each.overtaken++;
     if (request.grows) (request.holder as ModelHolder).promised += request.bytes;
-    // Numbers are those of all admissions.
-    const number = [...this.outcomes.values()].filter((outcome) => outcome === 'admitted').length;
+    if (request.retries !== undefined) {
+      this.waiting = this.waiting.filter((each) => each !== request);
+      request.retries.isLast = true;
+      return;
+    }
+    this.finish(request, 'admitted');
     if (request.grows) return;
     const holder = { number, priority: request.priority, promised: request.bytes, used: 0, isEnded: false };
     this.holders.push(holder);
@@ -95,7 +141,8 @@ class Model {
     const waits = (holder: ModelHolder) => order.some((request) => request.holder === holder);
     if (holding.length === 0 || !holding.every(waits)) return false;
     const [victim] = [...holding].sort((a, b) => a.priority - b.priority || b.number - a.number);
-    this.finish(order.find(({ holder }) => holder === victim) as ModelRequest, 'deadlock');
+    const refused = order.find(({ holder }) => holder === victim) as ModelRequest;
+    this.finish(refused, refused.retries === undefined ? 'deadlock' : 'unserved');
     return true;
   }
 }
@@ -119,6 +166,8 @@ export async function proveAdmission(programs: number, seed: number): Promise<Ad
     ended: 0,
     aborted: 0,
     'too-large': 0,
+    served: 0,
+    unserved: 0,
     overtaken: 0,
     allocations: 0,
     refusedAllocations: 0,
@@ -161,6 +210,7 @@ interface Held {
 
 class AdmissionProgram {
   readonly #model: Model;
+  readonly #upstream = new SpyResource();
   readonly #resource: AdmittingResourceAdaptor;
   readonly #outcomes = new Map<number, string>();
   readonly #controllers = new Map<number, AbortController>();
@@ -178,7 +228,7 @@ class AdmissionProgram {
   ) {
     const maximumOvertakes = random.below(4);
     this.#model = new Model(units * unit, maximumOvertakes);
-    this.#resource = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes: units * unit, maximumOvertakes });
+    this.#resource = new AdmittingResourceAdaptor(this.#upstream, { limitBytes: units * unit, maximumOvertakes });
   }
 
   async run(): Promise<void> {
@@ -187,8 +237,14 @@ class AdmissionProgram {
       await this.#check();
     }
     while (this.#granted.size > 0 || this.#dropped.size > 0 || this.#live.length > 0) {
-      for (const held of this.#held()) this.#dispose(held);
-      while (this.#live.length > 0) this.#free();
+      for (const held of this.#held()) {
+        this.#dispose(held);
+        await this.#check();
+      }
+      while (this.#live.length > 0) {
+        this.#free();
+        await this.#check();
+      }
       await this.#collect();
       await this.#check();
     }
@@ -203,6 +259,8 @@ class AdmissionProgram {
     for (const holder of this.#dropped) {
       if (holder.number !== number) continue;
       this.#dropped.delete(holder);
+      // Grants that wait are not collected, so what others have let go on has done so.
+      this.#model.tryAgain(false);
       this.#model.end(holder);
     }
   }
@@ -217,6 +275,7 @@ class AdmissionProgram {
       () => (some === undefined ? this.#reserve(undefined) : this.#grow(some)),
       () => this.#allocate(some),
       () => this.#allocate(this.random.below(4) === 0 ? undefined : some),
+      () => some !== undefined && this.#retry(some),
       () => this.#free(),
       () => this.#abort(),
       () => some !== undefined && this.#giveBack(some),
@@ -254,17 +313,46 @@ class AdmissionProgram {
     this.#model.ask({ id, bytes, priority: holder.priority, holder, grows: true });
   }
 
-  #watch<T>(id: number, promise: Promise<T>, keep: (result: T) => void): void {
+  /** Allocates a unit, which the upstream refuses once or more. */
+  #retry({ grant, holder }: Held): void {
+    if (holder.used === holder.promised) return;
+    const id = ++this.#requests;
+    const controller = new AbortController();
+    this.#controllers.set(id, controller);
+    let failures = 1 + this.random.below(4);
+    const retries = { failures: failures - 1, isLast: false };
+    const attempt = () => {
+      if (failures-- > 0) this.#upstream.failure = new OutOfMemoryError('in pieces', { requestedBytes: unit, availableBytes: 0, path: [] });
+      try {
+        return this.#resource.allocate(unit, this.stream);
+      } finally {
+        this.#upstream.failure = undefined;
+      }
+    };
+    const keep = (pointer: number) => this.#live.push({ pointer, bytes: unit, holder });
+    this.#watch(id, grant.retry(attempt, { signal: controller.signal }), keep, 'served');
+    const { promised, priority } = holder;
+    this.#model.ask({ id, bytes: this.#model.limit - promised, priority, holder, grows: true, retries });
+    // Memory may have been freed before it began to wait.
+    const others = this.#model.retries.filter((request) => request.id !== id);
+    const own = this.#model.retries.filter((request) => request.id === id);
+    this.#model.retries = own;
+    this.#model.tryAgain(true);
+    this.#model.retries = [...others, ...this.#model.retries];
+    this.#model.tryAgain(false);
+  }
+
+  #watch<T>(id: number, promise: Promise<T>, keep: (result: T) => void, outcome: ModelOutcome = 'admitted'): void {
     promise.then(
       (result) => {
         keep(result);
-        this.#outcomes.set(id, 'admitted');
+        this.#outcomes.set(id, outcome);
       },
-      (error) =>
-        this.#outcomes.set(
-          id,
-          error instanceof NotAdmittedError ? error.reason : error.code === 'ERR_CISTERN_DISPOSED' ? 'ended' : 'aborted',
-        ),
+      (error) => {
+        if (error instanceof NotAdmittedError) this.#outcomes.set(id, error.reason);
+        else if (error instanceof OutOfMemoryError) this.#outcomes.set(id, 'unserved');
+        else this.#outcomes.set(id, error.code === 'ERR_CISTERN_DISPOSED' ? 'ended' : 'aborted');
+      },
     );
   }
 
@@ -297,6 +385,7 @@ class AdmissionProgram {
     if (holder === undefined) this.#model.outside -= bytes;
     else holder.used -= bytes;
     this.#model.settle();
+    this.#model.tryAgain(true);
   }
 
   #giveBack({ grant, holder }: Held): void {
@@ -340,7 +429,10 @@ class AdmissionProgram {
   }
 
   async #check(): Promise<void> {
+    this.#model.tryAgain(false);
     await nextTurn();
+    // The collector may have found grants.
+    this.#model.tryAgain(false);
     this.#resource.validate();
     const { committedBytes, waiting, outsideBytes } = this.#resource.statistics();
     equal('committed bytes', committedBytes, this.#model.committed);

@@ -14,7 +14,7 @@ import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { AdmissionQueue, type Holder, type Outcome } from '../../driver/workers/admission-queue.js';
-import { currentAccount } from '../../lifetimes/account.js';
+import { type Account, currentAccount } from '../../lifetimes/account.js';
 import { PayerNumbers } from '../../lifetimes/payer-numbers.js';
 import { ResourcesAbove } from '../../lifetimes/resources-above.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -24,7 +24,8 @@ import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waits.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
-import { CurrentHolder, Grant, promisedBytes, unexpectedEnd } from './grant.js';
+import { CurrentHolder, Grant, type GrantWaits, promisedBytes, unexpectedEnd } from './grant.js';
+import { Retries } from './retries.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
 export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
@@ -129,8 +130,8 @@ type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
  *   memory. It does while a {@link SpillingResourceAdaptor} above could free memory for it but was refused, for example
  *   because the host has none left: that is tried again every second.
  *
- * A promise concerns bytes of the limit, not whether the upstream has them in one piece; over a {@link
- * VirtualMemoryResource}, it can combine free pages from anywhere.
+ * A promise concerns bytes of the limit, not whether the upstream has them in one piece. Over a pool on a {@link
+ * VirtualMemoryResource}, any free pages are one piece. {@link Grant.retry} waits where they are not.
  *
  * Bytes count rounded up to a multiple of 256. Stream order and alignment are those of the upstream. Freed
  * memory counts as free immediately, even if its stream still uses it; the upstream keeps the stream order.
@@ -164,6 +165,11 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #users = new PayerNumbers<Holder>();
   readonly #registration = instances.add(this);
   readonly #above = new ResourcesAbove<SpillingAbove>();
+  readonly #waits: GrantWaits = {
+    grow: (holder, bytes, options) => this.#grow(holder, bytes, options),
+    retry: (holder, attempt, options) => this.#retry(holder, attempt, options),
+  };
+  readonly #retries = new Retries();
   #isSpilling = false;
   /** Whether a spill for the first waiting request was refused. */
   #isSpillRefused = false;
@@ -208,7 +214,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
     if (!Number.isFinite(priority)) throw new ArgumentRangeError(`priority must be a finite number, got ${priority}`);
     const found = await this.#admitted({ bytes: promised, priority, holder: this.#current.find(), grows: false, options });
-    return new Grant(this.#queue, found, (holder, more, waitingOptions) => this.#grow(holder, more, waitingOptions));
+    return new Grant(this.#queue, found, this.#waits);
   }
 
   /** The promises and the waiting requests. */
@@ -255,7 +261,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       return pointer;
     } catch (error) {
       if (holder === undefined) this.#queue.giveOutside(takenBytes);
-      else this.#queue.unuse(holder, takenBytes);
+      else this.#undo(holder, takenBytes, error);
       throw this.passOn(error);
     }
   }
@@ -274,6 +280,12 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     const takenBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
     if (number === none) this.#queue.giveOutside(takenBytes);
     else this.#queue.unuse(this.#users.remove(number), takenBytes);
+    if (this.#retries.waiting > 0) this.#retries.wake();
+  }
+
+  #undo(holder: Holder, bytes: number, error: unknown): void {
+    if (error instanceof OutOfMemoryError) holder.unserved++;
+    this.#queue.unuse(holder, bytes);
   }
 
   /**
@@ -331,6 +343,26 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     await this.#admitted({ bytes: promised, priority: holder.priority, holder, grows: true, options });
   }
 
+  async #retry<T>(holder: Holder, attempt: () => T, options: WaitOptions): Promise<Awaited<T>> {
+    this.assertLive('run a function');
+    assertOptions(options, waitOptionNames);
+    return await this.#retries.run(this.#queue, holder, attempt, options, () => {
+      const began = performance.now();
+      const account = currentAccount();
+      this.#freeGarbage();
+      this.#helpIfStalled();
+      return () => {
+        this.#noteWait(performance.now() - began, account);
+      };
+    });
+  }
+
+  #noteWait(milliseconds: number, account: Account | undefined): void {
+    this.#waitedMilliseconds += milliseconds;
+    account?.noteWait(milliseconds);
+    this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
+  }
+
   /**
    * The holder for which a request was admitted. Everything is decided in the turn of this call, or
    * of the call that ends the wait.
@@ -374,10 +406,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       const stop = endingWait(options, withdraw);
       wake = (result) => {
         stop();
-        const waited = performance.now() - began;
-        this.#waitedMilliseconds += waited;
-        account?.noteWait(waited);
-        this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, waited);
+        this.#noteWait(performance.now() - began, account);
         if (typeof result !== 'string') this.#admittedAfterWait++;
         resolve(result);
       };
@@ -415,6 +444,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
         reclaimUnreachableBuffers('major');
         this.#queue.settle();
       }
+      // Other workers may have freed memory.
+      this.#retries.wake();
       last = admitted;
     }, stallMilliseconds);
     this.#keepAliveToRetry();

@@ -7,8 +7,11 @@ import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseC
 import { enterScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
 import type { WaitOptions } from '../waits.js';
 
-/** Waits for bytes of the queue that a grant belongs to. */
-export type Ask = (holder: Holder, bytes: number, options: WaitOptions) => Promise<unknown>;
+/** The waits of the adaptor that a grant belongs to. */
+export interface GrantWaits {
+  grow(holder: Holder, bytes: number, options: WaitOptions): Promise<void>;
+  retry<T>(holder: Holder, attempt: () => T, options: WaitOptions): Promise<Awaited<T>>;
+}
 
 interface Held {
   readonly queue: AdmissionQueue;
@@ -50,14 +53,14 @@ const unreachable = finalizationRegistry<Held>('grant', 'CISTERN_UNREACHABLE_GRA
 export class Grant implements Disposable {
   readonly #queue: AdmissionQueue;
   readonly #holder: Holder;
-  readonly #ask: Ask;
+  readonly #waits: GrantWaits;
 
   /** @internal */
-  constructor(queue: AdmissionQueue, holder: Holder, ask: Ask) {
+  constructor(queue: AdmissionQueue, holder: Holder, waits: GrantWaits) {
     assertMadeByCistern(queue, 'Grant', 'AdmittingResourceAdaptor.reserve');
     this.#queue = queue;
     this.#holder = holder;
-    this.#ask = ask;
+    this.#waits = waits;
     refuseCloning(this);
     unreachable.register(this, { queue, holder }, this);
   }
@@ -104,7 +107,34 @@ export class Grant implements Disposable {
    */
   async grow(bytes: number, options: WaitOptions = {}): Promise<void> {
     this.#assertLive('grow');
-    await this.#ask(this.#holder, bytes, options);
+    await this.#waits.grow(this.#holder, bytes, options);
+  }
+
+  /**
+   * Runs a function as `run` does. If the upstream has no memory for an allocation in it although the bytes are promised,
+   * because they are free only in pieces, waits until others have freed memory, and runs the function again. So the
+   * function must leave nothing allocated when it throws.
+   *
+   * While it waits, at most `maximumOvertakes` new requests are admitted. It does not wait if that could last for ever: if
+   * nobody else holds promised memory, or all who do wait, and this grant is the youngest of the lowest priority.
+   * @param fn a function, asynchronous or not, that allocates
+   * @returns what `fn` returns
+   * @throws OutOfMemoryError of the last attempt, if waiting is of no use or the time is over; the errors of `run`; LifetimeError
+   * (`ERR_CISTERN_DISPOSED`) if this object or the resource is disposed, even during the wait; ArgumentTypeError,
+   * ArgumentRangeError for invalid options; the reason of the signal.
+   * @example
+   * ```ts
+   * using upstream = new VirtualMemoryResource();
+   * using pool = new PoolMemoryResource(upstream, { maximumBytes: 1 * GiB });
+   * using resource = new AdmittingResourceAdaptor(pool, { limitBytes: 1 * GiB });
+   * using stream = new Stream();
+   * using grant = await resource.reserve(64 * MiB);
+   * using buffer = await grant.retry(() => new DeviceBuffer(64 * MiB, { stream, resource }));
+   * ```
+   */
+  async retry<T>(fn: () => T, options: WaitOptions = {}): Promise<Awaited<T>> {
+    this.#assertLive('run a function');
+    return await this.#waits.retry(this.#holder, () => this.run(fn), options);
   }
 
   /**

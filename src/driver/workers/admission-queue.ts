@@ -12,6 +12,8 @@ export interface Holder {
   /** Bytes that are allocated. At most `promisedBytes`, until it has ended. */
   usedBytes: number;
   isEnded: boolean;
+  /** How often the upstream was out of memory for bytes that are promised. */
+  unserved: number;
   /**
    * The live allocations that count against its promise, and its place among the holders that have
    * some.
@@ -283,7 +285,7 @@ export class AdmissionQueue {
 }
 
 function admit({ bytes, priority, holder, grows = false }: AdmissionRequest, number: number): Holder {
-  if (!grows) return { number, priority, promisedBytes: bytes, usedBytes: 0, isEnded: false, allocations: 0, place: 0 };
+  if (!grows) return { number, priority, promisedBytes: bytes, usedBytes: 0, isEnded: false, unserved: 0, allocations: 0, place: 0 };
   const growing = holder as Holder;
   growing.promisedBytes += bytes;
   return growing;
