@@ -91,7 +91,7 @@ export class CommonLane implements Lane {
   #unite(identity: StreamIdentity): void {
     const event = new Event({ device: Device.get(identity.device) });
     try {
-      event.recordOn(identity);
+      event.recordOn(identity, 1);
     } catch (error) {
       if (!(error instanceof DriverError)) throw error;
       return;

@@ -205,14 +205,19 @@ export class StreamLane implements Lane {
   /** Records the lane's event. It covers all of the lane's memory. */
   record(): void {
     const event = this.#event ?? this.#createEvent();
-    // Under `'eager'`, the first two are false, so V8 does not inline the third.
-    if ((this.isHeld || this.#needsEvent()) && this.isHeldBack) StreamIdentity.releases++;
+    // Written out, and the rest in a function that is not called under `'eager'`, so that V8 inlines all of a free.
+    if (this.isHeld || this.#isUnrecorded || this.#callerEvent !== undefined) this.#countRelease();
     // A recording that fails may destroy the previous one.
     if (this.#isRecorded) this.#isUnrecorded = true;
-    event.recordOn(this.identity);
+    event.recordOn(this.identity, 1);
     this.#isRecorded = true;
     this.#isUnrecorded = false;
     this.#callerEvent = undefined;
+  }
+
+  /** Before an event is recorded: other streams may take the memory from then on. */
+  #countRelease(): void {
+    if (this.isHeldBack) StreamIdentity.releases++;
   }
 
   #createEvent(): Event {

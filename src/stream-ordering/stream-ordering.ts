@@ -89,6 +89,8 @@ export class StreamOrdering implements StreamObserver {
    */
   readonly #shared: (StreamLane | undefined)[] = [];
   readonly #held: (StreamLane | undefined)[] = [];
+  /** Those of the two that take memory first, and frees without a fence. */
+  readonly #own: readonly (StreamLane | undefined)[];
   /** Every lane, by number. */
   readonly #byNumber = new Map<number, Lane>();
   /** Every lane of a stream that has not ended. */
@@ -111,6 +113,7 @@ export class StreamOrdering implements StreamObserver {
   constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind, captureBegan = () => {}) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
+    this.#own = policy === 'off' ? this.#held : this.#shared;
     this.captureBegan = captureBegan;
     this.#memory = memory;
     this.#device = memoryKind === 'device' ? device : undefined;
@@ -126,7 +129,8 @@ export class StreamOrdering implements StreamObserver {
   laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
     if (this.#device !== undefined) assertStreamOf(stream, this.#device, operation);
-    return this.ownLaneOf(stream);
+    const { identity } = stream;
+    return this.#own[identity.slot] ?? this.#addLane(identity, this.policy === 'off');
   }
 
   /** The same lane, for a stream that was checked. */
@@ -275,7 +279,7 @@ export class StreamOrdering implements StreamObserver {
    * are, because it checks only a few of the lanes whose memory was held back.
    */
   laneWith(stream: Stream, units: number): number {
-    this.#shareIdle(mostLookedAt);
+    if (this.#unshared.count > 0) this.#shareIdle(mostLookedAt);
     const { slot } = stream.identity;
     const own = this.#shared[slot]?.number ?? none;
     const second = this.#held[slot]?.number ?? none;
@@ -465,12 +469,13 @@ export class StreamOrdering implements StreamObserver {
   }
 
   #lane(identity: StreamIdentity, isHeld: boolean): StreamLane {
-    const lanes = isHeld ? this.#held : this.#shared;
-    const known = lanes[identity.slot];
-    if (known !== undefined) return known;
+    return (isHeld ? this.#held : this.#shared)[identity.slot] ?? this.#addLane(identity, isHeld);
+  }
+
+  #addLane(identity: StreamIdentity, isHeld: boolean): StreamLane {
     const number = this.#vacantNumbers.pop() ?? this.#memory.addLane();
     const lane = new StreamLane(number, identity, deviceOf(identity), isHeld, this.policy === 'eager');
-    lanes[identity.slot] = lane;
+    (isHeld ? this.#held : this.#shared)[identity.slot] = lane;
     this.#byNumber.set(lane.number, lane);
     this.#lanes.add(lane);
     this.#memory.share?.(lane.number, !isHeld);

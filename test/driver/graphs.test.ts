@@ -509,7 +509,7 @@ describe('while a stream is captured', () => {
     using eager = new Event();
     eager.record(stream);
     whileCapturing(() => {
-      expectRefused(() => event.recordOn(stream.identity));
+      expectRefused(() => event.recordOn(stream.identity, 1));
       expect(event.query()).toBe(true);
       event.record(stream);
       expectRefused(() => other.identity.wait(event));
@@ -519,7 +519,7 @@ describe('while a stream is captured', () => {
       expect(other.captureStatus).toBe('none');
     });
     expectRefused(() => other.identity.wait(event));
-    event.recordOn(stream.identity);
+    event.recordOn(stream.identity, 1);
     other.identity.wait(event);
   });
 

@@ -135,6 +135,11 @@ export class Keeper {
   releases = 0;
   reuses = 0;
   synchronizations = 0;
+  /**
+   * Whether the lane of a stream is that of `laneOf` only, and not simply that of the ordering: the resource is disposed, or
+   * there is a function of `atEntry`. One field for both, because it is read whenever the stream changes.
+   */
+  isSpecial = false;
   readonly #resource: KeepingResource;
   readonly #index: KeptMemory;
   /** The resources below that may take memory back for other workers. */
@@ -142,6 +147,7 @@ export class Keeper {
   /** The resources below whose memory can sleep. */
   readonly #sleeping: readonly SleepingMemoryResource[];
   #isDisposed = false;
+  #onEntry: ((lane: StreamLane, stream: Stream) => boolean) | undefined;
 
   constructor(resource: KeepingResource, index: KeptMemory, deallocationEvents: DeallocationEvents) {
     const { upstream, device, memoryKind } = resource;
@@ -185,7 +191,17 @@ export class Keeper {
     if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.name}`);
     const lane = this.ordering.laneOf(stream, operation);
     if (stream.identity.isCaptured) throw this.#captured(stream, operation);
+    const onEntry = this.#onEntry;
+    this.#onEntry = undefined;
+    this.isSpecial = false;
+    if (onEntry?.(lane, stream) === true) this.atEntry(onEntry);
     return lane;
+  }
+
+  /** Calls a function with every result of `laneOf`, until it returns false or throws. */
+  atEntry(onEntry: (lane: StreamLane, stream: Stream) => boolean): void {
+    this.#onEntry = onEntry;
+    this.isSpecial = true;
   }
 
   #captured(stream: Stream, operation: string): CisternError {
@@ -203,6 +219,8 @@ export class Keeper {
 
   /** Returns memory that other workers have asked for. */
   answerRequests(stream: Stream): void {
+    // Most resources have none, and a loop over nothing takes time.
+    if (this.#shared.length === 0) return;
     for (const layer of this.#shared) if (layer.answerRequests()) this.enter(stream);
   }
 
@@ -395,7 +413,7 @@ export class Keeper {
       this.#resource.enter(stream, 'dispose');
       this.ordering.gather(stream, this.ordering.ownLaneOf(stream));
       const isInUse = this.statistics().allocatedBytes > 0;
-      this.#isDisposed = true;
+      this.#isDisposed = this.isSpecial = true;
       this.ordering[Symbol.dispose]();
       this.#resource.ended();
       this.held.leave(this.#index.removeAllSegments(), isInUse);

@@ -118,8 +118,6 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
   });
   readonly #maximumBytes: number;
-  /** The initial block, until it is like any other. */
-  #initial: InitialBlock | undefined;
   /** The bytes of a page, if the upstream grows in place and can free any pages. */
   readonly #pageBytes: number | undefined;
   /**
@@ -153,7 +151,9 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
       this.enter(stream, 'allocate');
       this.keeper.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
-      this.#initial = new InitialBlock(this.index, this.lane);
+      const block = new InitialBlock(this.index, this.lane);
+      // If a stream cannot take it over, it is treated like any other block.
+      this.keeper.atEntry((lane, first) => block.isKeptFor(lane, first, deallocationEvents));
       // This may have been the first stream: its first call must notice that.
       this.lastStream = noStream;
     }
@@ -244,16 +244,6 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     this.index.freeMany(pointers, sizes, this.lane.number);
     // Some may have come from other streams, after whose work they are free.
     this.lane.received();
-  }
-
-  /** @internal */
-  override enter(stream: Stream, operation: string): void {
-    super.enter(stream, operation);
-    const initial = this.#initial;
-    if (initial === undefined) return;
-    // If the stream cannot take it over now, it is treated like any other block.
-    this.#initial = undefined;
-    if (initial.isKeptFor(this.lane, stream, this.deallocationEvents)) this.#initial = initial;
   }
 
   /**

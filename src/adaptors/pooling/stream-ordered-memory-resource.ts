@@ -1,8 +1,10 @@
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertPointer } from '../../basics/validation.js';
 import type { Device } from '../../driver/device.js';
+import { isAnythingAsleep } from '../../driver/memory/asleep.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
+import { isAnythingCaptured } from '../../driver/streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected } from '../../driver/workers/local-object.js';
 import {
   assertMemoryResource,
@@ -51,6 +53,8 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   protected readonly index: Index;
   protected readonly keeper: Keeper;
   protected readonly ordering: StreamOrdering;
+  /** The keeper again, in a field that a Proxy does not have, so that none can stand for the resource. */
+  readonly #keeper: Keeper;
   /** Where memory comes from if the stream's own lane has none. */
   protected abstract readonly tries: Tries;
 
@@ -66,6 +70,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
     this.deallocationEvents = deallocationEvents;
     this.index = index ?? (new FreeSpaceIndex() as CutFromLarger<Index>);
     this.keeper = new Keeper(this, this.index, deallocationEvents);
+    this.#keeper = this.keeper;
     this.ordering = this.keeper.ordering;
   }
 
@@ -191,6 +196,16 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
    * `lane`.
    */
   enter(stream: Stream, operation: string): void {
+    if (this.#keeper.isSpecial || isAnythingAsleep || isAnythingCaptured) {
+      this.#enterSpecially(stream, operation);
+      return;
+    }
+    this.lane = this.ordering.laneOf(stream, operation);
+    this.lastStream = stream;
+  }
+
+  /** A separate function, so that V8 inlines `enter` into an allocation and a free. */
+  #enterSpecially(stream: Stream, operation: string): void {
     this.lane = this.keeper.laneOf(stream, operation);
     this.lastStream = this.keeper.isAsleep ? noStream : stream;
   }

@@ -332,7 +332,7 @@ function followEveryStream(stream: Stream, device: Device): void {
   for (const identity of others) {
     const event = new Event({ device });
     try {
-      event.recordOn(identity);
+      event.recordOn(identity, 1);
       stream.identity.wait(event);
     } finally {
       event.dispose();

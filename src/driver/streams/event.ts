@@ -187,7 +187,7 @@ export class Event implements Disposable {
    * @internal Records on a stream whose `Stream` objects may all be gone.
    * @param outsideOfCaptures 1: refuses a stream that is captured
    */
-  recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1 = 1): void {
+  recordOn(identity: StreamIdentity, outsideOfCaptures: 0 | 1): void {
     this.version = ++StreamIdentity.records;
     this.recordedOn = identity.key;
     // Exports of another module are checked at each use; a local variable is not.

@@ -28,6 +28,8 @@ export interface StreamObserver {
 
 /** The streams in captures that this environment has begun. */
 const captured = new Set<StreamIdentity>();
+/** Whether there are any. */
+export let isAnythingCaptured = false;
 const captureEnds: (() => void)[] = [];
 
 /** Calls a function, which must not throw, whenever a capture that this environment has begun ends. */
@@ -76,6 +78,8 @@ export class StreamIdentity {
    * its order. No event up to that number covers the work that the stream was then ordered after.
    */
   receivedAt = StreamIdentity.records;
+  /** The stream on which this environment has begun the capture that this one is in. */
+  #captureOrigin: StreamIdentity | undefined = undefined;
   /**
    * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
    */
@@ -96,8 +100,6 @@ export class StreamIdentity {
    */
   readonly announcesEnd: boolean;
   #isEnding = false;
-  /** The stream on which this environment has begun the capture that this one is in. */
-  #captureOrigin: StreamIdentity | undefined = undefined;
   /** Whether a function is being captured on this stream: the capture ends when it returns. */
   isRecorded = false;
   /** Whether a capture that began on this stream was given up, and the driver refused to end it. */
@@ -183,21 +185,23 @@ export class StreamIdentity {
   /** Begins a synchronization; call the result once everything queued so far has run. */
   beginSynchronization(): () => void {
     const number = ++this.synchronizing;
-    return () => {
-      if (this.synchronized >= number) return;
-      this.synchronized = number;
-      StreamIdentity.releases++;
-    };
+    return () => this.#completeSynchronization(number);
+  }
+
+  #completeSynchronization(number: number): void {
+    if (this.synchronized >= number) return;
+    this.synchronized = number;
+    StreamIdentity.releases++;
   }
 
   /** Whether everything queued on the stream has run. */
   query(): boolean {
-    const complete = this.beginSynchronization();
+    const number = ++this.synchronizing;
     mailbox[0] = this.handle;
     native().queryStream();
     check('query a stream');
     if (mailbox[1] !== 1) return false;
-    complete();
+    this.#completeSynchronization(number);
     return true;
   }
 
@@ -226,9 +230,11 @@ export class StreamIdentity {
    * of captures, because the wait would make the stream part of the capture. Does not block.
    */
   wait(event: Event): void {
-    mailbox[0] = this.handle;
-    mailbox[1] = event.handle;
-    mailbox[2] = 1;
+    // Exports of another module are checked at each use; a local variable is not.
+    const box = mailbox;
+    box[0] = this.handle;
+    box[1] = event.handle;
+    box[2] = 1;
     native().waitEvent();
     check('wait for an event');
     this.noteWait(event);
@@ -238,7 +244,7 @@ export class StreamIdentity {
   noteWait(event: Event): void {
     this.outdateFences();
     eventObserver?.eventAwaited(this, event.version);
-    if (captured.size > 0) this.#joinCaptureOf(event);
+    if (isAnythingCaptured) this.#joinCaptureOf(event);
   }
 
   /**
@@ -321,6 +327,7 @@ export class StreamIdentity {
   #enterCapture(origin: StreamIdentity): void {
     this.#captureOrigin = origin;
     captured.add(this);
+    isAnythingCaptured = true;
     for (const observer of this.#observers) observer.captureBegan?.(this);
   }
 
@@ -330,6 +337,7 @@ export class StreamIdentity {
       identity.#captureOrigin = undefined;
       captured.delete(identity);
     }
+    isAnythingCaptured = captured.size > 0;
     // Events can be recorded again for memory that was held back.
     StreamIdentity.releases++;
     for (const onEnd of captureEnds) onEnd();

@@ -279,11 +279,13 @@ export class Stream implements Disposable {
   /** Makes later work on the stream wait for the event's latest recording. Does not block. */
   wait(event: Event): void {
     if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
-    mailbox[0] = this.handle;
-    mailbox[1] = event.handle;
-    mailbox[2] = 0;
+    // Exports of another module are checked at each use; a local variable is not.
+    const box = mailbox;
+    box[0] = this.handle;
+    box[1] = event.handle;
+    box[2] = 0;
     native().waitEvent();
-    if (mailbox[0] === 0) {
+    if (box[0] === 0) {
       this.identity.noteWait(event);
       return;
     }
@@ -680,8 +682,13 @@ export const noStream = Object.freeze({ handle: -1 }) as Stream;
  * @throws ArgumentTypeError if it is not a stream, LifetimeError if it is disposed.
  */
 export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
-  if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
-  if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
+  if (!(stream instanceof Stream) || stream.handle < 0) throw unusableStream(stream, operation);
+}
+
+/** A separate function, so that V8 inlines the check wherever it is made. */
+function unusableStream(stream: unknown, operation: string): Error {
+  if (stream instanceof Stream) return alreadyDisposed(operation, `stream ${stream.id}`);
+  return new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
 }
 
 /**
@@ -699,7 +706,12 @@ export function assertNotCaptured(stream: Stream, operation: string): void {
  * @throws ArgumentRangeError for a stream of another device that has no access to the device's memory.
  */
 export function assertStreamOf(stream: Stream, device: Device, operation?: string): void {
-  if (stream.device === device || stream.device.hasAccessTo(device)) return;
+  if (stream.device !== device) assertAccess(stream, device, operation);
+}
+
+/** As `assertStreamOf`, for a stream of another device. A separate function, so that V8 inlines the check. */
+function assertAccess(stream: Stream, device: Device, operation: string | undefined): void {
+  if (stream.device.hasAccessTo(device)) return;
   if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;
   const { index } = stream.device;
   const cure = `; call Device.get(${index}).enablePeerAccess(Device.get(${device.index})) to give it access`;
@@ -770,7 +782,7 @@ function lastEventOf(device: Device, identity: StreamIdentity, isAlive: boolean)
   if (isAlive) {
     try {
       const event = new Event({ device });
-      event.recordOn(identity);
+      event.recordOn(identity, 1);
       return event;
     } catch {
       // Without an event, wait below.
