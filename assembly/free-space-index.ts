@@ -249,10 +249,10 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (load<u32>(index, fitField) !== 0) return allocateByFit(index, units, slack, lane, owner);
   if (restOf(index) >= 0) {
     if (isSmall(units) || isLarge(units)) return allocateQuickly(index, units, slack, lane, owner);
   }
+  if (load<u32>(index, fitField) !== 0) return allocateByFit(index, units, slack, lane, owner);
   const block = findFree(lane, units);
   if (block === 0) return allocateOtherwise(index, units, slack, lane, owner);
   if (!hasSpareBucket(index)) return allocateWithMore(index, block, units, slack, lane, owner);
@@ -271,12 +271,8 @@ function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i
     store<i32>(block, owner, ownerField);
     return load<f64>(block, addressField);
   }
-  return allocateFit(index, units, slack, lane, owner);
-}
-
-/** As `allocate`, but not from the quick lists. */
-function allocateFit(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  const block = findFit(index, lane, units);
+  if (load<u32>(index, fitField) !== 0) return allocateByFit(index, units, slack, lane, owner);
+  block = findFree(lane, units);
   if (block !== 0) return allocateWithMore(index, block, units, slack, lane, owner);
   return allocateOtherwise(index, units, slack, lane, owner);
 }
@@ -302,12 +298,11 @@ export function openLane(index: u32, lane: u32): void {
 /** As `allocate`, in an index that takes the lowest blocks, or that has a reserve. */
 function allocateByFit(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
   const reserve = load<u32>(index, fitField);
-  if (reserve === lowestFit) {
-    if (restOf(index) >= 0 && (isSmall(units) || isLarge(units))) return allocateQuickly(index, units, slack, lane, owner);
-    return allocateFit(index, units, slack, lane, owner);
-  }
-  const block = findLow(lane, units);
-  if (block === 0 || (reserve !== lane && isLoose(index, block, units, reserve))) return none;
+  const takesLowest = reserve === lowestFit;
+  const block = takesLowest ? findLowest(lane, units) : findLow(lane, units);
+  // With a reserve, nothing is kept elsewhere.
+  if (block === 0) return allocateOtherwise(index, units, slack, lane, owner);
+  if (!takesLowest && reserve !== lane && isLoose(index, block, units, reserve)) return none;
   return allocateWithMore(index, block, units, slack, lane, owner);
 }
 

@@ -91,6 +91,7 @@ static u32 lanes_isBelow(IndexModule*, u32, u32);
 static u32 lanes_findLowest(IndexModule*, u32, u32);
 static u32 lanes_smallestFit(IndexModule*, u32, u32);
 static u32 lanes_findFree(IndexModule*, u32, u32);
+static u32 lanes_findLow(IndexModule*, u32, u32);
 static u32 free_space_index_findFit(IndexModule*, u32, u32, u32);
 static u32 used_blocks_hasSpareBucket(IndexModule*, u32);
 static u32 used_blocks_grow(IndexModule*, u32);
@@ -100,13 +101,11 @@ static void used_blocks_addUsed(IndexModule*, u32, u32, f64);
 static f64 free_space_index_use(IndexModule*, u32, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocateWithMore(IndexModule*, u32, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocateOtherwise(IndexModule*, u32, u32, u32, u32, u32);
-static f64 free_space_index_allocateFit(IndexModule*, u32, u32, u32, u32, u32);
-static f64 free_space_index_allocateQuickly(IndexModule*, u32, u32, u32, u32, u32);
-static u32 lanes_findLow(IndexModule*, u32, u32);
 static u32 free_space_index_isScarce(IndexModule*, u32);
 static u32 free_space_index_isClose(IndexModule*, u32, u32);
 static u32 free_space_index_isLoose(IndexModule*, u32, u32, u32, u32);
 static f64 free_space_index_allocateByFit(IndexModule*, u32, u32, u32, u32, u32);
+static f64 free_space_index_allocateQuickly(IndexModule*, u32, u32, u32, u32, u32);
 static f64 free_space_index_allocate(IndexModule*, u32, u32, u32, u32, u32);
 static void free_space_index_openLane(IndexModule*, u32, u32);
 static u32 free_space_index_canAllocate(IndexModule*, u32, u32, u32);
@@ -3061,6 +3060,132 @@ u32 lanes_findFree([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p
   return var_i0;
 }
 
+u32 lanes_findLow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0, var_l8 = 0;
+  u64 var_l9 = 0, var_l10 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  u64 var_j0, var_j1, var_j2, var_j3;
+  var_i0 = var_p1;
+  var_i1 = 4096u;
+  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i0 = lanes_findFree(instance, var_i0, var_i1);
+    goto var_Bfunc;
+  }
+  var_i0 = 863u;
+  var_l6 = var_i0;
+  var_i0 = 16u;
+  var_l8 = var_i0;
+  var_i0 = var_p1;
+  var_i0 = class_lists_classOf(instance, var_i0);
+  var_l4 = var_i0;
+  var_L1: 
+    var_i0 = var_l4;
+    var_i1 = var_l6;
+    var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+    var_i1 = var_l4;
+    var_i2 = 0u;
+    var_i1 = (u32)((s32)var_i1 >= (s32)var_i2);
+    var_i0 &= var_i1;
+    if (var_i0) {
+      var_i0 = 8u;
+      var_l5 = var_i0;
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+      var_l3 = var_i0;
+      var_L3: 
+        var_i0 = var_l5;
+        var_i1 = 0u;
+        var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+        var_i1 = 0u;
+        var_i2 = var_l3;
+        var_i0 = var_i2 ? var_i0 : var_i1;
+        if (var_i0) {
+          var_i0 = var_l3;
+          var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+          var_l7 = var_i0;
+          var_i1 = var_p1;
+          var_i0 = var_i0 == var_i1;
+          if (var_i0) {
+            var_i0 = var_l3;
+            goto var_Bfunc;
+          }
+          var_i0 = var_p1;
+          var_i1 = var_l7;
+          var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+          if (var_i0) {
+            var_i0 = var_l2;
+            var_i0 = !(var_i0);
+            if (var_i0) {
+              var_i0 = var_l7;
+              var_j0 = (u64)(s64)(s32)(var_i0);
+              var_i1 = var_l7;
+              var_i2 = 1u;
+              var_i1 = (u32)((s32)var_i1 >> (var_i2 & 31));
+              var_j1 = (u64)(s64)(s32)(var_i1);
+              var_j0 += var_j1;
+              var_l9 = var_j0;
+              var_j1 = 2147483647ull;
+              var_l10 = var_j1;
+              var_j2 = var_l9;
+              var_j3 = var_l10;
+              var_i2 = (u64)((s64)var_j2 < (s64)var_j3);
+              var_j0 = var_i2 ? var_j0 : var_j1;
+              var_i0 = (u32)(var_j0);
+              var_i0 = class_lists_classOf(instance, var_i0);
+              var_l6 = var_i0;
+            }
+            var_i0 = var_l3;
+            var_i1 = var_l2;
+            var_i2 = var_l2;
+            if (var_i2) {
+              var_i2 = var_l3;
+              var_i3 = var_l2;
+              var_i2 = lanes_isBelow(instance, var_i2, var_i3);
+            } else {
+              var_i2 = 1u;
+            }
+            var_i0 = var_i2 ? var_i0 : var_i1;
+            var_l2 = var_i0;
+          }
+          var_i0 = var_l5;
+          var_i1 = 1u;
+          var_i0 -= var_i1;
+          var_l5 = var_i0;
+          var_i0 = var_l3;
+          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+          var_l3 = var_i0;
+          goto var_L3;
+        }
+      var_i0 = var_l8;
+      var_i1 = 8u;
+      var_i2 = var_l5;
+      var_i1 -= var_i2;
+      var_i0 -= var_i1;
+      var_l8 = var_i0;
+      var_i1 = 0u;
+      var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
+      var_i1 = 0u;
+      var_i2 = var_l2;
+      var_i0 = var_i2 ? var_i0 : var_i1;
+      if (var_i0) {
+        var_i0 = var_l2;
+        goto var_Bfunc;
+      }
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+      var_l4 = var_i0;
+      goto var_L1;
+    }
+  var_i0 = var_l2;
+  var_Bfunc:;
+  return var_i0;
+}
+
 u32 free_space_index_findFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
   u32 var_i0, var_i1;
   var_i0 = var_p0;
@@ -3375,210 +3500,6 @@ f64 free_space_index_allocateOtherwise([[maybe_unused]] IndexModule* instance, u
   return var_d0;
 }
 
-f64 free_space_index_allocateFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
-  u32 var_l5 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
-  f64 var_d0;
-  var_i0 = var_p0;
-  var_i1 = var_p3;
-  var_i2 = var_p1;
-  var_i0 = free_space_index_findFit(instance, var_i0, var_i1, var_i2);
-  var_l5 = var_i0;
-  if (var_i0) {
-    var_i0 = var_p0;
-    var_i1 = var_l5;
-    var_i2 = var_p1;
-    var_i3 = var_p2;
-    var_i4 = var_p3;
-    var_i5 = var_p4;
-    var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
-    goto var_Bfunc;
-  }
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i2 = var_p2;
-  var_i3 = var_p3;
-  var_i4 = var_p4;
-  var_d0 = free_space_index_allocateOtherwise(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
-  var_Bfunc:;
-  return var_d0;
-}
-
-f64 free_space_index_allocateQuickly([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
-  u32 var_l5 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3, var_i4;
-  f64 var_d0;
-  var_i0 = var_p0;
-  var_i0 = quick_lists_keepsQuick(instance, var_i0);
-  if (var_i0) {
-    var_i0 = var_p1;
-    var_i0 = quick_lists_isLarge(instance, var_i0);
-    if (var_i0) {
-      var_i0 = var_p0;
-      free_space_index_joinAllUnused(instance, var_i0);
-    } else {
-      var_i0 = var_p0;
-      var_i1 = var_p1;
-      var_i2 = var_p3;
-      var_i0 = quick_lists_takeQuick(instance, var_i0, var_i1, var_i2);
-      var_l5 = var_i0;
-    }
-  } else {
-    var_i0 = var_p0;
-    var_i1 = var_p1;
-    var_i2 = var_p3;
-    quick_lists_watchRequest(instance, var_i0, var_i1, var_i2);
-  }
-  var_i0 = var_l5;
-  if (var_i0) {
-    var_i0 = var_l5;
-    var_i1 = var_p2;
-    var_i2 = 4294967295u;
-    var_i1 ^= var_i2;
-    i32_store(&instance->memory, (u64)(var_i0) + 20, var_i1);
-    var_i0 = var_l5;
-    var_i1 = var_p4;
-    i32_store(&instance->memory, (u64)(var_i0) + 12, var_i1);
-    var_i0 = var_l5;
-    var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
-    goto var_Bfunc;
-  }
-  var_i0 = var_p0;
-  var_i1 = var_p1;
-  var_i2 = var_p2;
-  var_i3 = var_p3;
-  var_i4 = var_p4;
-  var_d0 = free_space_index_allocateFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
-  var_Bfunc:;
-  return var_d0;
-}
-
-u32 lanes_findLow([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0, var_l6 = 0, var_l7 = 0, var_l8 = 0;
-  u64 var_l9 = 0, var_l10 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
-  u64 var_j0, var_j1, var_j2, var_j3;
-  var_i0 = var_p1;
-  var_i1 = 4096u;
-  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-  if (var_i0) {
-    var_i0 = var_p0;
-    var_i1 = var_p1;
-    var_i0 = lanes_findFree(instance, var_i0, var_i1);
-    goto var_Bfunc;
-  }
-  var_i0 = 863u;
-  var_l6 = var_i0;
-  var_i0 = 16u;
-  var_l8 = var_i0;
-  var_i0 = var_p1;
-  var_i0 = class_lists_classOf(instance, var_i0);
-  var_l4 = var_i0;
-  var_L1: 
-    var_i0 = var_l4;
-    var_i1 = var_l6;
-    var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
-    var_i1 = var_l4;
-    var_i2 = 0u;
-    var_i1 = (u32)((s32)var_i1 >= (s32)var_i2);
-    var_i0 &= var_i1;
-    if (var_i0) {
-      var_i0 = 8u;
-      var_l5 = var_i0;
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l3 = var_i0;
-      var_L3: 
-        var_i0 = var_l5;
-        var_i1 = 0u;
-        var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
-        var_i1 = 0u;
-        var_i2 = var_l3;
-        var_i0 = var_i2 ? var_i0 : var_i1;
-        if (var_i0) {
-          var_i0 = var_l3;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-          var_l7 = var_i0;
-          var_i1 = var_p1;
-          var_i0 = var_i0 == var_i1;
-          if (var_i0) {
-            var_i0 = var_l3;
-            goto var_Bfunc;
-          }
-          var_i0 = var_p1;
-          var_i1 = var_l7;
-          var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-          if (var_i0) {
-            var_i0 = var_l2;
-            var_i0 = !(var_i0);
-            if (var_i0) {
-              var_i0 = var_l7;
-              var_j0 = (u64)(s64)(s32)(var_i0);
-              var_i1 = var_l7;
-              var_i2 = 1u;
-              var_i1 = (u32)((s32)var_i1 >> (var_i2 & 31));
-              var_j1 = (u64)(s64)(s32)(var_i1);
-              var_j0 += var_j1;
-              var_l9 = var_j0;
-              var_j1 = 2147483647ull;
-              var_l10 = var_j1;
-              var_j2 = var_l9;
-              var_j3 = var_l10;
-              var_i2 = (u64)((s64)var_j2 < (s64)var_j3);
-              var_j0 = var_i2 ? var_j0 : var_j1;
-              var_i0 = (u32)(var_j0);
-              var_i0 = class_lists_classOf(instance, var_i0);
-              var_l6 = var_i0;
-            }
-            var_i0 = var_l3;
-            var_i1 = var_l2;
-            var_i2 = var_l2;
-            if (var_i2) {
-              var_i2 = var_l3;
-              var_i3 = var_l2;
-              var_i2 = lanes_isBelow(instance, var_i2, var_i3);
-            } else {
-              var_i2 = 1u;
-            }
-            var_i0 = var_i2 ? var_i0 : var_i1;
-            var_l2 = var_i0;
-          }
-          var_i0 = var_l5;
-          var_i1 = 1u;
-          var_i0 -= var_i1;
-          var_l5 = var_i0;
-          var_i0 = var_l3;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-          var_l3 = var_i0;
-          goto var_L3;
-        }
-      var_i0 = var_l8;
-      var_i1 = 8u;
-      var_i2 = var_l5;
-      var_i1 -= var_i2;
-      var_i0 -= var_i1;
-      var_l8 = var_i0;
-      var_i1 = 0u;
-      var_i0 = (u32)((s32)var_i0 <= (s32)var_i1);
-      var_i1 = 0u;
-      var_i2 = var_l2;
-      var_i0 = var_i2 ? var_i0 : var_i1;
-      if (var_i0) {
-        var_i0 = var_l2;
-        goto var_Bfunc;
-      }
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l4 = var_i0;
-      goto var_L1;
-    }
-  var_i0 = var_l2;
-  var_Bfunc:;
-  return var_i0;
-}
-
 u32 free_space_index_isScarce([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_i0, var_i1;
   u64 var_j1;
@@ -3658,7 +3579,7 @@ u32 free_space_index_isLoose([[maybe_unused]] IndexModule* instance, u32 var_p0,
 }
 
 f64 free_space_index_allocateByFit([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
-  u32 var_l5 = 0, var_l6 = 0;
+  u32 var_l5 = 0, var_l6 = 0, var_l7 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
   f64 var_d0;
   var_i0 = var_p0;
@@ -3666,59 +3587,41 @@ f64 free_space_index_allocateByFit([[maybe_unused]] IndexModule* instance, u32 v
   var_l5 = var_i0;
   var_i1 = 1u;
   var_i0 = var_i0 == var_i1;
+  var_l7 = var_i0;
   if (var_i0) {
-    var_i0 = var_p0;
-    var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 64u);
-    var_i1 = 0u;
-    var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
-    if (var_i0) {
-      var_i0 = var_p1;
-      var_i0 = quick_lists_isSmall(instance, var_i0);
-      if (var_i0) {
-        var_i0 = 1u;
-      } else {
-        var_i0 = var_p1;
-        var_i0 = quick_lists_isLarge(instance, var_i0);
-      }
-    } else {
-      var_i0 = 0u;
-    }
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i1 = var_p1;
-      var_i2 = var_p2;
-      var_i3 = var_p3;
-      var_i4 = var_p4;
-      var_d0 = free_space_index_allocateQuickly(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
-      goto var_Bfunc;
-    }
+    var_i0 = var_p3;
+    var_i1 = var_p1;
+    var_i0 = lanes_findLowest(instance, var_i0, var_i1);
+  } else {
+    var_i0 = var_p3;
+    var_i1 = var_p1;
+    var_i0 = lanes_findLow(instance, var_i0, var_i1);
+  }
+  var_l6 = var_i0;
+  var_i0 = !(var_i0);
+  if (var_i0) {
     var_i0 = var_p0;
     var_i1 = var_p1;
     var_i2 = var_p2;
     var_i3 = var_p3;
     var_i4 = var_p4;
-    var_d0 = free_space_index_allocateFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+    var_d0 = free_space_index_allocateOtherwise(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
     goto var_Bfunc;
   }
-  var_i0 = var_p3;
-  var_i1 = var_p1;
-  var_i0 = lanes_findLow(instance, var_i0, var_i1);
-  var_l6 = var_i0;
+  var_i0 = var_l7;
+  var_i0 = !(var_i0);
+  var_i1 = var_p3;
+  var_i2 = var_l5;
+  var_i1 = var_i1 != var_i2;
+  var_i0 &= var_i1;
   if (var_i0) {
-    var_i0 = var_p3;
-    var_i1 = var_l5;
-    var_i0 = var_i0 != var_i1;
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i1 = var_l6;
-      var_i2 = var_p1;
-      var_i3 = var_l5;
-      var_i0 = free_space_index_isLoose(instance, var_i0, var_i1, var_i2, var_i3);
-    } else {
-      var_i0 = 0u;
-    }
+    var_i0 = var_p0;
+    var_i1 = var_l6;
+    var_i2 = var_p1;
+    var_i3 = var_l5;
+    var_i0 = free_space_index_isLoose(instance, var_i0, var_i1, var_i2, var_i3);
   } else {
-    var_i0 = 1u;
+    var_i0 = 0u;
   }
   if (var_i0) {
     var_d0 = -1.0;
@@ -3735,10 +3638,45 @@ f64 free_space_index_allocateByFit([[maybe_unused]] IndexModule* instance, u32 v
   return var_d0;
 }
 
-f64 free_space_index_allocate([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+f64 free_space_index_allocateQuickly([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
   u32 var_l5 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
   f64 var_d0;
+  var_i0 = var_p0;
+  var_i0 = quick_lists_keepsQuick(instance, var_i0);
+  if (var_i0) {
+    var_i0 = var_p1;
+    var_i0 = quick_lists_isLarge(instance, var_i0);
+    if (var_i0) {
+      var_i0 = var_p0;
+      free_space_index_joinAllUnused(instance, var_i0);
+    } else {
+      var_i0 = var_p0;
+      var_i1 = var_p1;
+      var_i2 = var_p3;
+      var_i0 = quick_lists_takeQuick(instance, var_i0, var_i1, var_i2);
+      var_l5 = var_i0;
+    }
+  } else {
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i2 = var_p3;
+    quick_lists_watchRequest(instance, var_i0, var_i1, var_i2);
+  }
+  var_i0 = var_l5;
+  if (var_i0) {
+    var_i0 = var_l5;
+    var_i1 = var_p2;
+    var_i2 = 4294967295u;
+    var_i1 ^= var_i2;
+    i32_store(&instance->memory, (u64)(var_i0) + 20, var_i1);
+    var_i0 = var_l5;
+    var_i1 = var_p4;
+    i32_store(&instance->memory, (u64)(var_i0) + 12, var_i1);
+    var_i0 = var_l5;
+    var_d0 = f64_load(&instance->memory, (u64)(var_i0) + 24u);
+    goto var_Bfunc;
+  }
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 40u);
   if (var_i0) {
@@ -3750,6 +3688,34 @@ f64 free_space_index_allocate([[maybe_unused]] IndexModule* instance, u32 var_p0
     var_d0 = free_space_index_allocateByFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
     goto var_Bfunc;
   }
+  var_i0 = var_p3;
+  var_i1 = var_p1;
+  var_i0 = lanes_findFree(instance, var_i0, var_i1);
+  var_l5 = var_i0;
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = var_l5;
+    var_i2 = var_p1;
+    var_i3 = var_p2;
+    var_i4 = var_p3;
+    var_i5 = var_p4;
+    var_d0 = free_space_index_allocateWithMore(instance, var_i0, var_i1, var_i2, var_i3, var_i4, var_i5);
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i2 = var_p2;
+  var_i3 = var_p3;
+  var_i4 = var_p4;
+  var_d0 = free_space_index_allocateOtherwise(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+  var_Bfunc:;
+  return var_d0;
+}
+
+f64 free_space_index_allocate([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+  u32 var_l5 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4, var_i5;
+  f64 var_d0;
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 64u);
   var_i1 = 0u;
@@ -3772,6 +3738,17 @@ f64 free_space_index_allocate([[maybe_unused]] IndexModule* instance, u32 var_p0
       var_d0 = free_space_index_allocateQuickly(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
       goto var_Bfunc;
     }
+  }
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 40u);
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i2 = var_p2;
+    var_i3 = var_p3;
+    var_i4 = var_p4;
+    var_d0 = free_space_index_allocateByFit(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
+    goto var_Bfunc;
   }
   var_i0 = var_p3;
   var_i1 = var_p1;

@@ -66,6 +66,7 @@ export const equivalent = {
   },
   'assembly/free-space-index.ts': {
     'freeTail: > -> >=': 'no two blocks have one address',
+    'allocate: restOf(index) >= 0 -> true': 'nothing is in the lists during a rest',
     'allocate: isSmall(units) || isLarge(units) -> true': 'no block of the sizes between is in a list',
     'allocate: !hasSpareBucket(index) -> true': 'allocateWithMore does the same then',
     'allocate: !hasSpareRecord() -> true': 'allocateWithMore does the same then',
@@ -203,6 +204,11 @@ export const equivalent = {
     'clearNotices: + -> -': 'the field is the first',
   },
   'assembly/lanes.ts': {
+    'findLowest: block !== 0 -> true': firstWords,
+    'findLowest: 0 -> 1 (2)': pointers,
+    'findLowest: > -> >= (2)': 'a block of the very size has been returned by then',
+    'findLowest: < -> <=': emptyList,
+    'findLowest: 0 -> 1 (6)': emptyList,
     'findLow: < -> <=': choice,
     'findLow: - -> +': 'no list is beyond the last one',
     'findLow: 1 -> 0': 'no list is beyond the last one',

@@ -118,11 +118,43 @@ describe('a free-space index', () => {
       return { index, lane };
     }
 
-    test.each([false, true])('splits the lowest one, however large it is (reversed: %s)', (isReversed) => {
-      const { index, lane } = indexWith([5000, 40, 20, 300], isReversed);
+    test.each([
+      [[5000, 40, 20, 300], false],
+      [[5000, 40, 20, 300], true],
+      [[20, 40, 300, 5000], false],
+      [[20, 40, 300, 5000], true],
+    ])('splits the lowest one, however large it is (%s, reversed: %s)', (sizes, isReversed) => {
+      const { index, lane } = indexWith(sizes, isReversed);
       expect(index.allocate(15, 0, lane)).toBe(2 ** 32);
-      expect(index.allocate(15, 0, lane)).toBe(2 ** 32 + 15 * unitBytes);
-      expect(index.allocateAligned(15, 0, 512, lane)).toBe(2 ** 32 + 30 * unitBytes);
+      expect(index.allocate(5, 0, lane)).toBe(2 ** 32 + 15 * unitBytes);
+      expect(index.allocateAligned(15, 0, 512, lane)).toBe((sizes[0] === 20 ? 2 : 1) * 2 ** 32 + (sizes[0] === 20 ? 0 : 20 * unitBytes));
+      index.validate();
+    });
+
+    test('looks at one block of each of the next eight classes, and at eight of the own class', () => {
+      const sizesAbove = (count: number) => [...Array.from({ length: count }, (_, i) => 300 + 16 * i).reverse()];
+      for (const [count, place] of [
+        [8, 1],
+        [9, 2],
+      ] as const) {
+        const { index, lane } = indexWith(sizesAbove(count));
+        expect(index.allocate(100, 0, lane)).toBe(place * 2 ** 32);
+      }
+      for (const [tooSmall, place] of [
+        [7, 1],
+        [8, 2],
+      ] as const) {
+        // The block that fits was added first, and so is the last of its list.
+        const { index, lane } = indexWith([2010, 5000, ...Array.from({ length: tooSmall }, () => 2000)]);
+        expect(index.allocate(2005, 0, lane)).toBe(place * 2 ** 32);
+      }
+    });
+
+    test('empties the quick lists for a large request', () => {
+      const { index, lane } = indexWith([20_000, 20_000]);
+      index.useQuickLists(true);
+      index.freeAt(index.allocate(10, 0, lane), 10 * unitBytes, lane);
+      expect(index.allocate(19_995, 0, lane)).toBe(2 ** 32);
       index.validate();
     });
 
@@ -133,13 +165,16 @@ describe('a free-space index', () => {
       index.validate();
     });
 
-    test('splits the lowest one of the own class, too, and passes over those that are too small', () => {
-      const { index, lane } = indexWith([2003, 2005, 2004, 2006]);
-      expect(index.allocate(2004, 0, lane)).toBe(3 * 2 ** 32);
-      expect(index.allocate(2004, 0, lane)).toBe(2 * 2 ** 32);
-      expect(index.allocate(2004, 0, lane)).toBe(4 * 2 ** 32);
-      expect(index.allocate(2004, 0, lane)).toBe(-1);
-    });
+    test.each([false, true])(
+      'splits the lowest one of the own class, too, and passes over those that are too small (reversed: %s)',
+      (isReversed) => {
+        const { index, lane } = indexWith([2003, 2005, 2004, 2006], isReversed);
+        expect(index.allocate(2004, 0, lane)).toBe(3 * 2 ** 32);
+        expect(index.allocate(2004, 0, lane)).toBe(2 * 2 ** 32);
+        expect(index.allocate(2004, 0, lane)).toBe(4 * 2 ** 32);
+        expect(index.allocate(2004, 0, lane)).toBe(-1);
+      },
+    );
 
     test('takes a number of steps that does not grow with the number of free blocks', () => {
       const stepsWith = (count: number) => {
@@ -150,6 +185,9 @@ describe('a free-space index', () => {
         });
       };
       expect(stepsWith(20_000)).toBeLessThan(1.5 * stepsWith(2000));
+      const { index, lane } = indexWith([...Array.from({ length: 20_000 }, () => 2000), 3000]);
+      using counter = new StepCounter();
+      expect(counter.during(() => index.allocate(2005, 0, lane))).toBeLessThan(200);
     });
 
     test('takes waiting blocks of the quick lists first, and the lowest of the open lane', () => {
