@@ -8,6 +8,7 @@ import { parseArgs } from 'node:util';
 import * as asynchronous from './benchmarks/async.mjs';
 import * as buffers from './benchmarks/buffers.mjs';
 import * as capacity from './benchmarks/capacity.mjs';
+import * as device from './benchmarks/device.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as graphs from './benchmarks/graphs.mjs';
 import * as holes from './benchmarks/holes.mjs';
@@ -46,13 +47,14 @@ const benchmarks = [
   parse,
   reports,
   start,
+  device,
   peers,
 ];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
 
-Benchmarks: ${names.join(', ')} (default: all but peers)
+Benchmarks: ${names.join(', ')} (default: all but device and peers)
 
   --trace NAME   only this trace; repeatable. ${traceNames.join(', ')}
   --repeat N     samples per process (default 9)
@@ -60,8 +62,9 @@ Benchmarks: ${names.join(', ')} (default: all but peers)
   --quick        three samples of one process, unless told otherwise; no grid of capacities
   --section NAME only this section of peers; repeatable. ${peers.sections.join(', ')}
   --json FILE    write everything to a file
-  --save         write everything to bench/results/DATE-software.json
+  --save         write everything to bench/results/DATE-DEVICE.json
   --dist FOLDER  measure another build than dist
+  --device NAME  software, the default, or cuda
 `;
 
 try {
@@ -84,6 +87,7 @@ async function main() {
       json: { type: 'string' },
       save: { type: 'boolean' },
       dist: { type: 'string' },
+      device: { type: 'string' },
       help: { type: 'boolean' },
     },
   });
@@ -98,6 +102,10 @@ async function main() {
   const repeat = positiveInteger(values.repeat, '--repeat') ?? (isQuick ? 3 : 9);
   const rounds = positiveInteger(values.rounds, '--rounds') ?? (isQuick ? 1 : 3);
   if (values.dist !== undefined) process.env['CISTERN_BENCH_DIST'] = resolve(values.dist);
+  if (values.device !== undefined) {
+    requireKnown([values.device], ['software', 'cuda'], 'device');
+    process.env['CISTERN_BENCH_DEVICE'] = values.device;
+  }
 
   const cistern = await loadCistern();
   /** @type {string[]} */
@@ -107,7 +115,9 @@ async function main() {
     process.stdout.write(`skipped: ${reason}\n`);
   };
   const baseline = JSON.parse(readFileSync(join(root, 'bench/baseline.json'), 'utf8'));
-  const chosen = benchmarks.filter((each) => (positionals.length === 0 ? each !== peers : positionals.includes(each.name)));
+  const chosen = benchmarks.filter((each) =>
+    positionals.length === 0 ? each !== peers && each !== device : positionals.includes(each.name),
+  );
   const wantedTraces = values.trace ?? tracesFor(chosen.map(({ name }) => name));
   const traces = findTraces(wantedTraces, skip);
   const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, sections: values.section, skip, progress });
@@ -130,7 +140,8 @@ async function main() {
     const report = { started: started.toISOString(), environment: circumstances, repeat, rounds, skipped, baseline, results };
     const text = `${JSON.stringify(report, undefined, 2)}\n`;
     if (values.json !== undefined) save(values.json, text);
-    if (values.save === true) save(join(root, 'bench/results', `${started.toISOString().slice(0, 10)}-software.json`), text);
+    if (values.save === true)
+      save(join(root, 'bench/results', `${started.toISOString().slice(0, 10)}-${fileNameOf(circumstances)}.json`), text);
   } finally {
     progress('');
     context[Symbol.dispose]();
@@ -150,6 +161,11 @@ function tracesFor(chosen) {
       (parse.traces.includes(name) && chosen.includes('parse')) ||
       (reports.traces.includes(name) && chosen.includes('report')),
   );
+}
+
+/** The device's name as a part of a file's name. @param {{ device: string, backend: string }} circumstances */
+function fileNameOf({ device: deviceName, backend }) {
+  return backend === 'software' ? backend : deviceName.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
 }
 
 /** Shows the current measurement on a terminal. @param {string} step */

@@ -1,4 +1,4 @@
-/** The build that is measured, on the software device. */
+/** The build that is measured, on the software device or with `--device cuda` on a GPU. */
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 
@@ -29,8 +29,10 @@ export async function loadCistern() {
   } catch (cause) {
     throw new Error(`cannot load the build in ${folder}; run "npm run build" first`, { cause });
   }
+  // `--device` sets the variable, and subjects inherit it.
+  const backend = process.env['CISTERN_BENCH_DEVICE'] === 'cuda' ? 'cuda' : 'software';
   // Address space only: nothing here touches the memory.
-  cistern.configureSoftwareDevice({ totalBytes: 4 * 1024 * cistern.GiB });
-  cistern.selectBackend('software');
+  if (backend === 'software') cistern.configureSoftwareDevice({ totalBytes: 4 * 1024 * cistern.GiB });
+  cistern.selectBackend(backend);
   return cistern;
 }

@@ -1,9 +1,4 @@
-import { describe, test } from 'vitest';
-import { resourceConformance } from '../../src/testing/index.js';
+import { conformanceTests } from './conformance-tests.js';
 import { harnessesOf } from './harnesses.js';
 
-for (const harness of harnessesOf('pass-through')) {
-  describe(harness.name, () => {
-    for (const { name, run } of resourceConformance(harness)) test(name, run);
-  });
-}
+for (const harness of harnessesOf('pass-through')) conformanceTests(harness);

@@ -1,10 +1,12 @@
 import { freemem } from 'node:os';
 import { expect, test } from 'vitest';
 import { copyToHostSync, Device, GiB, ManagedMemoryResource, MiB, Stream, set } from '../../src/index.js';
+import { mayOversubscribe, oversubscriptionReason } from '../support/oversubscription.js';
 
 const chunkBytes = 64 * MiB;
 
 test("managed memory beyond the device's size keeps its contents", ({ skip }) => {
+  if (!mayOversubscribe) skip(oversubscriptionReason);
   const device = Device.get();
   if (device.attribute('concurrentManagedAccess') !== 1) skip('the device and the host cannot use managed memory at the same time');
   const { totalBytes } = device.memoryInfo();
