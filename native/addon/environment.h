@@ -55,6 +55,9 @@ struct StreamEntry {
   bool owned = false;  // false if it is shared
   SharedObject shared;
   bool never_captured = false;  // false also if it is unknown; see captures.h
+  // A driver refuses both while the stream is captured, and ends the capture.
+  std::uint64_t id = 0;
+  int flags = -1;  // unknown
 };
 
 struct EventEntry {

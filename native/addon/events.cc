@@ -93,7 +93,9 @@ Status WaitEvent(Environment& environment) {
   if (context.status() != kSuccess) return context.status();
   status = CheckWait(environment, *stream, *event, environment.In(2) != 0);
   if (status != kSuccess) return status;
-  return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event->event, 0u);
+  status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, event->event, 0u);
+  // What drivers say of an event whose capture has ended.
+  return status == kErrorInvalidValue && event->capture != 0 ? Status{kCapturedEvent} : status;
 }
 
 Status QueryEvent(Environment& environment) {

@@ -75,7 +75,7 @@ Status AllocateAsync(Environment& environment) {
   if (status == kSuccess) status = environment.streams.Find(stream_handle, &stream);
   if (status != kSuccess) return status;
   if (!environment.allocations.Reserve()) return kHostOutOfMemory;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
   // A graph would own the memory.
@@ -107,7 +107,7 @@ Status DeallocateAsync(Environment& environment) {
   Allocation* allocation;
   status = FindAllocation(environment, address, bytes, static_cast<std::uint64_t>(pool_handle), &allocation);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   status = CheckNotCapturedHere(environment, *stream);
   if (status != kSuccess) return status;

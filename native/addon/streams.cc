@@ -24,6 +24,21 @@ Status CheckContextOf(Environment& environment, Stream stream, int device) {
   return kForeignContext;
 }
 
+// If the context of the stream's device is current.
+bool IsCaptured(Environment& environment, Stream stream) {
+  int capture = kCaptureNone;
+  return environment.driver->StreamIsCapturing(stream, &capture) == kSuccess && capture != kCaptureNone;
+}
+
+// The entry of a live stream that this environment has created; others may be of a stream that is gone.
+const StreamEntry* FindOwn(Environment& environment, Stream stream, int device) {
+  const StreamEntry* found = nullptr;
+  environment.streams.ForEach([&](std::uint64_t, const StreamEntry& each) {
+    if (each.stream == stream && each.device == device && each.owned && each.id != 0) found = &each;
+  });
+  return found;
+}
+
 }  // namespace
 
 Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
@@ -40,7 +55,7 @@ Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   const unsigned flags = non_blocking ? kStreamNonBlocking : kStreamDefault;
   const Status status = environment.Counted<Call::kStreamCreateWithPriority>(&stream, flags, priority);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}, true});
+  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}, true, 0, static_cast<int>(flags)});
   if (handle == 0) {
     environment.Counted<Call::kStreamDestroy>(stream);
     return kHostOutOfMemory;
@@ -58,13 +73,24 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   const Stream stream = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(address));
-  // The software device recognises a handle that is not one of its streams. CUDA may do so, and
-  // only CUDA could.
-  unsigned flags = 0;
-  Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
-  if (status == kSuccess) status = CheckContextOf(environment, stream, device);
-  if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, false, {}});
+  StreamEntry entry;
+  entry.stream = stream;
+  entry.device = device;
+  if (IsCaptured(environment, stream)) {
+    const StreamEntry* known = FindOwn(environment, stream, device);
+    if (known == nullptr) return kCapturing;
+    entry.id = known->id;
+    entry.flags = known->flags;
+  } else {
+    // The software device recognises a handle that is not one of its streams. CUDA may do so, and
+    // only CUDA could.
+    unsigned flags = 0;
+    Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
+    if (status == kSuccess) status = CheckContextOf(environment, stream, device);
+    if (status != kSuccess) return status;
+    entry.flags = static_cast<int>(flags);
+  }
+  const std::uint64_t handle = environment.streams.Add(std::move(entry));
   if (handle == 0) return kHostOutOfMemory;
   environment.Out(1, static_cast<double>(handle));
   return kSuccess;
@@ -83,6 +109,8 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   } else if (stream->owned) {
     const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
+    // A driver that destroys a captured stream may refuse to wait for the device from then on.
+    EndCaptureBegunHere(environment, *stream);
     status = environment.Counted<Call::kStreamDestroy>(stream->stream);
     if (status != kSuccess) return status;
     ForgetCapture(environment, stream->stream);
@@ -95,12 +123,15 @@ Status StreamId(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
-  const RelaxedContextScope context(environment, stream->device);
-  if (context.status() != kSuccess) return context.status();
-  unsigned long long id = 0;
-  status = environment.Counted<Call::kStreamGetId>(stream->stream, &id);
-  if (status != kSuccess) return status;
-  environment.Out(1, static_cast<double>(id));
+  if (stream->id == 0) {
+    const RelaxedContextScope context(environment, stream->device);
+    if (context.status() != kSuccess) return context.status();
+    unsigned long long id = 0;
+    status = environment.Counted<Call::kStreamGetId>(stream->stream, &id);
+    if (status != kSuccess) return status;
+    stream->id = id;
+  }
+  environment.Out(1, static_cast<double>(stream->id));
   return kSuccess;
 }
 
@@ -122,12 +153,16 @@ Status StreamInfo(Environment& environment, const Napi::CallbackInfo& info) {
   const RelaxedContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
   int priority = 0;
-  unsigned flags = 0;
   status = environment.Counted<Call::kStreamGetPriority>(stream->stream, &priority);
-  if (status == kSuccess) status = environment.Counted<Call::kStreamGetFlags>(stream->stream, &flags);
+  if (status == kSuccess && stream->flags < 0) {
+    if (IsCaptured(environment, stream->stream)) return kCapturing;
+    unsigned flags = 0;
+    status = environment.Counted<Call::kStreamGetFlags>(stream->stream, &flags);
+    if (status == kSuccess) stream->flags = static_cast<int>(flags);
+  }
   if (status != kSuccess) return status;
   environment.Out(1, priority);
-  environment.Out(2, (flags & kStreamNonBlocking) != 0 ? 1 : 0);
+  environment.Out(2, (static_cast<unsigned>(stream->flags) & kStreamNonBlocking) != 0 ? 1 : 0);
   return kSuccess;
 }
 

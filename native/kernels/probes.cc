@@ -20,7 +20,8 @@ struct Scene {
   DevicePointer plain = 0;
   DevicePointer managed = 0;
   void* pinned = nullptr;
-  GraphExec exec = nullptr;  // of an empty graph
+  Graph graph = nullptr;     // empty
+  GraphExec exec = nullptr;  // of that graph
 };
 
 Status Find(DriverTable& driver,
@@ -135,6 +136,57 @@ const Question kQuestions[] = {
          return status == kSuccess ? s.driver.MemFree(pointer) : status;
        });
      }},
+    {"cuMemAllocAsync and cuMemFreeAsync on another stream",
+     [](Scene& s) {
+       DevicePointer pointer;
+       const Status status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
+       return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
+     }},
+    {"cuMemFreeAsync on another stream",
+     [](Scene& s) {
+       DevicePointer pointer = 0;
+       int mode = kCaptureModeRelaxed;
+       Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       if (status == kSuccess) status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
+       if (status == kSuccess) status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+       return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
+     }},
+    {"cuMemFreeAsync on another stream by another thread",
+     [](Scene& s) {
+       return Elsewhere(s, [&] {
+         DevicePointer pointer = 0;
+         int mode = kCaptureModeRelaxed;
+         Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+         if (status == kSuccess) status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
+         if (status == kSuccess) status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
+         return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
+       });
+     }},
+    {"cuMemAllocAsync and cuMemFreeAsync on the captured stream",
+     [](Scene& s) {
+       DevicePointer pointer;
+       const Status status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.stream);
+       return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.stream) : status;
+     }},
+    {"cuMemcpyAsync on another stream", [](Scene& s) { return s.driver.MemcpyAsync(s.plain, s.managed, kBytes, s.other); }},
+    {"cuEventRecord on another stream", [](Scene& s) { return s.driver.EventRecord(s.event, s.other); }},
+    {"cuGraphInstantiate and cuGraphExecDestroy",
+     [](Scene& s) {
+       GraphExec exec = nullptr;
+       const Status status = s.driver.GraphInstantiateWithFlags(&exec, s.graph, 0);
+       return status == kSuccess ? s.driver.GraphExecDestroy(exec) : status;
+     }},
+    {"cuMemAddressReserve and cuMemAddressFree",
+     [](Scene& s) {
+       DevicePointer pointer;
+       const Status status = s.driver.MemAddressReserve(&pointer, 2 << 20, 0, 0, 0);
+       return status == kSuccess ? s.driver.MemAddressFree(pointer, 2 << 20) : status;
+     }},
+    {"cuMemPoolSetAttribute",
+     [](Scene& s) {
+       std::uint64_t value = 0;
+       return s.driver.MemPoolSetAttribute(s.pool, kPoolReleaseThreshold, &value);
+     }},
     {"cuMemFree of memory that the capture uses",
      [](Scene& s) {
        DevicePointer pointer = 0;
@@ -229,7 +281,6 @@ Status MakeScene(Scene& s) {
   PoolProperties properties = {};
   properties.alloc_type = kAllocationTypePinned;
   properties.location = {kLocationDevice, 0};
-  Graph graph = nullptr;
   Status status = driver.DevicePrimaryCtxRetain(&s.context, 0);
   const auto next = [&status](Status of_call) {
     if (status == kSuccess) status = of_call;
@@ -240,9 +291,8 @@ Status MakeScene(Scene& s) {
       next(driver.MemPoolCreate(&s.pool, &properties)) && next(driver.MemAlloc(&s.plain, kBytes)) &&
       next(driver.MemAllocManaged(&s.managed, kBytes, kMemAttachGlobal)) && next(driver.MemHostAlloc(&s.pinned, kBytes, 0)) &&
       next(driver.EventRecord(s.event, s.other)) && next(driver.StreamBeginCapture(s.other, kCaptureModeRelaxed)) &&
-      next(driver.EventRecord(s.captured, s.other)) && next(driver.StreamEndCapture(s.other, &graph)) &&
-      next(driver.GraphInstantiateWithFlags(&s.exec, graph, 0)) && next(driver.GraphDestroy(graph)) &&
-      next(driver.StreamSynchronize(s.other));
+      next(driver.EventRecord(s.captured, s.other)) && next(driver.StreamEndCapture(s.other, &s.graph)) &&
+      next(driver.GraphInstantiateWithFlags(&s.exec, s.graph, 0)) && next(driver.StreamSynchronize(s.other));
   return status;
 }
 
@@ -250,6 +300,7 @@ void EndScene(Scene& s) {
   const DriverTable& driver = s.driver;
   driver.CtxSynchronize();
   if (s.exec != nullptr) driver.GraphExecDestroy(s.exec);
+  if (s.graph != nullptr) driver.GraphDestroy(s.graph);
   if (s.pinned != nullptr) driver.MemFreeHost(s.pinned);
   if (s.managed != 0) driver.MemFree(s.managed);
   if (s.plain != 0) driver.MemFree(s.plain);

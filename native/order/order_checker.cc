@@ -99,13 +99,18 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
     if (known != by_handle_.end()) return &streams_.at(known->second);
     if ((handle & kBranchFlag) != 0) return nullptr;
   }
-  // In each context the handle of a default stream stands for another stream, and for one of the
-  // two also in each thread.
+  if (handle <= kLastDefaultHandle) {
+    const auto known = by_id_.find(IdentityOf(handle, 0));
+    if (known != by_id_.end()) return &streams_.at(known->second);
+  }
+  // The driver would refuse the next question, and end the capture.
+  int capture = kCaptureNone;
+  if (next_->StreamIsCapturing(stream, &capture) == kSuccess && capture != kCaptureNone) return nullptr;
   unsigned long long id = 0;
   if (next_->StreamGetId(stream, &id) != kSuccess) return nullptr;
   const Identity identity = IdentityOf(handle, id);
   const auto known = by_id_.find(identity);
-  if (known == by_id_.end()) return &Add(handle, identity, stream);
+  if (known == by_id_.end()) return &Add(handle, identity, id, stream);
   StreamBooks& books = streams_.at(known->second);
   if (handle > kLastDefaultHandle) {
     by_handle_[handle] = known->second;
@@ -114,19 +119,22 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
   return &books;
 }
 
+// In each context the handle of a default stream stands for another stream, and for one of the
+// two also in each thread.
 OrderChecker::Identity OrderChecker::IdentityOf(std::uint64_t handle, std::uint64_t id) const {
   if (handle > kLastDefaultHandle) return {id, nullptr, 0};
   Context context = nullptr;
   next_->CtxGetCurrent(&context);
-  return {id, context, handle == Bits(PerThreadStream()) ? ThisThread() : 0};
+  const bool is_per_thread = handle == Bits(PerThreadStream());
+  return {is_per_thread ? handle : kLegacyHandle, context, is_per_thread ? ThisThread() : 0};
 }
 
-OrderChecker::StreamBooks& OrderChecker::Add(std::uint64_t handle, const Identity& identity, Stream stream) {
+OrderChecker::StreamBooks& OrderChecker::Add(std::uint64_t handle, const Identity& identity, std::uint64_t id, Stream stream) {
   const Process process = ++last_process_;
   StreamBooks& books = streams_[process];
   books.process = process;
   books.handle = handle;
-  books.id = std::get<0>(identity);
+  books.id = id;
   books.identity = identity;
   next_->CtxGetCurrent(&books.context);
   unsigned flags = kStreamDefault;

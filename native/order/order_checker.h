@@ -148,7 +148,7 @@ class OrderChecker {
 
   StreamBooks* Find(Stream stream);
   Identity IdentityOf(std::uint64_t handle, std::uint64_t id) const;
-  StreamBooks& Add(std::uint64_t handle, const Identity& identity, Stream stream);
+  StreamBooks& Add(std::uint64_t handle, const Identity& identity, std::uint64_t id, Stream stream);
   void Forget(Process process);
   void End(StreamBooks& stream);
   bool IsKnownToHost(Process process, std::uint64_t count) const;

@@ -138,6 +138,7 @@ Status EndCapture(StreamState& stream, Graph* graph) {
   }
   if (capture->mode != kCaptureModeRelaxed && capture->thread != CurrentThreadId()) {
     lock.Invalidate(*capture);
+    lock.Close(*capture);
     return kErrorCaptureWrongThread;
   }
   Status status = capture->IsInvalid() ? kErrorCaptureInvalidated : kSuccess;
@@ -236,9 +237,11 @@ Status RefuseInCapture(StreamState& stream, Status status) {
 Status RefuseWaitForCaptured(const EventState& event) {
   CaptureLock lock;
   for (const auto& capture : Captures()) {
-    if (event.captured != nullptr && capture->id == event.captured->capture) lock.Invalidate(*capture);
+    if (event.captured == nullptr || capture->id != event.captured->capture) continue;
+    lock.Invalidate(*capture);
+    return kErrorCapturedEvent;
   }
-  return kErrorCapturedEvent;
+  return kErrorInvalidValue;  // its capture has ended
 }
 
 Status CheckUseOfLegacy(const Device& device) {
@@ -305,7 +308,7 @@ Status CaptureWait(StreamState& stream, EventState& event) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each->id == point->capture; });
   if (found == all.end()) {
     if (capture != nullptr) lock.Invalidate(*capture);
-    return kErrorCapturedEvent;
+    return kErrorInvalidValue;
   }
   Capture& of_event = **found;
   if (capture != nullptr && capture != &of_event) {

@@ -29,6 +29,11 @@ Status CheckWaitFor(const EventState& event) {
 // Reading what a stream is counts as potentially unsafe while the stream is captured.
 Status CheckRead(const StreamState& stream) { return IsCapturing(stream) ? CheckUnsafeCall() : kSuccess; }
 
+// NVIDIA's driver refuses these in every mode.
+Status CheckFixed(StreamState& stream) {
+  return IsCapturing(stream) ? RefuseInCapture(stream, kErrorCaptureUnsupported) : Status{kSuccess};
+}
+
 }  // namespace
 
 Status CtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -84,7 +89,7 @@ Status StreamQuery(Stream stream) {
 Status StreamGetId(Stream stream, unsigned long long* id) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
-  if (status == kSuccess) status = CheckRead(*state);
+  if (status == kSuccess) status = CheckFixed(*state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
   // "The Id is unique for the life of the program"; it is doubtful whether that includes the
@@ -96,7 +101,7 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
 Status StreamGetFlags(Stream stream, unsigned* flags) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
-  if (status == kSuccess) status = CheckRead(*state);
+  if (status == kSuccess) status = CheckFixed(*state);
   if (status != kSuccess) return status;
   if (flags == nullptr) return kErrorInvalidValue;
   *flags = state->flags;

@@ -110,7 +110,9 @@ Status EndCapture(const StreamRef& stream, Graph* graph) {
     return kErrorCaptureUnmatched;
   }
   if (capture->mode != kCaptureModeRelaxed && capture->thread != ThreadId()) {
-    PerhapsInvalidate(*capture);
+    if (settings().captures_are_mild) return kErrorCaptureWrongThread;
+    Invalidate(*capture);
+    Close(capture);
     return kErrorCaptureWrongThread;
   }
   const std::vector<std::size_t> frontier = stream->frontier;
@@ -130,6 +132,7 @@ void LeaveCapture(const StreamRef& stream) {
   const CaptureRef capture = stream->capture;
   if (capture == nullptr) return;
   if (capture->origin == stream) {
+    if (!settings().captures_are_mild) Report("MISUSE", "%s of a stream that is captured: its capture cannot end", thread.function);
     if (capture->graph != nullptr) DropGraph(*capture->graph);
     capture->graph = nullptr;
     Close(capture);
@@ -179,6 +182,7 @@ Status CheckHostWait(const StreamState& stream) {
 
 Status CheckHostWait(const EventState& event) {
   if (event.capture == nullptr) return CheckPotentiallyUnsafe();
+  if (!event.capture->IsOpen() && !settings().captures_are_mild) return kErrorInvalidValue;
   Invalidate(*event.capture);
   return kErrorCapturedEvent;
 }
@@ -187,6 +191,12 @@ Status CheckHostWait(const ContextState& context) {
   const std::vector<CaptureRef> captures = CapturesWith([&](const StreamRef& stream) { return stream->context == &context; });
   for (const CaptureRef& capture : captures) Invalidate(*capture);
   return captures.empty() ? kSuccess : kErrorCaptureUnsupported;
+}
+
+Status CheckCapturedQuestion(const StreamState& stream) {
+  if (settings().captures_are_mild || stream.capture == nullptr) return CheckQuestion(stream, !settings().captures_are_mild);
+  Invalidate(*stream.capture);
+  return kErrorCaptureUnsupported;
 }
 
 Status CheckQuestion(const StreamState& stream, bool is_unsafe) {
@@ -212,9 +222,11 @@ Status CaptureWait(const StreamRef& stream, const EventState& event) {
   const CaptureRef from = event.capture;
   const CaptureRef to = stream->capture;
   if (from == nullptr || !from->IsOpen()) {
-    if (to == nullptr) return kErrorCapturedEvent;
+    // The documentation has codes for an event of an ended capture, which drivers do not use.
+    const bool is_invalid = from != nullptr && !settings().captures_are_mild;
+    if (to == nullptr) return is_invalid ? kErrorInvalidValue : kErrorCapturedEvent;
     Invalidate(*to);
-    return kErrorCaptureIsolation;
+    return is_invalid ? kErrorInvalidValue : kErrorCaptureIsolation;
   }
   if (to != nullptr && to != from) {
     Invalidate(*to);

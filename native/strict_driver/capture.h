@@ -45,6 +45,8 @@ Status CheckHostWait(const EventState& event);
 Status CheckHostWait(const ContextState& context);
 // Before a call that asks something else about a stream, and `is_unsafe` if it is captured.
 Status CheckQuestion(const StreamState& stream, bool is_unsafe = true);
+// Before one that drivers refuse in every mode of a capture, whatever the documentation says of unsafe calls.
+Status CheckCapturedQuestion(const StreamState& stream);
 
 // The status of a call that only asks about captures, which is legal always.
 Status CheckLegacy(const StreamState& stream);

@@ -102,12 +102,12 @@ void WriteAccessors(unsigned accessed_by, int* values, std::size_t count) {
 }  // namespace
 
 Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocation location) {
-  STRICT_DRIVER_ENTER("cuMemAdvise", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAdvise", kContext, CheckPotentiallyUnsafe);
   return Advise(pointer, bytes, advice, location);
 }
 
 Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device) {
-  STRICT_DRIVER_ENTER("cuMemAdvise", kContext);
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemAdvise", kContext, CheckPotentiallyUnsafe);
   return Advise(pointer, bytes, advice, LocationOf(device));
 }
 

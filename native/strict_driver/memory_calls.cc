@@ -166,6 +166,7 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
     return kErrorInvalidValue;
   }
   status = CheckWork(*state);
+  if (status == kSuccess) status = CheckPotentiallyUnsafe();
   if (status != kSuccess) return status;
   if (allocation->IsOfGraph()) return FreeGraphMemory(allocation, state);
   if (allocation->pool != nullptr) return FreeToPool(allocation, state);

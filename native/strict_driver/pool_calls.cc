@@ -258,6 +258,7 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
   if (stream_state->capture != nullptr) return CaptureAllocation(stream_state, *state, bytes, pointer);
   status = CheckWork(*stream_state);
+  if (status == kSuccess) status = CheckPotentiallyUnsafe();
   if (status != kSuccess) return status;
   return AllocateFromPool(state, bytes, stream_state, pointer);
 }

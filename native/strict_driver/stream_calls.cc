@@ -62,7 +62,7 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
   STRICT_DRIVER_ENTER("cuStreamGetId", kContext);
   StreamRef state;
   Status status = FindStream(stream, &state, false);
-  if (status == kSuccess) status = CheckQuestion(*state);
+  if (status == kSuccess) status = CheckCapturedQuestion(*state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
   *id = state->id;
@@ -74,7 +74,7 @@ Status StreamGetFlags(Stream stream, unsigned* flags) {
   STRICT_DRIVER_ENTER("cuStreamGetFlags", kContext);
   StreamRef state;
   Status status = FindStream(stream, &state, false);
-  if (status == kSuccess) status = CheckQuestion(*state, !settings().captures_are_mild);
+  if (status == kSuccess) status = CheckCapturedQuestion(*state);
   if (status != kSuccess) return status;
   if (flags == nullptr) return kErrorInvalidValue;
   *flags = state->flags;

@@ -269,7 +269,35 @@ TEST("only a relaxed capture may be ended by another thread") {
       CHECK(status == (mode == kCaptureModeRelaxed ? kSuccess : kErrorCaptureWrongThread));
       const TestGraph owner(graph);
     });
-    if (mode != kCaptureModeRelaxed) EndInvalid(stream);
+    CHECK(StatusOf(stream) == kCaptureNone);
+    Graph graph = nullptr;
+    CHECK(driver.StreamEndCapture(stream, &graph) == kErrorIllegalState && graph == nullptr);
+  }
+}
+
+TEST("what a stream is cannot be asked while it is captured, whatever the mode") {
+  TestStream stream;
+  TestStream other;
+  const std::function<Status(Stream)> questions[] = {
+      [](Stream of) {
+        unsigned long long id;
+        return driver.StreamGetId(of, &id);
+      },
+      [](Stream of) {
+        unsigned flags;
+        return driver.StreamGetFlags(of, &flags);
+      },
+  };
+  for (const auto& ask : questions) {
+    for (const int mode : kModes) {
+      const ThreadMode relaxed(kCaptureModeRelaxed);
+      Begin(stream, mode);
+      CHECK_OK(ask(other));
+      CHECK(StatusOf(stream) == kCaptureActive);
+      CHECK(ask(stream) == kErrorCaptureUnsupported);
+      EndInvalid(stream);
+      CHECK_OK(ask(stream));
+    }
   }
 }
 
@@ -340,8 +368,8 @@ TEST("an event that was captured can be neither queried nor waited for on the ho
     CHECK(driver.EventSynchronize(event) == kErrorCapturedEvent);
     EndInvalid(stream);
     TestStream other;
-    CHECK(driver.EventQuery(event) == kErrorCapturedEvent);
-    CHECK(driver.StreamWaitEvent(other, event, 0) == kErrorCapturedEvent);
+    CHECK(driver.EventQuery(event) == kErrorInvalidValue);
+    CHECK(driver.StreamWaitEvent(other, event, 0) == kErrorInvalidValue);
     CHECK_OK(driver.StreamQuery(other));
     CHECK_OK(driver.EventRecord(event, stream));
     CHECK_OK(driver.EventSynchronize(event));
@@ -573,10 +601,6 @@ TEST("each potentially unsafe call invalidates a global capture, and leaves a re
       [&] { return driver.EventQuery(event); },
       [&] { return driver.EventSynchronize(event); },
       [&] {
-        unsigned long long id;
-        return driver.StreamGetId(stream, &id);
-      },
-      [&] {
         Context context;
         return driver.StreamGetCtx(stream, &context);
       },
@@ -585,6 +609,11 @@ TEST("each potentially unsafe call invalidates a global capture, and leaves a re
         return driver.MemPoolGetAttribute(pool, kPoolUsedCurrent, &value);
       },
       [&] { return driver.MemPoolTrimTo(pool, 0); },
+      [&] {
+        DevicePointer pointer;
+        const Status status = driver.MemAllocFromPoolAsync(&pointer, 4096, pool, other);
+        return status == kSuccess ? driver.MemFreeAsync(pointer, other) : status;
+      },
       [&] {
         Pool created;
         PoolProperties properties = PoolOn(0);
@@ -644,6 +673,8 @@ TEST("each potentially unsafe call invalidates a global capture, and leaves a re
     CHECK(call() == kErrorCaptureUnsupported);
     EndInvalid(stream);
   }
+  CHECK_OK(driver.StreamSynchronize(other));
+  CHECK_OK(driver.MemPoolTrimTo(pool, 0));
   CHECK(FreeBytes() == before);
   for (const Graph graph : graphs) CHECK_OK(driver.GraphDestroy(graph));
 }

@@ -105,6 +105,19 @@ function read(offset: number): number {
 }
 
 describe('a stream that another library captures', () => {
+  test.each(modes)('is refused if cistern has not seen it before, and goes on: %s', (mode) => {
+    const handle = new BigUint64Array(1);
+    const graph = new BigUint64Array(1);
+    call('cuStreamCreateWithPriority', handle, 1, 0);
+    const theirs = handle[0] as bigint;
+    call('cuStreamBeginCapture', theirs, modes.indexOf(mode));
+    expect(() => Stream.fromHandle(theirs)).toThrow(capturing);
+    call('cuStreamEndCapture', theirs, graph);
+    call('cuGraphDestroy', graph[0] as bigint);
+    Stream.fromHandle(theirs).dispose();
+    call('cuStreamDestroy', theirs);
+  });
+
   test.each(modes)('gets what cistern queues into the graph of the library: %s', (mode) => {
     const counter = new Int32Array(1);
     captureThere(

@@ -295,6 +295,17 @@ describe('a capture', () => {
     stream.endCapture().dispose();
   });
 
+  test('is not harmed by questions about its stream', () => {
+    const { id, nativeHandle } = stream;
+    for (const mode of modes) {
+      whileCapturing(() => {
+        using again = Stream.fromHandle(nativeHandle);
+        expect([again.id, again.isNonBlocking, stream.isNonBlocking, stream.priority]).toEqual([id, true, true, 0]);
+        expect(stream.captureStatus).toBe('active');
+      }, mode);
+    }
+  });
+
   test('whose stream its function disposes is over', () => {
     const brief = new Stream({ nonBlocking: true });
     expect(() => brief.capture(() => brief.dispose())).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
@@ -339,7 +350,9 @@ describe('a capture', () => {
     event.record(brief);
     other.wait(event);
     expectRefused(() => new Stream({ nonBlocking: true }).wait(event) ?? other.synchronizeSync());
+    const { cuStreamEndCapture: before = 0 } = driverCallCounts().byFunction;
     brief.dispose();
+    expect(driverCallCounts().byFunction['cuStreamEndCapture']).toBe(before + 1);
     expect(other.captureStatus).toBe('none');
     Device.get().synchronizeSync();
   });
