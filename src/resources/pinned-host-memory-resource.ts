@@ -1,8 +1,8 @@
 import { UnsupportedError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
-import { Device, deviceOption } from '../driver/device.js';
-import { PlainMemory } from '../driver/memory/plain-memory.js';
+import { deviceOption } from '../driver/device.js';
+import { lackForRegisteredMemory, PlainMemory } from '../driver/memory/plain-memory.js';
 import { defineUpstream } from '../resource-kind.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
 
@@ -61,17 +61,12 @@ export class PinnedHostMemoryResource extends PlainMemoryResource {
   }
 }
 
-/** One address must do for the host and for every device. */
 function assertRegisteredMemory(): void {
-  for (let index = 0; index < Device.count(); index++) {
-    const device = Device.get(index);
-    for (const attribute of ['hostRegisterSupported', 'canUseHostPointerForRegisteredMemory'] as const) {
-      if (device.attribute(attribute) === 1) continue;
-      throw new UnsupportedError(
-        `populateThreads needs devices that use registered host memory at the addresses of the host, but ${attribute} of device ${index} is 0: leave populateThreads out`,
-      );
-    }
-  }
+  const lack = lackForRegisteredMemory();
+  if (lack === undefined) return;
+  throw new UnsupportedError(
+    `populateThreads needs devices that use registered host memory at the addresses of the host, but ${lack.attribute} of device ${lack.device} is 0: leave populateThreads out`,
+  );
 }
 
 /** `pinned-host` in a specification. */

@@ -19,6 +19,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { needSmallDevice } from '../support/device-memory.js';
 import { caught } from '../support/errors.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
@@ -92,6 +93,7 @@ describe('while there is memory', () => {
 
 describe('each stage alone saves an allocation that no other could', () => {
   test('settle: a free that is queued on a stream', () => {
+    needSmallDevice();
     using other = new CudaAsyncMemoryResource({ releaseThresholdBytes: 0 });
     using device = new CudaMemoryResource();
     using releasing = new Stream({ nonBlocking: true });
@@ -121,6 +123,7 @@ describe('each stage alone saves an allocation that no other could', () => {
   });
 
   test('trim: memory kept by a resource beside the one that ran out', () => {
+    needSmallDevice();
     using stack = deviceWithFullPool();
     stack.resource.deallocate(stack.resource.allocate(512 * MiB, stream), 512 * MiB, stream);
     const without = everyStage.filter((stage) => stage !== 'trim');
@@ -229,6 +232,7 @@ describe('the stages', () => {
   });
 
   test('settle and trim again when a collection freed memory in the wrong place', () => {
+    needSmallDevice();
     using stack = deviceWithFullPool();
     const resource = new ReclaimingResourceAdaptor(stack.resource, { stages: ['trim', 'major-collection'] });
     drop(1, 512 * MiB, resource);

@@ -1,7 +1,7 @@
 import { freemem } from 'node:os';
 import { expect, test } from 'vitest';
 import { copyToHostSync, Device, GiB, ManagedMemoryResource, MiB, Stream, set } from '../../src/index.js';
-import { mayOversubscribe, oversubscriptionReason } from '../support/oversubscription.js';
+import { mayOversubscribe, oversubscriptionReason } from '../support/real-gpu.js';
 
 const chunkBytes = 64 * MiB;
 

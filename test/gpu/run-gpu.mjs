@@ -34,6 +34,8 @@ const environment = {
   // Streams that share a hardware queue wait for each other, and a test that holds one would wait
   // forever.
   CUDA_DEVICE_MAX_CONNECTIONS: '32',
+  // What the driver would load later takes device memory, of which tests count bytes.
+  CUDA_MODULE_LOADING: 'EAGER',
 };
 const results = [];
 console.log(`\n${'suite'.padEnd(13)} passed  failed  skipped  seconds`);

@@ -14,6 +14,7 @@ import {
 import type { Lane } from '../../src/stream-ordering/lane.js';
 import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
+import { needHardwareQueues } from '../support/real-gpu.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
 /** Lanes that hold a number of bytes each, and the calls that they got. */
@@ -1081,6 +1082,7 @@ describe('memory that is found by its size', () => {
   });
 
   test('is looked for in turns, so that busy streams do not hide an idle one', () => {
+    needHardwareQueues(160);
     const { ordering, free } = makeFound('off');
     const streams = Array.from({ length: 160 }, () => new Stream());
     using waiter = new Stream();
@@ -1101,6 +1103,7 @@ describe('memory that is found by its size', () => {
   });
 
   test('is not looked for again until something was released', () => {
+    needHardwareQueues(100);
     const { ordering, free } = makeFound('off');
     const streams = Array.from({ length: 100 }, () => new Stream());
     using waiter = new Stream();

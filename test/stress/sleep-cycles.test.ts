@@ -26,8 +26,8 @@ const functions = [
   'cuMemMap',
   'cuMemSetAccess',
   'cuMemRelease',
-  'cuMemHostAlloc',
-  'cuMemFreeHost',
+  'cuMemHostRegister',
+  'cuMemHostUnregister',
   'cuMemcpyAsync',
 ];
 

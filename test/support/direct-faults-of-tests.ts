@@ -3,9 +3,12 @@ import { Device } from '../../src/driver/device.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import { needSecondDevice } from './device-memory.js';
 import { directFaults } from './direct-faults.mjs';
+import { isGpu } from './real-gpu.js';
 import { skipTest } from './skip-test.js';
+import { warmUp } from './warm-up.js';
 
 directFaults(native(), mailbox, skipTest);
+if (isGpu) warmUp();
 
 if (process.env['CISTERN_DEVICE'] === 'cuda') {
   const { get } = Device;

@@ -30,52 +30,75 @@ const controlPath = process.env.STRICT_DRIVER_CONTROL;
  */
 export function directFaults(binding, mailbox, skip) {
   if (process.env.CISTERN_DEVICE !== 'cuda') return;
+  const holds = new Holds(binding, mailbox);
+  const skipReleased = (reason) => {
+    holds.releaseAll();
+    skip(reason);
+  };
   Object.assign(
     binding,
-    controlPath === undefined ? refused(mailbox, skip) : controlled(binding, mailbox, skip),
-    skipped(binding, mailbox, skip),
-    allocationsMayWait ? heldBack(binding, mailbox, skip) : {},
+    controlPath === undefined ? refused(mailbox, skipReleased) : controlled(binding, mailbox, skip),
+    skipped(binding, mailbox, skipReleased),
+    allocationsMayWait ? heldBack(binding, holds, skipReleased) : {},
+    {
+      holdStream: (stream) => holds.hold(stream),
+      releaseHold: (hold) => holds.release(hold),
+    },
   );
+}
+
+/** The streams that tests hold. One that a skipped test leaves held would keep later tests from freeing memory. */
+class Holds {
+  #calls;
+  #mailbox;
+  #live = new Set();
+  /** Those of skipped tests, in which a host function, or `using`, may still release them. */
+  #ended = new Set();
+
+  constructor({ holdStream, releaseHold }, mailbox) {
+    this.#calls = { holdStream, releaseHold };
+    this.#mailbox = mailbox;
+  }
+
+  get count() {
+    return this.#live.size;
+  }
+
+  hold(stream) {
+    this.#calls.holdStream(stream);
+    if (this.#mailbox[0] === success) this.#live.add(this.#mailbox[1]);
+  }
+
+  release(hold) {
+    this.#live.delete(hold);
+    if (this.#ended.delete(hold)) this.#mailbox[0] = success;
+    else this.#calls.releaseHold(hold);
+  }
+
+  releaseAll() {
+    for (const hold of this.#live) {
+      this.#calls.releaseHold(hold);
+      this.#ended.add(hold);
+    }
+    this.#live.clear();
+  }
 }
 
 /**
  * A driver whose allocations wait for the device never returns from one while the program itself
  * stalls a stream.
  */
-function heldBack(binding, mailbox, skip) {
-  const { holdStream, releaseHold } = binding;
-  const holds = new Set();
-  /** Those of skipped tests, in which a host function may still release them. */
-  const ended = new Set();
+function heldBack(binding, holds, skip) {
   // Copies may need more staging memory.
   const allocating = ['allocate', 'allocateVirtual', 'copy', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
     const call = binding[name];
     const held = (...args) => {
-      if (holds.size > 0) {
-        // The skipped test does not come to that, and a held stream keeps later tests from freeing memory.
-        for (const hold of holds) {
-          releaseHold(hold);
-          ended.add(hold);
-        }
-        holds.clear();
-        skip(heldBackReason);
-      }
+      if (holds.count > 0) skip(heldBackReason);
       return call(...args);
     };
     return [name, held];
   });
-  return {
-    ...Object.fromEntries(allocating),
-    holdStream: (stream) => {
-      holdStream(stream);
-      if (mailbox[0] === success) holds.add(mailbox[1]);
-    },
-    releaseHold: (hold) => {
-      holds.delete(hold);
-      if (ended.delete(hold)) mailbox[0] = success;
-      else releaseHold(hold);
-    },
-  };
+  return Object.fromEntries(allocating);
 }
 
 /** What a GPU cannot do. Ending something that was not started is not a fault. */

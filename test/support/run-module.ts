@@ -2,11 +2,18 @@ import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { needMemoryPools, needSecondDevice } from './device-memory.js';
 import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
+import { isGpu } from './real-gpu.js';
 import { skipTest } from './skip-test.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 /** The folder of the package that programs import: mutants have a copy with other entries. */
 const packageFolder = () => process.env['CISTERN_TEST_PACKAGE'] ?? root;
+/** What {@link warmUp} does, in a program. */
+const warmUpOfPrograms = `data:text/javascript,${encodeURIComponent(
+  "import * as c from '" +
+    new URL('../../dist/index.js', import.meta.url).href +
+    "'; const s = new c.Stream(); const m = new c.CudaMemoryResource(); const p = m.allocate(1024, s); c.set(p, 1, 1, 512, s); c.set(p, 1, 4, 128, s); c.copy(p, p + 512, 256, s); s.synchronizeSync(); m.deallocate(p, 1024, s); s.dispose();",
+)}`;
 const preloadOfPrograms = new URL('direct-faults-of-programs.mjs', import.meta.url).href;
 
 /** How a process ended. */
@@ -35,7 +42,8 @@ export function runModule(
   if (isCuda && /\bDevice\.get\(1\)/.test(text)) needSecondDevice();
   if (isCuda && /\bnew CudaAsyncMemoryResource\(/.test(text)) needMemoryPools();
   if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
-  const preload = isStrict ? ['--import', preloadOfPrograms] : [];
+  const countsBytes = isGpu && /\bfreeBytes\b/.test(text);
+  const preload = isStrict ? ['--import', preloadOfPrograms] : countsBytes ? ['--import', warmUpOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
     cwd: packageFolder(),
     encoding: 'utf8',

@@ -1,4 +1,4 @@
-import type { Device } from '../device.js';
+import { Device } from '../device.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native, registeredHostKind } from '../native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from '../status.js';
 import type { Stream } from '../streams/stream.js';
@@ -98,4 +98,17 @@ export class PlainMemory {
     const onDevice = this.kind === 'device' && status === outOfMemoryStatus;
     return allocationError(this.#name, bytes, status, onDevice ? this.device.memoryInfo().freeBytes : undefined);
   }
+}
+
+/**
+ * The attribute for want of which a device cannot use registered host memory, and the device. One address must do for
+ * the host and for every device.
+ */
+export function lackForRegisteredMemory(): { attribute: string; device: number } | undefined {
+  for (let device = 0; device < Device.count(); device++) {
+    for (const attribute of ['hostRegisterSupported', 'canUseHostPointerForRegisteredMemory'] as const) {
+      if (Device.get(device).attribute(attribute) !== 1) return { attribute, device };
+    }
+  }
+  return undefined;
 }
