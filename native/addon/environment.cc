@@ -117,13 +117,8 @@ void Environment::LeaveToOrphans() {
   std::vector<Orphan> orphans = EndHandOversOf(*this);
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
-    if (entry.owned) {
-      // Here, since only the thread that began a capture may end it.
-      const RelaxedContextScope context(*this, entry.device);
-      if (context.status() == kSuccess) EndCaptureBegunHere(*this, entry);
-      orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
-      return;
-    }
+    if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
+    if (entry.owned) return;
     for (const DeviceEvent& event : LeaveCapture(*this, entry.stream)) {
       orphans.push_back({OrphanKind::kEvent, event.device, AsAddress(event.event)});
     }

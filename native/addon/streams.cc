@@ -109,8 +109,6 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   } else if (stream->owned) {
     const RelaxedContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
-    // A driver that destroys a captured stream may refuse to wait for the device from then on.
-    EndCaptureBegunHere(environment, *stream);
     status = environment.Counted<Call::kStreamDestroy>(stream->stream);
     if (status != kSuccess) return status;
     ForgetCapture(environment, stream->stream);

@@ -163,7 +163,7 @@ struct Functions {
   static void NoteLaunch(const CapturedWork& work, Stream stream, std::size_t* recordings) {
     std::map<Stream, Stream> branches;
     const std::size_t first = *recordings;
-    *recordings += work.recordings;
+    *recordings += work.recordings + 1;
     for (const CapturedWork::Step& step : work.steps) {
       Stream on = stream;
       if (step.stream != work.origin) {
@@ -178,8 +178,15 @@ struct Functions {
       if (step.kind == CapturedWork::Kind::kWait) Checker().Waits(on, EventOf(first + step.recording));
       if (step.kind == CapturedWork::Kind::kGraph) NoteLaunch(*step.graph, on, recordings);
     }
-    for (std::size_t recording = 0; recording < work.recordings; ++recording) Checker().TakeEvent(EventOf(first + recording));
-    for (const auto& [joined, branch] : branches) Checker().EndBranch(branch);
+    // All of a graph comes before what follows it, also what has not joined: NVIDIA's driver does not insist on it for
+    // nodes that were added to the graph itself.
+    const Event end = EventOf(first + work.recordings);
+    for (const auto& [joined, branch] : branches) {
+      Checker().Recorded(end, branch);
+      Checker().Waits(stream, end);
+      Checker().EndBranch(branch);
+    }
+    for (std::size_t recording = 0; recording <= work.recordings; ++recording) Checker().TakeEvent(EventOf(first + recording));
   }
 
   static Status GraphDestroy(Graph graph) {

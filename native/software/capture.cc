@@ -22,6 +22,7 @@ struct Capture {
   GraphState* graph;  // null: invalidated
   std::map<StreamState*, std::vector<NodeIndex>> tails;
   std::vector<GraphNode> reported;
+  std::vector<NodeIndex> added;  // by the caller, which need not be joined
 
   bool IsInvalid() const { return graph == nullptr; }
 };
@@ -66,7 +67,10 @@ Capture* CaptureOf(StreamState& stream) {
 
 bool HasJoined(const Capture& capture, const std::vector<NodeIndex>& tail) {
   const std::vector<NodeIndex>& end = capture.tails.at(capture.origin);
-  return std::all_of(tail.begin(), tail.end(), [&](NodeIndex node) { return capture.graph->body->IsOrderedBefore(node, end); });
+  const auto& added = capture.added;
+  return std::all_of(tail.begin(), tail.end(), [&](NodeIndex node) {
+    return std::find(added.begin(), added.end(), node) != added.end() || capture.graph->body->IsOrderedBefore(node, end);
+  });
 }
 
 template <typename Predicate>
@@ -207,6 +211,7 @@ Status UpdateDependencies(StreamState& stream, const GraphNode* handles, std::si
   for (const NodeIndex node : nodes) {
     if (std::find(tail.begin(), tail.end(), node) == tail.end()) tail.push_back(node);
   }
+  capture->added.insert(capture->added.end(), nodes.begin(), nodes.end());
   return kSuccess;
 }
 

