@@ -295,6 +295,18 @@ const faults = {
       to: "      if (address !== none && from === 'own') { while (ordering.joinNext(stream) !== undefined); return address; }\n      if (address !== none) return address;\n    }\n    return none;\n  }\n\n  #othersOrMerge",
     },
     {
+      name: 'merges-first-lane-only',
+      fault: 'a large request merges the memory of one stream, and not that of all',
+      from: 'while (this.#mergeNext(stream) !== undefined) {}',
+      to: 'this.#mergeNext(stream);',
+    },
+    {
+      name: 'merge-refused-is-fatal',
+      fault: 'a large request fails if the driver refuses to order its stream after another one, although other memory serves it',
+      from: 'if (!(error instanceof DriverError || isCapturing(error))) throw error;\n    }\n    return this.#cut(this.#keeper.ordering.mergingLaneOf',
+      to: 'throw error;\n    }\n    return this.#cut(this.#keeper.ordering.mergingLaneOf',
+    },
+    {
       name: 'search-result-lost',
       fault: 'the result of the last search is not returned',
       from: 'if (address === none) throw this.#strategy.outOfMemory(bytes, alignment);\n    return address;',
@@ -351,6 +363,30 @@ const faults = {
       fault: 'a pool exceeds its maximum by 256 bytes',
       from: 'if (least > left) return false;',
       to: 'if (least > left + ALLOCATION_ALIGNMENT) return false;',
+    },
+    {
+      name: 'merges-for-small-requests',
+      fault: 'a small request merges the memory of all streams while memory is scarce',
+      from: 'if (units * unitBytes < this.#maximumBytes / largeShare || this.index',
+      to: 'if (this.#maximumBytes === Number.POSITIVE_INFINITY || this.index',
+    },
+    {
+      name: 'merges-while-memory-is-plentiful',
+      fault: 'a large request merges the memory of all streams although little is used',
+      from: ' || this.index.usedBytes <= this.#maximumBytes / plentyShare) return false;',
+      to: ') return false;',
+    },
+    {
+      name: 'merges-into-held-memory',
+      fault: "a request whose stream's memory is held for it merges that of all others, which are then without",
+      from: 'return !this.ordering.mergingLaneOf(stream).isHeld && !this.index',
+      to: 'return !this.index',
+    },
+    {
+      name: 'merges-despite-close-fit',
+      fault: 'a large request merges the memory of all streams although one has a block of nearly its size',
+      from: ' && !this.index.hasClose(units, other);',
+      to: ';',
     },
     {
       name: 'no-last-search',
