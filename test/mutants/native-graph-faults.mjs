@@ -9,6 +9,12 @@ const broken = (rule, from, to, test) => ({ fault: `captures: ${rule}`, from, to
 export const softwareGraphFaults = {
   'native/software/stream_calls.cc': [
     broken(
+      'ids and flags in every mode',
+      '  return IsCapturing(stream) ? RefuseInCapture(stream, kErrorCaptureUnsupported) : Status{kSuccess};',
+      '  return CheckRead(stream);',
+      'what a stream is cannot be asked',
+    ),
+    broken(
       'work is recorded',
       '  if (IsCapturing(*state)) return CaptureWork(*state, kNodeHost, HostFunctionWork{function, user_data});\n',
       '',
@@ -129,6 +135,18 @@ export const softwareGraphFaults = {
     ),
   ],
   'native/software/capture.cc': [
+    broken(
+      'nodes added by hand need not be joined',
+      'std::find(added.begin(), added.end(), node) != added.end() || ',
+      '',
+      'a node that the caller added',
+    ),
+    broken(
+      'another thread ends a capture',
+      '    lock.Close(*capture);\n    return kErrorCaptureWrongThread;',
+      '    return kErrorCaptureWrongThread;',
+      'only a relaxed capture may be ended',
+    ),
     broken(
       'not on the legacy stream',
       '  if (stream.role == StreamRole::kLegacy) return kErrorCaptureUnsupported;\n',
@@ -303,6 +321,12 @@ export const softwareGraphFaults = {
   ],
   'native/software/memory_calls.cc': [
     broken(
+      'calls of pools are unsafe',
+      '  return CheckUnsafeCall();\n}\n\n// "Any CUDA',
+      '  return kSuccess;\n}\n\n// "Any CUDA',
+      'each potentially unsafe call',
+    ),
+    broken(
       'no peer copies',
       '  Status status = ResolveStreamOutsideCapture(stream, &state);\n  if (status != kSuccess) return status;\n  const Device* to',
       '  Status status = ResolveStream(stream, &state);\n  if (status != kSuccess) return status;\n  const Device* to',
@@ -423,8 +447,8 @@ export const strictGraphFaults = {
     broken('a wait puts an edge', '  AddTo(stream->frontier, event.frontier);\n', '', 'a fork must have joined'),
     broken(
       'no wait for outside: invalidated',
-      '    Invalidate(*to);\n    return kErrorCaptureIsolation;',
-      '    return kErrorCaptureIsolation;',
+      '    Invalidate(*to);\n    return is_invalid ? kErrorInvalidValue : kErrorCaptureIsolation;',
+      '    return is_invalid ? kErrorInvalidValue : kErrorCaptureIsolation;',
       'captured work cannot wait',
     ),
     broken(
@@ -476,11 +500,18 @@ export const strictGraphFaults = {
       'work after a capture',
     ),
     broken('dependencies are set', '  if (replaces) stream.frontier.clear();\n', '', 'what the next node of a captured'),
+    broken('even if a stream goes on from them', '  if (!settings().captures_are_mild) return;\n', '', 'a node that the caller added'),
     broken(
-      'unless a stream goes on from them',
-      '  for (const std::size_t node : nodes) stream.capture->left_out.erase(node);\n',
-      '',
-      'a node that was added beside the',
+      'ids and flags in every mode',
+      'if (settings().captures_are_mild || stream.capture == nullptr) return',
+      'if (true) return',
+      'what a stream is cannot be asked',
+    ),
+    broken(
+      'another thread ends a capture',
+      '    Close(capture);\n    return kErrorCaptureWrongThread;',
+      '    return kErrorCaptureWrongThread;',
+      'only a relaxed capture may be ended',
     ),
   ],
   'native/strict_driver/graph.cc': [
@@ -590,7 +621,7 @@ export const strictGraphFaults = {
       '',
       'what cannot be a child graph is',
     ),
-    broken('nodes added by hand need not be joined', '  NoteAdded(*state, *node);\n', '', 'a node that was added beside the'),
+    broken('nodes added by hand need not be joined', '  NoteAdded(*state, *node);\n', '', 'a node that the caller added'),
   ],
   'native/strict_driver/transfer_calls.cc': [
     broken(
