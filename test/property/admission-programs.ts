@@ -38,7 +38,9 @@ interface ModelRequest {
 interface ModelRetry {
   /** How many more attempts the upstream refuses. */
   failures: number;
-  /** Whether nobody else holds anything: the next attempt is the last. */
+  /** Whether it was promised the whole limit, which it returns before its next attempt. */
+  hasAll: boolean;
+  /** Whether that attempt is the last: it has the whole limit, or it was refused. */
   isLast: boolean;
 }
 
@@ -107,7 +109,7 @@ class Model {
     for (const request of this.retries) {
       const [holder, retry] = [request.holder as ModelHolder, request.retries as ModelRetry];
       if (!this.retries.includes(request) || !(retry.isLast || hasFreed)) continue;
-      if (retry.isLast) {
+      if (retry.hasAll) {
         holder.promised -= Math.min(request.bytes, holder.promised - holder.used);
         this.settle();
       }
@@ -126,6 +128,7 @@ class Model {
     if (request.grows) (request.holder as ModelHolder).promised += request.bytes;
     if (request.retries !== undefined) {
       this.waiting = this.waiting.filter((each) => each !== request);
+      request.retries.hasAll = true;
       request.retries.isLast = true;
       return;
     }
@@ -142,7 +145,12 @@ class Model {
     if (holding.length === 0 || !holding.every(waits)) return false;
     const [victim] = [...holding].sort((a, b) => a.priority - b.priority || b.number - a.number);
     const refused = order.find(({ holder }) => holder === victim) as ModelRequest;
-    this.finish(refused, refused.retries === undefined ? 'deadlock' : 'unserved');
+    if (refused.retries === undefined) {
+      this.finish(refused, 'deadlock');
+    } else {
+      this.waiting = this.waiting.filter((each) => each !== refused);
+      refused.retries.isLast = true;
+    }
     return true;
   }
 }
@@ -320,7 +328,7 @@ class AdmissionProgram {
     const controller = new AbortController();
     this.#controllers.set(id, controller);
     let failures = 1 + this.random.below(4);
-    const retries = { failures: failures - 1, isLast: false };
+    const retries = { failures: failures - 1, hasAll: false, isLast: false };
     const attempt = () => {
       if (failures-- > 0) this.#upstream.failure = new OutOfMemoryError('in pieces', { requestedBytes: unit, availableBytes: 0, path: [] });
       try {

@@ -3,8 +3,11 @@ import type { AdmissionQueue, Holder, Outcome } from '../../driver/workers/admis
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
 import { unexpectedEnd } from './grant.js';
 
-/** Why a wait ended; `'all'`: nobody else holds memory of the limit. */
-type End = 'freed' | 'all' | 'refused' | 'ended' | 'timeout' | 'aborted';
+/**
+ * Why a wait ended; `'last'`: it would be of no use from now on, since nobody else holds memory of the limit, or since the
+ * request was refused. Then there is one more attempt, because memory may have been freed just before, also by other workers.
+ */
+type End = 'freed' | 'last' | 'refused' | 'ended' | 'timeout' | 'aborted';
 
 /**
  * Grants that wait until others free memory, because what is promised to them is free only in pieces.
@@ -39,6 +42,7 @@ export class Retries {
           return await attempt();
         } catch (error) {
           if (!(error instanceof OutOfMemoryError) || holder.unserved === unserved) throw error;
+          if (holder.isEnded) throw unexpectedEnd(error.requestedBytes);
           if (wait === undefined) {
             wait = new FreeWait(queue, holder, options);
             this.#waits.add(wait);
@@ -85,7 +89,7 @@ class FreeWait {
     this.#bytes = queue.limitBytes - holder.promisedBytes;
     const settle = ({ kind }: Outcome) => {
       this.#state = kind === 'admitted' ? 'has all' : 'over';
-      this.wake(kind === 'admitted' ? 'all' : kind);
+      this.wake(kind === 'ended' ? kind : 'last');
     };
     this.#request = queue.ask({ bytes: this.#bytes, priority: holder.priority, holder, grows: true, settle });
     this.#stopTimer = endingWait(options, (failure) => this.wake(failure));
@@ -100,7 +104,7 @@ class FreeWait {
 
   /** Waits until something happens, or has happened since the last call. */
   async next(): Promise<End> {
-    // After an attempt while nobody else held anything.
+    // After the last attempt.
     if (this.#state === 'over' && (this.#end === undefined || this.#end === 'freed')) return 'refused';
     while (this.#end === undefined) {
       await new Promise<void>((resolve) => {

@@ -182,6 +182,22 @@ describe('a grant that retries', () => {
     resource.validate();
   });
 
+  test('tries memory that was freed just before it is refused', async () => {
+    using bed = await inPieces();
+    const { resource, sixth } = bed;
+    const retried = bed.retry();
+    const grows = bed.second.grow(4 * KiB);
+    expect(await stateOf(retried)).toBe('waits');
+    bed.free(bed.ofSixth, 1);
+    sixth.dispose();
+    expect(resource.statistics().refusedInDeadlock).toBe(1);
+    bed.free(await retried, 4);
+    expect(await stateOf(grows)).toBe('waits');
+    bed.large.dispose();
+    await grows;
+    resource.validate();
+  });
+
   test('goes on if another is refused, which returns its memory', async () => {
     using bed = await inPieces();
     const { resource, sixth } = bed;
@@ -260,6 +276,15 @@ describe('a grant that retries', () => {
     large.dispose();
     await expect(ended).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
     await expect(large.retry(() => 1)).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
+    using during = await inPieces();
+    const disposed = during.large.retry(async () => {
+      try {
+        return during.resource.allocate(4 * KiB, stream);
+      } finally {
+        during.large.dispose();
+      }
+    });
+    await expect(disposed).rejects.toThrow('cannot reserve 4 KiB: the grant or the resource is already disposed');
     using other = await inPieces();
     const stopped = other.retry();
     expect(await stateOf(stopped)).toBe('waits');

@@ -154,6 +154,33 @@ describe('a queue of several workers', () => {
     expect(lines).toEqual(['false 32']);
   });
 
+  test('lets a grant try again once another worker has freed memory, even if that keeps its own grant', () => {
+    const lines = run(`
+      const large = new AdmittingResourceAdaptor(device, { limitBytes: 300 * MiB, shared: 'large' });
+      const grant = await large.reserve(192 * MiB);
+      const [worker] = start(\`
+        const large = new AdmittingResourceAdaptor(device, { limitBytes: 300 * MiB, shared: 'large' });
+        const grant = await large.reserve(100 * MiB);
+        const pointer = grant.run(() => large.allocate(100 * MiB, stream));
+        post('has it');
+        await received();
+        large.deallocate(pointer, 100 * MiB, stream);
+        post('freed');
+        await received();
+        grant.dispose();\`);
+      await received(worker);
+      const retried = grant.retry(() => large.allocate(192 * MiB, stream));
+      await until(() => large.statistics().waiting === 1);
+      worker.postMessage('free');
+      await received(worker);
+      const pointer = await retried;
+      show(large.statistics().waiting, large.statistics().committedBytes / MiB, grant.usedBytes / MiB);
+      large.deallocate(pointer, 192 * MiB, stream);
+      grant.dispose();
+      worker.postMessage('end');`);
+    expect(lines).toEqual(['0 292 192']);
+  });
+
   test('keeps promises within the limit, whatever workers do at once, and forgets nobody', () => {
     const lines = run(`
       const workers = start(\`
