@@ -50,6 +50,7 @@ struct HandOver {
 
   Stream stream = nullptr;
   std::uint64_t stream_id = 0;
+  int stream_flags = -1;
   bool timing = false;  // of an event
 
   // Recorded after everything that was queued before the memory was given. If the hand-over is not
@@ -773,6 +774,7 @@ Status HandOverStream(Environment& environment, const Napi::CallbackInfo& info) 
   hand_over.content = Content::kStream;
   hand_over.device = stream->device;
   hand_over.stream = stream->stream;
+  hand_over.stream_flags = stream->flags;
   const bool is_shared = hand_over.is_shared;
   HandOverObject(environment, std::move(hand_over), &stream->shared);
   stream->owned = false;
@@ -807,7 +809,8 @@ Status AttachStream(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadMessage(info, Content::kStream, &message)) return kInvalidArgument;
   return AttachObject(environment, message, [&](const HandOver& hand_over, const SharedObject& shared) {
     environment.Out(4, static_cast<double>(hand_over.stream_id));
-    return environment.streams.Add({hand_over.stream, hand_over.device, !hand_over.is_shared, shared});
+    const bool owned = !hand_over.is_shared;
+    return environment.streams.Add({hand_over.stream, hand_over.device, owned, shared, false, hand_over.stream_id, hand_over.stream_flags});
   });
 }
 

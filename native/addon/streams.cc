@@ -30,11 +30,12 @@ bool IsCaptured(Environment& environment, Stream stream) {
   return environment.driver->StreamIsCapturing(stream, &capture) == kSuccess && capture != kCaptureNone;
 }
 
-// The entry of a live stream that this environment has created; others may be of a stream that is gone.
+// The entry of a live stream that this environment has created, or has from another; others may be of a stream that is gone.
 const StreamEntry* FindOwn(Environment& environment, Stream stream, int device) {
   const StreamEntry* found = nullptr;
   environment.streams.ForEach([&](std::uint64_t, const StreamEntry& each) {
-    if (each.stream == stream && each.device == device && each.owned && each.id != 0) found = &each;
+    const bool is_live = each.owned || each.shared.hand_over != 0;
+    if (each.stream == stream && each.device == device && is_live && each.id != 0) found = &each;
   });
   return found;
 }

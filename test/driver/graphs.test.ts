@@ -307,6 +307,22 @@ describe('a capture', () => {
     }
   });
 
+  test('is not harmed by questions about a stream that was handed over', () => {
+    using shared = new Stream({ nonBlocking: true });
+    using attached = Stream.attach(shared.share());
+    using moved = Stream.attach(new Stream({ nonBlocking: true }).detach());
+    for (const each of [shared, attached, moved]) {
+      const { id, nativeHandle } = each;
+      for (const mode of modes) {
+        const ask = () => {
+          using again = Stream.fromHandle(nativeHandle);
+          expect([again.id, again.isNonBlocking, each.isNonBlocking, each.priority]).toEqual([id, true, true, 0]);
+        };
+        whileCapturing(ask, mode, each);
+      }
+    }
+  });
+
   test('whose stream its function disposes is over', () => {
     const brief = new Stream({ nonBlocking: true });
     expect(() => brief.capture(() => brief.dispose())).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
