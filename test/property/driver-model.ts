@@ -735,7 +735,8 @@ export class DriverModel implements Disposable {
         const books = this.#named(handle, 'a touch');
         own.touch(address, bytes, handle, isWrite);
         if (!isDone()) return;
-        this.#submit(books);
+        // It declares a use and queues nothing, so the legacy default stream orders nothing by it.
+        this.#count(books);
         this.#use(books, address, bytes, isWrite, 'touch');
       },
       watch: (object) => {
