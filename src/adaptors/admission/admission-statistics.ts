@@ -7,7 +7,7 @@ export interface AdmissionStatistics {
   readonly outsideBytes: number;
   /** Grants that have promised bytes. */
   readonly grants: number;
-  /** Requests that wait now, and the bytes that they wait for. */
+  /** Requests that wait now, and the bytes that they wait for. A `Grant.retry` that waits is one, for all that others hold. */
   readonly waiting: number;
   readonly waitingBytes: number;
   /** Requests that were admitted, and those of them that had to wait. */
