@@ -190,6 +190,8 @@ export class Stream implements Disposable {
    * queue nothing more through this object.
    * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, or one of another device's
    * stream; DriverError for a handle that the driver does not know.
+   * @throws CisternError (`ERR_CISTERN_CAPTURING`) for a stream that is captured now, unless this worker has created or attached
+   * it: the driver would end the capture. So call this before the capture begins, and keep the result.
    * @throws UnsupportedError for a stream of a context other than the device's primary one, such as a
    * green context or one from `cuCtxCreate`: CUDA cannot record an event of one context on a stream
    * of another.
