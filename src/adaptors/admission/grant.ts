@@ -115,9 +115,10 @@ export class Grant implements Disposable {
    * because they are free only in pieces, waits until others have freed memory, and runs the function again. So the
    * function must leave nothing allocated when it throws.
    *
-   * While it waits, at most `maximumOvertakes` new requests are admitted. It does not wait if that could last for ever: if
-   * nobody else holds promised memory, or all who do wait, and this grant is the youngest of the lowest priority. While an asynchronous
-   * function runs again, its grant still counts as one that waits: so let it only allocate, and work after it.
+   * While it waits, at most `maximumOvertakes` new requests are admitted. It does not wait if nobody else holds promised memory, or
+   * if all who do wait, and this grant is the youngest of the lowest priority. A grant that is never returned, such as one for
+   * weights, can keep it waiting for ever: then set `timeoutMilliseconds`. While an asynchronous function runs again, its grant still
+   * counts as one that waits: so let it only allocate, and work after it.
    * @param fn a function, asynchronous or not, that allocates
    * @returns what `fn` returns
    * @throws OutOfMemoryError of the last attempt, if waiting is of no use or the time is over; the errors of `run`; LifetimeError
