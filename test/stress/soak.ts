@@ -50,7 +50,8 @@ export interface Soaked {
 const mix = { programs: 24, scenarios: 8, actors: 4, steps: 120, workers: 1 };
 /** One round in this many is checked as a whole. */
 const checkEvery = 3;
-const patience = 20;
+/** However short a turn is. */
+const patienceMilliseconds = 20_000;
 
 /** Runs rounds until told to stop, or until a fault could make later rounds fail as well. */
 export async function soak({ seed, goesOn, onRound }: SoakOptions): Promise<Soaked> {
@@ -137,12 +138,13 @@ async function playScenarios(random: Random, soaked: Soaked): Promise<void> {
 }
 
 /**
- * Waits until the ledger is as before; collection may take several turns. @throws Violation if it
- * stays different.
+ * Waits until the ledger is as before: collection may take several turns, and what others had is looked for by timers.
+ * @throws Violation if it stays different.
  */
 async function balance(before: Readonly<Record<string, number>> | undefined): Promise<Readonly<Record<string, number>>> {
   let differences: string[] = [];
-  for (let attempt = 0; attempt < patience; attempt++) {
+  const ended = performance.now() + patienceMilliseconds;
+  do {
     await collect();
     const books = takeBooks();
     if (before === undefined) return books;
@@ -150,7 +152,7 @@ async function balance(before: Readonly<Record<string, number>> | undefined): Pr
       value === before[name] ? [] : [`${name}: ${before[name]}, now ${value}`],
     );
     if (differences.length === 0) return before;
-  }
+  } while (performance.now() < ended);
   throw new Violation(`the ledger differs after the round: ${differences.join('; ')}`);
 }
 
