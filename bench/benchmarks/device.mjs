@@ -39,13 +39,11 @@ export async function run(context) {
 
 /** @param {any[]} rows */
 export function format(rows) {
-  /** @param {string} section @param {readonly string[]} titles @param {(row: any) => (string | undefined)[]} cells */
+  /** @param {string} section @param {readonly string[]} titles @param {(row: any) => string[]} cells */
   const table = (section, titles, cells) =>
     formatTable(
       [section, 'MiB', ...titles],
-      rows
-        .filter((row) => row.section === section)
-        .map((row) => [row.resource, formatNumber(row.bytes / MiB, 0), ...cells(row).map((cell) => cell ?? '-')]),
+      rows.filter((row) => row.section === section).map((row) => [row.resource, formatNumber(row.bytes / MiB, 0), ...cells(row)]),
     );
   /** @param {Figures} figures */
   const both = ({ median, minimum }) => [formatNumber(median), formatNumber(minimum)];

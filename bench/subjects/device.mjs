@@ -16,6 +16,7 @@ const cistern = await loadCistern();
 const stream = new cistern.Stream({ nonBlocking: true });
 const stack = cistern.createResourceStack(specification);
 const { resource } = stack;
+/** Seconds for a sample. */
 const least = 0.05;
 /** Memory that is filled for as long as the device shall be busy. */
 const filledBytes = 2 * cistern.GiB;
@@ -58,9 +59,9 @@ function busy() {
   const fills = Math.ceil(30 / (performance.now() - began));
   /** @type {{ allocate: number[], free: number[], busy: number[] }} */
   const samples = { allocate: [], free: [], busy: [] };
+  const idle = new cistern.Event();
   let [waitingAllocations, waitingFrees] = [0, 0];
   for (let i = 0; i < repeat + 3; i++) {
-    const idle = new cistern.Event();
     for (let n = 0; n < fills; n++) fill();
     idle.record(stream);
     const started = performance.now();

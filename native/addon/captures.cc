@@ -129,6 +129,11 @@ Status EndOwnCapture(Environment& environment, const StreamEntry& stream, Predic
 
 }  // namespace
 
+bool IsCaptured(Environment& environment, const StreamEntry& stream) {
+  int status;
+  return CaptureStatusOf(environment, stream, &status) == kSuccess && status != kCaptureNone;
+}
+
 Status CheckNotCaptured(Environment& environment, const StreamEntry& stream) {
   const ContextScope context(environment, stream.device);
   return context.status() == kSuccess ? CheckNotCapturedHere(environment, stream) : context.status();

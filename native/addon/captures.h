@@ -33,6 +33,9 @@ Status CheckNotCaptured(Environment& environment, const StreamEntry& stream);
   return asked == kErrorCaptureImplicit ? Status{kCapturing} : asked;
 }
 
+// The same, but the legacy stream never is.
+bool IsCaptured(Environment& environment, const StreamEntry& stream);
+
 // A live stream that an argument names and that is not captured.
 inline Status FindUncapturedStream(Environment& environment, const Napi::Value& value, StreamEntry** stream) {
   const Status status = FindStream(environment, value, stream);

@@ -57,7 +57,7 @@ struct StreamEntry {
   bool never_captured = false;  // false also if it is unknown; see captures.h
   // A driver refuses both while the stream is captured, and ends the capture.
   std::uint64_t id = 0;
-  int flags = -1;  // unknown
+  unsigned flags = 0;
 };
 
 struct EventEntry {

@@ -50,7 +50,7 @@ struct HandOver {
 
   Stream stream = nullptr;
   std::uint64_t stream_id = 0;
-  int stream_flags = -1;
+  unsigned stream_flags = 0;
   bool timing = false;  // of an event
 
   // Recorded after everything that was queued before the memory was given. If the hand-over is not

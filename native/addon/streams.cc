@@ -24,12 +24,6 @@ Status CheckContextOf(Environment& environment, Stream stream, int device) {
   return kForeignContext;
 }
 
-// If the context of the stream's device is current.
-bool IsCaptured(Environment& environment, Stream stream) {
-  int capture = kCaptureNone;
-  return environment.driver->StreamIsCapturing(stream, &capture) == kSuccess && capture != kCaptureNone;
-}
-
 // The entry of a live stream that this environment has created, or has from another; others may be of a stream that is gone.
 const StreamEntry* FindOwn(Environment& environment, Stream stream, int device) {
   const StreamEntry* found = nullptr;
@@ -56,7 +50,7 @@ Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   const unsigned flags = non_blocking ? kStreamNonBlocking : kStreamDefault;
   const Status status = environment.Counted<Call::kStreamCreateWithPriority>(&stream, flags, priority);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}, true, 0, static_cast<int>(flags)});
+  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}, true, 0, flags});
   if (handle == 0) {
     environment.Counted<Call::kStreamDestroy>(stream);
     return kHostOutOfMemory;
@@ -77,7 +71,7 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry entry;
   entry.stream = stream;
   entry.device = device;
-  if (IsCaptured(environment, stream)) {
+  if (IsCaptured(environment, entry)) {
     const StreamEntry* known = FindOwn(environment, stream, device);
     if (known == nullptr) return kCapturing;
     entry.id = known->id;
@@ -85,11 +79,9 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   } else {
     // The software device recognises a handle that is not one of its streams. CUDA may do so, and
     // only CUDA could.
-    unsigned flags = 0;
-    Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
+    Status status = environment.Counted<Call::kStreamGetFlags>(stream, &entry.flags);
     if (status == kSuccess) status = CheckContextOf(environment, stream, device);
     if (status != kSuccess) return status;
-    entry.flags = static_cast<int>(flags);
   }
   const std::uint64_t handle = environment.streams.Add(std::move(entry));
   if (handle == 0) return kHostOutOfMemory;
@@ -153,15 +145,9 @@ Status StreamInfo(Environment& environment, const Napi::CallbackInfo& info) {
   if (context.status() != kSuccess) return context.status();
   int priority = 0;
   status = environment.Counted<Call::kStreamGetPriority>(stream->stream, &priority);
-  if (status == kSuccess && stream->flags < 0) {
-    if (IsCaptured(environment, stream->stream)) return kCapturing;
-    unsigned flags = 0;
-    status = environment.Counted<Call::kStreamGetFlags>(stream->stream, &flags);
-    if (status == kSuccess) stream->flags = static_cast<int>(flags);
-  }
   if (status != kSuccess) return status;
   environment.Out(1, priority);
-  environment.Out(2, (static_cast<unsigned>(stream->flags) & kStreamNonBlocking) != 0 ? 1 : 0);
+  environment.Out(2, (stream->flags & kStreamNonBlocking) != 0 ? 1 : 0);
   return kSuccess;
 }
 

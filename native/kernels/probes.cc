@@ -3,6 +3,8 @@
 #include <cstring>
 #include <thread>
 
+#include "cuda/relaxed_mode_scope.h"
+
 namespace cistern::kernels {
 namespace {
 
@@ -54,6 +56,17 @@ Status Elsewhere(Scene& scene, Body&& body) {
     status = body();
   }).join();
   return status;
+}
+
+// Allocates on the other stream in relaxed mode, and frees in the mode of the thread.
+Status FreeAsyncOnOther(Scene& s) {
+  DevicePointer pointer = 0;
+  Status status;
+  {
+    const RelaxedModeScope relaxed(&s.driver);
+    status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
+  }
+  return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
 }
 
 struct Question {
@@ -142,26 +155,8 @@ const Question kQuestions[] = {
        const Status status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
        return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
      }},
-    {"cuMemFreeAsync on another stream",
-     [](Scene& s) {
-       DevicePointer pointer = 0;
-       int mode = kCaptureModeRelaxed;
-       Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
-       if (status == kSuccess) status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
-       if (status == kSuccess) status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
-       return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
-     }},
-    {"cuMemFreeAsync on another stream by another thread",
-     [](Scene& s) {
-       return Elsewhere(s, [&] {
-         DevicePointer pointer = 0;
-         int mode = kCaptureModeRelaxed;
-         Status status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
-         if (status == kSuccess) status = s.driver.MemAllocFromPoolAsync(&pointer, kBytes, s.pool, s.other);
-         if (status == kSuccess) status = s.driver.ThreadExchangeStreamCaptureMode(&mode);
-         return status == kSuccess ? s.driver.MemFreeAsync(pointer, s.other) : status;
-       });
-     }},
+    {"cuMemFreeAsync on another stream", FreeAsyncOnOther},
+    {"cuMemFreeAsync on another stream by another thread", [](Scene& s) { return Elsewhere(s, [&] { return FreeAsyncOnOther(s); }); }},
     {"cuMemAllocAsync and cuMemFreeAsync on the captured stream",
      [](Scene& s) {
        DevicePointer pointer;

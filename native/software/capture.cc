@@ -215,7 +215,7 @@ Status UpdateDependencies(StreamState& stream, const GraphNode* handles, std::si
   return kSuccess;
 }
 
-Status CheckUnsafeCall() {
+Status CheckUnsafeCallInCaptures() {
   const int mode = thread_state.capture_mode;
   if (mode == kCaptureModeRelaxed) return kSuccess;
   const std::uint64_t thread = CurrentThreadId();

@@ -56,7 +56,11 @@ Status GetCaptureInfo(StreamState& stream, CaptureInfo* info);
 Status UpdateDependencies(StreamState& stream, const GraphNode* nodes, std::size_t count, bool replaces);
 
 // A call that is potentially unsafe: refused, and the capture invalidated, as the thread's mode says.
-Status CheckUnsafeCall();
+Status CheckUnsafeCallInCaptures();
+inline Status CheckUnsafeCall() {
+  if (__builtin_expect(open_captures.load(std::memory_order_relaxed) == 0, 1)) return kSuccess;
+  return CheckUnsafeCallInCaptures();
+}
 // A call that conflicts with the capture of this very stream in every mode. Invalidates it, and returns
 // the status, or that the capture was invalid before.
 Status RefuseInCapture(StreamState& stream, Status status);

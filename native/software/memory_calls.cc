@@ -12,12 +12,6 @@
 namespace cistern::software::calls {
 namespace {
 
-// A pool's memory may come from elsewhere, so outside of the captured stream the call is potentially unsafe.
-Status CheckAsync(const StreamState& stream) {
-  if (open_captures.load(std::memory_order_relaxed) == 0 || IsCapturing(stream)) return kSuccess;
-  return CheckUnsafeCall();
-}
-
 // "Any CUDA API call may block or synchronize for various reasons."
 void BeforeAllocating(Device& device) {
   if (IsStrict()) device.Synchronize();
@@ -298,10 +292,12 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
   std::uint64_t address;
-  status = CheckAsync(*stream_state);
-  if (status != kSuccess) return status;
-  status = IsCapturing(*stream_state) ? CaptureAllocation(*stream_state, bytes, &address)
-                                      : AllocateFromPool(*state, *stream_state, bytes, &address);
+  if (IsCapturing(*stream_state)) {
+    status = CaptureAllocation(*stream_state, bytes, &address);
+  } else {
+    status = CheckUnsafeCall();
+    if (status == kSuccess) status = AllocateFromPool(*state, *stream_state, bytes, &address);
+  }
   if (status == kSuccess) *pointer = address;
   return status;
 }
@@ -313,7 +309,7 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   Device* device = FindDeviceByAddress(pointer);
   if (device == nullptr) return kErrorInvalidValue;
   if (IsCapturing(*stream_state)) return CaptureFree(*stream_state, pointer);
-  status = CheckAsync(*stream_state);
+  status = CheckUnsafeCall();
   if (status != kSuccess) return status;
   bool gives_back;
   status = FreeGraphMemory(pointer, &gives_back);

@@ -17,13 +17,12 @@ constexpr int kGreatestPriority = -5;
 // What a captured stream or event stands for will only run when a graph is launched, so nobody can
 // wait for it, or ask whether it has run.
 Status CheckWaitFor(StreamState& stream) {
-  if (open_captures.load(std::memory_order_relaxed) == 0) return kSuccess;
   return IsCapturing(stream) ? RefuseInCapture(stream, kErrorCaptureUnsupported) : CheckUnsafeCall();
 }
 
 Status CheckWaitFor(const EventState& event) {
   if (IsCaptured(event)) return RefuseWaitForCaptured(event);
-  return open_captures.load(std::memory_order_relaxed) == 0 ? kSuccess : CheckUnsafeCall();
+  return CheckUnsafeCall();
 }
 
 // Reading what a stream is counts as potentially unsafe while the stream is captured.

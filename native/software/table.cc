@@ -75,10 +75,8 @@ struct Entry<call, function> {
       if (status != kSuccess) return status;
     }
     if constexpr (IsUnsafeInCapture(call)) {
-      if (__builtin_expect(open_captures.load(std::memory_order_relaxed) != 0, 0)) {
-        const Status status = CheckUnsafeCall();
-        if (status != kSuccess) return status;
-      }
+      const Status status = CheckUnsafeCall();
+      if (status != kSuccess) return status;
     }
 #if defined(__cpp_exceptions)
     try {

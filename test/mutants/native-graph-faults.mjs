@@ -322,8 +322,8 @@ export const softwareGraphFaults = {
   'native/software/memory_calls.cc': [
     broken(
       'calls of pools are unsafe',
-      '  return CheckUnsafeCall();\n}\n\n// "Any CUDA',
-      '  return kSuccess;\n}\n\n// "Any CUDA',
+      '    status = CheckUnsafeCall();\n    if (status == kSuccess) status = AllocateFromPool(',
+      '    status = AllocateFromPool(',
       'each potentially unsafe call',
     ),
     broken(
@@ -340,8 +340,8 @@ export const softwareGraphFaults = {
     ),
     broken(
       'allocation node',
-      'IsCapturing(*stream_state) ? CaptureAllocation',
-      'false ? CaptureAllocation',
+      '  if (IsCapturing(*stream_state)) {\n    status = CaptureAllocation(',
+      '  if (false) {\n    status = CaptureAllocation(',
       'memory that a graph allocates',
     ),
   ],
@@ -503,8 +503,8 @@ export const strictGraphFaults = {
     broken('even if a stream goes on from them', '  if (!settings().captures_are_mild) return;\n', '', 'a node that the caller added'),
     broken(
       'ids and flags in every mode',
-      'if (settings().captures_are_mild || stream.capture == nullptr) return',
-      'if (true) return',
+      '  if (stream.capture == nullptr) return kSuccess;\n  Invalidate(*stream.capture);',
+      '  if (true) return CheckQuestion(stream);\n  Invalidate(*stream.capture);',
       'what a stream is cannot be asked',
     ),
     broken(

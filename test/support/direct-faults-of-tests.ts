@@ -5,10 +5,10 @@ import { needSecondDevice } from './device-memory.js';
 import { directFaults } from './direct-faults.mjs';
 import { isGpu } from './real-gpu.js';
 import { skipTest } from './skip-test.js';
-import { warmUp } from './warm-up.js';
+import { warmUp } from './warm-up.mjs';
 
 directFaults(native(), mailbox, skipTest);
-if (isGpu) warmUp();
+if (isGpu) warmUp(await import('../../src/index.js'));
 
 if (process.env['CISTERN_DEVICE'] === 'cuda') {
   const { get } = Device;

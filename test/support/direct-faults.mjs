@@ -12,6 +12,9 @@ const concurrentManagedAccess = 89;
 /** Why a test that holds a stream and allocates is skipped. */
 export const heldBackReason = 'an allocation of this driver waits for the stream that the test holds';
 
+/** Why a test that makes the driver fail, or be slow or small, is skipped. */
+export const noFaultsReason = 'a GPU cannot be made to fail, or to be slow or small';
+
 /** Whether the device under test is a strict driver whose plain allocations wait for the device. */
 export const allocationsMayWait = process.env.STRICT_DRIVER_ALLOC_SYNCS === '1';
 
@@ -104,7 +107,7 @@ function heldBack(binding, holds, skip) {
 /** What a GPU cannot do. Ending something that was not started is not a fault. */
 function refused(mailbox, skip) {
   const refuse = (asks) => {
-    if (asks) skip('a GPU cannot be made to fail, or to be slow or small');
+    if (asks) skip(noFaultsReason);
     mailbox[0] = success;
     mailbox[1] = 0;
   };

@@ -1,3 +1,4 @@
+import { noFaultsReason } from './direct-faults.mjs';
 import { skipTest } from './skip-test.js';
 
 /** Whether the device under test is a GPU, and not the strict driver. */
@@ -5,7 +6,7 @@ export const isGpu = process.env['CISTERN_DEVICE'] === 'cuda' && process.env['ST
 
 /** Skips a test that makes a call fail after others, which a skip in its middle would leave half done. */
 export function needFaults(): void {
-  if (isGpu) skipTest('a GPU cannot be made to fail, or to be slow or small');
+  if (isGpu) skipTest(noFaultsReason);
 }
 
 /**

@@ -8,12 +8,7 @@ import { skipTest } from './skip-test.js';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 /** The folder of the package that programs import: mutants have a copy with other entries. */
 const packageFolder = () => process.env['CISTERN_TEST_PACKAGE'] ?? root;
-/** What {@link warmUp} does, in a program. */
-const warmUpOfPrograms = `data:text/javascript,${encodeURIComponent(
-  "import * as c from '" +
-    new URL('../../dist/index.js', import.meta.url).href +
-    "'; const s = new c.Stream(); const m = new c.CudaMemoryResource(); const p = m.allocate(1024, s); c.set(p, 1, 1, 512, s); c.set(p, 1, 4, 128, s); c.copy(p, p + 512, 256, s); s.synchronizeSync(); m.deallocate(p, 1024, s); s.dispose();",
-)}`;
+const warmUpOfPrograms = new URL('warm-up-of-programs.mjs', import.meta.url).href;
 const preloadOfPrograms = new URL('direct-faults-of-programs.mjs', import.meta.url).href;
 
 /** How a process ended. */
