@@ -689,7 +689,7 @@ Status ThreadSafeArena::JoinLanes(ThreadArena& arena, const Place& place, std::u
   }
   Lane& own = LaneOf(arena, place.key);
   own.pins += 1;
-  const Status status = AwaitOwn(arena, own, place.stream, lock);
+  const Status status = Guarded([&] { return AwaitOwn(arena, own, place.stream, lock); });
   own.pins -= 1;
   return status == kSuccess ? Cut(arena, own, place, address) : status;
 }

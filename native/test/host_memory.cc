@@ -35,8 +35,8 @@ bool HasRefusedHostMemory() { return has_refused; }
 
 void AllowHostMemory() { until_refusal = 0; }
 
-HostMemoryScope::HostMemoryScope() { is_counting = true; }
-HostMemoryScope::~HostMemoryScope() { is_counting = false; }
+HostMemoryScope::HostMemoryScope(bool counts) : was_counting_(is_counting) { is_counting = counts; }
+HostMemoryScope::~HostMemoryScope() { is_counting = was_counting_; }
 
 }  // namespace cistern::test
 

@@ -13,12 +13,15 @@ void RefuseHostMemory(int nth, Refused refused);
 bool HasRefusedHostMemory();
 void AllowHostMemory();
 
-// Requests are counted, and refused, during a scope only.
+// Requests are counted, and refused, during a scope only, and not in one within it for what a test itself asks for.
 class HostMemoryScope {
  public:
-  HostMemoryScope();
+  explicit HostMemoryScope(bool counts = true);
   ~HostMemoryScope();
   HostMemoryScope(const HostMemoryScope&) = delete;
+
+ private:
+  const bool was_counting_;
 };
 
 }  // namespace cistern::test

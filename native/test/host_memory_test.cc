@@ -2,9 +2,16 @@
 // needed it is refused too and changes nothing, and no device memory is lost.
 #include "host_memory.h"
 
+#include <atomic>
 #include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "thread_safe_fixture.h"
@@ -21,22 +28,52 @@ struct Block {
 };
 
 // The events of the driver that live.
-int live_events = 0;
+std::atomic<int> live_events{0};
+// Called once, on this thread, before an event is recorded.
+thread_local std::function<void()> before_record;
 
-const DriverTable& CountingEvents() {
+// The streams whose work what a stream is given from now on comes after, and the same of what has been recorded last.
+struct Order {
+  std::mutex mutex;
+  std::map<Stream, std::set<Stream>> of_streams;
+  std::map<Event, std::set<Stream>> of_events;
+};
+Order order_of_driver;
+
+bool ComesAfter(Stream stream, Stream earlier) {
+  const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
+  return order_of_driver.of_streams[stream].count(earlier) != 0;
+}
+
+const DriverTable& WatchedEvents() {
   static const DriverTable table = [] {
-    DriverTable counting = driver;
-    counting.EventCreate = [](Event* event, unsigned flags) {
+    DriverTable watched = driver;
+    watched.EventRecord = [](Event event, Stream stream) {
+      if (const auto call = std::exchange(before_record, nullptr)) call();
+      const HostMemoryScope scope(false);
+      const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
+      std::set<Stream>& recorded = order_of_driver.of_events[event] = order_of_driver.of_streams[stream];
+      recorded.insert(stream);
+      return driver.EventRecord(event, stream);
+    };
+    watched.StreamWaitEvent = [](Stream stream, Event event, unsigned flags) {
+      const HostMemoryScope scope(false);
+      const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
+      std::set<Stream>& earlier = order_of_driver.of_streams[stream];
+      earlier.insert(order_of_driver.of_events[event].begin(), order_of_driver.of_events[event].end());
+      return driver.StreamWaitEvent(stream, event, flags);
+    };
+    watched.EventCreate = [](Event* event, unsigned flags) {
       const Status status = driver.EventCreate(event, flags);
       live_events += status == kSuccess ? 1 : 0;
       return status;
     };
-    counting.EventDestroy = [](Event event) {
+    watched.EventDestroy = [](Event event) {
       const Status status = driver.EventDestroy(event);
       live_events -= status == kSuccess ? 1 : 0;
       return status;
     };
-    return counting;
+    return watched;
   }();
   return table;
 }
@@ -45,12 +82,12 @@ const DriverTable& CountingEvents() {
 class Program {
  public:
   explicit Program(DeallocationEvents events)
-      : global_(kSuperblocks * kSuperblock, CountingEvents()),
-        resource_(global_, events, CountingEvents()),
-        arena_(resource_.arena.lock()) {}
+      : global_(kSuperblocks * kSuperblock, WatchedEvents()), resource_(global_, events, WatchedEvents()), arena_(resource_.arena.lock()) {}
 
-  void Play() {
+  // Returns how many events of the driver it needed.
+  int Play() {
     TestStream a, b, c;
+    FreeOn(a);
     const Block first = Allocate(1000, a, kClaimant);
     const Block legacy = Allocate(3000, LegacyStream());
     const std::vector<Block> many = AllocateMany({300, 400, 0, 500, 2 * kSuperblock, 600}, a);
@@ -75,18 +112,25 @@ class Program {
     for (int i = 0; i < 2; ++i) Free(Allocate(256, b), b);
     // All of it, and more than is left whole.
     const Block large = Allocate((kSuperblocks - 4) * kSuperblock, b);
+    FreeOn(a);
     const std::vector<Block> others = AllocateMany({2 * kSuperblock, 300}, a);
     Free(large, c);
     FreeMany(others, b);
+    // So that what is given back is a part of what was taken at once.
+    const Block kept = Allocate(kSuperblock, c);
     {
       const HostMemoryScope scope;
       arena_->GiveBack(true);
     }
+    global_.Validate();
+    Free(kept, c);
     Free(Allocate(256, a, kClaimant), a);
     AllowHostMemory();
     CHECK(Statistics().live_allocations == 0);
     arena_->GiveBack(true);
+    global_.Validate();
     CHECK(global_.UsedBytes() == 0);
+    return live_events;
   }
 
  private:
@@ -101,6 +145,7 @@ class Program {
       status = call();
     }
     if (status == kSuccess) return;
+    global_.Validate();
     CHECK(HasRefusedHostMemory());
     CHECK(status == kHostOutOfMemory || status == kErrorOutOfMemory);
     CHECK(Statistics().live_allocations == live_);
@@ -139,6 +184,9 @@ class Program {
     live_ -= 1;
     live_bytes_ -= block.bytes;
   }
+
+  // What an allocation of many gives back if it is refused then needs no event that it would not need otherwise.
+  void FreeOn(Stream stream) { Free(Allocate(256, stream), stream); }
 
   void FreeMany(const std::vector<Block>& blocks, Stream stream) {
     std::vector<std::uint64_t> addresses, sizes;
@@ -183,12 +231,98 @@ void RefuseEach(Refused refused, Body&& body) {
 
 TEST("a thread-safe arena loses no memory if the host refuses memory for its books") {
   for (const auto events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
-    for (const auto refused : {Refused::kOne, Refused::kAllAfter})
+    const int most_events = Program(events).Play();
+    for (const auto refused : {Refused::kOne, Refused::kAllAfter}) {
       RefuseEach(refused, [&] {
-        Program(events).Play();
+        CHECK(Program(events).Play() <= most_events);
         CHECK(live_events == 0);
       });
+    }
   }
+}
+
+// Makes a call of a resource, again if it was refused.
+template <typename Call>
+void UntilDone(Call&& call) {
+  std::int32_t result;
+  {
+    const HostMemoryScope scope;
+    result = call();
+  }
+  if (result == CISTERN_OK) return;
+  CHECK(HasRefusedHostMemory());
+  AllowHostMemory();
+  CHECK(call() == CISTERN_OK);
+}
+
+TEST("what changes lanes on a host without memory comes after the work on it") {
+  for (const auto events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
+    for (const auto refused : {Refused::kOne, Refused::kAllAfter}) {
+      // So many lanes that they are folded, or two whose memory is joined.
+      for (const std::size_t count : {70, 2}) {
+        RefuseEach(refused, [&] {
+          Global global(4 * kSuperblock);
+          Resource resource(global, events, WatchedEvents());
+          TestStream stream, next;
+          std::deque<TestStream> streams(count);
+          std::vector<DevicePointer> blocks;
+          const std::uint64_t bytes = count == 2 ? 2 * kSuperblock : 256;
+          for (const TestStream& each : streams) blocks.push_back(resource.Allocate(bytes, each));
+          order_of_driver.of_streams.clear();
+          for (std::size_t i = 0; i < count; ++i) UntilDone([&] { return resource.TryFree(blocks[i], bytes, streams[i]); });
+          DevicePointer all;
+          UntilDone([&] { return resource.TryAllocate(4 * kSuperblock, stream, &all); });
+          for (const TestStream& each : streams) CHECK(ComesAfter(stream, each));
+          // By way of the global arena, and on another stream than the one that takes it from there.
+          resource.Free(all, 4 * kSuperblock, stream);
+          resource.arena.lock()->GiveBack(false);
+          DevicePointer half, rest;
+          UntilDone([&] { return resource.TryAllocate(2 * kSuperblock + 256, streams[0], &half); });
+          UntilDone([&] { return resource.TryAllocate(256, next, &rest); });
+          CHECK(ComesAfter(next, stream));
+          AllowHostMemory();
+          resource.Free(half, 2 * kSuperblock + 256, streams[0]);
+          resource.Free(rest, 256, next);
+        });
+      }
+    }
+  }
+}
+
+TEST("an event whose last user is a thread without host memory is used again") {
+  Global global(3 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, WatchedEvents());
+  TestStream stream, other, third;
+  std::vector<DevicePointer> superblocks;
+  for (int i = 0; i < 3; ++i) superblocks.push_back(resource.Allocate(kSuperblock, stream));
+  resource.Free(superblocks[0], kSuperblock, stream);
+  resource.Free(superblocks[2], kSuperblock, stream);
+  std::promise<void> reached, passed;
+  std::thread giving_back([&] {
+    OnDevice device(0);
+    before_record = [&] {
+      reached.set_value();
+      passed.get_future().wait();
+      RefuseHostMemory(1, Refused::kAllAfter);
+    };
+    const HostMemoryScope scope;
+    resource.arena.lock()->GiveBack(false);
+    AllowHostMemory();
+  });
+  reached.get_future().wait();
+  // Joins what both streams have, and frees it after their events.
+  resource.Free(superblocks[1], kSuperblock, other);
+  const DevicePointer both = resource.Allocate(2 * kSuperblock, stream);
+  resource.Free(both, 2 * kSuperblock, stream);
+  passed.set_value();
+  giving_back.join();
+  const int most_events = live_events;
+  std::vector<DevicePointer> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(resource.Allocate(256, stream));
+  resource.Free(blocks[0], 256, stream);
+  resource.Free(blocks[1], 256, other);
+  resource.Free(blocks[2], 256, third);
+  CHECK(live_events == most_events);
 }
 
 // Requests of a thread are refused until its destructors have run: made before what they end.

@@ -3,6 +3,7 @@
 #define CISTERN_TEST_THREAD_SAFE_FIXTURE_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -80,6 +81,26 @@ class Global {
   std::uint64_t UsedBytes() const {
     const std::lock_guard<std::mutex> lock(AllArenas().mutex);
     return AllArenas().by_number.at(number)->used_bytes;
+  }
+  // The ranges tile the block, everybody's are counted, and an event has as many users as ranges. No call may run.
+  void Validate() const {
+    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+    const GlobalArena& arena = *AllArenas().by_number.at(number);
+    std::uint64_t end = arena.base, used_bytes = 0;
+    std::map<std::uint64_t, std::uint64_t> bytes;
+    std::map<const arenas::FreeEvent*, int> users;
+    for (const auto& [begin, range] : arena.ranges) {
+      CHECK(begin == end);
+      end = range.end;
+      if (range.freed != nullptr) users[range.freed] += 1;
+      if (range.owner == arenas::kNobody) continue;
+      bytes[range.owner] += range.end - begin;
+      used_bytes += range.end - begin;
+    }
+    CHECK(end == arena.base + arena.bytes);
+    CHECK(used_bytes == arena.used_bytes);
+    for (const auto& [id, tenant] : arena.tenants) CHECK(tenant.bytes == bytes[id]);
+    for (const arenas::FreeEvent& each : arena.events) CHECK(each.users == users[&each]);
   }
 
   std::uint64_t number = 0;

@@ -162,6 +162,50 @@ export const nativeFaults = {
       to: '',
       test: 'what an allocation of many gives back',
     },
+    {
+      fault: 'without host memory, an idle event is not used again',
+      from: '      idle_events_.reserve(events_.size() + 1);\n',
+      to: '',
+      test: 'an event whose last user',
+    },
+    {
+      fault: 'a thread without an arena asks for host memory when it is the last user of an event',
+      from: 'ThreadState* const state = ThreadState::Known(*this);\n  if (state != nullptr && state->events.size()',
+      to: 'ThreadState* const state = ThreadState::Find(*this);\n  if (state != nullptr && state->events.size()',
+      test: 'an event whose last user',
+    },
+    {
+      fault: 'without host memory for an event, superblocks that were taken are lost',
+      from: '    status = Guarded([&] { return AcquireEvent(&event); });\n    if (status == kSuccess) status = table->EventRecord(event->event, place.stream);\n',
+      to: '    status = AcquireEvent(&event);\n    if (status == kSuccess) status = table->EventRecord(event->event, place.stream);\n',
+      test: 'if the host refuses memory for its books',
+    },
+    {
+      fault: 'without host memory for a wait, joined memory never goes back',
+      from: 'Guarded([&] { return AwaitOwn(arena, own, place.stream, lock); });',
+      to: 'AwaitOwn(arena, own, place.stream, lock);',
+      test: 'what changes lanes on a host',
+    },
+    {
+      fault: 'without host memory, memory joins a lane without its order',
+      from: '      MakeRoom(own, lane->before.size());\n',
+      to: '',
+      test: 'what changes lanes on a host',
+    },
+    {
+      fault: 'without host memory, superblocks have no order for other streams',
+      from: '      MakeRoom(own, 1);\n',
+      to: '',
+      test: 'what changes lanes on a host',
+    },
+  ],
+  'native/arenas/global_arena.cc': [
+    {
+      fault: "without host memory, freed superblocks are nobody's",
+      from: '  const auto range = arena.ranges.find(begin);\n  arena.ranges.erase(std::next(range), arena.ranges.lower_bound(end));\n  if (freed != nullptr) freed->users += 1;\n  range->second = {end, end, kNobody, freed};\n',
+      to: '  arena.ranges.erase(arena.ranges.lower_bound(begin), arena.ranges.lower_bound(end));\n  if (freed != nullptr) freed->users += 1;\n  const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;\n',
+      test: 'if the host refuses memory for its books',
+    },
   ],
   'native/software/managed_memory.cc': [
     {
