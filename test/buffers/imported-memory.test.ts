@@ -76,6 +76,7 @@ describe('a buffer is opened', () => {
     const buffer = DeviceBuffer.open(handle, { stream });
     expect(stream.identity.receivedAt).toBe(event.version);
     expect(buffer).toMatchObject({ ptr: pointer, byteLength: bytes, stream });
+    stream.synchronizeSync();
     buffer.dispose();
     expect(closed).toEqual([6]);
   });
