@@ -18,6 +18,14 @@ export function firstOf(table: u32, list: u32): u32 {
   return load<u32>(table + (list << 2), headsField);
 }
 
+/** The non-empty list of the smallest class, or -1. */
+export function smallestList(table: u32): i32 {
+  const groupBits = load<u32>(table, groupBitsField);
+  if (groupBits === 0) return -1;
+  const group = ctz(groupBits);
+  return (group << divisionBits) + ctz(load<u32>(table + (group << groupShift), listBitsField));
+}
+
 /** The non-empty list of the largest class, or -1. */
 export function largestList(table: u32): i32 {
   const groupBits = load<u32>(table, groupBitsField);

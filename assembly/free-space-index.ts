@@ -8,7 +8,6 @@
  */
 import {
   addressField,
-  classes,
   firstBlockField,
   firstLaneField,
   firstSegmentField,
@@ -50,6 +49,7 @@ import {
   findFree,
   findLow,
   findLowest,
+  followingFree,
   hasFewer,
   largeUnits,
   misalignment,
@@ -72,9 +72,8 @@ import {
   watchFree,
   watchRequest,
 } from './quick-lists';
-import { hasRecords, hasSpareRecord, returnRecord, takeRecord } from './records';
+import { hasRecords, hasSpareRecord, returnRecord, returnTable, takeRecord, takeTable } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
-import { returnTable, takeTable } from './tables';
 import {
   addUsed,
   clearBuckets,
@@ -561,9 +560,7 @@ export function clear(index: u32): void {
 export function freeUnits(index: u32, lane: u32): f64 {
   joinQuick(index);
   let units: i64 = 0;
-  for (let list: u32 = 0; list < u32(classes); list++) {
-    for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) units += load<i32>(block, sizeField);
-  }
+  for (let block = anyFree(lane); block !== 0; block = followingFree(lane, block)) units += load<i32>(block, sizeField);
   return f64(units);
 }
 

@@ -11,13 +11,9 @@
 import {
   addressField,
   classes,
-  divisionBits,
   divisions,
-  groupBitsField,
-  groupShift,
   headsField,
   isSharedField,
-  listBitsField,
   maximumUnits,
   nextFreeField,
   previousFreeField,
@@ -25,7 +21,7 @@ import {
   stateField,
   unitBits,
 } from '../src/suballocation/index-layout';
-import { classOf, clearBit, firstOf, nextList, setBit } from './class-lists';
+import { classOf, clearBit, firstOf, nextList, setBit, smallestList } from './class-lists';
 import { noteList } from './notices';
 
 /** How many blocks of a list are examined. */
@@ -108,7 +104,7 @@ export function findLow(lane: u32, units: i32): u32 {
  * large enough.
  */
 export function findAligned(lane: u32, units: i32, alignment: f64): u32 {
-  for (let list = classOf(units); list < u32(classes); list++) {
+  for (let list: i32 = classOf(units); list >= 0; list = nextList(lane, list)) {
     for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) {
       const misaligned = misalignment(load<f64>(block, addressField), alignment);
       const skipped = misaligned === 0 ? 0 : (i64(alignment) - misaligned) >> unitBits;
@@ -123,35 +119,29 @@ export function misalignment(address: f64, alignment: f64): i64 {
   return i64(address) & (i64(alignment) - 1);
 }
 
-/** The first block of any list, or 0. */
+/** The first free block of a lane, from which `followingFree` leads to all others; or 0. */
 export function anyFree(lane: u32): u32 {
-  const groupBits = load<u32>(lane, groupBitsField);
-  if (groupBits === 0) return 0;
-  const group = ctz(groupBits);
-  return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << groupShift), listBitsField)));
+  const list = smallestList(lane);
+  return list < 0 ? 0 : firstOf(lane, list);
+}
+
+/** The next free block of a lane, in its list or the first of a list above; or 0. */
+export function followingFree(lane: u32, block: u32): u32 {
+  const next = load<u32>(block, nextFreeField);
+  if (next !== 0) return next;
+  const list = nextList(lane, classOf(load<i32>(block, sizeField)));
+  return list < 0 ? 0 : firstOf(lane, list);
 }
 
 /** Whether a lane has fewer free blocks than another. Linear in the number that it has, if it does. */
 export function hasFewer(lane: u32, other: u32): bool {
-  // No block has 0 units.
-  let list: i32 = 0;
-  let otherList: i32 = 0;
-  let block: u32 = 0;
-  let otherBlock: u32 = 0;
-  while (true) {
-    if (otherBlock !== 0) otherBlock = load<u32>(otherBlock, nextFreeField);
-    if (otherBlock === 0) {
-      otherList = nextList(other, otherList);
-      if (otherList < 0) return false;
-      otherBlock = firstOf(other, otherList);
-    }
-    if (block !== 0) block = load<u32>(block, nextFreeField);
-    if (block === 0) {
-      list = nextList(lane, list);
-      if (list < 0) return true;
-      block = firstOf(lane, list);
-    }
+  let block = anyFree(lane);
+  let otherBlock = anyFree(other);
+  while (block !== 0 && otherBlock !== 0) {
+    block = followingFree(lane, block);
+    otherBlock = followingFree(other, otherBlock);
   }
+  return otherBlock !== 0;
 }
 
 /** Makes a block that is in no list a free one of a lane. */

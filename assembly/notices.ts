@@ -11,7 +11,7 @@ import {
   searcherField,
 } from '../src/suballocation/index-layout';
 import { setBit } from './class-lists';
-import { hasRecords, takeRecord } from './records';
+import { takeNotice } from './records';
 
 /** Makes a notice of a list of a shared lane that is not empty any more, unless there is one. See `shared-lanes.ts`. */
 export function noteList(lane: u32, list: u32): void {
@@ -19,12 +19,11 @@ export function noteList(lane: u32, list: u32): void {
 }
 
 function addNotice(lane: u32, list: u32): void {
-  // A record stays spare: the operation that adds the free block may still need one that it made sure of.
-  if (!hasRecords(2)) return;
+  const notice = takeNotice();
+  if (notice === 0) return;
   const word = wordOf(lane, list);
   store<u32>(word, load<u32>(word, noticeBitsField) | (1 << (list & (divisions - 1))), noticeBitsField);
   const notices = load<u32>(lane, laneNoticesField);
-  const notice = takeRecord();
   const head = notices + (list << 2);
   store<u32>(notice, lane, noticeLaneField);
   store<u32>(notice, load<u32>(head, headsField), nextNoticeField);

@@ -1,21 +1,31 @@
 /**
- * Records of 32 bytes, half a cache line, for blocks, segments and the like. The records that are
- * not in use form a list through their first word. New ones come in chunks, each as large as all
- * before it up to a limit, and never move.
+ * Records of a few sizes: of 32 bytes, half a cache line, for blocks and segments; of 8 bytes for notices; and tables of
+ * lists. The records of a size that are not in use form a list through their first word. New ones come in chunks, each as
+ * large as all before it up to a limit, and never move.
  */
+import { tableBytes } from '../src/suballocation/index-layout';
 import { takeArea } from './areas';
 
 const recordBytes: u32 = 32;
-const firstOrder: u32 = 12;
+const noticeBytes: u32 = 8;
+/** The binary logarithm of the bytes of the first chunk of each size, and of the largest one. */
+const recordsOrder: u32 = 12;
+const noticesOrder: u32 = 10;
+const tablesOrder: u32 = 13;
 const lastOrder: u32 = 20;
 
-/** A pointer to the first record that is not in use. In memory, as a module's variables take an instruction more. */
-const spare: usize = memory.data(4, 4);
-let nextOrder: u32 = firstOrder;
+/**
+ * By size: a pointer to the first record that is not in use, and the number of chunks. In memory, as a module's variables
+ * take an instruction more.
+ */
+const spare: usize = memory.data(8, 4);
+const spareNotices: usize = memory.data(8, 4);
+const spareTables: usize = memory.data(8, 4);
+const chunksField = 4;
 
 /** Whether so many records, 1 or 2, can be taken; obtains a chunk if it must. */
 export function hasRecords(count: u32): bool {
-  return (hasSpareRecord() && (count === 1 || load<u32>(load<u32>(spare)) !== 0)) || addChunk();
+  return (hasSpareRecord() && (count === 1 || load<u32>(load<u32>(spare)) !== 0)) || addChunk(spare, recordBytes, recordsOrder);
 }
 
 /** Whether a record can be taken. */
@@ -25,23 +35,54 @@ export function hasSpareRecord(): bool {
 
 /** Takes a record, after `hasRecords`. */
 export function takeRecord(): u32 {
-  const record = load<u32>(spare);
-  store<u32>(spare, load<u32>(record));
-  return record;
+  return takeFrom(spare);
 }
 
 export function returnRecord(record: u32): void {
-  store<u32>(record, load<u32>(spare));
-  store<u32>(spare, record);
+  returnTo(spare, record);
 }
 
-function addChunk(): bool {
-  const chunk = takeArea(nextOrder);
+/** Takes the record of a notice, or returns 0 if there is no memory. */
+export function takeNotice(): u32 {
+  return load<u32>(spareNotices) !== 0 || addChunk(spareNotices, noticeBytes, noticesOrder) ? takeFrom(spareNotices) : 0;
+}
+
+export function returnNotice(notice: u32): void {
+  returnTo(spareNotices, notice);
+}
+
+/** Returns an empty table, or 0 if there is no memory for it. */
+export function takeTable(): u32 {
+  if (load<u32>(spareTables) === 0 && !addChunk(spareTables, tableBytes, tablesOrder)) return 0;
+  const table = takeFrom(spareTables);
+  memory.fill(table, 0, tableBytes);
+  return table;
+}
+
+export function returnTable(table: u32): void {
+  returnTo(spareTables, table);
+}
+
+function takeFrom(list: usize): u32 {
+  const record = load<u32>(list);
+  store<u32>(list, load<u32>(record));
+  return record;
+}
+
+function returnTo(list: usize, record: u32): void {
+  store<u32>(record, load<u32>(list));
+  store<u32>(list, record);
+}
+
+function addChunk(list: usize, bytes: u32, firstOrder: u32): bool {
+  const chunks = load<u32>(list, chunksField);
+  const order = min(firstOrder + chunks, lastOrder);
+  const chunk = takeArea(order);
   if (chunk === 0) return false;
-  const last = chunk + (1 << nextOrder) - recordBytes;
-  for (let record = chunk; record < last; record += recordBytes) store<u32>(record, record + recordBytes);
-  store<u32>(last, load<u32>(spare));
-  store<u32>(spare, chunk);
-  if (nextOrder < lastOrder) nextOrder++;
+  for (let left: u32 = 1 << order; left >= bytes; ) {
+    left -= bytes;
+    returnTo(list, chunk + left);
+  }
+  store<u32>(list, chunks + 1, chunksField);
   return true;
 }

@@ -34,10 +34,10 @@ import {
   searcherField,
   secondSearcherField,
 } from '../src/suballocation/index-layout';
-import { classOf, clearBit, firstOf, nextList, previousList } from './class-lists';
+import { classOf, clearBit, firstOf, nextList, previousList, smallestList } from './class-lists';
 import { hasFit } from './lanes';
 import { noteList } from './notices';
-import { returnRecord } from './records';
+import { returnNotice } from './records';
 
 /** How many lanes are examined in the request's own class, whose blocks may be too small. */
 const scanLimit = 8;
@@ -46,8 +46,7 @@ export function setShared(lane: u32, isShared: bool): void {
   if ((load<u32>(lane, isSharedField) !== 0) === isShared) return;
   store<u32>(lane, u32(isShared), isSharedField);
   if (!isShared) return;
-  // No block has 0 units.
-  for (let list = nextList(lane, 0); list >= 0; list = nextList(lane, list)) noteList(lane, list);
+  for (let list = smallestList(lane); list >= 0; list = nextList(lane, list)) noteList(lane, list);
 }
 
 /**
@@ -88,7 +87,7 @@ export function clearNotices(notices: u32): void {
   for (let list: u32 = 0; list < u32(classes); list++) {
     for (let notice = firstOf(notices, list); notice !== 0; ) {
       const next = load<u32>(notice, nextNoticeField);
-      returnRecord(notice);
+      returnNotice(notice);
       notice = next;
     }
   }
@@ -109,7 +108,7 @@ function findIn(notices: u32, list: u32, units: i32, own: u32, second: u32): u32
       store<u32>(word, load<u32>(word, noticeBitsField) & ~(1 << (list & (divisions - 1))), noticeBitsField);
       if (previous !== 0) store<u32>(previous, next, nextNoticeField);
       else store<u32>(head, next, headsField);
-      returnRecord(notice);
+      returnNotice(notice);
     } else {
       if (lane !== own && lane !== second) {
         if (hasFit(first, units)) return lane;

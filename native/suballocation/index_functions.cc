@@ -7,16 +7,15 @@
 namespace cistern::suballocation {
 
 static void start_areas(IndexModule*);
-static void start_records(IndexModule*);
-static void start_tables(IndexModule*);
-static void start_free_space_index(IndexModule*);
 static u32 areas_hasGrown(IndexModule*, u32, u32);
 static u32 areas_takeArea(IndexModule*, u32);
-static void tables_returnTable(IndexModule*, u32);
-static u32 tables_addChunk(IndexModule*);
-static u32 tables_takeTable(IndexModule*);
+static void records_returnTo(IndexModule*, u32, u32);
+static u32 records_addChunk(IndexModule*, u32, u32, u32);
+static u32 records_takeFrom(IndexModule*, u32);
+static u32 records_takeTable(IndexModule*);
 static void used_blocks_setBuckets(IndexModule*, u32, u32, u32);
 static u32 used_blocks_createBuckets(IndexModule*, u32);
+static void records_returnTable(IndexModule*, u32);
 static void areas_returnArea(IndexModule*, u32, u32);
 static void quick_lists_restQuick(IndexModule*, u32);
 static u32 free_space_index_createIndex(IndexModule*);
@@ -24,6 +23,7 @@ static void records_returnRecord(IndexModule*, u32);
 static void free_space_index_returnBlocks(IndexModule*, u32);
 static void used_blocks_returnBuckets(IndexModule*, u32);
 static u32 class_lists_firstOf(IndexModule*, u32, u32);
+static void records_returnNotice(IndexModule*, u32);
 static void shared_lanes_clearNotices(IndexModule*, u32);
 static void free_space_index_destroyIndex(IndexModule*, u32);
 static u32 free_space_index_addLane(IndexModule*, u32);
@@ -42,10 +42,7 @@ static void lanes_removeFree(IndexModule*, u32, u32, u32);
 static void free_space_index_linkNext(IndexModule*, u32, u32);
 static void class_lists_setBit(IndexModule*, u32, u32);
 static u32 notices_wordOf(IndexModule*, u32, u32);
-static u32 records_hasSpareRecord(IndexModule*);
-static u32 records_addChunk(IndexModule*);
-static u32 records_hasRecords(IndexModule*, u32);
-static u32 records_takeRecord(IndexModule*);
+static u32 records_takeNotice(IndexModule*);
 static void notices_addNotice(IndexModule*, u32, u32);
 static void notices_noteList(IndexModule*, u32, u32);
 static void lanes_addToList(IndexModule*, u32, u32, u32);
@@ -56,6 +53,7 @@ static void free_space_index_addJoined(IndexModule*, u32, u32);
 static void free_space_index_coalesce(IndexModule*, u32, u32);
 static u32 free_space_index_joinQuick(IndexModule*, u32);
 static u32 free_space_index_isEmpty(IndexModule*, u32, u32);
+static u32 class_lists_smallestList(IndexModule*, u32);
 static u32 class_lists_nextList(IndexModule*, u32, u32);
 static void shared_lanes_setShared(IndexModule*, u32, u32);
 static void free_space_index_shareLane(IndexModule*, u32, u32);
@@ -66,6 +64,9 @@ static u32 free_space_index_laneWith(IndexModule*, u32, u32, u32, u32);
 static u32 class_lists_previousList(IndexModule*, u32, u32);
 static u32 shared_lanes_largestShared(IndexModule*, u32, u32, u32);
 static u32 free_space_index_fullLane(IndexModule*, u32, u32, u32);
+static u32 records_hasSpareRecord(IndexModule*);
+static u32 records_hasRecords(IndexModule*, u32);
+static u32 records_takeRecord(IndexModule*);
 static void free_space_index_addSegmentRecord(IndexModule*, u32, u32, u32);
 static u32 free_space_index_addSegment(IndexModule*, u32, f64, u32, u32);
 static f64 free_space_index_bytesOf(IndexModule*, u32);
@@ -131,6 +132,7 @@ static u32 free_space_index_freeQuickly(IndexModule*, u32, u32, u32);
 static u32 free_space_index_freeAt(IndexModule*, u32, f64, u32, u32);
 static u32 lanes_anyFree(IndexModule*, u32);
 static void free_space_index_transfer(IndexModule*, u32, u32, u32);
+static u32 lanes_followingFree(IndexModule*, u32, u32);
 static u32 lanes_hasFewer(IndexModule*, u32, u32);
 static u32 free_space_index_join(IndexModule*, u32, u32, u32);
 static u32 free_space_index_carve(IndexModule*, u32, u32, u32, u32);
@@ -199,26 +201,8 @@ u32 freeMany(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return many_freeMa
 
 void start_areas([[maybe_unused]] IndexModule* instance) {
   u32 var_i0;
-  var_i0 = 140u;
+  var_i0 = 160u;
   instance->areas_top = var_i0;
-}
-
-void start_records([[maybe_unused]] IndexModule* instance) {
-  u32 var_i0;
-  var_i0 = 12u;
-  instance->records_nextOrder = var_i0;
-}
-
-void start_tables([[maybe_unused]] IndexModule* instance) {
-  u32 var_i0;
-  var_i0 = 13u;
-  instance->tables_nextOrder = var_i0;
-}
-
-void start_free_space_index([[maybe_unused]] IndexModule* instance) {
-  start_areas(instance);
-  start_records(instance);
-  start_tables(instance);
 }
 
 u32 areas_hasGrown([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
@@ -335,80 +319,102 @@ u32 areas_takeArea([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   return var_i0;
 }
 
-void tables_returnTable([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+void records_returnTo([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
   u32 var_i0, var_i1;
-  var_i0 = var_p0;
-  var_i1 = instance->tables_spare;
+  var_i0 = var_p1;
+  var_i1 = var_p0;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
   i32_store(&instance->memory, (u64)(var_i0), var_i1);
   var_i0 = var_p0;
-  instance->tables_spare = var_i0;
+  var_i1 = var_p1;
+  i32_store(&instance->memory, (u64)(var_i0), var_i1);
 }
 
-u32 tables_addChunk([[maybe_unused]] IndexModule* instance) {
-  u32 var_l0 = 0, var_l1 = 0;
-  u32 var_i0, var_i1, var_i2;
-  var_i0 = instance->tables_nextOrder;
+u32 records_addChunk([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
+  u32 var_l3 = 0, var_l4 = 0;
+  u32 var_i0, var_i1, var_i2, var_i3;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
+  var_l4 = var_i0;
+  var_i1 = var_p2;
+  var_i0 += var_i1;
+  var_p2 = var_i0;
+  var_i1 = 20u;
+  var_l3 = var_i1;
+  var_i2 = var_p2;
+  var_i3 = var_l3;
+  var_i2 = var_i2 < var_i3;
+  var_i0 = var_i2 ? var_i0 : var_i1;
+  var_p2 = var_i0;
   var_i0 = areas_takeArea(instance, var_i0);
-  var_l0 = var_i0;
+  var_l3 = var_i0;
   var_i0 = !(var_i0);
   if (var_i0) {
     var_i0 = 0u;
     goto var_Bfunc;
   }
-  var_i0 = var_l0;
-  var_i1 = 1u;
-  var_i2 = instance->tables_nextOrder;
-  var_i1 <<= (var_i2 & 31);
-  var_i0 += var_i1;
-  var_i1 = 3776u;
-  var_i0 -= var_i1;
-  var_l1 = var_i0;
+  var_i0 = 1u;
+  var_i1 = var_p2;
+  var_i0 <<= (var_i1 & 31);
+  var_p2 = var_i0;
   var_L1: 
-    var_i0 = var_l0;
-    var_i1 = var_l1;
+    var_i0 = var_p1;
+    var_i1 = var_p2;
     var_i0 = var_i0 <= var_i1;
     if (var_i0) {
-      var_i0 = var_l0;
-      tables_returnTable(instance, var_i0);
-      var_i0 = var_l0;
-      var_i1 = 3776u;
-      var_i0 += var_i1;
-      var_l0 = var_i0;
+      var_i0 = var_p0;
+      var_i1 = var_p2;
+      var_i2 = var_p1;
+      var_i1 -= var_i2;
+      var_p2 = var_i1;
+      var_i2 = var_l3;
+      var_i1 += var_i2;
+      records_returnTo(instance, var_i0, var_i1);
       goto var_L1;
     }
-  var_i0 = instance->tables_nextOrder;
-  var_i1 = 20u;
-  var_i0 = var_i0 < var_i1;
-  if (var_i0) {
-    var_i0 = instance->tables_nextOrder;
-    var_i1 = 1u;
-    var_i0 += var_i1;
-    instance->tables_nextOrder = var_i0;
-  }
+  var_i0 = var_p0;
+  var_i1 = var_l4;
+  var_i2 = 1u;
+  var_i1 += var_i2;
+  i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
   var_i0 = 1u;
   var_Bfunc:;
   return var_i0;
 }
 
-u32 tables_takeTable([[maybe_unused]] IndexModule* instance) {
+u32 records_takeFrom([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  var_i0 = var_p0;
+  var_i1 = var_p0;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  var_p0 = var_i1;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  i32_store(&instance->memory, (u64)(var_i0), var_i1);
+  var_i0 = var_p0;
+  return var_i0;
+}
+
+u32 records_takeTable([[maybe_unused]] IndexModule* instance) {
   u32 var_l0 = 0;
   u32 var_i0, var_i1, var_i2;
-  var_i0 = instance->tables_spare;
+  var_i0 = 152u;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
   if (var_i0) {
     var_i0 = 1u;
   } else {
-    var_i0 = tables_addChunk(instance);
+    var_i0 = 152u;
+    var_i1 = 3776u;
+    var_i2 = 13u;
+    var_i0 = records_addChunk(instance, var_i0, var_i1, var_i2);
   }
   var_i0 = !(var_i0);
   if (var_i0) {
     var_i0 = 0u;
     goto var_Bfunc;
   }
-  var_i0 = instance->tables_spare;
+  var_i0 = 152u;
+  var_i0 = records_takeFrom(instance, var_i0);
   var_l0 = var_i0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  instance->tables_spare = var_i0;
-  var_i0 = var_l0;
   var_i1 = 0u;
   var_i2 = 3776u;
   memory_fill(&instance->memory, var_i0, var_i1, var_i2);
@@ -461,6 +467,13 @@ u32 used_blocks_createBuckets([[maybe_unused]] IndexModule* instance, u32 var_p0
   var_i0 = 1u;
   var_Bfunc:;
   return var_i0;
+}
+
+void records_returnTable([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  var_i0 = 152u;
+  var_i1 = var_p0;
+  records_returnTo(instance, var_i0, var_i1);
 }
 
 void areas_returnArea([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
@@ -521,7 +534,7 @@ u32 free_space_index_createIndex([[maybe_unused]] IndexModule* instance) {
   var_i1 = 0u;
   var_i2 = 256u;
   memory_fill(&instance->memory, var_i0, var_i1, var_i2);
-  var_i0 = tables_takeTable(instance);
+  var_i0 = records_takeTable(instance);
   var_l1 = var_i0;
   if (var_i0) {
     var_i0 = var_l0;
@@ -534,7 +547,7 @@ u32 free_space_index_createIndex([[maybe_unused]] IndexModule* instance) {
     var_i0 = var_l1;
     if (var_i0) {
       var_i0 = var_l1;
-      tables_returnTable(instance, var_i0);
+      records_returnTable(instance, var_i0);
     }
     var_i0 = var_l0;
     var_i1 = 8u;
@@ -554,13 +567,9 @@ u32 free_space_index_createIndex([[maybe_unused]] IndexModule* instance) {
 
 void records_returnRecord([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_i0, var_i1;
-  var_i0 = var_p0;
-  var_i1 = 136u;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
   var_i0 = 136u;
   var_i1 = var_p0;
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
+  records_returnTo(instance, var_i0, var_i1);
 }
 
 void free_space_index_returnBlocks([[maybe_unused]] IndexModule* instance, u32 var_p0) {
@@ -620,6 +629,13 @@ u32 class_lists_firstOf([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
   return var_i0;
 }
 
+void records_returnNotice([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1;
+  var_i0 = 144u;
+  var_i1 = var_p0;
+  records_returnTo(instance, var_i0, var_i1);
+}
+
 void shared_lanes_clearNotices([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_l1 = 0, var_l2 = 0, var_l3 = 0;
   u32 var_i0, var_i1, var_i2;
@@ -639,7 +655,7 @@ void shared_lanes_clearNotices([[maybe_unused]] IndexModule* instance, u32 var_p
           var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
           var_l3 = var_i0;
           var_i0 = var_l2;
-          records_returnRecord(instance, var_i0);
+          records_returnNotice(instance, var_i0);
           var_i0 = var_l3;
           var_l2 = var_i0;
           goto var_L2;
@@ -668,7 +684,7 @@ void free_space_index_destroyIndex([[maybe_unused]] IndexModule* instance, u32 v
   shared_lanes_clearNotices(instance, var_i0);
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 36u);
-  tables_returnTable(instance, var_i0);
+  records_returnTable(instance, var_i0);
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 32u);
   var_l1 = var_i0;
@@ -679,7 +695,7 @@ void free_space_index_destroyIndex([[maybe_unused]] IndexModule* instance, u32 v
       var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 12u);
       var_l2 = var_i0;
       var_i0 = var_l1;
-      tables_returnTable(instance, var_i0);
+      records_returnTable(instance, var_i0);
       var_i0 = var_l2;
       var_l1 = var_i0;
       goto var_L0;
@@ -692,7 +708,7 @@ void free_space_index_destroyIndex([[maybe_unused]] IndexModule* instance, u32 v
 u32 free_space_index_addLane([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_l1 = 0;
   u32 var_i0, var_i1;
-  var_i0 = tables_takeTable(instance);
+  var_i0 = records_takeTable(instance);
   var_l1 = var_i0;
   var_i0 = !(var_i0);
   if (var_i0) {
@@ -1050,116 +1066,32 @@ u32 notices_wordOf([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p
   return var_i0;
 }
 
-u32 records_hasSpareRecord([[maybe_unused]] IndexModule* instance) {
-  u32 var_i0, var_i1;
-  var_i0 = 136u;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  var_i1 = 0u;
-  var_i0 = var_i0 != var_i1;
-  return var_i0;
-}
-
-u32 records_addChunk([[maybe_unused]] IndexModule* instance) {
-  u32 var_l0 = 0, var_l1 = 0, var_l2 = 0;
+u32 records_takeNotice([[maybe_unused]] IndexModule* instance) {
   u32 var_i0, var_i1, var_i2;
-  var_i0 = instance->records_nextOrder;
-  var_i0 = areas_takeArea(instance, var_i0);
-  var_l1 = var_i0;
-  var_i0 = !(var_i0);
-  if (var_i0) {
-    var_i0 = 0u;
-    goto var_Bfunc;
-  }
-  var_i0 = var_l1;
-  var_i1 = 1u;
-  var_i2 = instance->records_nextOrder;
-  var_i1 <<= (var_i2 & 31);
-  var_i0 += var_i1;
-  var_i1 = 32u;
-  var_i0 -= var_i1;
-  var_l2 = var_i0;
-  var_i0 = var_l1;
-  var_l0 = var_i0;
-  var_L1: 
-    var_i0 = var_l0;
-    var_i1 = var_l2;
-    var_i0 = var_i0 < var_i1;
-    if (var_i0) {
-      var_i0 = var_l0;
-      var_i1 = var_l0;
-      var_i2 = 32u;
-      var_i1 += var_i2;
-      i32_store(&instance->memory, (u64)(var_i0), var_i1);
-      var_i0 = var_l0;
-      var_i1 = 32u;
-      var_i0 += var_i1;
-      var_l0 = var_i0;
-      goto var_L1;
-    }
-  var_i0 = var_l2;
-  var_i1 = 136u;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = 136u;
-  var_i1 = var_l1;
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = instance->records_nextOrder;
-  var_i1 = 20u;
-  var_i0 = var_i0 < var_i1;
-  if (var_i0) {
-    var_i0 = instance->records_nextOrder;
-    var_i1 = 1u;
-    var_i0 += var_i1;
-    instance->records_nextOrder = var_i0;
-  }
-  var_i0 = 1u;
-  var_Bfunc:;
-  return var_i0;
-}
-
-u32 records_hasRecords([[maybe_unused]] IndexModule* instance, u32 var_p0) {
-  u32 var_i0, var_i1;
-  var_i0 = records_hasSpareRecord(instance);
-  if (var_i0) {
-    var_i0 = var_p0;
-    var_i1 = 1u;
-    var_i0 = var_i0 == var_i1;
-    if (var_i0) {
-      var_i0 = 1u;
-    } else {
-      var_i0 = 136u;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-    }
-  } else {
-    var_i0 = 0u;
-  }
+  var_i0 = 144u;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
   if (var_i0) {
     var_i0 = 1u;
   } else {
-    var_i0 = records_addChunk(instance);
+    var_i0 = 144u;
+    var_i1 = 8u;
+    var_i2 = 10u;
+    var_i0 = records_addChunk(instance, var_i0, var_i1, var_i2);
   }
-  return var_i0;
-}
-
-u32 records_takeRecord([[maybe_unused]] IndexModule* instance) {
-  u32 var_l0 = 0;
-  u32 var_i0, var_i1;
-  var_i0 = 136u;
-  var_i1 = 136u;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  var_l0 = var_i1;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
-  i32_store(&instance->memory, (u64)(var_i0), var_i1);
-  var_i0 = var_l0;
+  if (var_i0) {
+    var_i0 = 144u;
+    var_i0 = records_takeFrom(instance, var_i0);
+  } else {
+    var_i0 = 0u;
+  }
   return var_i0;
 }
 
 void notices_addNotice([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
   u32 var_l2 = 0, var_l3 = 0, var_l4 = 0;
   u32 var_i0, var_i1, var_i2, var_i3;
-  var_i0 = 2u;
-  var_i0 = records_hasRecords(instance, var_i0);
+  var_i0 = records_takeNotice(instance);
+  var_l3 = var_i0;
   var_i0 = !(var_i0);
   if (var_i0) {
     goto var_Bfunc;
@@ -1178,17 +1110,16 @@ void notices_addNotice([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 v
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 8u);
   var_l2 = var_i0;
-  var_i0 = records_takeRecord(instance);
-  var_l3 = var_i0;
+  var_i1 = var_p1;
+  var_i2 = 2u;
+  var_i1 <<= (var_i2 & 31);
+  var_i0 += var_i1;
+  var_l4 = var_i0;
+  var_i0 = var_l3;
   var_i1 = var_p0;
   i32_store(&instance->memory, (u64)(var_i0), var_i1);
   var_i0 = var_l3;
-  var_i1 = var_l2;
-  var_i2 = var_p1;
-  var_i3 = 2u;
-  var_i2 <<= (var_i3 & 31);
-  var_i1 += var_i2;
-  var_l4 = var_i1;
+  var_i1 = var_l4;
   var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 256u);
   i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
   var_i0 = var_l4;
@@ -1497,6 +1428,34 @@ u32 free_space_index_isEmpty([[maybe_unused]] IndexModule* instance, u32 var_p0,
   return var_i0;
 }
 
+u32 class_lists_smallestList([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_l1 = 0;
+  u32 var_i0, var_i1, var_i2;
+  var_i0 = var_p0;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_l1 = var_i0;
+  var_i0 = !(var_i0);
+  if (var_i0) {
+    var_i0 = 4294967295u;
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_l1;
+  var_i1 = I32_CTZ(var_i1);
+  var_l1 = var_i1;
+  var_i2 = 3u;
+  var_i1 <<= (var_i2 & 31);
+  var_i0 += var_i1;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+  var_i0 = I32_CTZ(var_i0);
+  var_i1 = var_l1;
+  var_i2 = 5u;
+  var_i1 <<= (var_i2 & 31);
+  var_i0 += var_i1;
+  var_Bfunc:;
+  return var_i0;
+}
+
 u32 class_lists_nextList([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
   u32 var_l2 = 0;
   u32 var_i0, var_i1, var_i2;
@@ -1573,8 +1532,7 @@ void shared_lanes_setShared([[maybe_unused]] IndexModule* instance, u32 var_p0, 
     goto var_Bfunc;
   }
   var_i0 = var_p0;
-  var_i1 = 0u;
-  var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+  var_i0 = class_lists_smallestList(instance, var_i0);
   var_p1 = var_i0;
   var_L2: 
     var_i0 = var_p1;
@@ -1723,7 +1681,7 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
           i32_store(&instance->memory, (u64)(var_i0) + 256, var_i1);
         }
         var_i0 = var_l6;
-        records_returnRecord(instance, var_i0);
+        records_returnNotice(instance, var_i0);
       }
       var_i0 = var_l9;
       var_l6 = var_i0;
@@ -1944,6 +1902,50 @@ u32 free_space_index_fullLane([[maybe_unused]] IndexModule* instance, u32 var_p0
   var_i1 = var_p1;
   var_i2 = var_p2;
   var_i0 = shared_lanes_largestShared(instance, var_i0, var_i1, var_i2);
+  return var_i0;
+}
+
+u32 records_hasSpareRecord([[maybe_unused]] IndexModule* instance) {
+  u32 var_i0, var_i1;
+  var_i0 = 136u;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_i1 = 0u;
+  var_i0 = var_i0 != var_i1;
+  return var_i0;
+}
+
+u32 records_hasRecords([[maybe_unused]] IndexModule* instance, u32 var_p0) {
+  u32 var_i0, var_i1, var_i2;
+  var_i0 = records_hasSpareRecord(instance);
+  if (var_i0) {
+    var_i0 = var_p0;
+    var_i1 = 1u;
+    var_i0 = var_i0 == var_i1;
+    if (var_i0) {
+      var_i0 = 1u;
+    } else {
+      var_i0 = 136u;
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+      var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+    }
+  } else {
+    var_i0 = 0u;
+  }
+  if (var_i0) {
+    var_i0 = 1u;
+  } else {
+    var_i0 = 136u;
+    var_i1 = 32u;
+    var_i2 = 12u;
+    var_i0 = records_addChunk(instance, var_i0, var_i1, var_i2);
+  }
+  return var_i0;
+}
+
+u32 records_takeRecord([[maybe_unused]] IndexModule* instance) {
+  u32 var_i0;
+  var_i0 = 136u;
+  var_i0 = records_takeFrom(instance, var_i0);
   return var_i0;
 }
 
@@ -3883,8 +3885,8 @@ u32 lanes_findAligned([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 va
   var_l4 = var_i0;
   var_L0: 
     var_i0 = var_l4;
-    var_i1 = 864u;
-    var_i0 = var_i0 < var_i1;
+    var_i1 = 0u;
+    var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
     if (var_i0) {
       var_i0 = var_p0;
       var_i1 = var_l4;
@@ -3923,9 +3925,9 @@ u32 lanes_findAligned([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 va
           var_l3 = var_i0;
           goto var_L2;
         }
-      var_i0 = var_l4;
-      var_i1 = 1u;
-      var_i0 += var_i1;
+      var_i0 = var_p0;
+      var_i1 = var_l4;
+      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
       var_l4 = var_i0;
       goto var_L0;
     }
@@ -4310,31 +4312,19 @@ u32 free_space_index_freeAt([[maybe_unused]] IndexModule* instance, u32 var_p0, 
 
 u32 lanes_anyFree([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   u32 var_l1 = 0;
-  u32 var_i0, var_i1, var_i2, var_i3;
+  u32 var_i0, var_i1;
   var_i0 = var_p0;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
+  var_i0 = class_lists_smallestList(instance, var_i0);
   var_l1 = var_i0;
-  var_i0 = !(var_i0);
+  var_i1 = 0u;
+  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
   if (var_i0) {
     var_i0 = 0u;
-    goto var_Bfunc;
+  } else {
+    var_i0 = var_p0;
+    var_i1 = var_l1;
+    var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
   }
-  var_i0 = var_p0;
-  var_i1 = var_p0;
-  var_i2 = var_l1;
-  var_i2 = I32_CTZ(var_i2);
-  var_l1 = var_i2;
-  var_i3 = 3u;
-  var_i2 <<= (var_i3 & 31);
-  var_i1 += var_i2;
-  var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 16u);
-  var_i1 = I32_CTZ(var_i1);
-  var_i2 = var_l1;
-  var_i3 = 5u;
-  var_i2 <<= (var_i3 & 31);
-  var_i1 += var_i2;
-  var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-  var_Bfunc:;
   return var_i0;
 }
 
@@ -4363,61 +4353,63 @@ void free_space_index_transfer([[maybe_unused]] IndexModule* instance, u32 var_p
     }
 }
 
-u32 lanes_hasFewer([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0, var_l3 = 0, var_l4 = 0, var_l5 = 0;
+u32 lanes_followingFree([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0;
   u32 var_i0, var_i1;
-  var_L0: 
-    var_i0 = var_l3;
-    if (var_i0) {
-      var_i0 = var_l3;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-      var_l3 = var_i0;
-    }
-    var_i0 = var_l3;
-    var_i0 = !(var_i0);
-    if (var_i0) {
-      var_i0 = var_p1;
-      var_i1 = var_l5;
-      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l5 = var_i0;
-      var_i1 = 0u;
-      var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-      if (var_i0) {
-        var_i0 = 0u;
-        goto var_Bfunc;
-      }
-      var_i0 = var_p1;
-      var_i1 = var_l5;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l3 = var_i0;
-    }
+  var_i0 = var_p1;
+  var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
+  var_l2 = var_i0;
+  if (var_i0) {
     var_i0 = var_l2;
-    if (var_i0) {
-      var_i0 = var_l2;
-      var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-      var_l2 = var_i0;
-    }
-    var_i0 = var_l2;
-    var_i0 = !(var_i0);
-    if (var_i0) {
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l4 = var_i0;
-      var_i1 = 0u;
-      var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
-      if (var_i0) {
-        var_i0 = 1u;
-        goto var_Bfunc;
-      }
-      var_i0 = var_p0;
-      var_i1 = var_l4;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l2 = var_i0;
-    }
-    goto var_L0;
-  Throw();
+    goto var_Bfunc;
+  }
+  var_i0 = var_p0;
+  var_i1 = var_p1;
+  var_i1 = i32_load(&instance->memory, (u64)(var_i1));
+  var_i1 = class_lists_classOf(instance, var_i1);
+  var_i0 = class_lists_nextList(instance, var_i0, var_i1);
+  var_p1 = var_i0;
+  var_i1 = 0u;
+  var_i0 = (u32)((s32)var_i0 < (s32)var_i1);
+  if (var_i0) {
+    var_i0 = 0u;
+  } else {
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
+  }
   var_Bfunc:;
+  return var_i0;
+}
+
+u32 lanes_hasFewer([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
+  u32 var_l2 = 0, var_l3 = 0;
+  u32 var_i0, var_i1, var_i2;
+  var_i0 = var_p0;
+  var_i0 = lanes_anyFree(instance, var_i0);
+  var_l3 = var_i0;
+  var_i0 = var_p1;
+  var_i0 = lanes_anyFree(instance, var_i0);
+  var_l2 = var_i0;
+  var_L0: 
+    var_i0 = var_l2;
+    var_i1 = 0u;
+    var_i2 = var_l3;
+    var_i0 = var_i2 ? var_i0 : var_i1;
+    if (var_i0) {
+      var_i0 = var_p0;
+      var_i1 = var_l3;
+      var_i0 = lanes_followingFree(instance, var_i0, var_i1);
+      var_l3 = var_i0;
+      var_i0 = var_p1;
+      var_i1 = var_l2;
+      var_i0 = lanes_followingFree(instance, var_i0, var_i1);
+      var_l2 = var_i0;
+      goto var_L0;
+    }
+  var_i0 = var_l2;
+  var_i1 = 0u;
+  var_i0 = var_i0 != var_i1;
   return var_i0;
 }
 
@@ -4658,44 +4650,30 @@ void free_space_index_clear([[maybe_unused]] IndexModule* instance, u32 var_p0) 
 }
 
 f64 free_space_index_freeUnits([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1) {
-  u32 var_l2 = 0;
-  u64 var_l3 = 0;
+  u64 var_l2 = 0;
   u32 var_i0, var_i1;
   u64 var_j0, var_j1;
   f64 var_d0;
   var_i0 = var_p0;
   var_i0 = free_space_index_joinQuick(instance, var_i0);
-  var_i0 = 0u;
+  var_i0 = var_p1;
+  var_i0 = lanes_anyFree(instance, var_i0);
   var_p0 = var_i0;
   var_L0: 
     var_i0 = var_p0;
-    var_i1 = 864u;
-    var_i0 = var_i0 < var_i1;
     if (var_i0) {
+      var_j0 = var_l2;
+      var_i1 = var_p0;
+      var_j1 = i64_load32_s(&instance->memory, (u64)(var_i1));
+      var_j0 += var_j1;
+      var_l2 = var_j0;
       var_i0 = var_p1;
       var_i1 = var_p0;
-      var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
-      var_l2 = var_i0;
-      var_L2: 
-        var_i0 = var_l2;
-        if (var_i0) {
-          var_j0 = var_l3;
-          var_i1 = var_l2;
-          var_j1 = i64_load32_s(&instance->memory, (u64)(var_i1));
-          var_j0 += var_j1;
-          var_l3 = var_j0;
-          var_i0 = var_l2;
-          var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 16u);
-          var_l2 = var_i0;
-          goto var_L2;
-        }
-      var_i0 = var_p0;
-      var_i1 = 1u;
-      var_i0 += var_i1;
+      var_i0 = lanes_followingFree(instance, var_i0, var_i1);
       var_p0 = var_i0;
       goto var_L0;
     }
-  var_j0 = var_l3;
+  var_j0 = var_l2;
   var_d0 = (f64)(s64)(var_j0);
   return var_d0;
 }
@@ -5099,7 +5077,7 @@ u32 many_freeMany([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1
 }
 
 void start([[maybe_unused]] IndexModule* instance) {
-  start_free_space_index(instance);
+  start_areas(instance);
 }
 
 }  // namespace cistern::suballocation

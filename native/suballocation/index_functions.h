@@ -13,9 +13,6 @@ struct IndexModule {
   IndexModule();
 
   u32 areas_top = 0;
-  u32 records_nextOrder = 0;
-  u32 tables_spare = 0;
-  u32 tables_nextOrder = 0;
   u32 free_space_index_removed = 0;
   u32 many_area = 0;
   u32 many_order = 12;

@@ -84,7 +84,7 @@ export const tableBytes = 3776;
 export const searcherField = 4;
 export const secondSearcherField = 8;
 export const searchedField = 12;
-// A notice: 32 bytes.
+// A notice: 8 bytes.
 export const noticeLaneField = 0;
 export const nextNoticeField = 4;
 

@@ -165,7 +165,13 @@ describe('the memory of free-space indexes', () => {
   test('is not needed by a shared lane, whose notices are then left out', () => {
     index.addSegment(base, 8 * unitBytes, lane);
     for (const units of [1, 2, 3]) index.addSegment(2 * base * units, units * unitBytes, lane);
+    // Blocks of so many classes that their notices leave no spare ones.
+    const lanes = [filler, full.addLane(), full.addLane()];
+    for (const [i, each] of lanes.entries())
+      for (let units = 1; units < 2 ** 20; units += 1 + (units >> 5))
+        full.addSegment(base * (4 + i) + units * 2 ** 16, units * unitBytes, each);
     fill();
+    for (const each of lanes) full.share(each, true);
     index.share(lane, true);
     expect([index.laneWith(8, -1, -1), index.fullLane(-1, -1)]).toEqual([-1, -1]);
     expect(() => index.allocate(4, 0, lane)).toThrow(RangeError);
@@ -173,6 +179,7 @@ describe('the memory of free-space indexes', () => {
     const address = index.allocate(8, 0, lane);
     index.free(index.usedBlock(address), lane);
     full.removeAllSegments();
+    for (const each of lanes) full.share(each, false);
     index.removeAllSegments();
     index.addSegment(base, 8 * unitBytes, lane);
     expect(index.laneWith(8, -1, -1)).toBe(lane);
