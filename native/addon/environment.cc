@@ -256,6 +256,7 @@ Status Environment::WitnessOf(int device, Event* event) {
 }
 
 bool Environment::ReapOrphans() {
+  LeaveEndedArenas(*this);
   const bool freed_orphans = FreeOrphans(*this);
   const bool freed = FreeEndedSuperblocks(*this) || freed_orphans;
   if (freed) SettleShares();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -29,13 +30,6 @@ constexpr std::chrono::milliseconds kLongestWait{50};
 bool HasRoom(const GlobalArena& arena, std::uint64_t size) {
   std::uint64_t largest;
   return FindRoom(arena, size, &largest) != 0;
-}
-
-// Frees what an arena had, now if possible.
-void FreeArenaMemory(Environment& environment, const std::vector<EndedArena>& ended) {
-  if (ended.empty()) return;
-  for (const EndedArena& each : ended) LeaveOrphans(environment, OrphansOf(each));
-  environment.ReapOrphans();
 }
 
 // An arena that the environment has open, or memory of.
@@ -128,12 +122,31 @@ void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orph
     }
     if (arena->tenants.empty() && (arena->IsReady() || arena->opener == environment.id())) empty.push_back(number);
   }
-  std::vector<EndedArena> ended;
-  for (const std::uint64_t number : empty) EndArena(arenas, number, &ended);
-  for (const EndedArena& each : ended) {
-    for (const Orphan& orphan : OrphansOf(each)) orphans->push_back(orphan);
+  for (const std::uint64_t number : empty) {
+    const std::vector<Orphan> left = OrphansOf(WhatIsLeft(*arenas.by_number.at(number)));
+    orphans->insert(orphans->end(), left.begin(), left.end());
+    arenas.by_number.erase(number);
   }
   arenas.changed.notify_all();
+}
+
+void LeaveEndedArenas(const Environment& environment) {
+  GlobalArenas& arenas = AllArenas();
+  if (!arenas.any_ended) return;
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  for (auto each = arenas.by_number.begin(); each != arenas.by_number.end();) {
+    const GlobalArena& arena = *each->second;
+    if (!arena.IsWithoutTenant() || arena.backend != environment.backend) {
+      ++each;
+      continue;
+    }
+    try {
+      LeaveOrphans(environment, OrphansOf(WhatIsLeft(arena)));
+    } catch (const std::bad_alloc&) {
+      return;  // the arena stays until the next look
+    }
+    each = arenas.by_number.erase(each);
+  }
 }
 
 bool FreeEndedSuperblocks(Environment& environment) {
@@ -147,6 +160,7 @@ bool FreeEndedSuperblocks(Environment& environment) {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     bool any_ended = false;
     for (const auto& [number, arena] : arenas.by_number) {
+      any_ended = any_ended || arena->IsWithoutTenant();
       for (const auto& [begin, range] : arena->ranges) {
         if (range.owner == kNobody || arena->tenants.count(range.owner) != 0) continue;
         any_ended = true;
@@ -245,12 +259,11 @@ Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t allocation = 0, allocated_bytes = 0;
   Status status = AllocateBlock(environment, settings, &allocation, &allocated_bytes);
   if (status == kHostFunctionReady) return status;
-  std::vector<EndedArena> refused;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     GlobalArena& arena = *arenas.by_number.at(number);
     if (status == kSuccess && allocation + allocated_bytes > kMaxSafeInteger) {
-      refused.push_back({environment.backend, settings.device, static_cast<std::uint64_t>(settings.kind), allocation, allocated_bytes, {}});
+      LeaveOrphans(environment, {OrphanOfPlain(settings.kind, settings.device, allocation, allocated_bytes)});
       status = kAddressTooLarge;
     }
     if (status == kSuccess) {
@@ -265,13 +278,13 @@ Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
     }
     arenas.changed.notify_all();
   }
-  FreeArenaMemory(environment, refused);
+  if (status == kAddressTooLarge) environment.ReapOrphans();
   return status;
 }
 
 Status CloseArena(Environment& environment, const Napi::CallbackInfo& info) {
   GlobalArenas& arenas = AllArenas();
-  std::vector<EndedArena> ended;
+  bool is_last = false;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     GlobalArena* arena;
@@ -281,9 +294,9 @@ Status CloseArena(Environment& environment, const Napi::CallbackInfo& info) {
     Tenant& tenant = arena->tenants.at(environment.id());
     if (tenant.opens == 0) return kStaleHandle;
     tenant.opens -= 1;
-    LeaveIfUnneeded(arenas, number, environment.id(), &ended);
+    is_last = LeaveIfUnneeded(arenas, number, environment.id());
   }
-  FreeArenaMemory(environment, ended);
+  if (is_last) environment.ReapOrphans();
   return kSuccess;
 }
 
@@ -352,19 +365,23 @@ Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info)
                             [&](Event* event) { return environment.Counted<Call::kEventCreate>(event, unsigned{kEventDisableTiming}); });
   if (status != kSuccess) return status;
   status = environment.Counted<Call::kEventRecord>(freed->event, stream->stream);
-  std::vector<EndedArena> ended;
+  bool is_last = false;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
     if (status == kSuccess) {
       const std::uint64_t end = address + arena->RoundUp(bytes);
-      FreeRange(*arena, address, end, freed);
-      arena->tenants.at(environment.id()).bytes -= end - address;
-      arenas.changed.notify_all();
+      try {
+        FreeRange(*arena, address, end, freed);
+        arena->tenants.at(environment.id()).bytes -= end - address;
+        arenas.changed.notify_all();
+      } catch (const std::bad_alloc&) {
+        status = kHostOutOfMemory;
+      }
     }
     ReleaseEvent(freed);
-    LeaveIfUnneeded(arenas, number, environment.id(), &ended);
+    is_last = LeaveIfUnneeded(arenas, number, environment.id());
   }
-  FreeArenaMemory(environment, ended);
+  if (is_last) environment.ReapOrphans();
   return status;
 }
 

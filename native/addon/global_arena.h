@@ -22,6 +22,9 @@ void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orph
 // The memory and events of an ended arena, to be freed.
 std::vector<Orphan> OrphansOf(const arenas::EndedArena& ended);
 
+// Leaves what is left of arenas that have no tenant any more.
+void LeaveEndedArenas(const Environment& environment);
+
 // Frees superblocks of ended environments that no hand-over covers, after a wait for the devices. True
 // if there were any.
 bool FreeEndedSuperblocks(Environment& environment);

@@ -145,20 +145,24 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   if (orphans.empty()) return;
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
+  std::uint64_t bytes = 0;
   for (Orphan& orphan : orphans) {
     if (orphan.environment != 0) continue;  // it is here again, and is counted already
     orphan.environment = environment.id();
-    if (orphan.bytes != 0) list.bytes_by_environment[orphan.environment] += orphan.bytes;
+    bytes += orphan.bytes;
   }
+  std::uint64_t* const counted = bytes == 0 ? nullptr : &list.bytes_by_environment[environment.id()];
   std::vector<Orphan>& of_driver = list.by_driver[environment.backend];
   of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
+  if (counted != nullptr) *counted += bytes;
   list.any = true;
 }
 
-void LeaveOrphan(const DriverTable* backend, const Orphan& orphan) {
+void LeaveOrphans(const DriverTable* backend, const std::vector<Orphan>& orphans) {
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
-  list.by_driver[backend].push_back(orphan);
+  std::vector<Orphan>& of_driver = list.by_driver[backend];
+  of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
   list.any = true;
 }
 

@@ -61,10 +61,11 @@ std::uint64_t AsAddress(Handle handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
+// Leaves all of them, or throws std::bad_alloc and leaves none.
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
-// The same for one that another user still had when its environment ended; `environment` is set.
+// The same for those that another user still had when their environment ended; `environment` is set.
 // Any thread.
-void LeaveOrphan(const DriverTable* backend, const Orphan& orphan);
+void LeaveOrphans(const DriverTable* backend, const std::vector<Orphan>& orphans);
 
 // Frees the orphans of the environment's driver, and counts the calls for those that it left itself.
 // Waits for the work queued on the devices of the process. While JavaScript stalls a stream that wait

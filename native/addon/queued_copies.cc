@@ -58,7 +58,7 @@ class GraphBytes final : public GraphPart {
     delete this;
   }
   void EndAlone() override {
-    LeaveOrphan(backend_, {OrphanKind::kPinnedMemory, device_, AddressOf(block_), 0, nullptr, environment_});
+    LeaveOrphans(backend_, {{OrphanKind::kPinnedMemory, device_, AddressOf(block_), 0, nullptr, environment_}});
     delete this;
   }
 

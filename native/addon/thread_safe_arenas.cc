@@ -26,9 +26,7 @@ Status AwaitDeviceFromAnyThread(const DriverTable* driver) {
   return no_stalls.owns_lock() ? driver->CtxSynchronize() : kHostFunctionReady;
 }
 
-void LeaveEndedArena(const arenas::EndedArena& ended) {
-  for (const Orphan& orphan : OrphansOf(ended)) LeaveOrphan(ended.backend, orphan);
-}
+void LeaveEndedArena(const arenas::EndedArena& ended) { LeaveOrphans(ended.backend, OrphansOf(ended)); }
 
 // Leaves the order check before it ends.
 void EndArenaOfThreads(ThreadSafeArena* arena) {

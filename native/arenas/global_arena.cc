@@ -74,20 +74,26 @@ void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeE
   arena.freed_bytes += end - begin;
 }
 
-void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended) {
-  const GlobalArena& arena = *arenas.by_number.at(number);
+EndedArena WhatIsLeft(const GlobalArena& arena) {
   std::vector<FreeEvent> events(arena.events.begin(), arena.events.end());
-  ended->push_back({arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, std::move(events), nullptr});
-  arenas.by_number.erase(number);
+  return {arena.backend, arena.device, arena.kind, arena.allocation, arena.allocated_bytes, std::move(events), nullptr};
 }
 
-void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant_id, std::vector<EndedArena>* ended) {
+bool LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant_id) {
   GlobalArena& arena = *arenas.by_number.at(number);
   const auto tenant = arena.tenants.find(tenant_id);
-  if (tenant == arena.tenants.end() || tenant->second.opens > 0 || tenant->second.bytes > 0) return;
+  if (tenant == arena.tenants.end() || tenant->second.opens > 0 || tenant->second.bytes > 0) return false;
   arena.tenants.erase(tenant);
   arenas.changed.notify_all();
-  if (arena.tenants.empty()) EndArena(arenas, number, ended);
+  if (!arena.tenants.empty()) return false;
+  arenas.any_ended = true;
+  return true;
+}
+
+void LeaveArena(GlobalArenas& arenas, std::uint64_t number) {
+  arenas.any_ended = true;
+  arenas.leave.load()(WhatIsLeft(*arenas.by_number.at(number)));
+  arenas.by_number.erase(number);
 }
 
 std::uint64_t TakeSuperblocks(std::uint64_t tenant, GlobalArena& arena, std::uint64_t size, TakenRanges* taken) {

@@ -102,6 +102,8 @@ struct GlobalArena {
   int giving_back = 0;            // native threads with superblocks in hand, which will be free soon
 
   bool IsReady() const { return allocation != 0; }
+  // Nobody needs it any more.
+  bool IsWithoutTenant() const { return IsReady() && tenants.empty(); }
   std::uint64_t RoundUp(std::uint64_t size) const { return (size + superblock_bytes - 1) / superblock_bytes * superblock_bytes; }
   bool IsBoundary(std::uint64_t address) const { return (address - base) % superblock_bytes == 0; }
   // The arena begins to hand out this block, from the first multiple of superblocks on.
@@ -124,8 +126,9 @@ struct GlobalArenas {
   std::condition_variable changed;  // superblocks were freed, or a tenant has answered or ended
   std::map<std::uint64_t, std::unique_ptr<GlobalArena>> by_number;
   std::uint64_t last_number = 0;
-  std::atomic<bool> any_ended{false};  // whether ended tenants may have superblocks
-  // Keeps what is left of an arena whose last tenant was native. Any thread. Set before the first such tenant.
+  std::atomic<bool> any_ended{false};  // whether ended tenants may have superblocks, or an arena may have no tenant
+  // Keeps what is left of an arena whose last tenant was native, all or nothing. Any thread, with the mutex. Set before the
+  // first such tenant.
   std::atomic<void (*)(const EndedArena&)> leave{nullptr};
 };
 
@@ -148,11 +151,15 @@ std::uint64_t FindRoom(const GlobalArena& arena, std::uint64_t size, std::uint64
 // Makes [begin, end) free after an event, of which the range becomes a user.
 void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeEvent* freed);
 
-// Ends an arena that has no tenant.
-void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<EndedArena>* ended);
+// What is to be freed before an arena without a tenant is forgotten.
+EndedArena WhatIsLeft(const GlobalArena& arena);
 
-// Forgets a tenant that no longer needs an arena, and the arena after its last tenant.
-void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant, std::vector<EndedArena>* ended);
+// Forgets a tenant that no longer needs an arena. True if it was the last: whoever looks for what ended tenants left then
+// ends the arena. Throws nothing.
+bool LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t tenant);
+
+// Leaves what is left of an arena without a tenant, and forgets it. If there is no host memory for that, it stays.
+void LeaveArena(GlobalArenas& arenas, std::uint64_t number);
 
 // Free superblocks that were taken, each with a use of its event, which passes to the caller. They are the nodes of
 // the arena's own map, so that nothing needs memory to put them back.

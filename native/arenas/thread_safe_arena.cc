@@ -365,7 +365,6 @@ ThreadSafeArena::~ThreadSafeArena() {
   if (trimming_ != nullptr) {
     // What is held for streams, which may be gone, has no events.
     GiveBack(true);
-    std::vector<EndedArena> ended;
     Guarded([&] {
       GlobalArenas& arenas = AllArenas();
       const std::lock_guard<std::mutex> lock(arenas.mutex);
@@ -376,11 +375,9 @@ ThreadSafeArena::~ThreadSafeArena() {
         global.tenants.erase(tenant);
       }
       arenas.changed.notify_all();
-      if (global.tenants.empty()) EndArena(arenas, settings_.arena, &ended);
+      if (global.tenants.empty()) LeaveArena(arenas, settings_.arena);
       return kSuccess;
     });
-    const auto leave = [](const EndedArena& each) { Guarded([&] { return AllArenas().leave.load()(each), kSuccess; }); };
-    for (const EndedArena& each : ended) leave(each);
     const DriverScope scope(driver, settings_.context);
     const RelaxedModeScope relaxed(driver);
     EndedArena refused{backend_, device_, 0, 0, 0, {}, nullptr};
@@ -394,7 +391,13 @@ ThreadSafeArena::~ThreadSafeArena() {
         refused.events.push_back({each->event, device_, 0, settings_.id});
     }
     if (driver->StreamDestroy(trimming_) != kSuccess) refused.stream = trimming_;
-    if (refused.stream != nullptr || !refused.events.empty()) leave(refused);
+    if (refused.stream != nullptr || !refused.events.empty()) {
+      Guarded([&] {
+        GlobalArenas& arenas = AllArenas();
+        const std::lock_guard<std::mutex> lock(arenas.mutex);
+        return arenas.leave.load()(refused), kSuccess;
+      });
+    }
   }
   UnmapPages(owners_, owner_bytes);
 }

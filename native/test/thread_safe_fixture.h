@@ -68,15 +68,11 @@ class Global {
   Global(const Global&) = delete;
 
   void Close() {
-    std::vector<EndedArena> ended;
-    {
-      const std::lock_guard<std::mutex> lock(AllArenas().mutex);
-      const auto found = AllArenas().by_number.find(number);
-      if (found == AllArenas().by_number.end() || found->second->tenants.count(id_) == 0) return;
-      found->second->tenants.at(id_).opens = 0;
-      LeaveIfUnneeded(AllArenas(), number, id_, &ended);
-    }
-    for (const EndedArena& each : ended) FreeEndedArena(each);
+    const std::lock_guard<std::mutex> lock(AllArenas().mutex);
+    const auto found = AllArenas().by_number.find(number);
+    if (found == AllArenas().by_number.end() || found->second->tenants.count(id_) == 0) return;
+    found->second->tenants.at(id_).opens = 0;
+    if (LeaveIfUnneeded(AllArenas(), number, id_)) LeaveArena(AllArenas(), number);
   }
   std::uint64_t UsedBytes() const {
     const std::lock_guard<std::mutex> lock(AllArenas().mutex);

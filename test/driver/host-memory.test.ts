@@ -43,3 +43,53 @@ test('a worker that ends without host memory does not end the process', () => {
   );
   expect(end).toEqual(printed('0 true 0'));
 });
+
+/** The beginning of a program with a global arena, in which `refused(call)` makes a call without host memory and tells what it threw. */
+const withArena = () => `
+  import { createRequire } from 'node:module';
+  import { Device, driverCallCounts, GlobalArenaMemoryResource, MiB, Stream } from 'cistern';
+  const refusal = createRequire(import.meta.url)(${JSON.stringify(library)});
+  const refused = (call) => {
+    refusal.refuse(true);
+    try {
+      call();
+    } catch (error) {
+      return error.code;
+    } finally {
+      refusal.refuse(false);
+    }
+  };
+  const stream = new Stream();
+  const freeBytes = () => Device.get().memoryInfo().freeBytes;
+  const before = freeBytes();
+  const arena = new GlobalArenaMemoryResource({ arenaBytes: 16 * MiB, superblockBytes: 2 * MiB });
+`;
+
+test('the block of an arena that is closed without host memory is freed later', () => {
+  const end = runModule(
+    `
+    ${withArena()}
+    console.log(freeBytes() < before, refused(() => arena[Symbol.dispose]()), refusal.refused() > 0);
+    new Stream().dispose();
+    console.log(freeBytes() === before);
+  `,
+    { LD_PRELOAD: library },
+  );
+  expect(end).toEqual(printed('true undefined true', 'true'));
+});
+
+test('a free of a part of what was allocated from an arena that is refused without host memory keeps no event', () => {
+  const end = runModule(
+    `
+    ${withArena()}
+    arena.deallocate(arena.allocate(8 * MiB, stream), 8 * MiB, stream);
+    const pointer = arena.allocate(16 * MiB, stream);
+    const events = driverCallCounts().byFunction.cuEventCreate;
+    console.log(refused(() => arena.deallocate(pointer, 2 * MiB, stream)), refusal.refused() > 0);
+    arena.deallocate(pointer, 2 * MiB, stream);
+    console.log(driverCallCounts().byFunction.cuEventCreate - events);
+  `,
+    { LD_PRELOAD: library },
+  );
+  expect(end).toEqual(printed('ERR_CISTERN_DRIVER true', '0'));
+});

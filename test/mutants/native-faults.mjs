@@ -201,6 +201,12 @@ export const nativeFaults = {
   ],
   'native/arenas/global_arena.cc': [
     {
+      fault: 'without host memory, an arena is forgotten before what is left of it is known',
+      from: '  arenas.leave.load()(WhatIsLeft(*arenas.by_number.at(number)));\n  arenas.by_number.erase(number);\n',
+      to: '  const EndedArena left = WhatIsLeft(*arenas.by_number.at(number));\n  arenas.by_number.erase(number);\n  arenas.leave.load()(left);\n',
+      test: 'what is left of its block is known',
+    },
+    {
       fault: "without host memory, freed superblocks are nobody's",
       from: '  const auto range = arena.ranges.find(begin);\n  arena.ranges.erase(std::next(range), arena.ranges.lower_bound(end));\n  if (freed != nullptr) freed->users += 1;\n  range->second = {end, end, kNobody, freed};\n',
       to: '  arena.ranges.erase(arena.ranges.lower_bound(begin), arena.ranges.lower_bound(end));\n  if (freed != nullptr) freed->users += 1;\n  const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;\n',
@@ -472,8 +478,8 @@ export const addonFaults = {
     },
     {
       fault: 'the event of a free stays in use',
-      from: '    ReleaseEvent(freed);\n    LeaveIfUnneeded',
-      to: '    LeaveIfUnneeded',
+      from: '    ReleaseEvent(freed);\n    is_last',
+      to: '    is_last',
       file: arena,
       test: 'uses events again',
     },
