@@ -31,7 +31,7 @@ std::int64_t Now() {
   return kSuccess;
 }
 
-// The event's time_lock must be held.
+// The event's time_lock must be held, and `early` have room.
 void CompleteRecording(EventState& event, std::uint64_t recording) {
   event.early.push_back(recording);
   std::uint64_t completed = event.slot->completed.load(std::memory_order_relaxed);
@@ -51,6 +51,8 @@ void CompleteRecording(EventState& event, std::uint64_t recording) {
   const Mark mark = CurrentMark(stream);
   const std::uint64_t recording = event.slot->recorded.load(std::memory_order_relaxed) + 1;
   const bool is_over = IsReached(mark);
+  // Here, since the stream's thread could refuse nothing.
+  event.early.reserve(static_cast<std::size_t>(recording - event.slot->completed.load(std::memory_order_relaxed)));
   if (!is_over) {
     const Status status = Submit(stream, SignalWork{&event, event.generation, recording}, nullptr);
     if (status != kSuccess) return status;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
+#include <utility>
 
 #include "software/write_gate.h"
 
@@ -74,15 +76,26 @@ void SharedPages::Unshare(std::uint64_t begin, std::uint64_t end) {
       continue;
     }
     file_.Discard(first - base_, last - first);
-    if (!MemoryFile::MapSparseAt(first, last - first)) {
+    std::map<std::uint64_t, std::uint64_t> behind;  // pages that stay shared, behind others that do
+    try {
+      if (known->first < first && last < known->second) behind.emplace(last, known->second);
+    } catch (const std::bad_alloc&) {
       ++known;  // they stay shared, and serve as well
       continue;
     }
-    const std::uint64_t known_first = known->first;
-    const std::uint64_t known_last = known->second;
-    known = pages_.erase(known);
-    if (known_first < first) pages_[known_first] = first;
-    if (last < known_last) known = pages_.emplace(last, known_last).first;
+    if (!MemoryFile::MapSparseAt(first, last - first)) {
+      ++known;  // these, too
+      continue;
+    }
+    if (known->first < first) {
+      known->second = first;
+      ++known;
+      pages_.merge(behind);
+      continue;
+    }
+    auto left = pages_.extract(known++);
+    left.key() = last;
+    if (last < left.mapped()) pages_.insert(std::move(left));
   }
   if (pages_.empty()) has_any_.store(false, std::memory_order_relaxed);
 }

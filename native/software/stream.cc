@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "platform/lasting.h"
 #include "platform/thread.h"
 #include "software/capture.h"
 #include "software/device.h"
@@ -52,8 +53,8 @@ struct Executor {
   void operator()(const PrefetchWork& work) const { MoveManaged(work.place, work.address, work.bytes, UserOf(stream)); }
   void operator()(const HostFunctionWork& work) const {
     // "Host functions … may be serialized."
-    static std::mutex& one_at_a_time = *new std::mutex;
-    std::unique_lock<std::mutex> lock(one_at_a_time, std::defer_lock);
+    static Lasting<std::mutex> one_at_a_time;
+    std::unique_lock<std::mutex> lock(*one_at_a_time, std::defer_lock);
     if (IsStrict()) lock.lock();
     thread_state.is_in_host_function = true;
     work.function(work.user_data);

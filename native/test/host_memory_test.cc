@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/memory_file.h"
 #include "thread_safe_fixture.h"
 
 namespace cistern::test {
@@ -380,6 +381,45 @@ TEST("a thread-safe arena ends on a host without memory, and what is left of its
       CHECK(ended_arenas == ended + 1);
     });
   }
+}
+
+TEST("the thread of a stream asks for no host memory") {
+  if (!kHasMemoryFiles) return;
+  TestStream stream;
+  TestEvent shared(kEventDisableTiming | kEventInterprocess);
+  std::uint64_t free_before, free_after, total;
+  CHECK_OK(driver.MemGetInfo(&free_before, &total));
+  // Neighbours, all of whose pages are shared.
+  DevicePointer neighbours[3];
+  for (DevicePointer& each : neighbours) {
+    IpcMemoryHandle handle;
+    CHECK_OK(driver.MemAlloc(&each, kMiB));
+    CHECK_OK(driver.IpcGetMemHandle(&handle, each));
+  }
+  Gate gate;
+  gate.Close(stream);
+  const auto refuse = [](void*) {
+    until_end.emplace();
+    RefuseHostMemory(1, Refused::kAllAfter);
+  };
+  CHECK_OK(driver.LaunchHostFunc(stream, refuse, nullptr));
+  for (int i = 0; i < 3; ++i) CHECK_OK(driver.EventRecord(shared, stream));
+  FreeAsync(neighbours[1], stream);
+  FreeAsync(neighbours[0], stream);
+  FreeAsync(neighbours[2], stream);
+  static bool has_refused;
+  has_refused = true;
+  const auto allow = [](void*) {
+    has_refused = HasRefusedHostMemory();
+    until_end.reset();
+  };
+  CHECK_OK(driver.LaunchHostFunc(stream, allow, nullptr));
+  gate.Open();
+  stream.Synchronize();
+  // Pages that cannot be told apart without memory stay shared.
+  CHECK(has_refused);
+  CHECK_OK(driver.MemGetInfo(&free_after, &total));
+  CHECK(free_after == free_before);
 }
 
 }  // namespace cistern::test

@@ -387,6 +387,12 @@ export const nativeFaults = {
   ],
   'native/software/event.cc': [
     {
+      fault: 'without host memory, the thread of a stream ends the process to tell others of a recording',
+      from: '  event.early.reserve(static_cast<std::size_t>(recording - event.slot->completed.load(std::memory_order_relaxed)));\n',
+      to: '',
+      test: 'the thread of a stream asks',
+    },
+    {
       fault: 'other processes are told of a recording before it has happened',
       from: '  if (is_over) CompleteRecording(event, recording);\n',
       to: '  CompleteRecording(event, recording);\n',
@@ -394,6 +400,12 @@ export const nativeFaults = {
     },
   ],
   'native/software/shared_pages.cc': [
+    {
+      fault: 'without host memory, the thread of a stream ends the process when it frees shared pages',
+      from: '    } catch (const std::bad_alloc&) {\n      ++known;  // they stay shared, and serve as well\n',
+      to: '    } catch (const std::out_of_range&) {\n      ++known;\n',
+      test: 'the thread of a stream asks',
+    },
     {
       fault: 'shared pages begin without contents',
       from: 'if (!file_.WriteTouched(begin, offset, to - begin) || ',
