@@ -31,6 +31,7 @@ const longWay = 'the way for unusual calls gives the same answer';
 const atZero = 'what is at address 0 counts as waiting in a quick list';
 const alignment = 'WebAssembly reads words at any address';
 const room = 'a byte more than is used';
+const noHead = 'the word before the first head is 0';
 const beforePlan = 'nothing of it is read before the first plan is set, which replaces it';
 const onlyFunctions = 'the addon refuses only what is no function';
 const deviceToo = 'its device cannot be cloned either';
@@ -64,6 +65,7 @@ export const equivalent = {
     'largestList: 1 -> 2': onlyNegative,
     'largestList: groupBits === 0 -> false': 'of what is before a table it makes a negative number as well',
     'nextList: 1 -> 2 (4)': onlyNegative,
+    'smallestList: 1 -> 2': onlyNegative,
   },
   'assembly/free-space-index.ts': {
     'freeTail: > -> >=': 'no two blocks have one address',
@@ -117,8 +119,6 @@ export const equivalent = {
     'usedBlockOf: 0 -> 1': pointers,
     'usedBlockOf: block !== 0 -> true': 'it returns the block, which is 0, or 0',
     'clear: removed joinQuick(index);': 'whoever clears an index has listed its blocks, which empties the lists',
-    'freeUnits: 0 -> 1 (2)': emptyList,
-    'freeUnits: < -> <=': padding,
     'largestFreeUnits: 0 -> 1 (2)': emptyList,
     'largestFreeUnits: < -> <=': emptyList,
     'largestFreeUnits: list < 0 -> false': padding,
@@ -194,20 +194,18 @@ export const equivalent = {
     'setShared: (load<u32>(lane, isSharedField) !== 0) === isShared -> false': costsOnly,
     'setShared: !isShared -> false': oneNotice,
     'setShared: >= -> >': emptyList,
-    'setShared: 0 -> 1 (3)': emptyList,
     'findShared: firstOf(notices, ownClass) !== 0 -> true': costsOnly,
     'findShared: 0 -> 1': costsOnly,
     'findShared: >= -> >': emptyList,
     'findShared: 0 -> 1 (3)': emptyList,
     'largestShared: >= -> >': emptyList,
     'largestShared: 0 -> 1': emptyList,
-    'largestShared: removed if (firstOf(notices, list) === 0) continue;': costsOnly,
-    'largestShared: firstOf(notices, list) === 0 -> false': costsOnly,
     'largestShared: 0 -> 1 (2)': costsOnly,
     'largestShared: 1 -> 0': 'every block has 1 unit at least',
     'clearNotices: 0 -> 1': emptyList,
     'clearNotices: < -> <=': padding,
     'clearNotices: + -> -': 'the field is the first',
+    'setShared: 0 -> 1 (2)': emptyList,
   },
   'assembly/lanes.ts': {
     'findLowest: block !== 0 -> true': firstWords,
@@ -227,17 +225,6 @@ export const equivalent = {
     'findLow: 0 -> 1 (8)': choice,
     'findLow: <= -> < (2)': choice,
     'findLow: best !== 0 -> true': 'only the first list has blocks that are too small, and it has half of those that are examined',
-    'findAligned: < -> <=': padding,
-    'hasFewer: 0 -> 1 (3)': firstWords,
-    'hasFewer: 0 -> 1 (4)': firstWords,
-    'hasFewer: 0 -> 1 (5)': pointers,
-    'hasFewer: 0 -> 1 (7)': emptyList,
-    'hasFewer: 0 -> 1 (8)': pointers,
-    'hasFewer: 0 -> 1 (10)': emptyList,
-    'hasFewer: < -> <=': emptyList,
-    'hasFewer: < -> <= (2)': emptyList,
-    'hasFewer: otherBlock !== 0 -> true': firstWords,
-    'hasFewer: block !== 0 -> true': firstWords,
     'resizeFree: list === newList -> false': 'where in its list a block stands is a choice',
     'smallestFit: 0 -> 1 (2)': pointers,
     'smallestFit: 0 -> 1 (3)': choice,
@@ -249,6 +236,14 @@ export const equivalent = {
     'removeFromList: next !== 0 -> true': 'nobody reads what it writes near address 0',
     'removeFromList: 0 -> 1': 'nobody reads what it writes near address 0',
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
+    'findAligned: >= -> >': emptyList,
+    'findAligned: 0 -> 1': emptyList,
+    'anyFree: list < 0 -> false': noHead,
+    'anyFree: < -> <=': emptyList,
+    'anyFree: 0 -> 1': emptyList,
+    'followingFree: list < 0 -> false': noHead,
+    'followingFree: < -> <=': emptyList,
+    'followingFree: 0 -> 1 (2)': emptyList,
   },
   'src/adaptors/pooling/stream-ordered-memory-resource.ts': {
     'StreamOrderedMemoryResource.allocate: stream !== this.lastStream || stream.handle < 0 -> true': sameLane,
