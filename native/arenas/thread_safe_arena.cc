@@ -594,6 +594,36 @@ Status ThreadSafeArena::RecordLate(ThreadArena& arena, Lane& lane, std::unique_l
   return kSuccess;
 }
 
+// Replaces the events of the lane that belongs to no stream, to which each fold adds, by one that comes after them.
+Status ThreadSafeArena::JoinEvents(Lane& common, std::unique_lock<std::mutex>& lock) {
+  const std::vector<EventUse> uses = common.before;
+  Retain(uses);
+  common.pins += 1;
+  lock.unlock();
+  ArenaEvent* event = nullptr;
+  Status status = Guarded([&] { return AcquireEvent(&event); });
+  if (status == kSuccess) status = AwaitAll(trimming_, uses);
+  if (status == kSuccess) status = driver->EventRecord(event->event, trimming_);
+  lock.lock();
+  common.pins -= 1;
+  std::size_t kept = 0;
+  for (const EventUse& each : common.before) {
+    const bool is_covered = std::any_of(uses.begin(), uses.end(), [&](const EventUse& use) { return use.event == each.event; });
+    if (status == kSuccess && is_covered) {
+      ReleaseUse(each.event);
+    } else {
+      common.before[kept++] = each;
+    }
+  }
+  // Meanwhile another call may have joined the lane's memory with its stream's.
+  const bool is_needed = kept < common.before.size();
+  common.before.resize(kept);
+  if (is_needed) common.before.push_back({event, 0, false});
+  if (!is_needed && event != nullptr) ReleaseUse(event);
+  for (const EventUse& use : uses) ReleaseUse(use.event);
+  return status;
+}
+
 // Allocates from a lane. kErrorOutOfMemory if it has no block, kHostOutOfMemory if there is no memory for the books.
 Status ThreadSafeArena::Cut(ThreadArena& arena, const Lane& lane, const Place& place, std::uint64_t* address) {
   const auto units = static_cast<std::uint32_t>(place.units);
@@ -635,6 +665,11 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
       const Status status = RecordLate(arena, other, lock);
       // Its memory stays where it is while somebody captures.
       if (status == kCapturing) return kErrorOutOfMemory;
+      if (status != kSuccess) return status;
+      continue;
+    }
+    if (other.key == kCommonKey && other.before.size() > kUsualLanes) {
+      const Status status = JoinEvents(other, lock);
       if (status != kSuccess) return status;
       continue;
     }

@@ -151,6 +151,7 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   void FoldLanes(ThreadArena& arena);
   Status AwaitOwn(ThreadArena& arena, Lane& lane, Stream stream, std::unique_lock<std::mutex>& lock);
   Status RecordLate(ThreadArena& arena, Lane& lane, std::unique_lock<std::mutex>& lock);
+  Status JoinEvents(Lane& common, std::unique_lock<std::mutex>& lock);
   Status AwaitAll(Stream stream, const std::vector<EventUse>& uses);
   template <typename Use>
   Status WithBlock(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes, Use&& use);

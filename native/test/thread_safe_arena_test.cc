@@ -192,6 +192,7 @@ struct Watched {
   static inline unsigned long long id_offset = 0;
   static inline std::atomic<int> waits{0};
   static inline std::atomic<int> records{0};
+  static inline std::atomic<int> created{0};
   static inline std::atomic<bool> refuses_records{false};
   static inline std::atomic<bool> refuses_ends{false};
   static inline thread_local void (*after_record)() = nullptr;
@@ -219,6 +220,10 @@ struct Watched {
     if (after_record != nullptr) after_record();
     return status;
   }
+  static Status EventCreate(Event* event, unsigned flags) {
+    created += 1;
+    return driver.EventCreate(event, flags);
+  }
   static Status EventDestroy(Event event) { return refuses_ends ? Status{kErrorUnknown} : driver.EventDestroy(event); }
   static Status StreamDestroy(Stream stream) { return refuses_ends ? Status{kErrorUnknown} : driver.StreamDestroy(stream); }
   static const DriverTable& Table() {
@@ -228,6 +233,7 @@ struct Watched {
       copy.StreamIsCapturing = StreamIsCapturing;
       copy.StreamWaitEvent = StreamWaitEvent;
       copy.EventRecord = EventRecord;
+      copy.EventCreate = EventCreate;
       copy.EventDestroy = EventDestroy;
       copy.StreamDestroy = StreamDestroy;
       return copy;
@@ -568,6 +574,29 @@ TEST("thousands of streams that end leave no more lanes than are needed") {
   TestStream stream;
   const DevicePointer all = resource.Allocate(4 * kSuperblock, stream);
   resource.Free(all, 4 * kSuperblock, stream);
+}
+
+TEST("thousands of streams that end leave no more events than are needed, and their memory in order") {
+  Global global(64 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream last, slow;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock, slow);
+  gate.Close(slow);
+  resource.Free(first, kSuperblock, slow);
+  Watched::created = 0;
+  for (int i = 0; i < 3000; ++i) {
+    TestStream stream;
+    resource.Free(resource.Allocate(1000, stream), 1000, stream);
+  }
+  CHECK(Watched::created < 300);
+  const DevicePointer block = resource.Allocate(kSuperblock / 2, last);
+  CHECK(block > first && block < first + kSuperblock);
+  CHECK_OK(driver.MemsetD8Async(block, 1, 256, last));
+  CHECK(StillWaits(last));
+  gate.Open();
+  last.Synchronize();
+  resource.Free(block, kSuperblock / 2, last);
 }
 
 TEST("a captured stream is refused") {

@@ -163,6 +163,18 @@ export const nativeFaults = {
       test: 'what an allocation of many gives back',
     },
     {
+      fault: 'the events of streams that have ended are kept as long as the arena',
+      from: '    if (other.key == kCommonKey && other.before.size() > kUsualLanes) {\n',
+      to: '    if (false) {\n',
+      test: 'leave no more events',
+    },
+    {
+      fault: 'one event in place of many does not come after them',
+      from: '  if (status == kSuccess) status = AwaitAll(trimming_, uses);\n',
+      to: '',
+      test: 'leave no more events',
+    },
+    {
       fault: 'without host memory, an idle event is not used again',
       from: '      idle_events_.reserve(events_.size() + 1);\n',
       to: '',
