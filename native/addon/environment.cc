@@ -93,13 +93,7 @@ void Environment::Close() {
   CloseExportedTensors(*this);
   ForgetEndedParts(*this);
   EndExportsOf(*this);
-  if (backend != nullptr) {
-    try {
-      LeaveToOrphans();
-    } catch (const std::bad_alloc&) {
-      // Without memory for the list, the objects stay allocated until the process ends.
-    }
-  }
+  if (backend != nullptr) LeaveToOrphans();
   EndSharesOf(*this);
   EndAdmissionsOf(*this);
   for (WatchedEvent* watched : watched_events) delete watched;
@@ -114,7 +108,24 @@ void Environment::EndManagedMoves() {
 }
 
 void Environment::LeaveToOrphans() {
-  std::vector<Orphan> orphans = EndHandOversOf(*this);
+  // Without memory for the list, the objects stay allocated until the process ends.
+  const auto leave = [&](const auto& append) {
+    try {
+      std::vector<Orphan> orphans;
+      append(&orphans);
+      LeaveOrphans(*this, std::move(orphans));
+    } catch (const std::bad_alloc&) {
+    }
+  };
+  // What others share with this environment, they can use whether or not there is memory for what is its own.
+  leave([&](std::vector<Orphan>* orphans) { *orphans = EndHandOversOf(*this); });
+  leave([&](std::vector<Orphan>* orphans) { AppendOwn(orphans); });
+  leave([&](std::vector<Orphan>* orphans) { EndThreadSafeArenasOf(*this, orphans); });
+  EndGlobalArenasOf(*this);
+}
+
+void Environment::AppendOwn(std::vector<Orphan>* appended) {
+  std::vector<Orphan>& orphans = *appended;
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
@@ -152,9 +163,6 @@ void Environment::LeaveToOrphans() {
   AppendImportsOf(*this, &orphans);
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
-  EndThreadSafeArenasOf(*this, &orphans);
-  EndGlobalArenasOf(*this, &orphans);
-  LeaveOrphans(*this, std::move(orphans));
 }
 
 void Environment::Bind(Napi::Float64Array mailbox, Napi::Float64Array counters) {

@@ -35,6 +35,7 @@ class ImportedTensor;
 struct ExportedTensor;
 struct Gate;
 struct HostNode;
+struct Orphan;
 struct WatchedEvent;
 namespace arenas {
 class ThreadSafeArena;
@@ -280,6 +281,8 @@ class Environment {
  private:
   Status RetainContext(int device, Context* context);
   void LeaveToOrphans();
+  // What belongs to this environment alone.
+  void AppendOwn(std::vector<Orphan>* appended);
 
   const std::uint64_t id_;
   double* mailbox_ = own_mailbox_;

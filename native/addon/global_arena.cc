@@ -110,24 +110,23 @@ std::vector<Orphan> OrphansOf(const EndedArena& ended) {
   return orphans;
 }
 
-void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans) {
+void EndGlobalArenasOf(const Environment& environment) {
   GlobalArenas& arenas = AllArenas();
-  const std::lock_guard<std::mutex> lock(arenas.mutex);
-  std::vector<std::uint64_t> empty;
-  for (auto& [number, arena] : arenas.by_number) {
-    const auto tenant = arena->tenants.find(environment.id());
-    if (tenant != arena->tenants.end()) {
-      if (tenant->second.bytes > 0) arenas.any_ended = true;
-      arena->tenants.erase(tenant);
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    for (auto each = arenas.by_number.begin(); each != arenas.by_number.end();) {
+      GlobalArena& arena = *each->second;
+      const auto tenant = arena.tenants.find(environment.id());
+      if (tenant != arena.tenants.end()) {
+        arenas.any_ended = true;
+        arena.tenants.erase(tenant);
+      }
+      const bool has_begun_only = !arena.IsReady() && arena.opener == environment.id();
+      each = has_begun_only ? arenas.by_number.erase(each) : std::next(each);
     }
-    if (arena->tenants.empty() && (arena->IsReady() || arena->opener == environment.id())) empty.push_back(number);
+    arenas.changed.notify_all();
   }
-  for (const std::uint64_t number : empty) {
-    const std::vector<Orphan> left = OrphansOf(WhatIsLeft(*arenas.by_number.at(number)));
-    orphans->insert(orphans->end(), left.begin(), left.end());
-    arenas.by_number.erase(number);
-  }
-  arenas.changed.notify_all();
+  LeaveEndedArenas(environment);
 }
 
 void LeaveEndedArenas(const Environment& environment) {

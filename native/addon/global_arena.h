@@ -15,14 +15,14 @@
 
 namespace cistern {
 
-// The environment ends. What has to be freed with it, if it was the last, goes to `orphans`. Calls
-// no driver.
-void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans);
+// The environment ends. What is left of arenas that it was the last tenant of goes to the orphans. Calls no driver, and
+// throws nothing.
+void EndGlobalArenasOf(const Environment& environment);
 
 // The memory and events of an ended arena, to be freed.
 std::vector<Orphan> OrphansOf(const arenas::EndedArena& ended);
 
-// Leaves what is left of arenas that have no tenant any more.
+// Leaves what is left of arenas that have no tenant any more, or what there is host memory for. Throws nothing.
 void LeaveEndedArenas(const Environment& environment);
 
 // Frees superblocks of ended environments that no hand-over covers, after a wait for the devices. True

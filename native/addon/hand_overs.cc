@@ -201,9 +201,11 @@ class HandOvers {
 
   void Erase(Entry entry, std::vector<Orphan>* unneeded) {
     const HandOver& hand_over = entry->second;
-    if (hand_over.stream != nullptr) unneeded->push_back(StreamOrphan(hand_over));
-    if (hand_over.ready.event != nullptr) unneeded->push_back(EventOrphan(hand_over.ready));
-    for (const DeviceEvent& use : hand_over.uses) unneeded->push_back(EventOrphan(use));
+    std::vector<Orphan> objects;
+    if (hand_over.stream != nullptr) objects.push_back(StreamOrphan(hand_over));
+    if (hand_over.ready.event != nullptr) objects.push_back(EventOrphan(hand_over.ready));
+    for (const DeviceEvent& use : hand_over.uses) objects.push_back(EventOrphan(use));
+    unneeded->insert(unneeded->end(), objects.begin(), objects.end());
     by_number.erase(entry);
   }
 
@@ -341,7 +343,11 @@ std::vector<Orphan> EndHandOversOf(const Environment& environment) {
       all.Detach(hand_over, &hand_over.attachments[index]);
     }
     if (hand_over.message != 0 && hand_over.sender == id) all.CloseMessage(hand_over);
-    entry = all.ReturnIfUnused(entry, &unneeded);
+    try {
+      entry = all.ReturnIfUnused(entry, &unneeded);
+    } catch (const std::bad_alloc&) {
+      ++entry;  // the end of the next environment tries again
+    }
   }
   return unneeded;
 }

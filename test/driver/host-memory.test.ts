@@ -65,6 +65,30 @@ const withArena = () => `
   const arena = new GlobalArenaMemoryResource({ arenaBytes: 16 * MiB, superblockBytes: 2 * MiB });
 `;
 
+test('what a worker had of an arena is free for others if it ended without host memory', () => {
+  const end = runModule(
+    `
+    ${withArena()}
+    import { once } from 'node:events';
+    import { Worker } from 'node:worker_threads';
+    const worker = new Worker(\`
+      import('cistern').then(({ GlobalArenaMemoryResource, MiB, Stream }) => {
+        globalThis.stream = new Stream();
+        globalThis.arena = new GlobalArenaMemoryResource();
+        globalThis.arena.allocate(8 * MiB, globalThis.stream);
+        require(\${JSON.stringify(${JSON.stringify(library)})}).refuse(true);
+      });\`, { eval: true, execArgv: [] });
+    await once(worker, 'exit');
+    refusal.refuse(false);
+    console.log(refusal.refused() > 0);
+    arena.deallocate(arena.allocate(16 * MiB, stream), 16 * MiB, stream);
+    console.log(arena.statistics().usedBytes);
+  `,
+    { LD_PRELOAD: library },
+  );
+  expect(end).toEqual(printed('true', '0'));
+});
+
 test('the block of an arena that is closed without host memory is freed later', () => {
   const end = runModule(
     `
