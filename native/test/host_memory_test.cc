@@ -83,7 +83,12 @@ const DriverTable& WatchedEvents() {
 class Program {
  public:
   explicit Program(DeallocationEvents events)
-      : global_(kSuperblocks * kSuperblock, WatchedEvents()), resource_(global_, events, WatchedEvents()), arena_(resource_.arena.lock()) {}
+      : global_(kSuperblocks * kSuperblock, WatchedEvents()), resource_(global_, events, WatchedEvents()), arena_(resource_.arena.lock()) {
+    // No stream of an earlier program is left. With all of theirs, the sets would take gigabytes.
+    const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
+    order_of_driver.of_streams.clear();
+    order_of_driver.of_events.clear();
+  }
 
   // Returns how many events of the driver it needed.
   int Play() {
