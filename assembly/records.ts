@@ -44,7 +44,7 @@ export function returnRecord(record: u32): void {
 
 /** Takes the record of a notice, or returns 0 if there is no memory. */
 export function takeNotice(): u32 {
-  return load<u32>(spareNotices) !== 0 || addChunk(spareNotices, noticeBytes, noticesOrder) ? takeFrom(spareNotices) : 0;
+  return takeOrAdd(spareNotices, noticeBytes, noticesOrder);
 }
 
 export function returnNotice(notice: u32): void {
@@ -53,14 +53,19 @@ export function returnNotice(notice: u32): void {
 
 /** Returns an empty table, or 0 if there is no memory for it. */
 export function takeTable(): u32 {
-  if (load<u32>(spareTables) === 0 && !addChunk(spareTables, tableBytes, tablesOrder)) return 0;
-  const table = takeFrom(spareTables);
-  memory.fill(table, 0, tableBytes);
+  const table = takeOrAdd(spareTables, tableBytes, tablesOrder);
+  if (table !== 0) memory.fill(table, 0, tableBytes);
   return table;
 }
 
 export function returnTable(table: u32): void {
   returnTo(spareTables, table);
+}
+
+/** Takes a record of a size, from a new chunk if need be, or returns 0. */
+function takeOrAdd(list: usize, bytes: u32, firstOrder: u32): u32 {
+  if (load<u32>(list) === 0 && !addChunk(list, bytes, firstOrder)) return 0;
+  return takeFrom(list);
 }
 
 function takeFrom(list: usize): u32 {

@@ -12,6 +12,7 @@ static u32 areas_takeArea(IndexModule*, u32);
 static void records_returnTo(IndexModule*, u32, u32);
 static u32 records_addChunk(IndexModule*, u32, u32, u32);
 static u32 records_takeFrom(IndexModule*, u32);
+static u32 records_takeOrAdd(IndexModule*, u32, u32, u32);
 static u32 records_takeTable(IndexModule*);
 static void used_blocks_setBuckets(IndexModule*, u32, u32, u32);
 static u32 used_blocks_createBuckets(IndexModule*, u32);
@@ -394,17 +395,16 @@ u32 records_takeFrom([[maybe_unused]] IndexModule* instance, u32 var_p0) {
   return var_i0;
 }
 
-u32 records_takeTable([[maybe_unused]] IndexModule* instance) {
-  u32 var_l0 = 0;
+u32 records_takeOrAdd([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
   u32 var_i0, var_i1, var_i2;
-  var_i0 = 152u;
+  var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0));
   if (var_i0) {
     var_i0 = 1u;
   } else {
-    var_i0 = 152u;
-    var_i1 = 3776u;
-    var_i2 = 13u;
+    var_i0 = var_p0;
+    var_i1 = var_p1;
+    var_i2 = var_p2;
     var_i0 = records_addChunk(instance, var_i0, var_i1, var_i2);
   }
   var_i0 = !(var_i0);
@@ -412,14 +412,27 @@ u32 records_takeTable([[maybe_unused]] IndexModule* instance) {
     var_i0 = 0u;
     goto var_Bfunc;
   }
-  var_i0 = 152u;
+  var_i0 = var_p0;
   var_i0 = records_takeFrom(instance, var_i0);
-  var_l0 = var_i0;
-  var_i1 = 0u;
-  var_i2 = 3776u;
-  memory_fill(&instance->memory, var_i0, var_i1, var_i2);
-  var_i0 = var_l0;
   var_Bfunc:;
+  return var_i0;
+}
+
+u32 records_takeTable([[maybe_unused]] IndexModule* instance) {
+  u32 var_l0 = 0;
+  u32 var_i0, var_i1, var_i2;
+  var_i0 = 152u;
+  var_i1 = 3776u;
+  var_i2 = 13u;
+  var_i0 = records_takeOrAdd(instance, var_i0, var_i1, var_i2);
+  var_l0 = var_i0;
+  if (var_i0) {
+    var_i0 = var_l0;
+    var_i1 = 0u;
+    var_i2 = 3776u;
+    memory_fill(&instance->memory, var_i0, var_i1, var_i2);
+  }
+  var_i0 = var_l0;
   return var_i0;
 }
 
@@ -1069,21 +1082,9 @@ u32 notices_wordOf([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p
 u32 records_takeNotice([[maybe_unused]] IndexModule* instance) {
   u32 var_i0, var_i1, var_i2;
   var_i0 = 144u;
-  var_i0 = i32_load(&instance->memory, (u64)(var_i0));
-  if (var_i0) {
-    var_i0 = 1u;
-  } else {
-    var_i0 = 144u;
-    var_i1 = 8u;
-    var_i2 = 10u;
-    var_i0 = records_addChunk(instance, var_i0, var_i1, var_i2);
-  }
-  if (var_i0) {
-    var_i0 = 144u;
-    var_i0 = records_takeFrom(instance, var_i0);
-  } else {
-    var_i0 = 0u;
-  }
+  var_i1 = 8u;
+  var_i2 = 10u;
+  var_i0 = records_takeOrAdd(instance, var_i0, var_i1, var_i2);
   return var_i0;
 }
 

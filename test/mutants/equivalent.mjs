@@ -181,7 +181,7 @@ export const equivalent = {
     'spareTables: 4 -> 5': alignment,
     'spareTables: 4 -> 3': alignment,
     'hasRecords: 1 -> 0': earlier,
-    'takeNotice: load<u32>(spareNotices) !== 0 || addChunk(spareNotices, noticeBytes, noticesOrder) -> true':
+    'takeOrAdd: load<u32>(list) === 0 && !addChunk(list, bytes, firstOrder) -> false':
       'the first of no records is 0, and so is the word at address 0',
   },
   'assembly/used-blocks.ts': {
