@@ -32,6 +32,13 @@ OrphanList& AllOrphans() {
   return *list;
 }
 
+// The list's mutex must be held.
+void Append(OrphanList& list, const DriverTable* backend, const std::vector<Orphan>& orphans) {
+  std::vector<Orphan>& of_driver = list.by_driver[backend];
+  of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
+  list.any = true;
+}
+
 // The orphan has been freed.
 void SubtractBytes(OrphanList& list, const Orphan& orphan) {
   const std::lock_guard<std::mutex> lock(list.mutex);
@@ -152,18 +159,14 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
     bytes += orphan.bytes;
   }
   std::uint64_t* const counted = bytes == 0 ? nullptr : &list.bytes_by_environment[environment.id()];
-  std::vector<Orphan>& of_driver = list.by_driver[environment.backend];
-  of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
+  Append(list, environment.backend, orphans);
   if (counted != nullptr) *counted += bytes;
-  list.any = true;
 }
 
 void LeaveOrphans(const DriverTable* backend, const std::vector<Orphan>& orphans) {
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
-  std::vector<Orphan>& of_driver = list.by_driver[backend];
-  of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
-  list.any = true;
+  Append(list, backend, orphans);
 }
 
 std::uint64_t BytesLeftBy(std::uint64_t environment) {

@@ -41,6 +41,13 @@ struct Order {
 };
 Order order_of_driver;
 
+// No stream of an earlier program is left. With all of theirs, the sets would take gigabytes.
+void ForgetOrder() {
+  const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
+  order_of_driver.of_streams.clear();
+  order_of_driver.of_events.clear();
+}
+
 bool ComesAfter(Stream stream, Stream earlier) {
   const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
   return order_of_driver.of_streams[stream].count(earlier) != 0;
@@ -84,10 +91,7 @@ class Program {
  public:
   explicit Program(DeallocationEvents events)
       : global_(kSuperblocks * kSuperblock, WatchedEvents()), resource_(global_, events, WatchedEvents()), arena_(resource_.arena.lock()) {
-    // No stream of an earlier program is left. With all of theirs, the sets would take gigabytes.
-    const std::lock_guard<std::mutex> lock(order_of_driver.mutex);
-    order_of_driver.of_streams.clear();
-    order_of_driver.of_events.clear();
+    ForgetOrder();
   }
 
   // Returns how many events of the driver it needed.
@@ -274,7 +278,7 @@ TEST("what changes lanes on a host without memory comes after the work on it") {
           std::vector<DevicePointer> blocks;
           const std::uint64_t bytes = count == 2 ? 2 * kSuperblock : 256;
           for (const TestStream& each : streams) blocks.push_back(resource.Allocate(bytes, each));
-          order_of_driver.of_streams.clear();
+          ForgetOrder();
           for (std::size_t i = 0; i < count; ++i) UntilDone([&] { return resource.TryFree(blocks[i], bytes, streams[i]); });
           DevicePointer all;
           UntilDone([&] { return resource.TryAllocate(4 * kSuperblock, stream, &all); });
