@@ -125,6 +125,7 @@ Status CountGraphNodes(Environment& environment, const Napi::CallbackInfo& info)
 Status WriteGraph(Environment& environment, const Napi::CallbackInfo& info);
 
 // user_objects.cc
+Status RetainInCapture(Environment& environment, const Napi::CallbackInfo& info);
 Status RetainInGraph(Environment& environment, const Napi::CallbackInfo& info);
 Status OnEndedParts(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeEndedPart(Environment& environment);

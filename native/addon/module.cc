@@ -117,6 +117,7 @@ constexpr Function kFunctions[] = {
     {"addChildGraph", Cold<AddChildGraph>},
     {"countGraphNodes", Cold<CountGraphNodes>},
     {"writeGraph", Cold<WriteGraph>},
+    {"retainInCapture", Cold<RetainInCapture>},
     {"retainInGraph", Cold<RetainInGraph>},
     {"onEndedParts", Cold<OnEndedParts>},
     {"takeEndedPart", Hot<TakeEndedPart>},

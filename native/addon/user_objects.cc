@@ -1,6 +1,7 @@
 #include "addon/user_objects.h"
 
 #include "addon/bindings.h"
+#include "addon/captures.h"
 
 namespace cistern {
 namespace {
@@ -79,6 +80,21 @@ Status TakeEndedPart(Environment& environment) {
   environment.Out(1, part == nullptr ? 0 : static_cast<double>(part->number));
   delete part;
   return kSuccess;
+}
+
+Status RetainInCapture(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number;
+  StreamEntry* stream;
+  Status status = FindStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &number) || number == 0) return kInvalidArgument;
+  const RelaxedContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  Graph graph;
+  status = CapturedGraphOf(environment, *stream, &graph);
+  if (status != kSuccess) return status;
+  if (graph == nullptr) return kErrorIllegalState;
+  return AttachToGraph(environment, graph, new NumberedPart(environment, number));
 }
 
 Status RetainInGraph(Environment& environment, const Napi::CallbackInfo& info) {

@@ -317,6 +317,8 @@ export interface NativeBinding {
   /** Writes the number of nodes of each of CUDA's 14 kinds to `counts`. `[1]`: of all nodes. */
   countGraphNodes(graph: number, counts: Float64Array): void;
   writeGraph(graph: number, path: string): void;
+  /** The same as `retainInGraph`, for the graph that a stream is captured into. */
+  retainInCapture(stream: number, object: number): void;
   /** Makes a graph retain an object, under a number other than 0 that `takeEndedPart` returns. */
   retainInGraph(graph: number, object: number): void;
   /** Calls the function from the event loop when there is something to take. */

@@ -318,6 +318,7 @@ const callArguments: {
     const { arena, pointers, sizes } = run.threadAllocations();
     return [arena, pointers, sizes];
   },
+  retainInCapture: (run) => [run.handle('stream'), run.reader.byte()],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

@@ -18,7 +18,7 @@
  */
 import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf, UnsupportedError } from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
-import { formatBytes } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
 import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
@@ -148,8 +148,9 @@ class Wait {
  * - if the upstream has an {@link AdmittingResourceAdaptor}, as many as the first waiting request
  *   needs, if that many can be spilled.
  *
- * A buffer stays while it is pinned; while another library or process has its memory; while its memory is asleep; and, once it was pinned
- * in a capture, as long as it lives. Buffers that are not spillable stay, too.
+ * A buffer stays while it is pinned; while another library or process has its memory; while its memory is asleep; and
+ * as long as a graph may have its address: until the graph of a capture in which it was made or pinned, or its address read,
+ * the executable graphs made from that, and their launches have ended. Buffers that are not spillable stay, too.
  *
  * Stream order: that of the upstream. Copies are queued on streams of this adaptor, after the last use of the
  * memory; the freed memory is ordered after the copy. The host waits only if the upstream or `host` makes it
@@ -291,7 +292,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   spill(bytes: number = Number.MAX_SAFE_INTEGER): number {
     assertBytes(bytes);
     this.assertLive('spill');
-    return this.#spill(bytes, () => true);
+    const before = this.#spilledBytes;
+    this.#spill(bytes, () => true);
+    return this.#spilledBytes - before;
   }
 
   /**
@@ -441,7 +444,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) return 'lacking';
     try {
       let sum = 0;
-      for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += member.bytes;
+      for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += roundedBytes(member);
       if (sum < bytes) return 'lacking';
       return this.#spill(bytes, helps) >= bytes ? 'given' : 'refused';
     } catch {
@@ -599,7 +602,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return this.#spill(bytes, () => true) > 0;
   }
 
-  /** Lets members leave, those of the least rank first, until so many bytes have left. */
+  /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */
   #spill(bytes: number, helps: (pointer: DevicePointer) => boolean): number {
     let left = 0;
     let tooLarge = Number.POSITIVE_INFINITY;
@@ -611,7 +614,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         tooLarge = member.bytes;
         continue;
       }
-      left += member.bytes;
+      left += roundedBytes(member);
       this.#leftRank = Math.max(this.#leftRank, member.rank);
       this.#spills++;
       this.#spilledBytes += member.bytes;
@@ -657,6 +660,11 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       { requestedBytes: 0, path: [this.constructor.name] },
     );
   }
+}
+
+/** What resources below count for a member, as they round sizes up. */
+function roundedBytes({ bytes }: Spillable): number {
+  return alignUp(bytes, ALLOCATION_ALIGNMENT);
 }
 
 function policyOf(policy: NonNullable<SpillingResourceAdaptorOptions['policy']>): SpillPolicy {

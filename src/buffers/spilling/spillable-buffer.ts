@@ -198,8 +198,10 @@ export class SpillableBuffer implements Disposable {
    * other buffers leave; if none can, this waits for those who may give memory back, in the order of the calls. What is
    * resolved is that the copy is queued: work on the pin's stream runs after it. If they are in a file, this waits until they have been read.
    *
-   * In a capture on the stream, the contents must be on the device already. The buffer then stays there, since the graph has its address;
-   * the launches must be ordered after what was queued for it before.
+   * In a capture on the stream, the contents must be on the device already. The buffer then stays there, even after the pin has ended, until the
+   * graph, the executable graphs made from it, and their launches have ended, since the graph has its address. So does a buffer that was pinned before the capture, if
+   * the pin's stream is captured, or if its address is read during a capture on another stream. The launches must be ordered after what was queued for it before, and what uses
+   * it next after the launches.
    * @param stream the stream whose work uses the memory
    * @defaultValue stream that of the constructor
    * @throws OutOfMemoryError if there is no memory, and none that could be returned, or the time is
@@ -376,7 +378,9 @@ export class SpillPin implements Disposable, DeviceMemory {
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pin or the buffer is disposed; CisternError (`ERR_CISTERN_ASLEEP`) while the memory is asleep.
    */
   get ptr(): DevicePointer {
-    return this.#held('read the address of a buffer').pointer;
+    const { pointer } = this.#held('read the address of a buffer');
+    this.#memory.noteCapture(this.#state);
+    return pointer;
   }
 
   /** The length in bytes; 0 once the pin or the buffer is disposed. */

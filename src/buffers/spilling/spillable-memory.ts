@@ -21,10 +21,12 @@ import type { Lane } from '../../adaptors/spilling/spill-files.js';
 import type { Spillable, SpillingResourceAdaptor } from '../../adaptors/spilling/spilling-resource-adaptor.js';
 import { CisternError, LifetimeError } from '../../basics/errors.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
+import { AddressUses } from '../../driver/graphs/address-uses.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { isAsleepAt } from '../../driver/memory/asleep.js';
 import { copy } from '../../driver/memory/transfer.js';
-import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import { atCaptureEnds, atCaptureJoins } from '../../driver/streams/stream-identity.js';
 import type { UnnamedFile } from '../../files/unnamed-file.js';
 import { type Account, currentAccount } from '../../lifetimes/account.js';
 import { lastingStream, type StreamFor } from '../../lifetimes/bulk-frees.js';
@@ -36,12 +38,27 @@ import { follow } from '../transfers/ordered-copy.js';
 
 /** A use of the memory that has not ended. */
 export interface PinState {
+  readonly memory: SpillableMemory;
   readonly stream: Stream;
   /** The stream is captured: what uses the memory runs at launches, which the program orders. */
   readonly isCaptured: boolean;
   /** Until this has resolved, the contents are on their way from a file. */
   ready: Promise<void> | undefined;
 }
+
+/** The uses that have not ended, of all memory. */
+const openPins = new Set<PinState>();
+
+atCaptureJoins((identity) => {
+  for (const pin of openPins) if (pin.stream.identity === identity) pin.memory.noteCapture(pin);
+});
+
+/** Memory whose last use is not ordered yet, as a pin ended while its stream was captured. */
+const unsettled = new Set<SpillableMemory>();
+
+atCaptureEnds(() => {
+  for (const memory of unsettled) memory.settle();
+});
 
 export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   readonly bytes: number;
@@ -53,6 +70,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   readonly #scope: ScopeFrame | undefined = innermostFrame();
   readonly #account: Account | undefined = currentAccount();
   readonly #pins = new Set<PinState>();
+  /** Pins that have ended while their streams were captured. */
+  #unsettled: PinState[] = [];
   #device: BufferMemory;
   #host: BufferMemory | undefined;
   #file: UnnamedFile | undefined;
@@ -61,14 +80,17 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   #reading: Promise<void> | undefined;
   #endReason: string | undefined;
   #isMoving = false;
-  /** A graph has the address. */
-  #isCaptured = false;
+  readonly #graphs: AddressUses;
 
   constructor(device: BufferMemory, adaptor: SpillingResourceAdaptor) {
     this.#device = device;
     this.bytes = device.bytes;
     this.#adaptor = adaptor;
-    if (this.bytes > 0) adaptor.join(this);
+    this.#graphs = new AddressUses(() => adaptor.isIdle());
+    if (this.bytes === 0) return;
+    // The copy of its contents may be captured.
+    this.#graphs.note(device.stream);
+    adaptor.join(this);
   }
 
   /** The memory on the device. */
@@ -125,7 +147,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
 
   get canLeave(): boolean {
     const { pointer, bytes, stream } = this.#device;
-    if (pointer === 0 || this.isPinned || this.#isMoving || this.#isCaptured || this.#endReason !== undefined) return false;
+    if (pointer === 0 || this.isPinned || this.#isMoving || this.#endReason !== undefined) return false;
+    if (!this.#graphs.isEmpty || this.#unsettled.length > 0) return false;
     if (this.#device.isUsedByOthers || this.#device.isBeingFreed || isAsleepAt(pointer, bytes)) return false;
     return stream.isDisposed || captureStatusOf(stream.handle) === 'none';
   }
@@ -257,7 +280,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     this.assertLive(operation);
     assertStream(stream, operation);
     if (this.stack.memoryKind === 'device') assertStreamOf(stream, this.stack.device);
-    const state: PinState = { stream, isCaptured: captureStatusOf(stream.handle) !== 'none', ready: undefined };
+    const state: PinState = { memory: this, stream, isCaptured: captureStatusOf(stream.handle) !== 'none', ready: undefined };
     if (state.isCaptured && !this.isOnDevice) {
       const where = this.#file === undefined ? 'on the host' : 'in a file';
       throw new CisternError(
@@ -266,9 +289,10 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
       );
     }
     this.#pins.add(state);
+    openPins.add(state);
     try {
       this.return();
-      this.#isCaptured ||= state.isCaptured;
+      if (state.isCaptured) this.noteCapture(state);
       if (this.#reading !== undefined) {
         state.ready = this.#reading.then(() => {
           if (this.#pins.has(state)) this.#follow(state);
@@ -277,10 +301,20 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
         state.ready.catch(() => {});
       } else if (!state.isCaptured) this.#follow(state);
     } catch (error) {
-      this.#pins.delete(state);
+      this.#removePin(state);
       throw error;
     }
     return state;
+  }
+
+  #removePin(state: PinState): void {
+    this.#pins.delete(state);
+    openPins.delete(state);
+  }
+
+  /** Whoever has the pin may use the address now, perhaps in a capture: the memory then stays as long as the graph exists. */
+  noteCapture({ stream }: PinState): void {
+    this.#graphs.note(stream);
   }
 
   /** For the policy: a call that pins has succeeded. */
@@ -294,6 +328,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     if (state.isCaptured) {
       throw new CisternError('ERR_CISTERN_CAPTURING', 'cannot use a pin in a capture by its methods; capture copies to and from its ptr');
     }
+    this.noteCapture(state);
     if (device.stream.identity !== state.stream.identity || device.stream.isDisposed) {
       follow(state.stream, lastingStream(device.stream));
       device.stream = state.stream;
@@ -304,7 +339,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   /** Orders a new pin after what has been queued for the others, too. */
   #follow(state: PinState): void {
     this.use(state);
-    for (const { stream, isCaptured } of this.#pins) {
+    for (const { stream, isCaptured } of [...this.#pins, ...this.#unsettled]) {
       if (!isCaptured && stream.identity !== state.stream.identity) follow(state.stream, lastingStream(stream));
     }
   }
@@ -313,7 +348,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   unpin(state: PinState): void {
     if (!this.#pins.has(state)) return;
     this.#settle(state);
-    this.#pins.delete(state);
+    this.#removePin(state);
     if (!this.isPinned) this.#adaptor.isIdle();
   }
 
@@ -325,18 +360,20 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     if (this.#endReason !== undefined) return;
     this.#assertSettled('dispose a buffer');
     for (const state of this.#pins) this.#settle(state);
+    this.#settleAll();
     this.#endReason = this.endReason ?? disposed;
     try {
       this.#free((memory) => memory.freeNow());
     } finally {
       if (this.pointer !== 0) this.#endReason = undefined;
-      else this.#pins.clear();
+      else for (const state of this.#pins) this.#removePin(state);
     }
   }
 
   /** The buffer is gone. */
   free(streamFor?: StreamFor): void {
     this.#assertSettled('free a buffer');
+    this.#settleAll();
     this.#free((memory) => memory.free(streamFor));
   }
 
@@ -355,19 +392,42 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   /** The last use of the memory is ordered after the use of a pin. */
-  #settle({ stream, isCaptured }: PinState): void {
+  #settle(state: PinState): void {
+    const { stream, isCaptured } = state;
     const device = this.#device;
     if (device.pointer === 0 || isCaptured) return;
+    const isSame = device.stream.identity === stream.identity && !stream.isDisposed;
     if (!stream.isDisposed && captureStatusOf(stream.handle) !== 'none') {
-      this.#isCaptured = true;
+      this.#graphs.note(stream);
+      if (!isSame) this.#unsettled.push(state);
+      if (!isSame) unsettled.add(this);
       return;
     }
-    const isSame = device.stream.identity === stream.identity && !stream.isDisposed;
     if (isSame && stream.identity.announcesEnd) return;
     // The owner of a foreign stream may end it before the memory is used again.
     const next = isSame && this.#adaptor.isLive ? this.#adaptor.homeward : lastingStream(device.stream);
     follow(next, lastingStream(stream));
     device.stream = next;
+  }
+
+  /** Orders the last use of the memory after pins that ended while their streams were captured. Does not throw. */
+  settle(): void {
+    try {
+      this.#settleAll();
+    } catch {
+      // The next capture that ends, or the next use of the memory, tries again.
+    }
+    if (this.#unsettled.length === 0) this.#adaptor.isIdle();
+  }
+
+  /** @throws CisternError (`ERR_CISTERN_CAPTURING`) while one is captured. */
+  #settleAll(): void {
+    for (const state of this.#unsettled) {
+      if (!state.stream.isDisposed) assertNotCaptured(state.stream, 'order the last use of a buffer');
+      this.#settle(state);
+      this.#unsettled = this.#unsettled.filter((each) => each !== state);
+    }
+    unsettled.delete(this);
   }
 
   #moving<T>(move: () => T): T {

@@ -42,11 +42,14 @@ export function abandonCapture(stream: number): void {
  * it.
  */
 export function areInOneCapture(stream: number, other: number): boolean {
+  const id = captureIdOf(stream);
+  return id !== 0 && captureIdOf(other) === id;
+}
+
+/** The driver's id of the valid capture that a stream is in; 0: it is in none. */
+export function captureIdOf(stream: number): number {
   captureStatusOf(stream);
-  const id = mailbox[2] as number;
-  if (id === 0) return false;
-  captureStatusOf(other);
-  return mailbox[2] === id;
+  return mailbox[2] as number;
 }
 
 export function captureStatusOf(stream: number): CaptureStatus {

@@ -15,11 +15,30 @@ import { check } from '../status.js';
 export const retained = new Map<number, object>();
 let lastNumber = 0;
 
+/** Something that is called once the last graph, executable graph and launch that retained it has ended. */
+export class GraphUse {
+  /** Must not throw. */
+  readonly ended: () => void;
+
+  constructor(ended: () => void) {
+    this.ended = ended;
+  }
+}
+
 /** @param graph a native handle */
 export function retainInGraph(graph: number, object: object): void {
+  retain(object, (number) => native().retainInGraph(graph, number));
+}
+
+/** Makes the graph that a stream is captured into retain an object. @param stream a native handle */
+export function retainInCapture(stream: number, object: object): void {
+  retain(object, (number) => native().retainInCapture(stream, number));
+}
+
+function retain(object: object, attach: (number: number) => void): void {
   if (lastNumber === 0) native().onEndedParts(letGoOfEnded);
   lastNumber += 1;
-  native().retainInGraph(graph, lastNumber);
+  attach(lastNumber);
   check('retain an object in a graph');
   retained.set(lastNumber, object);
 }
@@ -30,6 +49,8 @@ export function letGoOfEnded(): void {
     native().takeEndedPart();
     const number = mailbox[1] as number;
     if (number === 0) return;
+    const object = retained.get(number);
     retained.delete(number);
+    if (object instanceof GraphUse) object.ended();
   }
 }

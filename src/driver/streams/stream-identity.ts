@@ -28,9 +28,20 @@ export interface StreamObserver {
 
 /** The streams in captures that this environment has begun. */
 const captured = new Set<StreamIdentity>();
+const captureJoins: ((identity: StreamIdentity) => void)[] = [];
 /** Whether there are any. */
 export let isAnythingCaptured = false;
 const captureEnds: (() => void)[] = [];
+
+/** The handles of all streams in captures that this environment has begun. */
+export function capturedHandles(): number[] {
+  return Array.from(captured, ({ handle }) => handle);
+}
+
+/** Calls a function, which must not throw, whenever a stream enters a capture that this environment has begun. */
+export function atCaptureJoins(onJoin: (identity: StreamIdentity) => void): void {
+  captureJoins.push(onJoin);
+}
 
 /** Calls a function, which must not throw, whenever a capture that this environment has begun ends. */
 export function atCaptureEnds(onEnd: () => void): void {
@@ -329,6 +340,7 @@ export class StreamIdentity {
     captured.add(this);
     isAnythingCaptured = true;
     for (const observer of this.#observers) observer.captureBegan?.(this);
+    for (const onJoin of captureJoins) onJoin(this);
   }
 
   #endCapture(): void {

@@ -1,0 +1,48 @@
+import type { Stream } from '../streams/stream.js';
+import { capturedHandles, isAnythingCaptured } from '../streams/stream-identity.js';
+import { captureIdOf, captureStatusOf } from './capture.js';
+import { GraphUse, retainInCapture } from './user-objects.js';
+
+/**
+ * The graphs that may have an address: those into which streams were captured while somebody could read it. The driver tells
+ * when the last executable graph and launch of each have ended.
+ */
+export class AddressUses {
+  /** The driver's ids of the captures. */
+  readonly #captures = new Set<number>();
+  #isForEver = false;
+  readonly #ended: () => void;
+
+  /** @param ended called when no graph has the address any more. Must not throw. */
+  constructor(ended: () => void) {
+    this.#ended = ended;
+  }
+
+  /** Whether no graph has the address. */
+  get isEmpty(): boolean {
+    return !this.#isForEver && this.#captures.size === 0;
+  }
+
+  /** Somebody may use the address now: on this stream, or on any that is captured. Does not throw. */
+  note(stream: Stream): void {
+    if (isAnythingCaptured) for (const handle of capturedHandles()) this.#noteCapture(handle);
+    if (!stream.isDisposed) this.#noteCapture(stream.handle);
+  }
+
+  #noteCapture(handle: number): void {
+    try {
+      // An invalid capture has no graph.
+      const id = captureStatusOf(handle) === 'active' ? captureIdOf(handle) : 0;
+      if (id === 0 || this.#captures.has(id)) return;
+      const use = new GraphUse(() => {
+        this.#captures.delete(id);
+        if (this.isEmpty) this.#ended();
+      });
+      retainInCapture(handle, use);
+      this.#captures.add(id);
+    } catch {
+      // The driver would not tell when the graph has ended.
+      this.#isForEver = true;
+    }
+  }
+}
