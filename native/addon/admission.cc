@@ -26,11 +26,14 @@ struct Decided {
   std::uint64_t holder;
 };
 
+struct Request;
+
 struct Holder {
   AdmissionMember* member;
   double priority;
   std::int64_t promised;
-  int waits;
+  std::uint64_t number;         // in the order of admission, over all queues
+  std::vector<Request*> waits;  // in whose scope, or for whom, they were made: in any queue
 };
 
 using Holders = std::map<std::uint64_t, Holder>;
@@ -61,10 +64,12 @@ struct Request {
   AdmissionMember* member;
   std::int64_t bytes;
   double priority;
-  std::uint64_t holder;  // who made it, if that holds something; else 0
+  std::uint64_t holder;  // of this queue, who made it; else 0
   bool grows;
   std::int64_t overtaken;
-  Holders::node_type admitted;  // the new holder, made before it is needed, so that admitting cannot fail
+  Holders::node_type admitted;           // the new holder, made before it is needed, so that admitting cannot fail
+  std::vector<Holder*> waiters;          // all who go on only after it was decided
+  std::list<Request>::iterator place{};  // in the list of its queue
 };
 
 using Requests = std::list<Request>;
@@ -91,9 +96,11 @@ class AdmissionQueue {
   const std::int64_t overtakes;
 
   // The mutex guards the rest.
-  const AdmissionMember* caller = nullptr;  // takes what is decided at the end of its call
   std::vector<AdmissionMember*> members;
   Holders holders;
+  std::size_t holding = 0;  // holders with promised bytes
+  std::size_t moving = 0;   // those of them that wait for nothing
+  bool is_dead = false;     // only while deadlocks are looked for
   Requests waiting;
   std::vector<Ended> left;  // by ended environments
   std::int64_t committed = 0;
@@ -103,7 +110,7 @@ class AdmissionQueue {
   std::uint64_t deadlocks = 0;
 
   // Throws std::bad_alloc before anything is changed.
-  std::uint64_t Ask(AdmissionMember& member, std::int64_t bytes, double priority, std::uint64_t holder, bool grows);
+  std::uint64_t Ask(Request&& made);
   bool Withdraw(const AdmissionMember& member, std::uint64_t request);
   void GiveBack(std::int64_t bytes) {
     committed -= bytes;
@@ -114,7 +121,10 @@ class AdmissionQueue {
   // Ends what a member holds. Its loose bytes are left to the caller.
   void EndHoldersOf(AdmissionMember& member);
   void Settle();
+  // Admits whom it can, and refuses somebody, here or elsewhere, if nobody could ever go on.
   void Advance();
+  void Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder);
+  void Promise(admissions::Holder& holder, std::int64_t more);
   // The number of an invariant that does not hold, or 0.
   int Broken() const;
   // Whether somebody may ask for more, or has something.
@@ -122,13 +132,29 @@ class AdmissionQueue {
     return committed > 0 || std::any_of(members.begin(), members.end(), [](const AdmissionMember* each) { return each->is_open; });
   }
 
+  void AdmitFitting();
+
  private:
   bool Fits(const Request& request) const { return request.bytes <= limit - committed; }
-  void AdmitFitting();
   void Admit(Requests::iterator request);
-  void Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder);
-  bool AllHoldersWait() const;
-  Requests::iterator Victim();
+  void Leave(Requests::iterator request);
+  void NoteStill();
+
+  // Counts a holder again after a change.
+  class Change {
+   public:
+    explicit Change(admissions::Holder& holder) : holder_(holder), queue_(*holder.member->queue) { Count(-1); }
+    ~Change() { Count(1); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    void Count(int sign);
+    admissions::Holder& holder_;
+    AdmissionQueue& queue_;
+  };
+
+  std::list<AdmissionQueue*> node_{this};  // in the list of queues that stand still, or here
 };
 
 namespace {
@@ -136,6 +162,11 @@ namespace {
 struct Admissions {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<AdmissionQueue>> by_name;
+  std::uint64_t holders = 0;         // so far
+  std::list<AdmissionQueue*> still;  // somebody waits, and all who hold bytes wait as well, there or elsewhere
+  // During a call: for whom it is, who takes what is decided at its end; and whether others of that environment must, too.
+  const AdmissionMember* caller = nullptr;
+  bool is_decided_beside = false;
 };
 
 Admissions& AllAdmissions() {
@@ -155,24 +186,82 @@ bool ComesBefore(const admissions::Request& one, const admissions::Request& othe
   return one_holds != other_holds ? one_holds : one.priority > other.priority;
 }
 
+bool WaitsInVain(const admissions::Request* request) { return request->member->queue->is_dead; }
+
+bool GoesOn(const admissions::Holders::value_type& each) {
+  const admissions::Holder& holder = each.second;
+  return holder.promised > 0 && std::none_of(holder.waits.begin(), holder.waits.end(), WaitsInVain);
+}
+
+// The oldest of those who wait for a request and hold bytes.
+const admissions::Holder* OldestOf(const admissions::Request& request) {
+  const admissions::Holder* oldest = nullptr;
+  for (const admissions::Holder* each : request.waiters) {
+    if (each->promised > 0 && (oldest == nullptr || each->number < oldest->number)) oldest = each;
+  }
+  return oldest;
+}
+
+// The youngest request of the lowest priority among those that wait for each other, in all queues; null if there are none.
+// Bytes come back in a queue if somebody who holds some goes on: who waits for nothing, or only in queues where bytes come back.
+const admissions::Request* FindDeadlock() {
+  const std::list<AdmissionQueue*>& still = AllAdmissions().still;
+  for (AdmissionQueue* queue : still) queue->is_dead = true;
+  for (bool is_changed = !still.empty(); is_changed;) {
+    is_changed = false;
+    for (AdmissionQueue* queue : still) {
+      if (!queue->is_dead || std::none_of(queue->holders.begin(), queue->holders.end(), GoesOn)) continue;
+      queue->is_dead = false;
+      is_changed = true;
+    }
+  }
+  const admissions::Request* victim = nullptr;
+  const admissions::Holder* least = nullptr;
+  for (const AdmissionQueue* queue : still) {
+    if (!queue->is_dead) continue;
+    for (const auto& [number, holder] : queue->holders) {
+      if (holder.promised == 0) continue;
+      for (const admissions::Request* request : holder.waits) {
+        if (!WaitsInVain(request)) continue;
+        const admissions::Holder* oldest = OldestOf(*request);
+        const bool is_less =
+            least == nullptr || (oldest->priority != least->priority ? oldest->priority < least->priority : oldest->number > least->number);
+        if (!is_less) continue;
+        victim = request;
+        least = oldest;
+      }
+    }
+  }
+  for (AdmissionQueue* queue : still) queue->is_dead = false;
+  return victim;
+}
+
 }  // namespace
 
-std::uint64_t AdmissionQueue::Ask(AdmissionMember& member, std::int64_t bytes, double priority, std::uint64_t holder, bool grows) {
+std::uint64_t AdmissionQueue::Ask(Request&& made) {
   Requests request;
-  request.push_back({requests + 1, &member, bytes, priority, holder, grows, 0, {}});
-  if (!grows) {
-    Holders made;
-    made.emplace(0, admissions::Holder{&member, priority, bytes, 0});
-    request.front().admitted = made.extract(made.begin());
+  request.push_back(std::move(made));
+  Request& asked = request.front();
+  AdmissionMember& member = *asked.member;
+  if (!asked.grows) {
+    Holders holder;
+    holder.emplace(0, admissions::Holder{&member, asked.priority, asked.bytes, 0, {}});
+    asked.admitted = holder.extract(holder.begin());
   }
   member.decided.reserve(member.decided.size() + member.waiting + 1);
-  requests += 1;
+  for (admissions::Holder* waiter : asked.waiters) waiter->waits.reserve(waiter->waits.size() + 1);
+  const std::uint64_t number = ++requests;
+  asked.number = number;
+  asked.place = request.begin();
   member.waiting += 1;
-  if (holder != 0) holders.at(holder).waits += 1;
+  for (admissions::Holder* waiter : asked.waiters) {
+    const Change change(*waiter);
+    waiter->waits.push_back(&asked);
+  }
   auto place = waiting.end();
-  while (place != waiting.begin() && ComesBefore(request.front(), *std::prev(place))) --place;
+  while (place != waiting.begin() && ComesBefore(asked, *std::prev(place))) --place;
   waiting.splice(place, request);
-  const std::uint64_t number = requests;
+  NoteStill();
   Advance();
   return number;
 }
@@ -181,22 +270,51 @@ bool AdmissionQueue::Withdraw(const AdmissionMember& member, std::uint64_t numbe
   const auto is_it = [&](const Request& each) { return each.number == number && each.member == &member; };
   const auto found = std::find_if(waiting.begin(), waiting.end(), is_it);
   if (found == waiting.end()) return false;
-  found->member->waiting -= 1;
-  if (found->holder != 0) holders.at(found->holder).waits -= 1;
-  waiting.erase(found);
+  Leave(found);
   Advance();
   return true;
 }
 
 void AdmissionQueue::End(Holders::iterator holder, std::int64_t used) {
-  for (auto request = waiting.begin(); request != waiting.end();) {
-    const auto each = request++;
-    if (each->holder == holder->first) Decide(each, Outcome::kEnded, 0);
+  std::vector<Request*>& waits = holder->second.waits;
+  while (!waits.empty()) {
+    Request& request = *waits.back();
+    if (request.holder == holder->first) {
+      Decide(request.place, Outcome::kEnded, 0);
+    } else {
+      request.waiters.erase(std::find(request.waiters.begin(), request.waiters.end(), &holder->second));
+      const Change change(holder->second);
+      waits.pop_back();
+    }
   }
   const std::int64_t unused = holder->second.promised - used;
   holder->second.member->ended += used;
+  Promise(holder->second, -holder->second.promised);
   holders.erase(holder);
   GiveBack(unused);
+}
+
+void AdmissionQueue::Promise(admissions::Holder& holder, std::int64_t more) {
+  const Change change(holder);
+  holder.promised += more;
+}
+
+void AdmissionQueue::Change::Count(int sign) {
+  if (holder_.promised == 0) return;
+  queue_.holding += static_cast<std::size_t>(sign);
+  if (holder_.waits.empty()) queue_.moving += static_cast<std::size_t>(sign);
+  queue_.NoteStill();
+}
+
+void AdmissionQueue::NoteStill() {
+  const bool is_still = moving == 0 && holding > 0 && !waiting.empty();
+  if (is_still != node_.empty()) {
+    std::list<AdmissionQueue*>& still = AllAdmissions().still;
+    if (is_still)
+      still.splice(still.end(), node_);
+    else
+      node_.splice(node_.end(), still, std::find(still.begin(), still.end(), this));
+  }
 }
 
 void AdmissionQueue::EndWaitsOf(AdmissionMember& member) {
@@ -225,13 +343,13 @@ void AdmissionQueue::Settle() {
   Advance();
 }
 
-// Admits whom it can, and refuses somebody if nobody could ever go on.
 void AdmissionQueue::Advance() {
   AdmitFitting();
-  while (AllHoldersWait()) {
-    deadlocks += 1;
-    Decide(Victim(), Outcome::kRefused, 0);
-    AdmitFitting();
+  while (const admissions::Request* victim = FindDeadlock()) {
+    AdmissionQueue& queue = *victim->member->queue;
+    queue.deadlocks += 1;
+    queue.Decide(victim->place, Outcome::kRefused, 0);
+    queue.AdmitFitting();
   }
 }
 
@@ -262,49 +380,39 @@ void AdmissionQueue::Admit(Requests::iterator request) {
   admitted += 1;
   std::uint64_t number = request->holder;
   if (request->grows) {
-    holders.at(number).promised += request->bytes;
+    Promise(holders.at(number), request->bytes);
   } else {
-    number = admitted;
+    number = ++AllAdmissions().holders;
     request->admitted.key() = number;
-    holders.insert(std::move(request->admitted));
+    admissions::Holder& holder = holders.insert(std::move(request->admitted)).position->second;
+    holder.number = number;
+    holder.promised = 0;
+    Promise(holder, request->bytes);
   }
   Decide(request, Outcome::kAdmitted, number);
 }
 
 void AdmissionQueue::Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder) {
   AdmissionMember& member = *request->member;
-  if (request->holder != 0) holders.at(request->holder).waits -= 1;
-  member.waiting -= 1;
   member.decided.push_back({request->number, outcome, holder});
+  Leave(request);
+  Admissions& all = AllAdmissions();
+  if (&member == all.caller) return;
+  if (all.caller != nullptr && all.caller->environment_id == member.environment_id)
+    all.is_decided_beside = true;
+  else
+    WakeForAdmissions(member);
+}
+
+// Nobody waits for a request any more.
+void AdmissionQueue::Leave(Requests::iterator request) {
+  for (admissions::Holder* waiter : request->waiters) {
+    const Change change(*waiter);
+    waiter->waits.erase(std::find(waiter->waits.begin(), waiter->waits.end(), &*request));
+  }
+  request->member->waiting -= 1;
   waiting.erase(request);
-  if (&member != caller) WakeForAdmissions(member);
-}
-
-bool AdmissionQueue::AllHoldersWait() const {
-  if (waiting.empty() || waiting.front().holder == 0) return false;
-  bool any = false;
-  for (const auto& [number, holder] : holders) {
-    if (holder.promised == 0) continue;
-    if (holder.waits == 0) return false;
-    any = true;
-  }
-  return any;
-}
-
-// The request of the youngest holder of the lowest priority.
-admissions::Requests::iterator AdmissionQueue::Victim() {
-  auto victim = waiting.end();
-  for (auto request = waiting.begin(); request != waiting.end() && request->holder != 0; ++request) {
-    const admissions::Holder& holder = holders.at(request->holder);
-    if (holder.promised == 0) continue;
-    if (victim != waiting.end()) {
-      const admissions::Holder& least = holders.at(victim->holder);
-      const bool is_less = holder.priority != least.priority ? holder.priority < least.priority : request->holder > victim->holder;
-      if (!is_less) continue;
-    }
-    victim = request;
-  }
-  return victim;
+  NoteStill();
 }
 
 int AdmissionQueue::Broken() const {
@@ -313,7 +421,7 @@ int AdmissionQueue::Broken() const {
   for (const Ended& each : left) sum += each.bytes;
   for (const auto& [number, holder] : holders) sum += holder.promised;
   if (sum != committed || committed > limit) return 1;
-  if (AllHoldersWait()) return 2;
+  if (FindDeadlock() != nullptr) return 2;
   bool is_closed = false;
   for (const Request& request : waiting) {
     if (request.overtaken > overtakes) return 3;
@@ -331,14 +439,16 @@ std::unique_lock<std::mutex> LockAdmissions() { return std::unique_lock<std::mut
 // A call for a member, which takes what it decides for that by itself.
 class AdmissionCall {
  public:
-  explicit AdmissionCall(AdmissionMember& member) : lock_(LockAdmissions()), queue_(*member.queue) { queue_.caller = &member; }
-  ~AdmissionCall() { queue_.caller = nullptr; }
+  explicit AdmissionCall(const AdmissionMember& member) : lock_(LockAdmissions()) {
+    AllAdmissions().caller = &member;
+    AllAdmissions().is_decided_beside = false;
+  }
+  ~AdmissionCall() { AllAdmissions().caller = nullptr; }
   AdmissionCall(const AdmissionCall&) = delete;
   AdmissionCall& operator=(const AdmissionCall&) = delete;
 
  private:
   const std::unique_lock<std::mutex> lock_;
-  AdmissionQueue& queue_;
 };
 
 // The mutex must be held.
@@ -367,12 +477,13 @@ Status FindHolder(AdmissionMember& member, std::uint64_t number, admissions::Hol
 }
 
 // What every call tells that may have decided requests: whether there are outcomes for the member, whether
-// anybody waits, and what is free.
+// anybody waits, what is free, and whether there are outcomes for others of the environment.
 void TellState(Environment& environment, const AdmissionMember& member) {
   const AdmissionQueue& queue = *member.queue;
   environment.Out(1, static_cast<double>(member.decided.size()));
   environment.Out(2, static_cast<double>(queue.waiting.size()));
   environment.Out(4, static_cast<double>(queue.limit - queue.committed));
+  environment.Out(5, AllAdmissions().is_decided_beside ? 1 : 0);
 }
 
 // Calls use(queue, holder, bytes) for a handle, the number of a holder, and bytes among those promised to it.
@@ -393,6 +504,17 @@ Status WithPromise(Environment& environment, const Napi::CallbackInfo& info, Use
   use(*member.queue, holder, static_cast<std::int64_t>(bytes));
   TellState(environment, member);
   return kSuccess;
+}
+
+// Adds holders that are given as pairs of a handle and a number. Those that have ended do not wait.
+void AddWaiters(Environment& environment, const Napi::Float64Array& pairs, std::vector<admissions::Holder*>* waiters) {
+  for (std::size_t i = 0; i + 1 < pairs.ElementLength(); i += 2) {
+    AdmissionEntry* member;
+    admissions::Holders::iterator holder;
+    if (environment.admissions.Find(pairs[i], &member) != kSuccess) continue;
+    if (!(pairs[i + 1] >= 0) || FindHolder(**member, static_cast<std::uint64_t>(pairs[i + 1]), &holder) != kSuccess) continue;
+    if (std::find(waiters->begin(), waiters->end(), &holder->second) == waiters->end()) waiters->push_back(&holder->second);
+  }
 }
 
 void LetGoOf(Environment& environment, AdmissionMember& member) {
@@ -519,6 +641,8 @@ Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info)
   if (status != kSuccess) return status;
   if (!ReadInteger(info[1], &bytes) || !ReadNumber(info[2], &priority) || !ReadInteger(info[3], &holder)) return kInvalidArgument;
   if (!ReadBoolean(info[4], &grows) || !(priority == priority) || (grows && holder == 0)) return kInvalidArgument;
+  Napi::Float64Array others;
+  if (!ReadArray(info[5], &others)) return kInvalidArgument;
   AdmissionMember& member = **found;
   const AdmissionCall call(member);
   AdmissionQueue& queue = *member.queue;
@@ -530,7 +654,11 @@ Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info)
   const std::int64_t most = queue.limit - (grows ? asking->second.promised : 0);
   if (static_cast<std::int64_t>(bytes) > most) return kInvalidArgument;
   const std::size_t before = member.waiting;
-  const std::uint64_t request = queue.Ask(member, static_cast<std::int64_t>(bytes), priority, holder, grows);
+  std::vector<admissions::Holder*> waiters;
+  if (holder != 0) waiters.push_back(&asking->second);
+  AddWaiters(environment, others, &waiters);
+  const std::uint64_t request =
+      queue.Ask({0, &member, static_cast<std::int64_t>(bytes), priority, holder, grows, 0, {}, std::move(waiters)});
   const bool is_shared = !queue.name.empty();
   if (is_shared) {
     // Others may give back what it waits for.
@@ -564,7 +692,7 @@ Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& inf
 
 Status ShrinkAdmission(Environment& environment, const Napi::CallbackInfo& info) {
   return WithPromise(environment, info, [](AdmissionQueue& queue, admissions::Holders::iterator holder, std::int64_t bytes) {
-    holder->second.promised -= bytes;
+    queue.Promise(holder->second, -bytes);
     queue.GiveBack(bytes);
   });
 }

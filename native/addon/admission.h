@@ -9,13 +9,15 @@
 // priorities; then earlier requests. A later request may pass one that does not fit yet, but each is
 // passed at most `overtakes` times: then no new holder is admitted before it.
 //
-// If all holders wait for more, no bytes can be returned. Then the youngest of the lowest priority
-// is refused; it may go on with its bytes, return some, or try again.
+// Who waits for whom is known over all queues of the process: a request names the holders, of any queue, who go on only
+// after it was decided. Bytes come back in a queue if one of its holders waits for nothing, or only in queues where bytes come
+// back. If somebody waits in vain, the youngest request of the lowest priority is refused; whoever made it may go on with what
+// it has, return some, or try again. A request is as old as its oldest holder.
 //
 // Invariants: committed = Σ promised + Σ loose of the members + Σ of ended environments ≤ limit; a request that
-// fits does not wait, unless it is for a new holder and one before it was passed as often as allowed; not all
-// holders wait.
-// Cost: a request and a return look at each waiting request once, and, for each that is refused, at each holder.
+// fits does not wait, unless it is for a new holder and one before it was passed as often as allowed; no holder waits in
+// vain.
+// Cost: a request and a return look at each waiting request once; at holders only while there are queues in which all of them wait.
 //
 // One mutex guards all queues. The outcome of a request is kept with its member until the member takes it:
 // immediately, if its own call decided it; otherwise its event loop is woken. Bytes of an ended environment

@@ -773,8 +773,9 @@ export interface NativeBinding {
    * Requests bytes, at most the limit. `[3]`: the number of the request. May decide requests.
    * @param holder the holder that asks, or 0 if the requester holds nothing
    * @param grows whether the bytes are added to the holder; otherwise a new holder gets them
+   * @param others those who go on only after it was decided, too: the handle and the number of each
    */
-  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean): void;
+  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean, others: Float64Array): void;
   /** `[3]`: 1 if the request was still waiting; it is then withdrawn. May decide others. */
   withdrawAdmission(handle: number, request: number): void;
   /** Takes back promised bytes that are not used. May decide requests. */

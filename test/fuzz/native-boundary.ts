@@ -297,7 +297,10 @@ const callArguments: {
   closeAdmission: (run) => [run.handle('admission')],
   takeUnpromised: (run) => [run.handle('admission'), run.size()],
   giveUnpromised: (run) => [run.handle('admission'), run.size(), run.reader.byte() % 2],
-  askForAdmission: (run) => [run.handle('admission'), run.size(), run.reader.byte() % 3, run.reader.byte() % 4, run.boolean()],
+  askForAdmission: (run) => [
+    ...[run.handle('admission'), run.size(), run.reader.byte() % 3, run.reader.byte() % 4, run.boolean()],
+    Float64Array.of(run.handle('admission') as number, run.reader.byte() % 4),
+  ],
   withdrawAdmission: (run) => [run.handle('admission'), run.reader.byte() % 8],
   shrinkAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],
   endAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],

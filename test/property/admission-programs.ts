@@ -53,6 +53,8 @@ class Model {
   readonly byRequest = new Map<number, ModelHolder>();
   outside = 0;
   admissions = 0;
+  /** Holders are numbered over all programs. */
+  holdersMade = 0;
   waiting: ModelRequest[] = [];
   /** In the order in which they began. */
   retries: ModelRequest[] = [];
@@ -122,8 +124,7 @@ class Model {
   }
 
   #admit(request: ModelRequest, earlier: readonly ModelRequest[]): void {
-    // Numbers are those of all admissions.
-    const number = ++this.admissions;
+    this.admissions++;
     if (request.holder === undefined) for (const each of earlier) each.overtaken++;
     if (request.grows) (request.holder as ModelHolder).promised += request.bytes;
     if (request.retries !== undefined) {
@@ -134,6 +135,7 @@ class Model {
     }
     this.finish(request, 'admitted');
     if (request.grows) return;
+    const number = ++this.holdersMade;
     const holder = { number, priority: request.priority, promised: request.bytes, used: 0, isEnded: false };
     this.holders.push(holder);
     this.byRequest.set(request.id, holder);
@@ -216,6 +218,9 @@ interface Held {
   readonly holder: ModelHolder;
 }
 
+/** Holders of earlier programs. */
+let holdersBefore = 0;
+
 class AdmissionProgram {
   readonly #model: Model;
   readonly #upstream = new SpyResource();
@@ -258,6 +263,7 @@ class AdmissionProgram {
     }
     equal('requests that never ended', this.#model.waiting.length, 0);
     equal('bytes left', this.#resource.statistics().committedBytes, 0);
+    holdersBefore += this.#model.holdersMade;
     for (const outcome of this.#model.outcomes.values()) this.counts[outcome]++;
     this.counts.overtaken += this.#resource.statistics().overtakes;
   }
@@ -265,7 +271,7 @@ class AdmissionProgram {
   /** A grant ended. By the collector, unless the program disposes it. */
   noteEnd({ number }: Holder): void {
     for (const holder of this.#dropped) {
-      if (holder.number !== number) continue;
+      if (holdersBefore + holder.number !== number) continue;
       this.#dropped.delete(holder);
       // Grants that wait are not collected, so what others have let go on has done so.
       this.#model.tryAgain(false);

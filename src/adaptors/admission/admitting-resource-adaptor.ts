@@ -24,7 +24,7 @@ import { none } from '../../suballocation/blocks.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waits.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
-import { CurrentHolder, Grant, type GrantWaits, promisedBytes, unexpectedEnd } from './grant.js';
+import { CurrentHolder, Grant, type GrantWaits, grantsInScope, promisedBytes, unexpectedEnd } from './grant.js';
 import { Retries } from './retries.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
@@ -117,9 +117,10 @@ type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
  *
  * - Requests of one priority are admitted in order. One that fits may pass one that does not, but each is passed
  *   at most `maximumOvertakes` times, so none starves. Higher priorities come first, without a bound.
- * - {@link Grant.grow} never deadlocks: if all holders of promised memory wait for more, the youngest of the lowest
- *   priority is refused. After this error, it can return memory and try again. A `reserve` in the scope of a grant
- *   counts as a wait of that grant.
+ * - Waits never deadlock: if all holders of promised memory wait for more, the youngest request of the lowest
+ *   priority is refused. After this error, it can return memory and try again. A `reserve`, {@link Grant.grow} or {@link Grant.retry}
+ *   counts as a wait of every grant in whose scope it is called, and has the age and the priority of the oldest of them. This covers all
+ *   adaptors of the process: two requests, or two workers, that each hold memory of one and wait for the other's are found as well.
  * - A request that exceeds the limit is refused immediately.
  * - Allocations outside all grants take free bytes, even if requests wait, and never wait
  *   themselves.
@@ -201,8 +202,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
    * Waits until this many bytes can be promised.
    * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
    * @throws NotAdmittedError: `'too-large'` if they exceed the limit; `'timeout'`; `'deadlock'` if
-   * the call is in the scope of a grant, all holders of promised memory wait for more, and that
-   * grant is the youngest of the lowest priority.
+   * the call is in the scope of a grant, of this or another resource, all holders of promised memory wait for more, and this
+   * request is the youngest of the lowest priority.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed, even during the wait;
    * ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
    */
@@ -393,7 +394,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       settled = outcome.kind === 'admitted' ? outcome.holder : outcome.kind;
       wake(settled);
     };
-    const request = this.#queue.ask({ bytes, priority, holder, grows, settle });
+    const request = this.#queue.ask({ bytes, priority, holder, grows, waiters: grantsInScope(), settle });
     if (settled === undefined) this.#freeGarbage();
     if (settled === undefined) this.admitBySpilling();
     if (settled !== undefined) return settled;
@@ -471,9 +472,9 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     const { committedBytes, waiting, holders } = this.#queue.read();
     const promised = holder?.promisedBytes ?? 0;
     const deadlock =
-      holders === 1
+      holders === 1 && holder !== undefined
         ? `no other grant holds memory that could be returned, and ${formatBytes(committedBytes - promised)} are allocated outside grants`
-        : `all ${holders} grants that hold memory wait for more, and this one is the youngest of the lowest priority`;
+        : `all grants that hold memory wait for more, here or of other resources, and this request is the youngest of the lowest priority`;
     const others = waiting === 1 ? '1 other request' : `${waiting} other requests`;
     const why = {
       'too-large': `the limit is ${formatBytes(limitBytes)}`,

@@ -1,7 +1,7 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/validation.js';
-import type { AdmissionQueue, Holder } from '../../driver/workers/admission-queue.js';
+import type { AdmissionQueue, Holder, HolderOf } from '../../driver/workers/admission-queue.js';
 import { finalizationRegistry } from '../../driver/workers/finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
@@ -13,11 +13,6 @@ export interface GrantWaits {
   retry<T>(holder: Holder, attempt: () => T, options: WaitOptions): Promise<Awaited<T>>;
 }
 
-interface Held {
-  readonly queue: AdmissionQueue;
-  readonly holder: Holder;
-}
-
 /** The grants of asynchronous functions, by their promises. */
 interface Running {
   readonly grant: Grant;
@@ -27,7 +22,7 @@ interface Running {
 /** Keeps a grant from being collected while an asynchronous function runs in its scope, without a handler at its promise. */
 const running = new WeakMap<object, Running>();
 
-const unreachable = finalizationRegistry<Held>('grant', 'CISTERN_UNREACHABLE_GRANT', ({ queue, holder }) => queue.end(holder));
+const unreachable = finalizationRegistry<HolderOf>('grant', 'CISTERN_UNREACHABLE_GRANT', ({ queue, holder }) => queue.end(holder));
 
 /**
  * Memory that an {@link AdmittingResourceAdaptor} has promised. Allocations in its scope ({@link Grant.run})
@@ -100,8 +95,8 @@ export class Grant implements Disposable {
    * because this grant's memory is returned only when its work goes on.
    * @param bytes an integer from 0 to 2^53 - 1; rounded up to a multiple of 256
    * @throws NotAdmittedError: `'too-large'` if the grant would exceed the limit; `'timeout'`; `'deadlock'` if
-   * all holders of promised memory wait for more, and this grant is the youngest of the lowest priority. The
-   * grant keeps the bytes that it has.
+   * all holders of promised memory wait, as described at {@link AdmittingResourceAdaptor}, and this request is the youngest of the
+   * lowest priority. The grant keeps the bytes that it has.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object or the resource is disposed, even during
    * the wait; ArgumentTypeError, ArgumentRangeError for invalid arguments; the reason of the signal.
    */
@@ -175,14 +170,21 @@ export class Grant implements Disposable {
   }
 }
 
-interface GrantFrame extends ScopeFrame {
+interface GrantFrame extends ScopeFrame, HolderOf {
   readonly kind: 'grant';
-  readonly queue: AdmissionQueue;
-  readonly holder: Holder;
 }
 
 function isGrantFrame(frame: ScopeFrame): frame is GrantFrame {
   return frame.kind === 'grant';
+}
+
+/** The grants, of any resource, in whose scopes code runs: they are not returned before it goes on. */
+export function grantsInScope(): HolderOf[] {
+  const found: HolderOf[] = [];
+  for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {
+    if (isGrantFrame(frame) && !frame.holder.isEnded) found.push(frame);
+  }
+  return found;
 }
 
 /** Finds the innermost grant of a queue in whose scope code runs. */

@@ -1,7 +1,7 @@
 import { OutOfMemoryError } from '../../basics/errors.js';
 import type { AdmissionQueue, Holder, Outcome } from '../../driver/workers/admission-queue.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
-import { unexpectedEnd } from './grant.js';
+import { grantsInScope, unexpectedEnd } from './grant.js';
 
 /**
  * Why a wait ended; `'last'`: it would be of no use from now on, since nobody else holds memory of the limit, or since the
@@ -91,7 +91,7 @@ class FreeWait {
       this.#state = kind === 'admitted' ? 'has all' : 'over';
       this.wake(kind === 'ended' ? kind : 'last');
     };
-    this.#request = queue.ask({ bytes: this.#bytes, priority: holder.priority, holder, grows: true, settle });
+    this.#request = queue.ask({ bytes: this.#bytes, priority: holder.priority, holder, grows: true, waiters: grantsInScope(), settle });
     this.#stopTimer = endingWait(options, (failure) => this.wake(failure));
     if (options.signal?.aborted === true) this.wake('aborted');
   }

@@ -5,7 +5,7 @@ import { finalizationRegistry } from './finalization.js';
 
 /** A holder of promised bytes. */
 export interface Holder {
-  /** In the order of admission, in all environments that share the queue. */
+  /** In the order of admission, over all queues of the process. */
   readonly number: number;
   readonly priority: number;
   promisedBytes: number;
@@ -25,12 +25,20 @@ export interface Holder {
 /** How a request ended: `undefined` if its maker withdrew it. */
 export type Outcome = { readonly kind: 'admitted'; readonly holder: Holder } | { readonly kind: 'refused' | 'ended' };
 
+/** A holder of some queue. */
+export interface HolderOf {
+  readonly queue: AdmissionQueue;
+  readonly holder: Holder;
+}
+
 export interface AdmissionRequest {
   readonly bytes: number;
   readonly priority: number;
   readonly holder?: Holder | undefined;
   /** @defaultValue false */
   readonly grows?: boolean;
+  /** Those who go on only after it was decided, besides `holder`. */
+  readonly waiters?: readonly HolderOf[];
   /** Called once, perhaps within the call of `ask`, unless the request is withdrawn. Must not call back. */
   readonly settle: (outcome: Outcome) => void;
 }
@@ -50,6 +58,7 @@ export interface QueueState {
   readonly deadlocks: number;
 }
 
+const nobody = new Float64Array(0);
 const outcomes = ['admitted', 'refused', 'ended'] as const;
 
 function close(handle: number): void {
@@ -97,7 +106,7 @@ export class AdmissionQueue {
     this.#isShared = name !== '';
     if (!this.#isShared) this.#freeBytes = this.limitBytes;
     unreachable.register(this, this.#handle);
-    if (this.#isShared) listen(this);
+    listen(this);
   }
 
   /** Reads the state of the queue, over all environments that share it. */
@@ -157,9 +166,10 @@ export class AdmissionQueue {
    * @returns the number of the request
    */
   ask(request: AdmissionRequest): number {
-    const { bytes, priority, holder, grows = false } = request;
+    const { bytes, priority, holder, grows = false, waiters = [] } = request;
     this.#tell();
-    native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows);
+    const others = waiters.length === 0 ? nobody : Float64Array.from(waiters.flatMap((each) => [each.queue.#handle, each.holder.number]));
+    native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows, others);
     check('ask for memory');
     const number = mailbox[3] as number;
     this.#requests.set(number, request);
@@ -226,8 +236,13 @@ export class AdmissionQueue {
 
   /** @internal Requests were decided elsewhere, or requests wait. */
   wake(): void {
-    this.#deliver(Number.POSITIVE_INFINITY);
+    this.deliver();
     if (this.read().waiting > 0) this.#stillWaiting();
+  }
+
+  /** @internal Settles the requests that were decided elsewhere. */
+  deliver(): void {
+    this.#deliver(Number.POSITIVE_INFINITY);
   }
 
   /** Tells the native queue what was taken and given outside of grants, which admits and refuses nobody. */
@@ -245,8 +260,9 @@ export class AdmissionQueue {
 
   /** Keeps what a call has told of the queue. Returns how many requests of this object it has decided. */
   #noteState(): number {
-    const [, decided, waiting, , free] = mailbox as unknown as readonly [number, number, number, number, number];
+    const [, decided, waiting, , free, isDecidedBeside] = mailbox as unknown as readonly [number, number, number, number, number, 0 | 1];
     this.#freeBytes = this.#isShared || waiting > 0 ? -1 : free;
+    if (isDecidedBeside === 1) for (const queue of queues.all()) if (queue !== this) queue.deliver();
     return decided;
   }
 

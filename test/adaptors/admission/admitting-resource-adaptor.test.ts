@@ -324,7 +324,7 @@ describe('a grant that grows', () => {
     expect(await waits.soFar()).toEqual(['younger: deadlock']);
     expect(await growth[1]).toMatchObject({
       message:
-        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: all 3 grants that hold memory wait for more, and this one is the youngest of the lowest priority; return some memory before you try again',
+        'cannot promise 512 B (512 bytes) more to a grant that has 256 B: all grants that hold memory wait for more, here or of other resources, and this request is the youngest of the lowest priority; return some memory before you try again',
     });
     expect(younger.bytes).toBe(256);
     younger.giveBack(256);

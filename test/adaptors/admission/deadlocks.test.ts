@@ -1,0 +1,213 @@
+/** Requests that hold memory and wait for each other's, of one resource or several: one of them is refused. */
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { afterEach, describe, expect, test } from 'vitest';
+import { AdmittingResourceAdaptor, type Grant, KiB, NotAdmittedError } from '../../../src/index.js';
+import { SpyResource } from '../../support/spy-resource.js';
+import { stream } from '../../support/stream.js';
+import { runWithWorkers } from '../../support/workers.js';
+
+const made: AdmittingResourceAdaptor[] = [];
+
+afterEach(() => {
+  for (const each of made.splice(0)) {
+    each.validate();
+    expect(each.statistics()).toMatchObject({ waiting: 0, grants: 0, committedBytes: 0 });
+    each.dispose();
+  }
+});
+
+function admitting(limitBytes = 4 * KiB): AdmittingResourceAdaptor {
+  const resource = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes });
+  made.push(resource);
+  return resource;
+}
+
+/** `'deadlock'`, or what the call resolved with. Grants are disposed. */
+async function endOf(wait: Promise<unknown>): Promise<unknown> {
+  try {
+    const grant = await wait;
+    (grant as Grant | undefined)?.dispose();
+    return 'served';
+  } catch (error) {
+    expect(error).toBeInstanceOf(NotAdmittedError);
+    return (error as NotAdmittedError).reason;
+  }
+}
+
+/** Whether they still wait after whatever could go on has done so. */
+async function stillWaiting(...waits: readonly Promise<unknown>[]): Promise<boolean> {
+  let ended = 0;
+  for (const wait of waits) {
+    const end = () => ended++;
+    wait.then(end, end);
+  }
+  await nextTurn();
+  return ended === 0;
+}
+
+describe('a wait in the scope of another grant counts as one of that', () => {
+  test('if it grows a grant', async () => {
+    const resource = admitting();
+    using outer = await resource.reserve(2 * KiB);
+    await outer.run(async () => {
+      using inner = await resource.reserve(KiB);
+      expect(await endOf(inner.grow(2 * KiB))).toBe('deadlock');
+      await inner.grow(KiB);
+    });
+  });
+
+  test('if it tries again', async () => {
+    const upstream = new SpyResource();
+    using resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 4 * KiB });
+    using outer = await resource.reserve(2 * KiB);
+    await outer.run(async () => {
+      using inner = await resource.reserve(KiB);
+      const small = resource.allocate(KiB, stream);
+      const fails = () => inner.run(() => resource.allocate(2 * KiB, stream));
+      await expect(inner.retry(fails)).rejects.toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+      resource.deallocate(small, KiB, stream);
+    });
+  });
+
+  test('until the outer one is returned', async () => {
+    const [device, host] = [admitting(), admitting()];
+    const outer = await host.reserve(4 * KiB);
+    using other = await device.reserve(4 * KiB);
+    const waits = outer.run(() => device.reserve(KiB));
+    expect(await stillWaiting(waits)).toBe(true);
+    outer.dispose();
+    // Would be a deadlock if the first wait still counted as one of the outer grant.
+    const waitsForNobody = other.run(() => host.reserve(4 * KiB));
+    (await waitsForNobody).dispose();
+    expect(await stillWaiting(waits)).toBe(true);
+    other.dispose();
+    expect(await endOf(waits)).toBe('served');
+  });
+});
+
+describe('requests that hold memory of one resource and wait for that of another', () => {
+  test('are refused as the ring closes, the youngest, and the other one goes on', async () => {
+    const [device, host] = [admitting(), admitting()];
+    using first = await device.reserve(3 * KiB);
+    const second = await host.reserve(3 * KiB);
+    const waits = first.run(() => host.reserve(3 * KiB));
+    expect(await stillWaiting(waits)).toBe(true);
+    const refused = endOf(second.run(() => device.reserve(3 * KiB)));
+    expect(await refused).toBe('deadlock');
+    expect([device.statistics().refusedInDeadlock, host.statistics().refusedInDeadlock]).toEqual([1, 0]);
+    second.dispose();
+    expect(await endOf(waits)).toBe('served');
+  });
+
+  test('of the least priority, in whatever order they came', async () => {
+    const [device, host] = [admitting(), admitting()];
+    using first = await device.reserve(3 * KiB, { priority: 1 });
+    using second = await host.reserve(3 * KiB, { priority: 2 });
+    const waits = endOf(first.run(() => host.reserve(3 * KiB, { priority: 9 })));
+    const others = second.run(() => device.reserve(3 * KiB));
+    expect(await waits).toBe('deadlock');
+    first.dispose();
+    expect(await endOf(others)).toBe('served');
+  });
+
+  test('as old as the oldest grant around them', async () => {
+    const [device, host] = [admitting(), admitting()];
+    using oldest = await device.reserve(KiB);
+    using middle = await host.reserve(3 * KiB);
+    await oldest.run(async () => {
+      using youngest = await device.reserve(2 * KiB);
+      const grows = youngest.run(() => host.reserve(2 * KiB));
+      expect(await endOf(middle.run(() => device.reserve(2 * KiB)))).toBe('deadlock');
+      middle.dispose();
+      expect(await endOf(grows)).toBe('served');
+    });
+  });
+
+  test('in rings of three', async () => {
+    const rooms = [admitting(), admitting(), admitting()];
+    const grants = await Promise.all(rooms.map((room) => room.reserve(3 * KiB)));
+    const waits = grants.map((grant, i) => endOf(grant.run(() => (rooms[(i + 1) % 3] as AdmittingResourceAdaptor).reserve(3 * KiB))));
+    expect(await waits[2]).toBe('deadlock');
+    for (const i of [2, 1, 0]) {
+      grants[i]?.dispose();
+      if (i > 0) expect(await waits[i - 1]).toBe('served');
+    }
+  });
+
+  test('not while somebody who holds memory goes on, there or behind', async () => {
+    const [device, host, third] = [admitting(), admitting(), admitting()];
+    const [a, b, free] = [await device.reserve(3 * KiB), await host.reserve(2 * KiB), await host.reserve(2 * KiB)];
+    const waits = [a.run(() => host.reserve(2 * KiB)), b.run(() => device.reserve(3 * KiB))];
+    expect(await stillWaiting(...waits)).toBe(true);
+    // It waits for one who goes on.
+    const last = await third.reserve(4 * KiB);
+    const behind = free.run(() => third.reserve(KiB));
+    expect(await stillWaiting(...waits, behind)).toBe(true);
+    last.dispose();
+    expect(await endOf(behind)).toBe('served');
+    free.dispose();
+    expect(await endOf(waits[0] as Promise<Grant>)).toBe('served');
+    a.dispose();
+    expect(await endOf(waits[1] as Promise<Grant>)).toBe('served');
+    b.dispose();
+  });
+
+  test('as the last one who could go on returns nothing that helps', async () => {
+    const [device, host] = [admitting(), admitting()];
+    const [a, b, free] = [await device.reserve(3 * KiB), await host.reserve(3 * KiB), await host.reserve(KiB)];
+    const waits = a.run(() => host.reserve(3 * KiB));
+    const others = endOf(b.run(() => device.reserve(3 * KiB)));
+    expect(await stillWaiting(waits, others)).toBe(true);
+    free.dispose();
+    expect(await others).toBe('deadlock');
+    b.dispose();
+    expect(await endOf(waits)).toBe('served');
+    a.dispose();
+  });
+
+  test('of several workers', () => {
+    const { stdout, ...end } = runWithWorkers(
+      `
+      const held = await device.reserve(48 * KiB);
+      const [worker] = start(\`
+        const held = await host.reserve(48 * KiB);
+        post('has it');
+        const wait = held.run(() => device.reserve(48 * KiB));
+        post(await wait.then((grant) => { grant.dispose(); return 'worker served'; }, (error) => 'worker ' + error.reason));
+        held.dispose();\`);
+      const ended = once(worker, 'exit');
+      await received(worker);
+      const told = received(worker);
+      while (device.statistics().waiting === 0) await new Promise((done) => globalThis.setTimeout(done, 1));
+      const wait = held.run(() => host.reserve(48 * KiB));
+      show(await told);
+      show(await wait.then((grant) => { grant.dispose(); return 'main served'; }));
+      held.dispose();
+      await ended;
+      show(device.statistics().committedBytes, host.statistics().committedBytes);`,
+      {
+        everywhere: `
+          const { AdmittingResourceAdaptor, PinnedHostMemoryResource } = cistern;
+          const device = new AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 64 * KiB, shared: 'device' });
+          const host = new AdmittingResourceAdaptor(new PinnedHostMemoryResource(), { limitBytes: 64 * KiB, shared: 'host' });`,
+      },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stderr: '' });
+    expect(stdout.trimEnd().split('\n')).toEqual(['worker deadlock', 'main served', '0 0']);
+  });
+
+  test('at once, even if nothing else keeps the process alive', () => {
+    const { stdout, status } = runWithWorkers(
+      `
+      const [device, host] = [resource(), resource()];
+      const [a, b] = [await device.reserve(3, { priority: 0 }), await host.reserve(3, { priority: 1 })];
+      const wait = a.run(() => host.reserve(4096)).catch((error) => error.reason);
+      const other = b.run(() => device.reserve(4096)).then(() => 'served');
+      show(await wait);
+      a.dispose();
+      show(await other);`,
+      { everywhere: 'const resource = () => new cistern.AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4096 });' },
+    );
+    expect([stdout.trimEnd().split('\n'), status]).toEqual([['deadlock', 'served'], 0]);
+  });
+});
