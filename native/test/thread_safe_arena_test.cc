@@ -59,6 +59,24 @@ TEST("a thread-safe arena allocates, frees and counts, and ends its arena with t
   CHECK(ended_arenas == ended + 1);
 }
 
+TEST("statistics of a thread-safe arena fill what a caller of an older header has, and no more") {
+  Global global(kMiB);
+  Resource resource(global);
+  TestStream stream;
+  const DevicePointer block = resource.Allocate(1000, stream);
+  using Statistics = cistern_resource_statistics;
+  for (const std::size_t size : {sizeof(std::size_t), offsetof(Statistics, live_allocations), offsetof(Statistics, reserved_bytes),
+                                 offsetof(Statistics, reserved_bytes) + 4, sizeof(Statistics)}) {
+    Statistics statistics = {size, 1, 2, 3};
+    resource.c->statistics(resource.c->state, &statistics);
+    CHECK(statistics.size == size);
+    CHECK(statistics.live_bytes == (size >= offsetof(Statistics, live_allocations) ? 1000 : 1));
+    CHECK(statistics.live_allocations == (size >= offsetof(Statistics, reserved_bytes) ? 1 : 2));
+    CHECK(statistics.reserved_bytes == (size >= sizeof(Statistics) ? kSuperblock : 3));
+  }
+  resource.Free(block, 1000, stream);
+}
+
 TEST("a thread-safe arena refuses wrong pointers, sizes and alignments in words, and stays as it was") {
   Global global(kMiB);
   Resource resource(global);
@@ -195,6 +213,7 @@ struct Watched {
   static inline std::atomic<int> created{0};
   static inline std::atomic<bool> refuses_records{false};
   static inline std::atomic<bool> refuses_ends{false};
+  static inline thread_local bool refuses_waits = false;
   static inline thread_local void (*after_record)() = nullptr;
   static inline thread_local std::function<void()> before_query;
   static inline thread_local std::function<void()> before_wait;  // only once
@@ -211,6 +230,7 @@ struct Watched {
   static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
     waits += 1;
     if (before_wait) std::exchange(before_wait, nullptr)();
+    if (refuses_waits) return kErrorUnknown;
     return driver.StreamWaitEvent(stream, event, flags);
   }
   static Status EventRecord(Event event, Stream stream) {
@@ -394,6 +414,177 @@ TEST("what is joined from several lanes waits for all of them, also on a stream 
   resource.Free(rest, kSuperblock / 2, other);
 }
 
+TEST("once another lane has joined a lane's memory, a later free on its stream leaves the order of that memory") {
+  Global global(3 * kSuperblock);
+  Resource resource(global);
+  TestStream stream, slow, quick, other;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer second = resource.Allocate(kSuperblock / 2, slow);
+  CHECK(second == first + kSuperblock / 2);
+  DevicePointer of_slow = resource.Allocate(kSuperblock, slow);
+  DevicePointer of_quick = resource.Allocate(kSuperblock, quick);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(second, 1, kSuperblock / 2, slow));
+  resource.Free(first, kSuperblock / 2, stream);
+  resource.Free(second, kSuperblock / 2, slow);
+  const std::uint64_t most = kSuperblock - 256;
+  CHECK(resource.Allocate(most, stream) == first);
+  // The event that the rest comes after is not the slow stream's to release, so that the quick one would record it again.
+  resource.Free(of_slow, kSuperblock, slow);
+  resource.Free(of_quick, kSuperblock, quick);
+  of_slow = resource.Allocate(kSuperblock, slow);
+  of_quick = resource.Allocate(kSuperblock, quick);
+  const DevicePointer rest = resource.Allocate(256, other);
+  CHECK(rest == first + most);
+  CHECK_OK(driver.MemsetD8Async(rest, 2, 256, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  for (const TestStream* const each : {&slow, &stream, &other}) each->Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(rest) == 2);
+  resource.Free(rest, 256, other);
+  resource.Free(first, most, stream);
+  resource.Free(of_slow, kSuperblock, slow);
+  resource.Free(of_quick, kSuperblock, quick);
+}
+
+TEST("a take that the driver refuses puts memory back into its lane, which another thread's give-back has let be") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream, other;
+  Gate gate;
+  const DevicePointer block = resource.Allocate(kSuperblock, slow);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, slow));
+  resource.Free(block, kSuperblock, slow);
+  Watched::before_wait = [&] { OnThread([&] { resource.arena.lock()->GiveBack(false); }); };
+  Watched::refuses_waits = true;
+  DevicePointer pointer = 0;
+  CHECK(resource.TryAllocate(kSuperblock, stream, &pointer) == CISTERN_DRIVER_ERROR);
+  Watched::refuses_waits = false;
+  CHECK(resource.Allocate(kSuperblock, other) == block);
+  CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(block) == 2);
+  resource.Free(block, kSuperblock, other);
+}
+
+namespace {
+
+// Calls a function at the end of its thread. A thread reaches it before its first call of an arena, whose part of the thread
+// has then ended.
+struct AtEndOfThread {
+  std::function<void()> call;
+  ~AtEndOfThread() {
+    if (call) call();
+  }
+};
+thread_local AtEndOfThread at_end_of_thread;
+
+}  // namespace
+
+TEST("a take that the driver refuses puts memory back with its order, although another thread has joined its lane") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream, joining, other;
+  Gate gate;
+  DevicePointer pointer = 0;
+  // The next thread goes on with the index of one that has ended, even while that has let go of its lock.
+  OnThread([&] {
+    Watched::before_query = nullptr;
+    Watched::before_wait = nullptr;
+    at_end_of_thread.call = [&] {
+      OnDevice device(0);
+      const DevicePointer block = resource.Allocate(kSuperblock, slow);
+      gate.Close(slow);
+      CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, slow));
+      resource.Free(block, kSuperblock, slow);
+      Watched::before_wait = [&] {
+        // Joins what is left of the lane, though that is not enough.
+        OnThread([&] { CHECK(resource.TryAllocate(kSuperblock, joining, &pointer) == CISTERN_OUT_OF_MEMORY); });
+      };
+      Watched::refuses_waits = true;
+      CHECK(resource.TryAllocate(kSuperblock / 4, stream, &pointer) == CISTERN_DRIVER_ERROR);
+      Watched::refuses_waits = false;
+      const DevicePointer joined = resource.Allocate(kSuperblock / 4 * 3, joining);
+      const DevicePointer refused = resource.Allocate(kSuperblock / 4, other);
+      CHECK_OK(driver.MemsetD8Async(refused, 2, kSuperblock / 4, other));
+      CHECK(StillWaits(other));
+      gate.Open();
+      other.Synchronize();
+      CHECK(*reinterpret_cast<const unsigned char*>(refused) == 2);
+      resource.Free(joined, kSuperblock / 4 * 3, joining);
+      resource.Free(refused, kSuperblock / 4, other);
+      joining.Synchronize();
+    };
+    resource.Free(resource.Allocate(256, stream), 256, stream);
+  });
+  CHECK(resource.Statistics().live_bytes == 0);
+  CHECK(resource.arena.lock()->Statistics().threads == 1);
+}
+
+TEST("a give-back that the driver refuses puts superblocks back with their order, although another lane has joined theirs") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream, other;
+  Gate gate;
+  const DevicePointer whole = resource.Allocate(kSuperblock, slow);
+  const DevicePointer half = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer of_slow = resource.Allocate(kSuperblock / 2, slow);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(whole, 1, kSuperblock, slow));
+  resource.Free(whole, kSuperblock, slow);
+  resource.Free(of_slow, kSuperblock / 2, slow);
+  Stop here;
+  stop = &here;
+  std::thread giving_back([&] {
+    OnDevice device(0);
+    Watched::before_wait = [] { stop->Pass(); };
+    Watched::refuses_waits = true;
+    resource.arena.lock()->GiveBack(false);
+  });
+  here.AwaitReached();
+  resource.Free(half, kSuperblock / 2, stream);
+  const DevicePointer joined = resource.Allocate(kSuperblock / 4 * 3, stream);
+  here.Open();
+  giving_back.join();
+  CHECK(resource.Allocate(kSuperblock, other) == whole);
+  CHECK_OK(driver.MemsetD8Async(whole, 2, kSuperblock, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(whole) == 2);
+  resource.Free(whole, kSuperblock, other);
+  resource.Free(joined, kSuperblock / 4 * 3, stream);
+  stream.Synchronize();
+}
+
+TEST("superblocks go back to the global arena with their order if the driver refuses to let a stream wait for them") {
+  Global global(kSuperblock);
+  Resource before(global), resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream;
+  Gate gate;
+  const DevicePointer block = before.Allocate(kSuperblock, slow);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, slow));
+  before.Free(block, kSuperblock, slow);
+  before.arena.lock()->GiveBack(false);
+  Watched::refuses_waits = true;
+  DevicePointer pointer = 0;
+  CHECK(resource.TryAllocate(kSuperblock, stream, &pointer) == CISTERN_DRIVER_ERROR);
+  Watched::refuses_waits = false;
+  global.Validate();
+  CHECK(resource.Allocate(kSuperblock, stream) == block);
+  CHECK_OK(driver.MemsetD8Async(block, 2, kSuperblock, stream));
+  CHECK(StillWaits(stream));
+  gate.Open();
+  stream.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(block) == 2);
+  resource.Free(block, kSuperblock, stream);
+}
+
 TEST("what a stream takes from the global arena waits on every stream for those that had it before") {
   Global global(kSuperblock);
   Resource before(global), resource(global);
@@ -526,6 +717,32 @@ TEST("what an allocation of many gives back without an event serves others after
       other.Synchronize();
     }
   }
+}
+
+TEST("what was freed without an event is held for its stream although an older event enters the lane after it") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream stream, other;
+  const DevicePointer first = resource.Allocate(kSuperblock, stream);
+  Stop here;
+  stop = &here;
+  std::thread slow([&] {
+    OnDevice device(0);
+    Watched::after_record = [] { stop->Pass(); };
+    resource.Free(first, kSuperblock, stream);
+  });
+  here.AwaitReached();
+  Numbers addresses;
+  std::size_t done = 0;
+  Watched::refuses_records = true;
+  CHECK(resource.arena.lock()->AllocateMany({kSuperblock, 3 * kSuperblock}, stream, &addresses, &done) == kErrorOutOfMemory);
+  Watched::refuses_records = false;
+  CHECK(done == 1);
+  here.Open();
+  slow.join();
+  resource.Free(resource.Allocate(2 * kSuperblock, other), 2 * kSuperblock, other);
+  CHECK(resource.waits == 1);
+  other.Synchronize();
 }
 
 TEST("what an allocation of many gives back without an event serves its own stream, and others after the next free") {

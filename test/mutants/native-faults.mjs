@@ -73,6 +73,36 @@ export const nativeFaults = {
       test: 'what is joined from several lanes',
     },
     {
+      fault: 'a joined lane keeps the events that it has passed on',
+      from: '        if (!AddBefore(own, {use.event, use.number, false})) ReleaseUse(use.event);\n      }\n      lane->before.clear();\n',
+      to: '        if (!AddBefore(own, {use.event, use.number, false})) ReleaseUse(use.event);\n      }\n',
+      test: "once another lane has joined a lane's memory",
+    },
+    {
+      fault: 'a give-back removes a lane whose memory a thread is about to put back',
+      from: '    other.pins += 1;\n    other.promised += uses.size();\n    lock.unlock();\n    status = AwaitAll(place.stream, uses);\n    lock.lock();\n    other.pins -= 1;\n',
+      to: '    other.promised += uses.size();\n    lock.unlock();\n    status = AwaitAll(place.stream, uses);\n    lock.lock();\n',
+      test: 'a take that the driver refuses puts memory back into its lane',
+    },
+    {
+      fault: 'memory that the driver refuses to let a stream wait for is put back without its order',
+      from: '      for (const EventUse& use : uses) {\n        if (!AddBefore(other, use)) ReleaseUse(use.event);\n      }\n',
+      to: '      for (const EventUse& use : uses) ReleaseUse(use.event);\n',
+      test: 'a take that the driver refuses puts memory back with its order',
+    },
+    {
+      fault: 'superblocks that the driver refuses to give back are put back without their order',
+      from: '      if (AddBefore(lane, use)) use.event->users.fetch_add(1);\n',
+      to: '',
+      test: 'a give-back that the driver refuses',
+    },
+    {
+      fault: 'what was freed without an event serves others after an older event',
+      from: '    if (lane.last_free < number) Hold(arena, lane, false);\n',
+      to: '    Hold(arena, lane, false);\n',
+      test: 'what was freed without an event is held for its stream',
+    },
+    {
       fault: 'superblocks go back without an event',
       from: '  if (!before.empty()) {\n    const DriverTable* table = driver;\n',
       to: '  if (false) {\n    const DriverTable* table = driver;\n',
@@ -211,7 +241,21 @@ export const nativeFaults = {
       test: 'what changes lanes on a host',
     },
   ],
+  'native/arenas/resource_table.cc': [
+    {
+      fault: 'statistics are written beyond the structure of the caller',
+      from: '((statistics)->size >= offsetof(cistern_resource_statistics, member) + sizeof((statistics)->member))',
+      to: '((statistics)->size > 0)',
+      test: 'statistics of a thread-safe arena',
+    },
+  ],
   'native/arenas/global_arena.cc': [
+    {
+      fault: 'superblocks that the driver refuses to let a stream wait for are put back without their events',
+      from: '  arena.ranges.merge(*taken);\n  arena.tenants.at(tenant).bytes -= bytes;\n',
+      to: '  for (auto& [begin, range] : *taken) ReleaseEvent(std::exchange(range.freed, nullptr));\n  arena.ranges.merge(*taken);\n  arena.tenants.at(tenant).bytes -= bytes;\n',
+      test: 'superblocks go back to the global arena',
+    },
     {
       fault: 'without host memory, an arena is forgotten before what is left of it is known',
       from: '  arenas.leave.load()(WhatIsLeft(*arenas.by_number.at(number)));\n  arenas.by_number.erase(number);\n',
