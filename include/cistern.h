@@ -238,8 +238,9 @@ static inline napi_status cistern_get_thread_safe_resource(napi_env env, const c
 
 /*
  * Makes a DeviceBuffer with memory that was allocated from the resource with `bytes` bytes. The buffer
- * frees it there. If this fails, you still own the memory. Memory of a thread-safe resource may come
- * from any thread; pass the result of cistern_get_resource for the same object.
+ * frees it there. If this fails, you still own the memory, unless a buffer of this thread owns it already
+ * (`ERR_CISTERN_INVALID_STATE`). Memory of a thread-safe resource may come from any thread; pass the result
+ * of cistern_get_resource for the same object.
  */
 static inline napi_status cistern_adopt(const cistern_resource* resource, uint64_t pointer, uint64_t bytes, uint64_t stream,
                                         napi_value* buffer) {

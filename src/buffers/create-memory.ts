@@ -149,11 +149,14 @@ export function anyMemory(
   }
 }
 
-/** Checks memory that the program has allocated. Returns the object that will own it, still without it. */
-export function checkedAllocation(
-  allocation: BufferAllocation,
-  creator: Creator,
-): { memory: BufferMemory; ptr: DevicePointer; capacityBytes: number } {
+/** Memory that the program has allocated, and the object that will own it, still without it. */
+export interface CheckedAllocation {
+  readonly memory: BufferMemory;
+  readonly ptr: DevicePointer;
+  readonly capacityBytes: number;
+}
+
+export function checkedAllocation(allocation: BufferAllocation, creator: Creator): CheckedAllocation {
   assertOptions(allocation, allocationNames, 'allocation');
   const { ptr, byteLength, resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = allocation;
   assertPointer(ptr, 'ptr');

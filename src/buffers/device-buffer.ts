@@ -1,5 +1,5 @@
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions } from '../basics/validation.js';
 import { disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import type { MemoryLocation } from '../driver/memory/managed-memory.js';
@@ -8,6 +8,7 @@ import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '..
 import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
 import { flushLast } from '../files/flush-at-exit.js';
+import { isOwned } from '../lifetimes/bulk-frees.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
 import { ThreadSafeArenaMemoryResource } from '../resources/thread-safe-arena-memory-resource.js';
@@ -17,6 +18,7 @@ import {
   anyMemory,
   assertLabel,
   type BufferAllocation,
+  type CheckedAllocation,
   checkedAllocation,
   type DeviceBufferOptions,
   plainMemory,
@@ -144,6 +146,8 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid allocation, or a stream of a
    * device that cannot access the memory; LifetimeError for a disposed stream. The memory is then
    * still the caller's.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if a buffer of this thread owns the memory already, so that it
+   * would be freed twice.
    * @example
    * ```ts
    * using stream = new Stream();
@@ -153,7 +157,15 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
    * ```
    */
   static adopt(allocation: BufferAllocation): DeviceBuffer {
-    const { memory, ptr, capacityBytes } = checkedAllocation(allocation, DeviceBuffer.adopt);
+    const checked = checkedAllocation(allocation, DeviceBuffer.adopt);
+    const { ptr, memory } = checked;
+    if (ptr !== 0 && isOwned(ptr, memory.resource)) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot adopt ${formatPointer(ptr)}: a buffer owns this memory already`);
+    }
+    return DeviceBuffer.#adopt(checked, allocation);
+  }
+
+  static #adopt({ memory, ptr, capacityBytes }: CheckedAllocation, allocation: BufferAllocation): DeviceBuffer {
     const buffer = new DeviceBuffer(0, allocation, memory);
     // A native thread may have allocated it.
     if (allocation.resource instanceof ThreadSafeArenaMemoryResource && capacityBytes > 0) allocation.resource.claim(ptr, capacityBytes);
@@ -198,7 +210,9 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   static #wrap({ stream, label }: WrapOptions, foreign: CheckedForeignMemory): DeviceBuffer {
-    const buffer = DeviceBuffer.adopt({ ...foreign, stream, ...(label === undefined ? {} : { label }) });
+    const allocation = { ...foreign, stream, ...(label === undefined ? {} : { label }) };
+    // Others may wrap the same memory, and each has a function to call in the end.
+    const buffer = DeviceBuffer.#adopt(checkedAllocation(allocation, DeviceBuffer.adopt), allocation);
     foreign.resource.own();
     if (!foreign.resource.isBorrowed) flushLast();
     return buffer;

@@ -28,6 +28,7 @@ import { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
+import { RecordsByAddress } from './records-by-address.js';
 
 /** The number of the latest remembered allocation. */
 let latestNumber = 0;
@@ -222,6 +223,9 @@ export interface MemoryOwner {
 /** The allocations that have an owner, except the latest. */
 const owned = new AllocationList<MemoryOwner>();
 
+/** The same by their addresses, once somebody has asked: most programs adopt no memory. */
+let ownedByAddress: RecordsByAddress | undefined;
+
 /** How many of the latest allocations are not in the list yet. */
 const maximumLatest = 64;
 
@@ -245,15 +249,32 @@ export function addOwner(owner: MemoryOwner): void {
 /** Ends what {@link addOwner} began. */
 export function removeOwner(owner: MemoryOwner): void {
   const record = owner.ownerRecord;
-  if (record < 0) latestOwners[~record] = undefined;
-  else owned.remove(record);
+  if (record < 0) {
+    latestOwners[~record] = undefined;
+    return;
+  }
+  ownedByAddress?.remove(owned.pointerOf(record), record);
+  owned.remove(record);
+}
+
+/** Whether an owner has the memory at an address that a resource frees, so that nobody else may own it. */
+export function isOwned(pointer: DevicePointer, resource: MemoryResource): boolean {
+  listLatest();
+  if (ownedByAddress === undefined) {
+    ownedByAddress = new RecordsByAddress();
+    for (const record of owned.among({ since: 0, has: () => true })) ownedByAddress.add(owned.pointerOf(record), record);
+  }
+  const isFreedBy = (record: number) => owned.holderOf(record)?.resource.isEqual(resource) === true;
+  return ownedByAddress.find(pointer, isFreedBy) !== none;
 }
 
 /** Puts the latest that are still owned into the list. */
 function listLatest(): void {
   for (let i = 0; i < latestCount; i++) {
     const owner = latestOwners[i];
-    if (owner !== undefined) owner.ownerRecord = owned.add(owner.pointer, owner, latestNumbers[i] as number);
+    if (owner === undefined) continue;
+    owner.ownerRecord = owned.add(owner.pointer, owner, latestNumbers[i] as number);
+    ownedByAddress?.add(owner.pointer, owner.ownerRecord);
   }
   latestOwners = new Array(maximumLatest);
   latestCount = 0;

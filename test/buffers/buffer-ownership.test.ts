@@ -4,6 +4,7 @@ import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resou
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError } from '../../src/basics/errors.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { fromDLPack } from '../../src/buffers/interchange/from-dlpack.js';
 import type { HostData } from '../../src/buffers/transfers/buffer-contents.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
@@ -15,6 +16,7 @@ import { CallbackMemoryResource } from '../../src/resources/callback-memory-reso
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
+import { code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';
 
 let stream: Stream;
@@ -159,6 +161,79 @@ describe('release and adopt', () => {
     for (const [change, type] of wrong) expect(() => DeviceBuffer.adopt({ ...right, ...change })).toThrow(type);
     expect(() => DeviceBuffer.adopt(null as never)).toThrow(ArgumentTypeError);
     DeviceBuffer.adopt({ ...right, ptr: 0, byteLength: 0 }).dispose();
+  });
+});
+
+describe('memory that a buffer owns', () => {
+  const refusal = code('ERR_CISTERN_INVALID_STATE');
+  const adopt = (buffer: DeviceBuffer, from: MemoryResource = buffer.resource) =>
+    DeviceBuffer.adopt({ ptr: buffer.ptr, byteLength: buffer.byteLength, resource: from, stream });
+
+  it('is not adopted, whether its buffer has allocated or adopted it, and whatever else is allocated', () => {
+    using first = new DeviceBuffer(256, { resource, stream });
+    expect(() => adopt(first)).toThrow(refusal);
+    expect(() => adopt(first)).toThrow(`cannot adopt 0x${first.ptr.toString(16)}: a buffer owns this memory already`);
+    const others = Array.from({ length: 200 }, () => new DeviceBuffer(256, { resource, stream }));
+    expect(() => adopt(first)).toThrow(refusal);
+    for (const other of others) expect(() => adopt(other)).toThrow(refusal);
+    for (const other of others) other.dispose();
+    const { ptr, capacityBytes } = first.release();
+    using adopted = DeviceBuffer.adopt({ ptr, byteLength: 256, capacityBytes, resource, stream });
+    expect(() => adopt(adopted)).toThrow(refusal);
+  });
+
+  it('is adopted again once its buffer is disposed and somebody else has it', () => {
+    using pool = new PoolMemoryResource(resource);
+    const first = DeviceBuffer.adopt({ ptr: pool.allocate(256, stream), byteLength: 256, resource: pool, stream });
+    const { ptr } = first;
+    first.dispose();
+    expect(pool.allocate(256, stream)).toBe(ptr);
+    using second = DeviceBuffer.adopt({ ptr, byteLength: 256, resource: pool, stream });
+    expect(second.ptr).toBe(ptr);
+  });
+
+  it('is not adopted from a resource that is equal, although it is wrapped', () => {
+    using cuda = new CudaMemoryResource();
+    using equal = new CudaMemoryResource();
+    using buffer = new DeviceBuffer(256, { resource: cuda, stream });
+    using _view = DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 256, stream });
+    const release = () => {};
+    const { ptr } = buffer;
+    const borrowed = DeviceBuffer.wrap({ ptr, byteLength: 256, stream, release });
+    expect(() => adopt(buffer, equal)).toThrow(refusal);
+    borrowed.dispose();
+    expect(() => adopt(buffer, equal)).toThrow(refusal);
+  });
+
+  it('is not adopted while another worker, or the consumer of a tensor, has it', async () => {
+    const given = new DeviceBuffer(256, { resource, stream });
+    const again = { ptr: given.ptr, byteLength: 256, resource, stream };
+    const message = given.detach();
+    expect(() => DeviceBuffer.adopt(again)).toThrow(refusal);
+    DeviceBuffer.discard(message);
+    const shared = new DeviceBuffer(256, { resource, stream });
+    shared.share();
+    expect(() => adopt(shared, resource)).toThrow(refusal);
+    shared.dispose();
+    const exported = new DeviceBuffer(256, { resource, stream });
+    const kept = { ...again, ptr: exported.ptr };
+    const { buffer: tensor } = fromDLPack(exported.toDLPack({ shape: [256], dtype: 'uint8', stream }), { stream });
+    exported.dispose();
+    expect(() => DeviceBuffer.adopt(kept)).toThrow(refusal);
+    tensor.dispose();
+    await expect.poll(() => resource.usage().usedBytes).toBe(0);
+  });
+
+  it('may begin where that of a resource above begins', () => {
+    using buffer = new DeviceBuffer(1024, { resource, stream });
+    const within = new CallbackMemoryResource(
+      () => buffer.ptr,
+      () => {},
+    );
+    using part = DeviceBuffer.adopt({ ptr: within.allocate(256, stream), byteLength: 256, resource: within, stream });
+    expect(part.ptr).toBe(buffer.ptr);
+    expect(() => adopt(part)).toThrow(refusal);
+    expect(() => adopt(buffer)).toThrow(refusal);
   });
 });
 

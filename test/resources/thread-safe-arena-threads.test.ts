@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import {
+  addonInterface,
   Device,
   type DeviceBuffer,
   GlobalArenaMemoryResource,
@@ -97,6 +98,17 @@ describe('a native thread', () => {
     await expect.poll(() => all(256 * KiB)).toBeGreaterThan(0);
     addon.release(table);
   });
+});
+
+test("memory that a buffer has adopted is not adopted again, and stays its next owner's", () => {
+  using resource = new ThreadSafeArenaMemoryResource(options);
+  const pointer = resource.allocate(5000, stream);
+  const buffer = addonInterface.adopt(resource, pointer, 5000, stream.nativeHandle);
+  expect(() => addonInterface.adopt(resource, pointer, 5000, stream.nativeHandle)).toThrow(code('ERR_CISTERN_INVALID_STATE'));
+  buffer.dispose();
+  expect(resource.allocate(5000, stream)).toBe(pointer);
+  expect(resource.statistics().liveAllocations).toBe(1);
+  resource.deallocate(pointer, 5000, stream);
 });
 
 test('a pool gets what an arena without events has freed, once the device has done its work', () => {
