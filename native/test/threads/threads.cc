@@ -11,6 +11,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+
+#include "deliveries.h"
 
 namespace {
 
@@ -52,16 +55,58 @@ class Thread {
   std::thread thread_;
 };
 
+// What a thread has allocated for JavaScript, or why it has not. It frees what no buffer has taken over.
+struct Delivered {
+  Delivered(const cistern_thread_safe_resource* from, std::uint64_t size, std::uint64_t on, double waiting)
+      : table(from), bytes(size), stream(on), number(waiting) {}
+  Delivered(const Delivered&) = delete;
+  ~Delivered() {
+    if (pointer != 0) table->deallocate(table->state, pointer, bytes, 256, stream);
+    table->release(table->state);
+  }
+  void Allocate() {
+    if (table->allocate(table->state, bytes, 256, stream, &pointer) != CISTERN_OK) reason = table->last_error(table->state);
+  }
+
+  const cistern_thread_safe_resource* const table;
+  const std::uint64_t bytes, stream;
+  const double number;  // of who waits for it
+  std::uint64_t pointer = 0;
+  std::string reason;
+};
+
+// Who waits for a delivery.
+struct Waiting {
+  Napi::ObjectReference resource;
+  Napi::FunctionReference callback;
+};
+
 // What an environment has.
 struct State {
   cistern_interface interface = {sizeof(cistern_interface), nullptr};
   double last = 0;
   std::map<double, const cistern_thread_safe_resource*> tables;
   std::map<double, std::unique_ptr<Thread>> threads;
+  std::map<double, Waiting> waiting;
+  std::shared_ptr<Deliveries<Delivered>> deliveries;
 
   ~State() {
     threads.clear();
     for (const auto& [number, table] : tables) table->release(table->state);
+  }
+};
+
+// What lasts longer than an environment.
+struct Process {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool holds_deliveries = false;
+  int delivering = 0;  // threads that have not ended
+  const cistern_thread_safe_resource* lent = nullptr;
+
+  static Process& Get() {
+    static Process* const process = new Process;  // threads use it until the process ends
+    return *process;
   }
 };
 
@@ -136,37 +181,78 @@ Napi::Value Deallocate(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), result);
 }
 
+// On JavaScript's thread.
+void Deliver(Napi::Env env, Delivered& delivered) {
+  State& state = *env.GetInstanceData<State>();
+  const auto waiting = state.waiting.extract(delivered.number);
+  const Napi::Function callback = waiting.mapped().callback.Value();
+  if (delivered.pointer == 0) {
+    callback.Call({Napi::Error::New(env, delivered.reason).Value()});
+    return;
+  }
+  cistern_resource resource = {};
+  resource.size = sizeof resource;
+  napi_value buffer = nullptr;
+  napi_status status = cistern_get_resource(env, &state.interface, waiting.mapped().resource.Value(), &resource);
+  if (status == napi_ok) status = cistern_adopt(&resource, delivered.pointer, delivered.bytes, delivered.stream, &buffer);
+  if (status == napi_ok) delivered.pointer = 0;  // the buffer's
+  if (status == napi_ok) callback.Call({env.Null(), Napi::Value(env, buffer)});
+  if (status != napi_ok) callback.Call({Napi::Error::New(env).Value()});
+}
+
 // deliver(resource, bytes, stream, callback): a thread of its own allocates, and the callback gets the buffer, or why there
 // is none.
-void Deliver(const Napi::CallbackInfo& info) {
+void BeginDelivery(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
+  State& state = StateOf(info);
   const cistern_thread_safe_resource* const table = TableOf(info, info[0]);
-  const auto object = std::make_shared<Napi::ObjectReference>(Napi::Persistent(info[0].As<Napi::Object>()));
-  const std::uint64_t bytes = Integer(info[1]), stream = Integer(info[2]);
-  const auto deliver = Napi::ThreadSafeFunction::New(env, info[3].As<Napi::Function>(), "deliver", 0, 1);
-  std::thread([=] {
-    std::uint64_t pointer = 0;
-    const bool is_allocated = table->allocate(table->state, bytes, 256, stream, &pointer) == CISTERN_OK;
-    const std::string reason = is_allocated ? "" : table->last_error(table->state);
-    // On JavaScript's thread.
-    deliver.BlockingCall([=](Napi::Env called, Napi::Function callback) {
-      cistern_resource resource = {};
-      resource.size = sizeof resource;
-      napi_value buffer = nullptr;
-      napi_status status = is_allocated ? napi_ok : napi_generic_failure;
-      if (status == napi_ok) status = cistern_get_resource(called, &called.GetInstanceData<State>()->interface, object->Value(), &resource);
-      if (status == napi_ok) status = cistern_adopt(&resource, pointer, bytes, stream, &buffer);
-      if (status != napi_ok && is_allocated) table->deallocate(table->state, pointer, bytes, 256, stream);
-      table->release(table->state);
-      object->Reset();
-      if (status == napi_ok) {
-        callback.Call({called.Null(), Napi::Value(called, buffer)});
-      } else {
-        callback.Call({is_allocated ? Napi::Error::New(called).Value() : Napi::Error::New(called, reason).Value()});
-      }
-    });
-    deliver.Release();
+  const double number = ++state.last;
+  auto item = std::make_unique<Delivered>(table, Integer(info[1]), Integer(info[2]), number);
+  state.waiting[number] = {Napi::Persistent(info[0].As<Napi::Object>()), Napi::Persistent(info[3].As<Napi::Function>())};
+  if (state.deliveries == nullptr) state.deliveries = Deliveries<Delivered>::Open(env, Deliver);
+  state.deliveries->Expect(env);
+  Process& process = Process::Get();
+  {
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    process.delivering += 1;
+  }
+  std::thread([&process, deliveries = state.deliveries, item = std::move(item)]() mutable {
+    item->Allocate();
+    std::unique_lock<std::mutex> lock(process.mutex);
+    process.changed.wait(lock, [&] { return !process.holds_deliveries; });
+    lock.unlock();
+    deliveries->Send(item);
+    item.reset();
+    deliveries.reset();
+    lock.lock();
+    process.delivering -= 1;
+    process.changed.notify_all();
   }).detach();
+}
+
+// holdDeliveries(): the threads of all environments stop before they deliver.
+void HoldDeliveries(const Napi::CallbackInfo&) {
+  Process& process = Process::Get();
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  process.holds_deliveries = true;
+}
+
+// finishDeliveries(): they go on, and have ended when this returns.
+void FinishDeliveries(const Napi::CallbackInfo&) {
+  Process& process = Process::Get();
+  std::unique_lock<std::mutex> lock(process.mutex);
+  process.holds_deliveries = false;
+  process.changed.notify_all();
+  process.changed.wait(lock, [&] { return process.delivering == 0; });
+}
+
+// lend(resource): the process keeps a table of it, which lasts longer than the environment.
+void Lend(const Napi::CallbackInfo& info) { Process::Get().lent = TableOf(info, info[0]); }
+
+// endLoan()
+void EndLoan(const Napi::CallbackInfo&) {
+  const cistern_thread_safe_resource* const table = std::exchange(Process::Get().lent, nullptr);
+  table->release(table->state);
 }
 
 Napi::Object Init(Napi::Env env, Napi::Object exports) {
@@ -178,7 +264,11 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   exports.Set("end", Napi::Function::New<End>(env, "end"));
   exports.Set("allocate", Napi::Function::New<Allocate>(env, "allocate"));
   exports.Set("deallocate", Napi::Function::New<Deallocate>(env, "deallocate"));
-  exports.Set("deliver", Napi::Function::New<Deliver>(env, "deliver"));
+  exports.Set("deliver", Napi::Function::New<BeginDelivery>(env, "deliver"));
+  exports.Set("holdDeliveries", Napi::Function::New<HoldDeliveries>(env, "holdDeliveries"));
+  exports.Set("finishDeliveries", Napi::Function::New<FinishDeliveries>(env, "finishDeliveries"));
+  exports.Set("lend", Napi::Function::New<Lend>(env, "lend"));
+  exports.Set("endLoan", Napi::Function::New<EndLoan>(env, "endLoan"));
   return exports;
 }
 
