@@ -487,6 +487,8 @@ export const nativeFaults = {
 
 const arena = 'test/resources/global-arena-memory-resource.test.ts';
 const arenaOfWorkers = 'test/resources/global-arena-between-workers.test.ts';
+const arenaOfThreads = 'test/resources/thread-safe-arena-memory-resource.test.ts';
+const arenaOfEndedWorkers = 'test/resources/thread-safe-arena-ended-workers.test.ts';
 
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {
@@ -513,6 +515,22 @@ export const addonFaults = {
       to: '    return status;\n',
       file: arena,
       test: 'makes a stream wait for every stream that freed',
+    },
+  ],
+  'native/addon/thread_safe_arenas.cc': [
+    {
+      fault: 'what an ended worker claims stays allocated while a table of its resource is in use',
+      from: '      orphans->push_back({OrphanKind::kArenaMemory, arena->device(), claimed.address, claimed.bytes, nullptr, 0, nullptr, arena});\n',
+      to: '      static_cast<void>(claimed);\n',
+      file: arenaOfEndedWorkers,
+      test: 'what a worker had is freed',
+    },
+    {
+      fault: 'the device is waited for while a stream is captured',
+      from: '  if (own_captures != 0) return kCapturing;\n',
+      to: '',
+      file: arenaOfThreads,
+      test: 'does not wait for the device while a stream is captured',
     },
   ],
   'native/addon/global_arena.cc': [

@@ -166,6 +166,20 @@ describe('a thread-safe arena', () => {
     resource.deallocate(pointer, 1000, stream);
   });
 
+  test('does not wait for the device while a stream is captured, but is out of memory, and the capture goes on', () => {
+    using resource = arena({ arenaBytes: 64 * KiB, deallocationEvents: 'off' });
+    const pointer = resource.allocate(64 * KiB, stream);
+    resource.deallocate(pointer, 64 * KiB, stream);
+    using captured = new Stream({ nonBlocking: true });
+    const graph = captured.capture(() => {
+      expect(() => resource.allocate(64 * KiB, other)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+      expect(captured.captureStatus).toBe('active');
+    });
+    graph.dispose();
+    expect(resource.allocate(64 * KiB, other)).toBe(pointer);
+    resource.deallocate(pointer, 64 * KiB, other);
+  });
+
   test('refuses a stream of another device, and a captured one', () => {
     using resource = arena();
     const pointer = resource.allocate(1000, stream);
