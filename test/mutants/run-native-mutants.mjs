@@ -2,6 +2,7 @@
 // that must find it: a case of native/test; or a test of test/ over the copy's addon, and over dist/, so `npm run build`
 // comes first.
 //   --name TEXT    only faults that contain this (may be repeated)
+//   --file TEXT    only faults of files whose path contains this (may be repeated)
 // Exits with 0 only if every fault was found.
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -15,7 +16,7 @@ import { softwareGraphFaults, strictGraphFaults } from './native-graph-faults.mj
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const folder = join(root, 'build-tests', 'native-mutants');
-const { values } = parseArgs({ options: { name: { type: 'string', multiple: true } } });
+const { values } = parseArgs({ options: { name: { type: 'string', multiple: true }, file: { type: 'string', multiple: true } } });
 
 function run(command, args, env = {}, timeout = 300_000) {
   const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', timeout, maxBuffer: 2 ** 26 };
@@ -57,7 +58,8 @@ for (const part of ['CMakeLists.txt', 'package.json', 'include', 'native', 'benc
 if (!existsSync(join(folder, 'node_modules'))) symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction');
 // A fault is in one file, which is compiled by itself; better code takes the compiler longer than it saves the tests.
 cmake('-S', folder, '-B', join(folder, 'build'), '-DCMAKE_UNITY_BUILD=OFF', '-DCMAKE_CXX_FLAGS_RELEASE=-O1');
-const isChosen = ({ fault }) => values.name === undefined || values.name.some((name) => fault.includes(name));
+const hasOneOf = (text, parts) => parts === undefined || parts.some((part) => text.includes(part));
+const chosenOf = ([file, all]) => (hasOneOf(file, values.file) ? all.filter(({ fault }) => hasOneOf(fault, values.name)) : []);
 for (const [file, all] of kinds.flatMap(({ faults }) => Object.entries(faults))) {
   const source = readFileSync(join(root, file), 'utf8');
   for (const { from } of all)
@@ -65,12 +67,12 @@ for (const [file, all] of kinds.flatMap(({ faults }) => Object.entries(faults)))
 }
 let survivors = 0;
 for (const { faults, target, passes } of kinds) {
-  if (!Object.values(faults).flat().some(isChosen)) continue;
+  if (!Object.entries(faults).some((entry) => chosenOf(entry).length > 0)) continue;
   const build = () => cmake('--build', join(folder, 'build'), '--target', target, '--parallel', String(availableParallelism()));
   build();
   for (const [file, all] of Object.entries(faults)) {
     const source = readFileSync(join(root, file), 'utf8');
-    const chosen = all.filter(isChosen);
+    const chosen = chosenOf([file, all]);
     for (const each of chosen) if (!passes(each)) throw new Error(`without a fault, “${each.test}” fails or does not exist`);
     for (const each of chosen) {
       writeFileSync(
