@@ -345,6 +345,17 @@ describe('a soft limit', () => {
     expect(outer.liveBytes).toBe(4608);
   });
 
+  test('that was passed before is not passed again when that of an account within is', () => {
+    const resource = accounting();
+    const seen: string[] = [];
+    const onSoftLimit = ({ name }: Account) => seen.push(name);
+    const outer = new Account({ name: 'outer', softBytes: 256, onSoftLimit });
+    outer.run(() => resource.allocate(512, stream));
+    const inner = new Account({ name: 'inner', parent: outer, softBytes: 256, onSoftLimit });
+    inner.run(() => resource.allocate(512, stream));
+    expect(seen).toEqual(['outer', 'inner']);
+  });
+
   test('charges nothing if its function throws, or disposes the resource', () => {
     const resource = accounting();
     const fault = new Error('fault');

@@ -473,6 +473,24 @@ describe('what outlives a capture', () => {
     expect(graphs.statistics().graphs).toEqual([]);
   });
 
+  test('a buffer at the address of one in a graph that ends stays, since it is of another graph', () => {
+    const capture = (name: string) => {
+      const outputs: DeviceBuffer[] = [];
+      const record = () => {
+        outputs.push(new DeviceBuffer(256, { resource: graphs, stream }));
+      };
+      return { graph: graphs.capture(stream, record, { name }), output: () => outputs[0] as DeviceBuffer };
+    };
+    const [first, second, third] = [capture('first'), capture('second'), capture('third')];
+    expect(second.output().ptr).toBe(first.output().ptr);
+    first.graph.dispose();
+    expect([first, second, third].map(({ output }) => output().isDisposed)).toEqual([true, false, false]);
+    third.graph.dispose();
+    expect([second, third].map(({ output }) => output().isDisposed)).toEqual([false, true]);
+    second.graph.dispose();
+    expect(second.output().isDisposed).toBe(true);
+  });
+
   test('memory goes back only after the last launch, and after what was queued where a buffer was disposed', () => {
     let output: DeviceBuffer | undefined;
     const graph = graphs.capture(stream, () => {

@@ -116,6 +116,24 @@ describe('a grant that retries', () => {
     expect(tries).toBe(4);
   });
 
+  test('keeps what it has used of all that it was promised before it tries again', async () => {
+    using bed = await inPieces();
+    const { resource, large, second, sixth } = bed;
+    const retried = bed.retry();
+    expect(await stateOf(retried)).toBe('waits');
+    bed.free(bed.ofSecond, 1);
+    second.dispose();
+    bed.free(bed.ofSixth, 1);
+    sixth.dispose();
+    expect(large.bytes).toBe(8 * KiB);
+    const pointer = bed.allocate(large, 6);
+    await expect(retried).rejects.toThrow(outOfMemory);
+    expect(large).toMatchObject({ bytes: 6 * KiB, usedBytes: 6 * KiB });
+    expect(resource.statistics().committedBytes).toBe(6 * KiB);
+    resource.validate();
+    bed.free(pointer, 6);
+  });
+
   test('is admitted before new requests once it was passed as often as allowed, and at the latest when nobody else has anything', async () => {
     using bed = await inPieces(1);
     const { resource, large, second, sixth } = bed;
