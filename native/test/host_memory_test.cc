@@ -265,6 +265,23 @@ void UntilDone(Call&& call) {
   CHECK(call() == CISTERN_OK);
 }
 
+TEST("superblocks that others had are not lost if the host refuses memory for the first event of a resource") {
+  for (const auto refused : {Refused::kOne, Refused::kAllAfter}) {
+    RefuseEach(refused, [&] {
+      Global global(kSuperblock);
+      Resource before(global), resource(global);
+      TestStream old, stream;
+      before.Free(before.Allocate(kSuperblock, old), kSuperblock, old);
+      before.arena.lock()->GiveBack(false);
+      DevicePointer block = 0;
+      UntilDone([&] { return resource.TryAllocate(kSuperblock, stream, &block); });
+      global.Validate();
+      AllowHostMemory();
+      resource.Free(block, kSuperblock, stream);
+    });
+  }
+}
+
 TEST("what changes lanes on a host without memory comes after the work on it") {
   for (const auto events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred}) {
     for (const auto refused : {Refused::kOne, Refused::kAllAfter}) {

@@ -220,7 +220,7 @@ export const nativeFaults = {
       fault: 'without host memory for an event, superblocks that were taken are lost',
       from: '    status = Guarded([&] { return AcquireEvent(&event); });\n    if (status == kSuccess) status = table->EventRecord(event->event, place.stream);\n',
       to: '    status = AcquireEvent(&event);\n    if (status == kSuccess) status = table->EventRecord(event->event, place.stream);\n',
-      test: 'if the host refuses memory for its books',
+      test: 'superblocks that others had are not lost',
     },
     {
       fault: 'without host memory for a wait, joined memory never goes back',
