@@ -30,7 +30,7 @@ let folders = 0;
 function run(program: string, into = join(folder, String(++folders))) {
   const made = runModule(
     `import { mkdirSync } from 'node:fs';
-     import { Account, AccountingResourceAdaptor, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor, Stream } from 'cistern';
+     import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, CudaMemoryResource, DeviceBuffer, FallbackResourceAdaptor, GraphMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor, Stream } from 'cistern';
      if (!process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY.includes('missing')) mkdirSync(process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY, { recursive: true });
      const stream = new Stream();
      const attempt = (fn) => { try { return fn(); } catch (error) { if (!(error instanceof OutOfMemoryError)) throw error; console.log(error.message); } };
@@ -111,6 +111,94 @@ describe('a dump', () => {
       console.log(second.byteLength);`);
     expect(stdout.split('\n')[0]).toBe(String(2 << 20));
     expect(files).toHaveLength(1);
+  });
+
+  test.each([
+    [
+      'a buffer that waits until another is unpinned',
+      'const made = SpillableBuffer.create(3 * MiB, { stream, resource }); await settled(); pin[Symbol.dispose](); await made;',
+    ],
+    [
+      'a pin that waits for memory',
+      'const away = new SpillableBuffer(MiB, { stream, resource }); resource.spill(); const filler = new DeviceBuffer(2 * MiB, { stream, resource }); const pinned = away.pin(); await settled(); filler.dispose(); (await pinned)[Symbol.dispose]();',
+    ],
+    [
+      'contents that could not be prefetched',
+      'const away = new SpillableBuffer(MiB, { stream, resource }); resource.spill(); const filler = new DeviceBuffer(2 * MiB, { stream, resource }); console.log(away.prefetch());',
+    ],
+    [
+      'garbage that made room',
+      'new SpillableBuffer(2 * MiB, { stream, resource }).pinSync(); await settled(); new SpillableBuffer(2 * MiB, { stream, resource });',
+    ],
+    [
+      'a host that is full, if nothing else is',
+      'new SpillableBuffer(MiB, { stream, resource }); host.allocate(8 * MiB, stream); console.log(resource.spill());',
+    ],
+    [
+      'a wait whose time is over, once',
+      'await SpillableBuffer.create(3 * MiB, { stream, resource, timeoutMilliseconds: 1 }).catch(() => {});',
+      1,
+    ],
+    [
+      'a wait that is of no use, once',
+      'pin[Symbol.dispose](); first.dispose(); await SpillableBuffer.create(9 * MiB, { stream, resource }).catch(() => {});',
+      1,
+    ],
+    ['a buffer that is refused at once, once', 'attempt(() => new SpillableBuffer(3 * MiB, { stream, resource }));', 1],
+  ])('over spilling is written only for what the program sees: %s', (_name, program, count = 0) => {
+    const { files } = run(`
+      const host = new PoolMemoryResource(new PinnedHostMemoryResource(), { initialBytes: 8 * MiB, maximumBytes: 8 * MiB });
+      const resource = new SpillingResourceAdaptor(new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 3 * MiB }), host);
+      const first = new SpillableBuffer(MiB, { stream, resource });
+      const pin = first.pinSync();
+      const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
+      ${program}`);
+    expect(files).toHaveLength(count);
+  });
+
+  test.each([
+    ['a retry that waits and succeeds', 'await waits(); free(); await retried;', 0],
+    ['a retry whose function goes on later, and waits', 'await waits(); free(); await retried; await later;', 1],
+    [
+      'a retry that fails, once',
+      'await second.retry(() => resource.allocate(4 * MiB, stream)).catch((error) => console.log(error.code)); free(); await retried;',
+      1,
+    ],
+  ])('over grants is written only for what the program sees: %s', (_name, program, count) => {
+    const { files } = run(`
+      const resource = new AdmittingResourceAdaptor(new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 3 * MiB }), { limitBytes: 8 * MiB });
+      const [first, second] = [await resource.reserve(2 * MiB), await resource.reserve(2 * MiB)];
+      const pointer = first.run(() => resource.allocate(2 * MiB, stream));
+      const free = () => { resource.deallocate(pointer, 2 * MiB, stream); first.dispose(); };
+      const waits = () => new Promise((resolve) => setTimeout(resolve, 5));
+      let later;
+      const retried = second.retry(async () => {
+        await undefined;
+        const made = resource.allocate(2 * MiB, stream);
+        later = new Promise((resolve) => setTimeout(() => resolve(attempt(() => resource.allocate(MiB, stream))), 10));
+        return made;
+      });
+      retried.catch(() => {});
+      ${program}
+      process.exit();`);
+    expect(files).toHaveLength(count);
+  });
+
+  test('is not written if a graph gets less memory at once than it would like, or a fallback serves', () => {
+    const { files, stdout } = run(`
+      const { planAllocations } = await import('cistern/planning');
+      const limit = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 3.75 * MiB });
+      const graphs = new GraphMemoryResource(limit, { planner: planAllocations });
+      const capture = () => graphs.capture(stream, () => {
+        const pointers = [MiB, MiB / 2].map((bytes) => graphs.allocate(bytes, stream));
+        [MiB, MiB / 2].forEach((bytes, i) => graphs.deallocate(pointers[i], bytes, stream));
+      });
+      const held = [capture(), capture()];
+      const fallback = new FallbackResourceAdaptor(new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 1000 }), new CudaMemoryResource());
+      fallback.allocate(5000, stream);
+      console.log(held.length, graphs.statistics().plannedCaptures, graphs.reservedBytes / MiB);`);
+    expect(stdout).toBe('2 1 3.5\n');
+    expect(files).toEqual([]);
   });
 
   test('is written for calls without buffers, at most ten times', () => {

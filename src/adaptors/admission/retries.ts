@@ -1,5 +1,6 @@
 import { OutOfMemoryError } from '../../basics/errors.js';
 import type { AdmissionQueue, Holder, Outcome } from '../../driver/workers/admission-queue.js';
+import { seen, TentativeScope } from '../../lifetimes/failed-allocations.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
 import { grantsInScope, unexpectedEnd } from './grant.js';
 
@@ -35,11 +36,12 @@ export class Retries {
     assertWait(options);
     let wait: FreeWait | undefined;
     let ends = () => {};
+    const tries = new TentativeScope();
     try {
       for (;;) {
         const { unserved } = holder;
         try {
-          return await attempt();
+          return await tries.run(attempt);
         } catch (error) {
           if (!(error instanceof OutOfMemoryError) || holder.unserved === unserved) throw error;
           if (holder.isEnded) throw unexpectedEnd(error.requestedBytes);
@@ -56,7 +58,11 @@ export class Retries {
           wait.giveBack();
         }
       }
+    } catch (error) {
+      tries.end();
+      throw seen(error);
     } finally {
+      tries.end();
       if (wait !== undefined) {
         this.#waits.delete(wait);
         this.waiting = this.#waits.size;

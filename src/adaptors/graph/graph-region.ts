@@ -12,6 +12,7 @@ import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.j
 import { recordedEvent } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { outsideGraph } from '../../formats/recording/annotate.js';
+import { tentatively } from '../../lifetimes/failed-allocations.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { isWithin, leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
@@ -184,10 +185,11 @@ export class GraphRegion {
     const least = alignUp(bytes, this.granularityBytes);
     const held = this.#extents.reduce((sum, extent) => sum + extent.bytes, 0);
     const wanted = this.growsInPlace ? least : Math.max(least, held);
+    if (wanted === least) return this.take(least);
     try {
-      return this.take(wanted);
+      return tentatively(() => this.take(wanted));
     } catch (error) {
-      if (wanted === least || !(error instanceof OutOfMemoryError)) throw error;
+      if (!(error instanceof OutOfMemoryError)) throw error;
       return this.take(least);
     }
   }

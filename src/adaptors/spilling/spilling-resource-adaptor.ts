@@ -25,6 +25,7 @@ import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-b
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { currentAccount } from '../../lifetimes/account.js';
+import { seen, tentatively } from '../../lifetimes/failed-allocations.js';
 import { withoutCaching } from '../../lifetimes/resource-scope.js';
 import {
   assertMemoryResource,
@@ -427,7 +428,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Memory of the host for a member; 0 if there is none. */
   allocateHost(bytes: number): DevicePointer {
     try {
-      return withoutCaching(() => this.served(this.host.allocate(bytes, this.outward), bytes, this.outward, this.host));
+      const allocate = () => withoutCaching(() => this.host.allocate(bytes, this.outward));
+      return this.served(tentatively(allocate), bytes, this.outward, this.host);
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       this.#refusedByHost++;
@@ -456,9 +458,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */
   reclaiming<T>(attempt: () => T): T {
     try {
-      return attempt();
+      return tentatively(attempt);
     } catch (error) {
-      if (this.#isTrying || !(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw error;
+      if (this.#isTrying || !(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw seen(error);
       return attempt();
     }
   }
@@ -470,7 +472,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     const tryNow = (): { readonly result: T } | undefined => {
       this.#isTrying = true;
       try {
-        return { result: attempt() };
+        return { result: tentatively(attempt) };
       } catch (error) {
         if (!(error instanceof OutOfMemoryError)) throw error;
         shortage = error;
@@ -499,10 +501,10 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         const isFirst = this.#waiting[0] === wait;
         const done = isFirst ? tryNow() : undefined;
         if (done !== undefined) return done.result;
-        if (wait.failure === 'timeout') throw shortage ?? this.#noTime(began);
+        if (wait.failure === 'timeout') throw seen(shortage ?? this.#noTime(began), this);
         if (!isFirst || this.#mayBecomeFree()) this.#collectInTime();
         else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
-        else throw this.#withFileFailure(shortage);
+        else throw seen(this.#withFileFailure(shortage), this);
       }
     } finally {
       stop();

@@ -14,6 +14,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
+import { tentatively } from '../../lifetimes/failed-allocations.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { markCopy } from '../../package/copy.js';
 import { type BufferMemory, memoryOf } from '../buffer-memory.js';
@@ -246,7 +247,7 @@ export class SpillableBuffer implements Disposable {
    */
   prefetch(): boolean {
     try {
-      this.#memory.prefetch();
+      tentatively(() => this.#memory.prefetch());
       return true;
     } catch (error) {
       if (error instanceof OutOfMemoryError) return false;
