@@ -252,8 +252,6 @@ export class Account {
       const after = before + bytes;
       if (after > (numbers[limit] as number)) {
         this.undo(bytes, account);
-        account.#refusals++;
-        refusals++;
         return 'refused';
       }
       if (after > (numbers[soft] as number) && before <= (numbers[soft] as number)) result = 'crossed';
@@ -317,10 +315,25 @@ export class Account {
     for (const account of crossed) account.#onSoftLimit?.(account);
   }
 
-  /** @internal The error for a refused charge. */
-  refusal(requestedBytes: number, bytes: number, resource: string): OutOfMemoryError {
+  /** @internal The innermost account whose limit refuses a charge, and how many bytes must be credited to it before. */
+  refusing(bytes: number): { readonly account: Account; readonly missingBytes: number } {
     let account: Account = this;
     while (account.liveBytes + bytes <= (account.#numbers[limit] as number) && account.parent !== undefined) account = account.parent;
+    return { account, missingBytes: account.liveBytes + bytes - (account.#numbers[limit] as number) };
+  }
+
+  /** @internal Whether this is the account, or within it. */
+  isWithin(account: Account): boolean {
+    let each: Account | undefined = this;
+    while (each !== undefined && each !== account) each = each.parent;
+    return each === account;
+  }
+
+  /** @internal The error for a refused charge, which counts from now on. */
+  refusal(requestedBytes: number, bytes: number, resource: string): OutOfMemoryError {
+    const { account } = this.refusing(bytes);
+    account.#refusals++;
+    refusals++;
     const limitBytes = account.#numbers[limit] as number;
     const availableBytes = Math.max(0, limitBytes - account.liveBytes);
     const holders = holdersWithin(account);

@@ -176,6 +176,30 @@ describe('a buffer that nobody pins', () => {
     expect(valuesOf(pin.ptr, MiB, stream)).toEqual([2]);
   });
 
+  test.each([
+    { by: 'its limit', maximumBytes: MiB, status: undefined, reason: 'its maximum is 1 MiB' },
+    { by: 'the driver', maximumBytes: 4 * MiB, status: 2, reason: 'the upstream has no more' },
+    { by: 'the driver for another reason', maximumBytes: 4 * MiB, status: 801, reason: 'CUDA_ERROR_NOT_SUPPORTED' },
+  ])('that cannot leave, since $by refuses memory of the host, is named with both reasons', async ({ maximumBytes, status, reason }) => {
+    using small = new PoolMemoryResource(pinned, { maximumBytes });
+    using above = new SpillingResourceAdaptor(pool, small);
+    using _large = made(3 * MiB, 1, { resource: above });
+    if (status !== undefined) failCall('cuMemHostAlloc', 1, status);
+    const error = caught(() => above.allocate(2 * MiB, stream)) as OutOfMemoryError;
+    expect(error).toBeInstanceOf(OutOfMemoryError);
+    expect(error.message).toMatch(/^the PoolMemoryResource is out of memory: 2 MiB .*; and buffers could not leave: /);
+    expect(error.message).toContain(reason);
+    expect(error).toMatchObject({ requestedBytes: 2 * MiB, path: ['SpillingResourceAdaptor', 'PoolMemoryResource'] });
+    const { errors } = error.cause as AggregateError;
+    expect(errors.map(({ message }) => message)).toEqual(error.message.split('; and buffers could not leave: '));
+    if (status === undefined) {
+      const waiting = SpillableBuffer.create(2 * MiB, { stream, resource: above, timeoutMilliseconds: 1 });
+      await expect(waiting).rejects.toThrow(error.message);
+    }
+    // With nothing that could leave, there is no such reason.
+    expect(caught(() => resource.allocate(2 * MiB, stream))).toMatchObject({ cause: undefined });
+  });
+
   test('is found by the collector of a stack above, and pays for its account wherever it comes back', async () => {
     using accounting = new AccountingResourceAdaptor(resource);
     const tenant = new Account({ name: 'tenant' });
@@ -191,6 +215,45 @@ describe('a buffer that nobody pins', () => {
 });
 
 describe('a pin', () => {
+  test('leaves for its own account, which is at its limit, and for no other', () => {
+    using accounting = new AccountingResourceAdaptor(resource);
+    const around = new Account({ name: 'around', limitBytes: 3 * MiB });
+    const tenant = new Account({ name: 'tenant', limitBytes: 2 * MiB, parent: around });
+    const sibling = new Account({ name: 'sibling', parent: around });
+    const inScope = (account: Account, bytes: number) => account.run(() => new SpillableBuffer(bytes, { stream, resource: accounting }));
+    using other = new SpillableBuffer(MiB, { stream, resource: accounting });
+    using ofSibling = inScope(sibling, MiB);
+    using first = inScope(tenant, 2 * MiB);
+    using second = inScope(tenant, 2 * MiB);
+    expect([other, ofSibling, first, second].map(({ isOnDevice }) => isOnDevice)).toEqual([true, true, false, true]);
+    expect(tenant).toMatchObject({ liveBytes: 2 * MiB, spilledBytes: 2 * MiB, refusals: 0 });
+    {
+      using _back = first.pinSync();
+      expect([first, second].map(({ isOnDevice }) => isOnDevice)).toEqual([true, false]);
+      // All that it has is pinned.
+      expect(() => inScope(tenant, 256)).toThrow('the limit of the account "around/tenant" of 2 MiB is reached');
+      expect(tenant.refusals).toBeGreaterThan(0);
+      // Of the account around, whichever account within has it.
+      using third = inScope(sibling, MiB);
+      expect([ofSibling.isOnDevice, third.isOnDevice, around.liveBytes]).toEqual([false, true, 3 * MiB]);
+    }
+  });
+
+  test('that its account cannot let go, since the host has no memory, is named with both reasons', () => {
+    using small = new PoolMemoryResource(pinned, { maximumBytes: MiB });
+    using above = new SpillingResourceAdaptor(pool, small);
+    using accounting = new AccountingResourceAdaptor(above);
+    const tenant = new Account({ name: 'tenant', limitBytes: 2 * MiB });
+    const inScope = () => tenant.run(() => new SpillableBuffer(2 * MiB, { stream, resource: accounting }));
+    using _first = inScope();
+    const error = caught(inScope) as OutOfMemoryError;
+    expect(error).toMatchObject({ account: 'tenant', limitBytes: 2 * MiB });
+    expect((error.cause as AggregateError).errors.map(({ message }) => message.slice(0, 31))).toEqual([
+      'the limit of the account "tenan',
+      'the PoolMemoryResource is out o',
+    ]);
+  });
+
   test('has the address until it is disposed', async () => {
     using buffer = made(MiB, 1);
     const pin = await buffer.pin();

@@ -1,14 +1,16 @@
-import { OutOfMemoryError } from '../../basics/errors.js';
+import { type CisternError, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
+import { captureStatusOf } from '../../driver/graphs/capture.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import { type Account, currentAccount, endCharge, formatHolders, holdersWithin, payerOf } from '../../lifetimes/account.js';
+import { type Account, type Charge, currentAccount, endCharge, formatHolders, holdersWithin, payerOf } from '../../lifetimes/account.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { layersOf } from '../layers.js';
+import { couldNotLeave, SpillingResourceAdaptor } from '../spilling/spilling-resource-adaptor.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
@@ -47,6 +49,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
+   * Above a {@link SpillingResourceAdaptor}, idle {@link SpillableBuffer}s that a limit counts leave before it refuses.
    * @throws OutOfMemoryError, with `account`, `limitBytes`, `availableBytes` and `holders`, if the limit
    * of the current account, or of one around it, would be exceeded; also the upstream's error.
    */
@@ -134,11 +137,16 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Throws if a charge was refused; otherwise calls the functions of the soft limits that it
-   * crossed.
+   * If a charge was refused, makes it after spillable buffers that the limit counts have left, or throws; then calls the
+   * functions of the soft limits that it crossed.
    */
-  #answer(charge: 'crossed' | 'refused', account: Account, bytes: number, chargedBytes: number, stream: Stream): void {
-    if (charge === 'refused') throw account.refusal(bytes, chargedBytes, this.constructor.name);
+  #answer(first: 'crossed' | 'refused', account: Account, bytes: number, chargedBytes: number, stream: Stream): void {
+    let charge: Charge = first;
+    while (charge === 'refused') {
+      const { kept, isGiven } = this.#spillFor(account, chargedBytes, stream);
+      if (!isGiven) throw this.#refusal(account, bytes, chargedBytes, kept);
+      charge = account.charge(chargedBytes);
+    }
     try {
       account.notifySoftLimits(chargedBytes);
       this.assertUsable(stream);
@@ -146,6 +154,35 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
       account.undo(chargedBytes);
       throw error;
     }
+  }
+
+  /**
+   * Lets idle spillable buffers leave that are charged to the account whose limit refuses a charge, if that is enough.
+   * Returns why the host kept them, too.
+   */
+  #spillFor(
+    account: Account,
+    chargedBytes: number,
+    stream: Stream,
+  ): { readonly isGiven: boolean; readonly kept?: CisternError | undefined } {
+    // A captured stream cannot wait for the copies.
+    if (captureStatusOf(stream.handle) !== 'none') return { isGiven: false };
+    const { account: limited, missingBytes } = account.refusing(chargedBytes);
+    const isCounted = (pointer: DevicePointer) => this.accountOf(pointer)?.isWithin(limited) === true;
+    let kept: CisternError | undefined;
+    for (const layer of layersOf(this.upstream)) {
+      if (!(layer instanceof SpillingResourceAdaptor)) continue;
+      if (layer.giveIfEnough(missingBytes, isCounted) === 'given') return { isGiven: true };
+      kept ??= layer.hostRefusal;
+    }
+    this.assertUsable(stream);
+    return { isGiven: false, kept };
+  }
+
+  #refusal(account: Account, bytes: number, chargedBytes: number, kept: CisternError | undefined): OutOfMemoryError {
+    const { name } = this.constructor;
+    const refusal = account.refusal(bytes, chargedBytes, name);
+    return kept === undefined ? refusal : couldNotLeave(name, refusal, kept);
   }
 }
 

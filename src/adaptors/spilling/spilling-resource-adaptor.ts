@@ -16,7 +16,15 @@
  * the first that waits tries.
  * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
  */
-import { ArgumentRangeError, formatValue, OutOfMemoryError, reasonOf, UnsupportedError } from '../../basics/errors.js';
+import {
+  ArgumentRangeError,
+  type CisternError,
+  DriverError,
+  formatValue,
+  OutOfMemoryError,
+  reasonOf,
+  UnsupportedError,
+} from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
@@ -212,6 +220,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #returns = 0;
   #returnedBytes = 0;
   #refusedByHost = 0;
+  /** Why a buffer could not leave, since the last allocation began to make room. */
+  #hostRefusal: CisternError | undefined;
   #filed = 0;
   #filedBytes = 0;
   #refusedByFile = 0;
@@ -317,7 +327,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * @throws OutOfMemoryError if nothing more can be spilled, and the upstream still has no memory.
+   * @throws OutOfMemoryError if nothing more can be spilled, and the upstream still has no memory. If buffers could not leave
+   * since the host has no memory, or the driver refuses it, the `cause` is an `AggregateError` of both errors.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     this.assertUsable(stream);
@@ -327,7 +338,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       try {
         pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
       } catch (error) {
-        if (!(error instanceof OutOfMemoryError) || !this.#makeRoom(bytes, stream)) throw this.passOn(error);
+        if (!(error instanceof OutOfMemoryError)) throw error;
+        if (!this.#makeRoom(bytes, stream)) throw this.#withHostRefusal(error);
         continue;
       }
       if (pointer !== 0) this.#liveBytes[0] = (this.#liveBytes[0] as number) + bytes;
@@ -431,18 +443,21 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       const allocate = () => withoutCaching(() => this.host.allocate(bytes, this.outward));
       return this.served(tentatively(allocate), bytes, this.outward, this.host);
     } catch (error) {
-      if (!(error instanceof OutOfMemoryError)) throw error;
+      // A driver that refuses pinned memory is a host without memory, too.
+      if (!(error instanceof OutOfMemoryError || error instanceof DriverError)) throw error;
       this.#refusedByHost++;
+      this.#hostRefusal = error;
       this.#fileInBackground(bytes);
       return 0;
     }
   }
 
   /**
-   * @internal For an admission below: lets those leave whose memory helps, if they have so many bytes. Does not throw: who
+   * @internal For an admission below, or accounts above: lets those leave whose memory helps, if they have so many bytes. Does not throw: who
    * frees memory or ends a pin has done that, and whoever waits goes on waiting.
    */
   giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused' {
+    this.#hostRefusal = undefined;
     if (this.isDisposed) return 'lacking';
     try {
       let sum = 0;
@@ -453,6 +468,11 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       this.#failedForAdmission++;
       return 'refused';
     }
+  }
+
+  /** @internal Why the last buffer that was to leave could not, if that was the host's. */
+  get hostRefusal(): CisternError | undefined {
+    return this.#hostRefusal;
   }
 
   /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */
@@ -597,6 +617,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /** Returns whether something was freed, so that an allocation may succeed now. */
   #makeRoom(bytes: number, stream: Stream): boolean {
+    this.#hostRefusal = undefined;
     this.assertUsable(stream);
     if (freeUnreachableBuffers() > 0) return true;
     // A captured stream cannot wait for a copy that is not in its graph.
@@ -647,6 +668,13 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     currentAccount()?.noteWait(milliseconds);
   }
 
+  /** The error of an allocation for which no buffer could leave, with the reason if that was the host's. */
+  #withHostRefusal(shortage: OutOfMemoryError): unknown {
+    const refusal = this.#hostRefusal;
+    if (refusal === undefined) return this.passOn(shortage);
+    return couldNotLeave(this.constructor.name, shortage, refusal);
+  }
+
   /** A shortage that a file would have prevented names what was wrong with it. */
   #withFileFailure(shortage: OutOfMemoryError | undefined): OutOfMemoryError | undefined {
     if (shortage === undefined || performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
@@ -662,6 +690,13 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       { requestedBytes: 0, path: [this.constructor.name] },
     );
   }
+}
+
+/** The error of an allocation for which buffers could not leave. */
+export function couldNotLeave(name: string, shortage: OutOfMemoryError, refusal: CisternError): OutOfMemoryError {
+  const message = `${shortage.message}; and buffers could not leave: ${refusal.message}`;
+  const cause = new AggregateError([shortage, refusal], 'neither the device nor the host has enough memory');
+  return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, cause);
 }
 
 /** What resources below count for a member, as they round sizes up. */
