@@ -18,6 +18,7 @@ import { AsyncLocalStorage, executionAsyncId, executionAsyncResource } from 'nod
 import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { assertFunction, isThenable } from '../basics/validation.js';
 import { Device } from '../driver/device.js';
+import { useScopes } from '../driver/streams/scope-of-host-functions.js';
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import type { MemoryOwner } from './bulk-frees.js';
 
@@ -125,6 +126,8 @@ export function runInFrame<T>(frame: ScopeFrame | undefined, fn: () => T): T {
   }
 }
 
+useScopes({ current: innermostFrame, run: (frame, fn) => runInFrame(frame as ScopeFrame | undefined, fn) });
+
 /**
  * Calls a function, and `end` when it has returned or thrown; for an asynchronous function, when its promise
  * has settled, before the promise returned here does. An error of `end` replaces the outcome.
@@ -176,8 +179,8 @@ function isResourceFrame(frame: ScopeFrame): frame is ResourceFrame {
  * and for other devices. Of nested scopes for a device, the innermost takes precedence.
  *
  * The resource is not disposed at the end: buffers created in the scope may outlive it, and free
- * their memory there. A callback that other code calls, such as a listener or a host function of a
- * stream, runs in the caller's scope, not in the one in which you registered it.
+ * their memory there. A callback that other code calls, such as a listener, runs in the caller's scope, not in the one in which
+ * you registered it; a host function of a stream runs in the scopes in which it was launched.
  *
  * RMM has no scopes; `rmm::mr::set_current_device_resource_ref` before and after a block of code
  * comes close, but only for synchronous code.

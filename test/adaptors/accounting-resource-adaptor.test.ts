@@ -12,6 +12,7 @@ import {
   MiB,
   MonotonicMemoryResource,
   OutOfMemoryError,
+  Stream,
   withQuota,
   withResource,
 } from '../../src/index.js';
@@ -95,6 +96,44 @@ describe('charges', () => {
       expect(inA.runInAsyncScope(currentAccount)).toBe(a);
       expect(currentAccount()).toBe(b);
     });
+  });
+
+  test.each([
+    ['another account waits', (other: Account, on: Stream) => other.run(() => on.synchronizeSync())],
+    ['the event loop does', (_other: Account, on: Stream) => on.synchronize()],
+  ])('of a host function go to the account that launched it, although %s', async (_name, wait) => {
+    const resource = accounting();
+    using on = new Stream({ nonBlocking: true });
+    const [launcher, other] = [new Account({ name: 'launcher' }), new Account({ name: 'other' })];
+    const seen: (Account | undefined)[] = [];
+    const launch = () =>
+      on.launchHostFunction(() => {
+        seen.push(currentAccount());
+        resource.allocate(256, on);
+      });
+    launch();
+    launcher.run(launch);
+    await launcher.run(async () => {
+      await undefined;
+      launch();
+    });
+    await wait(other, on);
+    expect(seen).toEqual([undefined, launcher, launcher]);
+    expect([launcher.liveBytes, other.liveBytes, currentAccount()]).toEqual([512, 0, undefined]);
+    other.run(() => expect(currentAccount()).toBe(other));
+  });
+
+  test('of a host function in a graph go to the account in whose scope it was captured', () => {
+    using on = new Stream({ nonBlocking: true });
+    const [capturing, launching] = [new Account({ name: 'capturing' }), new Account({ name: 'launching' })];
+    const seen: (Account | undefined)[] = [];
+    using graph = capturing.run(() => on.capture(() => on.launchHostFunction(() => seen.push(currentAccount()))));
+    using exec = graph.instantiate();
+    launching.run(() => {
+      exec.launch(on);
+      on.synchronizeSync();
+    });
+    expect(seen).toEqual([capturing]);
   });
 
   test('are of the innermost account, whichever other scopes are within it', () => {

@@ -28,6 +28,7 @@ import {
   refuseCloning,
 } from '../workers/local-object.js';
 import { Event } from './event.js';
+import { currentScope, runInScope } from './scope-of-host-functions.js';
 import { StreamIdentity } from './stream-identity.js';
 
 /** Options of {@link Stream}. */
@@ -335,6 +336,9 @@ export class Stream implements Disposable {
    * sixteen copies of 64 KiB that have not run yet. A pool can still serve requests from memory that it
    * holds.
    *
+   * It runs in the scopes of this call, such as that of an account, a grant or a current resource, and not
+   * in those of a call that waits meanwhile.
+   *
    * On a captured stream, it becomes part of the graph, and runs at each launch. The graph keeps the
    * function alive, and everything that the function refers to. If the function refers to the graph
    * itself, you must dispose the graph to free it.
@@ -345,10 +349,11 @@ export class Stream implements Disposable {
   launchHostFunction(callback: () => void): void {
     this.#assertLive('launch a host function');
     if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
+    const scope = currentScope();
     const run = (status: number) => {
       if (status > 0) return warnOfLostFunction(this.id, status);
       try {
-        callback();
+        runInScope(scope, callback);
       } catch (error) {
         // Null tells the addon that a time-out cut the function off.
         throw error ?? undefined;
