@@ -12,7 +12,7 @@
  * one for each live account of the environment.
  */
 
-import { ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../basics/errors.js';
 import { LiveInstances } from '../basics/live-instances.js';
 import { formatBytes } from '../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../basics/validation.js';
@@ -24,7 +24,8 @@ import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js
 export interface AccountOptions {
   /**
    * The name in errors, samples and metrics, where accounts of the same name within the same account
-   * count as one. So use few names: `'request'`, not `'request 17'`; use `labels` for that.
+   * count as one. So use few names: `'request'`, not `'request 17'`; use `labels` for that. It must not contain a `/`, which
+   * separates the names of a {@link Account.path}.
    */
   readonly name: string;
   /**
@@ -137,6 +138,11 @@ export class Account {
     assertOptions(options, knownOptions);
     const { name, limitBytes, softBytes, onSoftLimit, parent = currentAccount(), labels = {} } = options;
     assertName(name, 'name');
+    if (name.includes('/'))
+      throw new ArgumentRangeError(
+        `name must not contain "/", which separates names in a path, got ${formatValue(name)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
     if (limitBytes !== undefined) assertBytes(limitBytes, 'limitBytes');
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
     if (parent !== undefined && !(parent instanceof Account))
@@ -154,7 +160,9 @@ export class Account {
 
   /** Its name after the names of the accounts around it: `tenant-a/request`. */
   get path(): string {
-    return this.parent === undefined ? this.name : `${this.parent.path}/${this.name}`;
+    let path = this.name;
+    for (let { parent } = this as Account; parent !== undefined; { parent } = parent) path = `${parent.name}/${path}`;
+    return path;
   }
 
   /**
@@ -322,11 +330,10 @@ export class Account {
     return { account, missingBytes: account.liveBytes + bytes - (account.#numbers[limit] as number) };
   }
 
-  /** @internal Whether this is the account, or within it. */
-  isWithin(account: Account): boolean {
-    let each: Account | undefined = this;
-    while (each !== undefined && each !== account) each = each.parent;
-    return each === account;
+  /** @internal Whether this is the account, or within it; without one, true. */
+  isWithin(account: Account | undefined): boolean {
+    for (let each: Account | undefined = this; each !== undefined; each = each.parent) if (each === account) return true;
+    return account === undefined;
   }
 
   /** @internal The error for a refused charge, which counts from now on. */
@@ -450,20 +457,15 @@ export function liveAccounts(): Account[] {
 export function holdersWithin(outermost?: Account): readonly MemoryHolder[] {
   const own = new Map<Account, number>();
   for (const account of liveAccounts()) {
-    if (account.liveBytes === 0 || !isWithin(account, outermost)) continue;
+    if (account.liveBytes === 0 || !account.isWithin(outermost)) continue;
     own.set(account, (own.get(account) ?? 0) + account.liveBytes);
     if (account.parent !== undefined) own.set(account.parent, (own.get(account.parent) ?? 0) - account.liveBytes);
   }
   const byPath = new Map<string, number>();
   for (const [account, bytes] of own) {
-    if (bytes > 0 && isWithin(account, outermost)) byPath.set(account.path, (byPath.get(account.path) ?? 0) + bytes);
+    if (bytes > 0 && account.isWithin(outermost)) byPath.set(account.path, (byPath.get(account.path) ?? 0) + bytes);
   }
   return [...byPath].map(([account, bytes]) => Object.freeze({ account, bytes })).sort((a, b) => b.bytes - a.bytes);
-}
-
-function isWithin(account: Account, outermost: Account | undefined): boolean {
-  for (let each: Account | undefined = account; each !== undefined; each = each.parent) if (each === outermost) return true;
-  return outermost === undefined;
 }
 
 /** @internal The end of a message about memory that ran out. */

@@ -412,6 +412,19 @@ describe('a soft limit', () => {
   });
 });
 
+test('thousands of nested accounts have a path, are charged and refuse', () => {
+  const resource = accounting();
+  const root = new Account({ name: 'root', limitBytes: 512 });
+  let account = root;
+  for (let i = 0; i < 20_000; i++) account = new Account({ name: 'a', parent: account });
+  expect(account.path).toBe(`root${'/a'.repeat(20_000)}`);
+  const pointer = account.run(() => resource.allocate(512, stream));
+  expect(root.liveBytes).toBe(512);
+  expect(caught(() => account.run(() => resource.allocate(256, stream)))).toMatchObject({ account: 'root' });
+  resource.deallocate(pointer, 512, stream);
+  expect(root.liveBytes).toBe(0);
+});
+
 describe('an error of the upstream', () => {
   test('names the accounts that hold most', () => {
     const limited = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 4 * MiB });
@@ -434,6 +447,7 @@ describe('arguments', () => {
     [{ name: '' }, 'name must be a non-empty string, got ""'],
     [{ name: 'a', limitBytes: -1 }, 'limitBytes must be an integer from 0 to 2^53 - 1, got -1'],
     [{ name: 'a', softBytes: '1' }, 'softBytes must be a number, got "1"'],
+    [{ name: 'a/b' }, 'name must not contain "/", which separates names in a path, got "a/b"'],
     [{ name: 'a', onSoftLimit: 1 }, 'onSoftLimit must be a function, got 1'],
     [{ name: 'a', parent: {} }, 'parent must be an Account, got an instance of Object'],
     [{ name: 'a', labels: { user: 1 } }, 'labels must have strings, got 1 for "user"'],
