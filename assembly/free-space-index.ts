@@ -143,16 +143,16 @@ export function shareLane(lane: u32, isShared: bool): void {
   setShared(lane, isShared);
 }
 
-/** A shared lane other than two in which `allocate` succeeds, or 0 if none of a few has such a block. */
-export function laneWith(index: u32, units: i32, own: u32, second: u32): u32 {
+/** A shared lane other than two in which `allocate` succeeds, or 0 if none of a few has such a block. Passes over the first ones. */
+export function laneWith(index: u32, units: i32, own: u32, second: u32, passed: i32): u32 {
   joinQuick(index);
-  return findShared(load<u32>(index, noticesField), units, own, second);
+  return findShared(load<u32>(index, noticesField), units, own, second, passed);
 }
 
-/** A shared lane other than two that is not empty, of those with the largest blocks; or 0. */
-export function fullLane(index: u32, own: u32, second: u32): u32 {
+/** A shared lane other than two that is not empty, of those with the largest blocks; or 0. Passes over the first ones. */
+export function fullLane(index: u32, own: u32, second: u32, passed: i32): u32 {
   joinQuick(index);
-  return largestShared(load<u32>(index, noticesField), own, second);
+  return largestShared(load<u32>(index, noticesField), own, second, passed);
 }
 
 /** Returns false if there is no memory. */

@@ -41,6 +41,9 @@ import { returnNotice } from './records';
 
 /** How many lanes are examined in the request's own class, whose blocks may be too small. */
 const scanLimit = 8;
+/** How many more fits the current search passes over. */
+let fitsToPass = 0;
+
 /** Says whether other streams may take from a lane. */
 export function setShared(lane: u32, isShared: bool): void {
   if ((load<u32>(lane, isSharedField) !== 0) === isShared) return;
@@ -51,9 +54,10 @@ export function setShared(lane: u32, isShared: bool): void {
 
 /**
  * A shared lane other than two with a free block of at least `units` units, from the smallest class
- * that has one; or 0.
+ * that has one; or 0. Passes over the first `passed` fits; a lane is one in each class.
  */
-export function findShared(notices: u32, units: i32, own: u32, second: u32): u32 {
+export function findShared(notices: u32, units: i32, own: u32, second: u32, passed: i32): u32 {
+  fitsToPass = passed;
   const ownClass = classOf(units);
   if (firstOf(notices, ownClass) !== 0) {
     const lane = findIn(notices, ownClass, units, own, second);
@@ -66,8 +70,9 @@ export function findShared(notices: u32, units: i32, own: u32, second: u32): u32
   return 0;
 }
 
-/** The shared lane other than two that has the largest block, by class; or 0. */
-export function largestShared(notices: u32, own: u32, second: u32): u32 {
+/** The shared lane other than two that has the largest block, by class; or 0. Passes over the first `passed`, as `findShared`. */
+export function largestShared(notices: u32, own: u32, second: u32, passed: i32): u32 {
+  fitsToPass = passed;
   const goesOn = load<u32>(notices, searcherField) === own && load<u32>(notices, secondSearcherField) === second;
   let list = previousList(notices, goesOn ? load<u32>(notices, searchedField) : classes - 1);
   let lane: u32 = 0;
@@ -76,6 +81,7 @@ export function largestShared(notices: u32, own: u32, second: u32): u32 {
     if (lane !== 0) break;
     list = previousList(notices, list - 1);
   }
+  if (passed > 0) return lane;
   store<u32>(notices, own, searcherField);
   store<u32>(notices, second, secondSearcherField);
   store<u32>(notices, max(list, 0), searchedField);
@@ -111,8 +117,10 @@ function findIn(notices: u32, list: u32, units: i32, own: u32, second: u32): u32
       returnNotice(notice);
     } else {
       if (lane !== own && lane !== second) {
-        if (hasFit(first, units)) return lane;
-        left--;
+        const fits = hasFit(first, units);
+        if (fits && fitsToPass === 0) return lane;
+        if (fits) fitsToPass--;
+        else left--;
       }
       previous = notice;
     }

@@ -658,7 +658,7 @@ Status ThreadSafeArena::TakeFromOthers(ThreadArena& arena, const Place& place, s
   if (wanted > kMaximumUnits) return kErrorOutOfMemory;
   for (;;) {
     const Lane& own = LaneOf(arena, place.key);
-    const std::uint32_t found = index_of::laneWith(&arena.module, arena.index, static_cast<std::uint32_t>(wanted), own.lane, 0);
+    const std::uint32_t found = index_of::laneWith(&arena.module, arena.index, static_cast<std::uint32_t>(wanted), own.lane, 0, 0);
     if (found == 0) return kErrorOutOfMemory;
     Lane& other = *arena.by_lane.at(found);
     if (other.is_unrecorded) {

@@ -60,11 +60,11 @@ static void shared_lanes_setShared(IndexModule*, u32, u32);
 static void free_space_index_shareLane(IndexModule*, u32, u32);
 static u32 lanes_hasFit(IndexModule*, u32, u32);
 static u32 shared_lanes_findIn(IndexModule*, u32, u32, u32, u32, u32);
-static u32 shared_lanes_findShared(IndexModule*, u32, u32, u32, u32);
-static u32 free_space_index_laneWith(IndexModule*, u32, u32, u32, u32);
+static u32 shared_lanes_findShared(IndexModule*, u32, u32, u32, u32, u32);
+static u32 free_space_index_laneWith(IndexModule*, u32, u32, u32, u32, u32);
 static u32 class_lists_previousList(IndexModule*, u32, u32);
-static u32 shared_lanes_largestShared(IndexModule*, u32, u32, u32);
-static u32 free_space_index_fullLane(IndexModule*, u32, u32, u32);
+static u32 shared_lanes_largestShared(IndexModule*, u32, u32, u32, u32);
+static u32 free_space_index_fullLane(IndexModule*, u32, u32, u32, u32);
 static u32 records_hasSpareRecord(IndexModule*);
 static u32 records_hasRecords(IndexModule*, u32);
 static u32 records_takeRecord(IndexModule*);
@@ -163,8 +163,8 @@ void destroyIndex(IndexModule* instance, u32 p0) { return free_space_index_destr
 u32 addLane(IndexModule* instance, u32 p0) { return free_space_index_addLane(instance, p0); }
 u32 isEmpty(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_isEmpty(instance, p0, p1); }
 void shareLane(IndexModule* instance, u32 p0, u32 p1) { return free_space_index_shareLane(instance, p0, p1); }
-u32 laneWith(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3) { return free_space_index_laneWith(instance, p0, p1, p2, p3); }
-u32 fullLane(IndexModule* instance, u32 p0, u32 p1, u32 p2) { return free_space_index_fullLane(instance, p0, p1, p2); }
+u32 laneWith(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3, u32 p4) { return free_space_index_laneWith(instance, p0, p1, p2, p3, p4); }
+u32 fullLane(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3) { return free_space_index_fullLane(instance, p0, p1, p2, p3); }
 u32 addSegment(IndexModule* instance, u32 p0, f64 p1, u32 p2, u32 p3) { return free_space_index_addSegment(instance, p0, p1, p2, p3); }
 u32 extendSegment(IndexModule* instance, u32 p0, f64 p1, u32 p2, u32 p3) { return free_space_index_extendSegment(instance, p0, p1, p2, p3); }
 f64 removePages(IndexModule* instance, u32 p0, u32 p1, u32 p2, u32 p3) { return free_space_index_removePages(instance, p0, p1, p2, p3); }
@@ -1605,22 +1605,22 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
   var_i0 += var_i1;
   var_l10 = var_i0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 256u);
-  var_l6 = var_i0;
-  var_i0 = 8u;
   var_l7 = var_i0;
+  var_i0 = 8u;
+  var_l8 = var_i0;
   var_L0: 
-    var_i0 = var_l6;
+    var_i0 = var_l7;
     var_i1 = 0u;
     var_i0 = var_i0 != var_i1;
-    var_i1 = var_l7;
+    var_i1 = var_l8;
     var_i2 = 0u;
     var_i1 = (u32)((s32)var_i1 > (s32)var_i2);
     var_i0 &= var_i1;
     if (var_i0) {
-      var_i0 = var_l6;
+      var_i0 = var_l7;
       var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 4u);
       var_l9 = var_i0;
-      var_i0 = var_l6;
+      var_i0 = var_l7;
       var_i0 = i32_load(&instance->memory, (u64)(var_i0));
       var_l5 = var_i0;
       var_i1 = var_p1;
@@ -1644,17 +1644,31 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
           var_i0 = var_l11;
           var_i1 = var_p2;
           var_i0 = lanes_hasFit(instance, var_i0, var_i1);
+          var_l6 = var_i0;
+          var_i0 = instance->shared_lanes_fitsToPass;
+          var_i1 = 1u;
+          var_i2 = var_l6;
+          var_i0 = var_i2 ? var_i0 : var_i1;
+          var_i0 = !(var_i0);
           if (var_i0) {
             var_i0 = var_l5;
             goto var_Bfunc;
           }
-          var_i0 = var_l7;
-          var_i1 = 1u;
-          var_i0 -= var_i1;
-          var_l7 = var_i0;
+          var_i0 = var_l6;
+          if (var_i0) {
+            var_i0 = instance->shared_lanes_fitsToPass;
+            var_i1 = 1u;
+            var_i0 -= var_i1;
+            instance->shared_lanes_fitsToPass = var_i0;
+          } else {
+            var_i0 = var_l8;
+            var_i1 = 1u;
+            var_i0 -= var_i1;
+            var_l8 = var_i0;
+          }
         }
-        var_i0 = var_l6;
-        var_l8 = var_i0;
+        var_i0 = var_l7;
+        var_l6 = var_i0;
       } else {
         var_i0 = var_l5;
         var_i1 = var_p1;
@@ -1671,9 +1685,9 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
         var_i2 = I32_ROTL(var_i2, var_i3);
         var_i1 &= var_i2;
         i32_store(&instance->memory, (u64)(var_i0) + 20, var_i1);
-        var_i0 = var_l8;
+        var_i0 = var_l6;
         if (var_i0) {
-          var_i0 = var_l8;
+          var_i0 = var_l6;
           var_i1 = var_l9;
           i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
         } else {
@@ -1681,11 +1695,11 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
           var_i1 = var_l9;
           i32_store(&instance->memory, (u64)(var_i0) + 256, var_i1);
         }
-        var_i0 = var_l6;
+        var_i0 = var_l7;
         records_returnNotice(instance, var_i0);
       }
       var_i0 = var_l9;
-      var_l6 = var_i0;
+      var_l7 = var_i0;
       goto var_L0;
     }
   var_i0 = var_l10;
@@ -1701,17 +1715,19 @@ u32 shared_lanes_findIn([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 
   return var_i0;
 }
 
-u32 shared_lanes_findShared([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
-  u32 var_l4 = 0, var_l5 = 0;
+u32 shared_lanes_findShared([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+  u32 var_l5 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4;
+  var_i0 = var_p4;
+  instance->shared_lanes_fitsToPass = var_i0;
   var_i0 = var_p0;
   var_i1 = var_p1;
   var_i1 = class_lists_classOf(instance, var_i1);
-  var_l4 = var_i1;
+  var_p4 = var_i1;
   var_i0 = class_lists_firstOf(instance, var_i0, var_i1);
   if (var_i0) {
     var_i0 = var_p0;
-    var_i1 = var_l4;
+    var_i1 = var_p4;
     var_i2 = var_p1;
     var_i3 = var_p2;
     var_i4 = var_p3;
@@ -1723,16 +1739,16 @@ u32 shared_lanes_findShared([[maybe_unused]] IndexModule* instance, u32 var_p0, 
     }
   }
   var_i0 = var_p0;
-  var_i1 = var_l4;
+  var_i1 = var_p4;
   var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-  var_l4 = var_i0;
+  var_p4 = var_i0;
   var_L2: 
-    var_i0 = var_l4;
+    var_i0 = var_p4;
     var_i1 = 0u;
     var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
     if (var_i0) {
       var_i0 = var_p0;
-      var_i1 = var_l4;
+      var_i1 = var_p4;
       var_i2 = var_p1;
       var_i3 = var_p2;
       var_i4 = var_p3;
@@ -1743,9 +1759,9 @@ u32 shared_lanes_findShared([[maybe_unused]] IndexModule* instance, u32 var_p0, 
         goto var_Bfunc;
       }
       var_i0 = var_p0;
-      var_i1 = var_l4;
+      var_i1 = var_p4;
       var_i0 = class_lists_nextList(instance, var_i0, var_i1);
-      var_l4 = var_i0;
+      var_p4 = var_i0;
       goto var_L2;
     }
   var_i0 = 0u;
@@ -1753,8 +1769,8 @@ u32 shared_lanes_findShared([[maybe_unused]] IndexModule* instance, u32 var_p0, 
   return var_i0;
 }
 
-u32 free_space_index_laneWith([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
-  u32 var_i0, var_i1, var_i2, var_i3;
+u32 free_space_index_laneWith([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3, u32 var_p4) {
+  u32 var_i0, var_i1, var_i2, var_i3, var_i4;
   var_i0 = var_p0;
   var_i0 = free_space_index_joinQuick(instance, var_i0);
   var_i0 = var_p0;
@@ -1762,7 +1778,8 @@ u32 free_space_index_laneWith([[maybe_unused]] IndexModule* instance, u32 var_p0
   var_i1 = var_p1;
   var_i2 = var_p2;
   var_i3 = var_p3;
-  var_i0 = shared_lanes_findShared(instance, var_i0, var_i1, var_i2, var_i3);
+  var_i4 = var_p4;
+  var_i0 = shared_lanes_findShared(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
   return var_i0;
 }
 
@@ -1827,22 +1844,24 @@ u32 class_lists_previousList([[maybe_unused]] IndexModule* instance, u32 var_p0,
   return var_i0;
 }
 
-u32 shared_lanes_largestShared([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
-  u32 var_l3 = 0, var_l4 = 0;
+u32 shared_lanes_largestShared([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
+  u32 var_l4 = 0, var_l5 = 0;
   u32 var_i0, var_i1, var_i2, var_i3, var_i4;
+  var_i0 = var_p3;
+  instance->shared_lanes_fitsToPass = var_i0;
   var_i0 = var_p0;
   var_i1 = var_p0;
   var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 4u);
   var_i2 = var_p1;
   var_i1 = var_i1 == var_i2;
-  var_l3 = var_i1;
+  var_l4 = var_i1;
   if (var_i1) {
     var_i1 = var_p0;
     var_i1 = i32_load(&instance->memory, (u64)(var_i1) + 8u);
     var_i2 = var_p2;
     var_i1 = var_i1 == var_i2;
   } else {
-    var_i1 = var_l3;
+    var_i1 = var_l4;
   }
   if (var_i1) {
     var_i1 = var_p0;
@@ -1851,30 +1870,37 @@ u32 shared_lanes_largestShared([[maybe_unused]] IndexModule* instance, u32 var_p
     var_i1 = 863u;
   }
   var_i0 = class_lists_previousList(instance, var_i0, var_i1);
-  var_l3 = var_i0;
+  var_l4 = var_i0;
   var_L2: 
-    var_i0 = var_l3;
+    var_i0 = var_l4;
     var_i1 = 0u;
     var_i0 = (u32)((s32)var_i0 >= (s32)var_i1);
     if (var_i0) {
       var_i0 = var_p0;
-      var_i1 = var_l3;
+      var_i1 = var_l4;
       var_i2 = 1u;
       var_i3 = var_p1;
       var_i4 = var_p2;
       var_i0 = shared_lanes_findIn(instance, var_i0, var_i1, var_i2, var_i3, var_i4);
-      var_l4 = var_i0;
+      var_l5 = var_i0;
       var_i0 = !(var_i0);
       if (var_i0) {
         var_i0 = var_p0;
-        var_i1 = var_l3;
+        var_i1 = var_l4;
         var_i2 = 1u;
         var_i1 -= var_i2;
         var_i0 = class_lists_previousList(instance, var_i0, var_i1);
-        var_l3 = var_i0;
+        var_l4 = var_i0;
         goto var_L2;
       }
     }
+  var_i0 = var_p3;
+  var_i1 = 0u;
+  var_i0 = (u32)((s32)var_i0 > (s32)var_i1);
+  if (var_i0) {
+    var_i0 = var_l5;
+    goto var_Bfunc;
+  }
   var_i0 = var_p0;
   var_i1 = var_p1;
   i32_store(&instance->memory, (u64)(var_i0) + 4, var_i1);
@@ -1882,27 +1908,29 @@ u32 shared_lanes_largestShared([[maybe_unused]] IndexModule* instance, u32 var_p
   var_i1 = var_p2;
   i32_store(&instance->memory, (u64)(var_i0) + 8, var_i1);
   var_i0 = var_p0;
-  var_i1 = var_l3;
+  var_i1 = var_l4;
   var_i2 = 0u;
   var_p0 = var_i2;
   var_i3 = var_p0;
-  var_i4 = var_l3;
+  var_i4 = var_l4;
   var_i3 = (u32)((s32)var_i3 < (s32)var_i4);
   var_i1 = var_i3 ? var_i1 : var_i2;
   i32_store(&instance->memory, (u64)(var_i0) + 12, var_i1);
-  var_i0 = var_l4;
+  var_i0 = var_l5;
+  var_Bfunc:;
   return var_i0;
 }
 
-u32 free_space_index_fullLane([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2) {
-  u32 var_i0, var_i1, var_i2;
+u32 free_space_index_fullLane([[maybe_unused]] IndexModule* instance, u32 var_p0, u32 var_p1, u32 var_p2, u32 var_p3) {
+  u32 var_i0, var_i1, var_i2, var_i3;
   var_i0 = var_p0;
   var_i0 = free_space_index_joinQuick(instance, var_i0);
   var_i0 = var_p0;
   var_i0 = i32_load(&instance->memory, (u64)(var_i0) + 36u);
   var_i1 = var_p1;
   var_i2 = var_p2;
-  var_i0 = shared_lanes_largestShared(instance, var_i0, var_i1, var_i2);
+  var_i3 = var_p3;
+  var_i0 = shared_lanes_largestShared(instance, var_i0, var_i1, var_i2, var_i3);
   return var_i0;
 }
 

@@ -13,6 +13,7 @@ struct IndexModule {
   IndexModule();
 
   u32 areas_top = 0;
+  u32 shared_lanes_fitsToPass = 0;
   u32 free_space_index_removed = 0;
   u32 many_area = 0;
   u32 many_order = 12;
@@ -24,8 +25,8 @@ void destroyIndex(IndexModule*, u32);
 u32 addLane(IndexModule*, u32);
 u32 isEmpty(IndexModule*, u32, u32);
 void shareLane(IndexModule*, u32, u32);
-u32 laneWith(IndexModule*, u32, u32, u32, u32);
-u32 fullLane(IndexModule*, u32, u32, u32);
+u32 laneWith(IndexModule*, u32, u32, u32, u32, u32);
+u32 fullLane(IndexModule*, u32, u32, u32, u32);
 u32 addSegment(IndexModule*, u32, f64, u32, u32);
 u32 extendSegment(IndexModule*, u32, f64, u32, u32);
 f64 removePages(IndexModule*, u32, u32, u32, u32);

@@ -2,7 +2,7 @@ import { DriverError } from '../basics/errors.js';
 import { Device } from '../driver/device.js';
 import { Event } from '../driver/streams/event.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
-import { givenAway, type Lane, type Waiter } from './lane.js';
+import { givenAway, isPast, type Lane, type Waiter } from './lane.js';
 
 /**
  * If there are more events than this, one event replaces them as soon as a stream has waited for
@@ -32,6 +32,10 @@ export class CommonLane implements Lane {
   get isIdle(): boolean {
     this.forgetPastEvents();
     return this.#events.length === 0;
+  }
+
+  hasRun(): boolean {
+    return this.isIdle;
   }
 
   order({ identity }: Waiter): boolean {
@@ -108,16 +112,4 @@ export class CommonLane implements Lane {
  */
 function forget(event: Event): void {
   if (givenAway.has(event)) event.dispose();
-}
-
-/**
- * Whether an event is known to have completed. If the driver cannot query it, it counts as not
- * completed.
- */
-function isPast(event: Event): boolean {
-  try {
-    return event.query();
-  } catch {
-    return false;
-  }
 }

@@ -30,6 +30,10 @@ export interface Lane {
   /** Whether everything that was queued before the frees is known to have run. */
   readonly isIdle: boolean;
   /**
+   * Whether a stream that takes the memory now waits for nothing: everything that was queued before the frees has run. Asks the driver.
+   */
+  hasRun(): boolean;
+  /**
    * Makes a stream wait for everything that was queued before the frees. Returns whether it had to.
    */
   order(waiter: Waiter): boolean;
@@ -40,4 +44,16 @@ export interface Lane {
    * them again.
    */
   release(): readonly Event[];
+}
+
+/**
+ * Whether an event is known to have completed. If the driver cannot query it, it counts as not
+ * completed.
+ */
+export function isPast(event: Event): boolean {
+  try {
+    return event.query();
+  } catch {
+    return false;
+  }
 }

@@ -2,7 +2,7 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/streams/event.js';
 import { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
-import { givenAway, type Lane, type Waiter } from './lane.js';
+import { givenAway, isPast, type Lane, type Waiter } from './lane.js';
 
 /**
  * A recording that the caller of a free made. It is valid until the event is recorded again or
@@ -151,6 +151,14 @@ export class StreamLane implements Lane {
    */
   query(): void {
     this.identity.isIdle();
+  }
+
+  /** The event of the last free may have completed while the stream goes on with later work. */
+  hasRun(): boolean {
+    if (this.isIdle) return true;
+    if (this.#isRecorded && !this.#needsEvent() && isPast(this.#event as Event)) return true;
+    // A stream whose end is not announced may already be destroyed, and a captured one must not be asked.
+    return this.identity.announcesEnd && !this.identity.isCaptured && this.identity.isIdle();
   }
 
   order({ identity }: Waiter): boolean {

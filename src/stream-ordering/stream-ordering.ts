@@ -49,6 +49,8 @@ export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 
  */
 const mostLookedAt = 64;
 const mostQueried = 32;
+/** The most lanes of busy streams that an allocation passes over for one that needs no wait. */
+export const mostPassed = 4;
 
 /** What stream ordering needs from a free-space index. */
 export interface LaneMemory {
@@ -62,10 +64,10 @@ export interface LaneMemory {
   join?(from: number, to: number): boolean;
   /** Says whether `laneWith` and `fullLane` may find a lane. */
   share?(lane: number, isShared: boolean): void;
-  /** A shared lane other than these two that has a free block of `units` units, or -1. */
-  laneWith?(units: number, own: number, second: number): number;
-  /** A shared lane other than these two that is not empty, or -1. */
-  fullLane?(own: number, second: number): number;
+  /** A shared lane other than these two that has a free block of `units` units, or -1. Passes over the first ones. */
+  laneWith?(units: number, own: number, second: number, passed: number): number;
+  /** A shared lane other than these two that is not empty, or -1. Passes over the first ones. */
+  fullLane?(own: number, second: number, passed: number): number;
   /**
    * Whether memory in use will become free in the order of the lane's stream without a call at each
    * free, or only after the memory that was freed into the lane. Before the stream ends, an event
@@ -101,6 +103,8 @@ export class StreamOrdering implements StreamObserver {
    */
   readonly #unshared = new LaneTurns();
   readonly #vacantNumbers: number[] = [];
+  /** How many lanes of busy streams `readyFullLane` has passed over. */
+  #passed = 0;
   /** The lane of ended streams, and the lanes that the pooling resource added. */
   readonly #ended: CommonLane;
   readonly #common: CommonLane[];
@@ -284,9 +288,25 @@ export class StreamOrdering implements StreamObserver {
     const own = this.#shared[slot]?.number ?? none;
     const second = this.#held[slot]?.number ?? none;
     for (;;) {
-      const number = this.#memory.laneWith?.(units, own, second) ?? none;
+      const number = this.#memory.laneWith?.(units, own, second, 0) ?? none;
       if (number === none || !this.#unshareHeldBack(number)) return number;
     }
+  }
+
+  /** The same, but only a lane that a stream can take from without waiting. Passes over a few others, and asks the driver about them. */
+  readyLaneWith(stream: Stream, units: number): number {
+    if (this.#unshared.count > 0) this.#shareIdle(mostLookedAt);
+    const { slot } = stream.identity;
+    const own = this.#shared[slot]?.number ?? none;
+    const second = this.#held[slot]?.number ?? none;
+    for (let passed = 0; passed < mostPassed; ) {
+      const number = this.#memory.laneWith?.(units, own, second, passed) ?? none;
+      if (number === none) break;
+      if (this.#unshareHeldBack(number)) continue;
+      if (this.lane(number).hasRun()) return number;
+      passed++;
+    }
+    return none;
   }
 
   /**
@@ -296,6 +316,23 @@ export class StreamOrdering implements StreamObserver {
   fullLane(stream: Stream): number {
     const { slot } = stream.identity;
     return this.#fullLane(this.#shared[slot]?.number ?? none, this.#held[slot]?.number ?? none);
+  }
+
+  /** The same, but only a lane that a stream can take from without waiting, as `readyLaneWith`. */
+  readyFullLane(stream: Stream): number {
+    const { slot } = stream.identity;
+    const own = this.#shared[slot]?.number ?? none;
+    const second = this.#held[slot]?.number ?? none;
+    for (; this.#passed < mostPassed; this.#passed++) {
+      const number = this.#fullLane(own, second, this.#passed);
+      if (number === none || this.lane(number).hasRun()) return number;
+    }
+    return none;
+  }
+
+  /** Lets `readyFullLane` ask again about lanes that it has passed over. */
+  askAgain(): void {
+    this.#passed = 0;
   }
 
   /**
@@ -320,10 +357,10 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Moves more free memory that is available without blocking to a stream's merging lane: that of its
-   * other lane first, then that of another lane, after a wait for it. Returns which stream's memory
-   * it was, or `undefined` if there was none.
+   * other lane first, then that of another lane, after a wait for it. With `isReady`, only memory that needs
+   * no wait. Returns which stream's memory it was, or `undefined` if there was none.
    */
-  joinNext(stream: Stream): 'own' | 'others' | undefined {
+  joinNext(stream: Stream, isReady = false): 'own' | 'others' | undefined {
     const lane = this.mergingLaneOf(stream);
     const own = this.ownLaneOf(stream);
     const second = lane === own ? this.secondLaneOf(stream) : own;
@@ -331,7 +368,7 @@ export class StreamOrdering implements StreamObserver {
       this.moveInto(lane, second.number);
       return 'own';
     }
-    const other = this.fullLane(stream);
+    const other = isReady ? this.readyFullLane(stream) : this.fullLane(stream);
     if (other === none) return undefined;
     this.order(stream, other);
     this.moveInto(lane, other);
@@ -499,19 +536,20 @@ export class StreamOrdering implements StreamObserver {
     return this.lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream?.identity && !this.#memory.isEmpty(lane.number));
   }
 
-  #fullLane(own: number, second: number): number {
-    if (this.#memory.fullLane === undefined) return this.#searchFullLane(own, second);
+  #fullLane(own: number, second: number, passed = 0): number {
+    if (this.#memory.fullLane === undefined) return this.#searchFullLane(own, second, passed);
     this.#shareIdle(mostLookedAt);
     for (;;) {
-      const number = this.#memory.fullLane(own, second);
+      const number = this.#memory.fullLane(own, second, passed);
       if (number === none || !this.#unshareHeldBack(number)) return number;
     }
   }
 
-  #searchFullLane(own: number, second: number): number {
+  #searchFullLane(own: number, second: number, passed: number): number {
+    let left = passed;
     for (const lanes of [this.#common, this.#lanes]) {
       for (const { number, isHeldBack } of lanes) {
-        if (number !== own && number !== second && !isHeldBack && !this.#memory.isEmpty(number)) return number;
+        if (number !== own && number !== second && !isHeldBack && !this.#memory.isEmpty(number) && left-- === 0) return number;
       }
     }
     return none;

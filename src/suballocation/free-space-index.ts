@@ -188,13 +188,13 @@ export class FreeSpaceIndex {
    * lane with the smallest class of blocks, and examines only a few lanes in the request's own
    * class.
    */
-  laneWith(units: number, own: number, second: number): number {
-    return indexModule.laneWith(this.#index, units, own, second) || none;
+  laneWith(units: number, own: number, second: number, passed = 0): number {
+    return indexModule.laneWith(this.#index, units, own, second, passed) || none;
   }
 
   /** A shared lane, other than these two, with the largest class of blocks; or -1 if all are empty. */
-  fullLane(own: number, second: number): number {
-    return indexModule.fullLane(this.#index, own, second) || none;
+  fullLane(own: number, second: number, passed = 0): number {
+    return indexModule.fullLane(this.#index, own, second, passed) || none;
   }
 
   /** The number of used blocks. */

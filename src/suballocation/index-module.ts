@@ -22,8 +22,8 @@ interface IndexModule {
   isEmpty(index: number, lane: number): number;
   shareLane(lane: number, isShared: boolean): void;
   /** Returns 0 if there is none. */
-  laneWith(index: number, units: number, own: number, second: number): number;
-  fullLane(index: number, own: number, second: number): number;
+  laneWith(index: number, units: number, own: number, second: number, passed: number): number;
+  fullLane(index: number, own: number, second: number, passed: number): number;
   /** Returns 0 if there is no memory. */
   addSegment(index: number, address: number, units: number, lane: number): number;
   /** Returns 0 if there is no memory. */

@@ -864,7 +864,7 @@ describe('invalidate', () => {
 
   test('gives memory back only after the stream that freed it', () => {
     using upstream = new CudaAsyncMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents: 'deferred' });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     const pointer = cache.run(() => cache.allocate(MiB, a));
@@ -883,7 +883,7 @@ describe('invalidate', () => {
 describe('if the upstream is out of memory', () => {
   test.each(policies)('a run gives free blocks of other sizes back first, under %s', (deallocationEvents) => {
     using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4 * MiB });
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using other = new Stream();
     cache.run(() => {
       cache.allocate(MiB, stream);
@@ -902,7 +902,7 @@ describe('if the upstream is out of memory', () => {
     (policy) => {
       const upstream = new AddressCountingResource();
       upstream.limitBytes = 4 * MiB;
-      using cache = new CachingMemoryResource(upstream, { deallocationEvents: policy });
+      using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents: policy });
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
@@ -999,7 +999,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test('returns a block that a run took back to its stream without waiting', () => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     const pointer = cache.run(() => cache.allocate(bytes, a));
     using _hold = a.hold();
@@ -1010,7 +1010,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test('gives a block that a run took back to another stream, ordered after its own', () => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     const first = cache.run(() => {
@@ -1042,7 +1042,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test.each(['a pointer', 'a buffer'])('takes %s back after the work queued on its stream at the end of the run', (what) => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     cache.run(() => cache.allocate(bytes, a));
@@ -1069,7 +1069,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test('takes a buffer back on the stream that it has at the end', () => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     const first = cache.run(() => {
@@ -1085,7 +1085,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test.each(['a pointer', 'a buffer'])('takes %s back after all work on the device if its stream is disposed', (what) => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     const a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     let ran = false;
@@ -1104,7 +1104,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test('makes another stream wait for memory that the upstream ordered on the first', () => {
     using upstream = new CudaAsyncMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     using hold = a.hold();
@@ -1122,7 +1122,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 
   test('records events at the end of a run as at any free, one for all bare pointers of a stream', () => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents });
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     const pass = () =>
@@ -1137,9 +1137,10 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
 describe('an event that cannot be recorded', () => {
   test('at the end of a run is recorded when another stream wants the memory', () => {
     using upstream = new CudaMemoryResource();
-    using cache = new CachingMemoryResource(upstream);
+    using cache = new CachingMemoryResource(upstream, { growth: 'after-waits' });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
+    const hold = a.hold();
     cache.run(() => {
       cache.allocate(1000, a);
       cache.allocate(1000, a);
@@ -1150,6 +1151,7 @@ describe('an event that cannot be recorded', () => {
     cache.run(() => {
       expect(eventCalls(() => cache.allocate(1000, b))).toEqual({ records: 1, waits: 1 });
     });
+    hold.release();
   });
 
   test('does not hide what the function threw', () => {
@@ -1201,7 +1203,7 @@ describe('whatever happens', () => {
     await fc.assert(
       fc.asyncProperty(steps, fc.constantFrom(...policies), async (steps, deallocationEvents) => {
         const upstream = new CountingResource();
-        const cache = new CachingMemoryResource(upstream, { deallocationEvents });
+        const cache = new CachingMemoryResource(upstream, { growth: 'after-waits', deallocationEvents });
         const runs: Open[] = [];
         /** Live bytes, by pointer. */
         const live = new Map<DevicePointer, number>();

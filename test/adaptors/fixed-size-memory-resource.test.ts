@@ -323,7 +323,12 @@ describe.each(sharingPolicies)('fixed-size blocks with %s events', (policy) => {
 
   test('of a batch that the upstream ordered on one stream make another wait (part of rapidsai/rmm#2507)', () => {
     using upstream = new CudaAsyncMemoryResource();
-    using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 2, deallocationEvents: policy });
+    using blocks = new FixedSizeMemoryResource(upstream, {
+      blockBytes,
+      blocksToPreallocate: 2,
+      growth: 'after-waits',
+      deallocationEvents: policy,
+    });
     using a = new Stream();
     using b = new Stream();
     using hold = a.hold();

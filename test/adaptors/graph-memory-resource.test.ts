@@ -614,7 +614,7 @@ describe('graphs share one region', () => {
   });
 
   test('a launch comes after whoever had the memory of the upstream before', () => {
-    using pool = new PoolMemoryResource(upstream);
+    using pool = new PoolMemoryResource(upstream, { growth: 'after-waits' });
     using family = new GraphMemoryResource(pool);
     const before = pool.allocate(1 * MiB, other);
     using hold = other.hold();

@@ -21,7 +21,13 @@ const bytes = MiB;
  * the memory of another.
  */
 function scratchOf(blocks: number, deallocationEvents: DeallocationEvents, upstream: MemoryResource = new CudaMemoryResource()) {
-  return new MonotonicMemoryResource(upstream, { initialBytes: bytes, growthFactor: 1, maximumBytes: blocks * bytes, deallocationEvents });
+  return new MonotonicMemoryResource(upstream, {
+    initialBytes: bytes,
+    growthFactor: 1,
+    maximumBytes: blocks * bytes,
+    growth: 'after-waits',
+    deallocationEvents,
+  });
 }
 
 describe.each(policies)('a monotonic resource with %s events', (policy) => {
@@ -344,10 +350,12 @@ describe.each(sharingPolicies)('a block of a monotonic resource with %s events',
     scratch.allocate(bytes, c);
     const keptByC = scratch.mark();
     using block = new BusyBlock(scratch, first, bytes, a);
+    using hold = c.hold();
     scratch.reset();
     expect(keptByC.isStanding).toBe(false);
     expect(scratch.allocate(bytes, b)).toBe(first);
     scratch.reset();
+    hold.release();
     const pointers = [scratch.allocate(bytes, c), scratch.allocate(bytes, c)];
     expect(pointers).toContain(first);
     expectOrdered(first, bytes, c, block.hold);

@@ -42,7 +42,8 @@ const poolingResources: [string, (deallocationEvents: DeallocationEvents) => Mem
   ],
   [
     'the run of a cache',
-    (deallocationEvents) => new InRunResource(new CachingMemoryResource(new CudaMemoryResource(), { deallocationEvents })),
+    (deallocationEvents) =>
+      new InRunResource(new CachingMemoryResource(new CudaMemoryResource(), { growth: 'after-waits', deallocationEvents })),
   ],
 ];
 

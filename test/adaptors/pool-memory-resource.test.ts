@@ -885,12 +885,14 @@ describe('a large request of a pool whose memory is scarce', () => {
   );
 
   test('waits for every stream whose memory it merges', () => {
-    const { pool, free } = fragmented({ deallocationEvents: 'deferred' });
+    const { pool, a, b, free } = fragmented({ growth: 'after-waits', deallocationEvents: 'deferred' });
     using _pool = pool;
+    const holds = [a.hold(), b.hold()];
     free();
     expect(eventCalls(() => pool.allocate(96 * KiB, stream))).toEqual({ records: 2, waits: 2 });
     // All that is free is the stream's own now.
     expect(eventCalls(() => pool.allocate(320 * KiB, stream))).toEqual({ records: 0, waits: 0 });
+    for (const hold of holds) hold.release();
   });
 
   test.each<[string, number, PoolMemoryResourceOptions]>([
@@ -930,25 +932,29 @@ describe('a large request of a pool whose memory is scarce', () => {
   });
 
   test.each([1, 2])('is served from what the driver could order the stream after: record %s of 2 is refused', (nth) => {
-    const { pool, large, free } = fragmented({ deallocationEvents: 'deferred' });
+    const { pool, a, b, large, free } = fragmented({ growth: 'after-waits', deallocationEvents: 'deferred' });
     using _pool = pool;
+    const holds = [a.hold(), b.hold()];
     free();
     failCall('cuEventRecord', nth, 999);
     expect(pool.allocate(96 * KiB, stream)).toBe(large);
     expect(failCall('cuEventRecord', 0)).toBe(false);
     expect(pool.statistics()).toMatchObject({ merges: nth - 1, reuses: 2 - nth });
+    for (const hold of holds) hold.release();
     pool.validate();
   });
 
   test.each(sharingPolicies)('waits for what was queued before a neighbour was freed, under %s', (deallocationEvents) => {
-    const { pool, a, b, first, second, large } = fragmented({ deallocationEvents });
+    const { pool, a, b, first, second, large } = fragmented({ growth: 'after-waits', deallocationEvents });
     using _pool = pool;
     using c = new Stream({ nonBlocking: true });
+    const hold = a.hold();
     pool.deallocate(first, 64 * KiB, a);
     using block = new BusyBlock(pool, second, 64 * KiB, b);
     block.free();
     pool.deallocate(large, 320 * KiB, a);
     expect(pool.allocate(96 * KiB, c)).toBe(first);
+    hold.release();
     expectOrdered(first, 96 * KiB, c, block.hold);
   });
 

@@ -43,7 +43,12 @@ const poolingResources: [string, MakePool][] = [
     (blocks, deallocationEvents, upstream = new CudaMemoryResource()) => {
       // Otherwise work that an earlier test left on the default stream would be waited for.
       Device.get().synchronizeSync();
-      return new PoolMemoryResource(upstream, { initialBytes: blocks * bytes, maximumBytes: blocks * bytes, deallocationEvents });
+      return new PoolMemoryResource(upstream, {
+        initialBytes: blocks * bytes,
+        maximumBytes: blocks * bytes,
+        growth: 'after-waits',
+        deallocationEvents,
+      });
     },
   ],
   [
@@ -315,9 +320,21 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using pool = make(1, 'deferred');
       using a = new Stream();
       using b = new Stream();
+      using hold = a.hold();
       run(pool, a);
       expect(eventRecords(() => run(pool, b))).toBe(1);
       expect(eventRecords(() => run(pool, a))).toBe(1);
+      hold.release();
+    });
+
+    test('are none for a stream whose work has run', () => {
+      using pool = make(1, 'deferred');
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      run(pool, a);
+      a.synchronizeSync();
+      run(pool, a);
+      expect(eventRecords(() => run(pool, b))).toBe(0);
     });
 
     test.each([

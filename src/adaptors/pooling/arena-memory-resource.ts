@@ -287,10 +287,11 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
 
   /**
    * Takes a block that is slightly larger than `units` units from another stream, and waits only for that
-   * stream.
+   * stream, if need be.
    */
   #takeCloseFit(units: number, bytes: number, stream: Stream, alignment: number): number {
-    const other = this.ordering.laneWith(stream, units);
+    let other = this.ordering.readyLaneWith(stream, units);
+    if (other === none || !this.index.hasClose(units, other)) other = this.ordering.laneWith(stream, units);
     return other === none || !this.index.hasClose(units, other) ? none : this.tries.reuse(other, bytes, stream, alignment);
   }
 

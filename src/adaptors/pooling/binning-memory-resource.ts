@@ -28,6 +28,7 @@ import { none } from '../../suballocation/blocks.js';
 import { disposeAll, layersOf } from '../layers.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
+import { type GrowthOption, growthOption, growsFirst } from './order-of-tries.js';
 
 /**
  * A bin of a {@link BinningMemoryResource}: requests up to a size, and the resource that serves
@@ -42,7 +43,7 @@ export interface Bin {
 const knownOfBin = optionNames<Bin>({ bytes: true, resource: true });
 
 /** Options of {@link BinningMemoryResource}. */
-export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
+export interface BinningMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
   /**
    * With `maximumExponent`: creates a bin of fixed-size blocks for each power of two bytes, from
    * 2^minimumExponent; at least 8.
@@ -68,6 +69,7 @@ const knownOptions = optionNames<BinningMemoryResourceOptions>({
   bins: true,
   blocksToPreallocate: true,
   deallocationEvents: true,
+  growth: true,
   maximumExponent: true,
   minimumExponent: true,
 });
@@ -114,6 +116,7 @@ interface Server {
 export class BinningMemoryResource extends PassThroughAdaptor implements TrimmingMemoryResource {
   /** @internal */
   static override readonly name = 'BinningMemoryResource';
+  readonly #growth: 'before-waits' | 'after-waits';
   readonly #blocksToPreallocate: number;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];
@@ -136,6 +139,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     const { blocksToPreallocate = 0, deallocationEvents } = options;
     assertBytes(blocksToPreallocate, 'blocksToPreallocate');
     this.#blocksToPreallocate = blocksToPreallocate;
+    this.#growth = growsFirst(options) ? 'before-waits' : 'after-waits';
     this.#servers = [{ resource: upstream, policy: deallocationEvents, liveCount: 0 }];
     const wanted = wantedBins(options, upstream);
     try {
@@ -300,6 +304,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
       const made = new FixedSizeMemoryResource(this.upstream, {
         blockBytes: bytes,
         blocksToPreallocate: this.#blocksToPreallocate,
+        growth: this.#growth,
         ...policy,
       });
       // The upstream is foreign code: it may have allocated from this, added a bin, or disposed
@@ -384,6 +389,7 @@ export const binningKind = defineAdaptor({
       summary: 'blocks that a bin takes at a time, also in advance; 0: one at a time, none in advance',
       default: '0',
     },
+    growth: growthOption,
   },
   example: 'binning(cuda, minimumExponent=16, maximumExponent=20, bins=[300, 5000], blocksToPreallocate=1)',
   create: ({ upstream, options }) => {

@@ -59,11 +59,11 @@ import { BlockGroups } from '../../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
 import type { StreamOrderedStatistics } from './keeper.js';
-import { Tries } from './order-of-tries.js';
+import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
-export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
+export interface CachingMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
   /**
    * The name of the cache in errors and statistics.
    * @defaultValue `'cache'`
@@ -79,7 +79,7 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
   readonly maximumBytes?: number;
 }
 
-const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, maximumBytes: true, name: true });
+const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, growth: true, maximumBytes: true, name: true });
 
 /**
  * Statistics of a {@link CachingMemoryResource}. Memory allocated outside its runs is not included.
@@ -179,6 +179,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   /** @internal */
   static override readonly name = 'CachingMemoryResource';
   protected readonly tries = new Tries(this.keeper, this.index, {
+    growBeforeWaits: (bytes, stream) => this.#growsFirst && this.#growBeforeWaits(alignUp(bytes, ALLOCATION_ALIGNMENT), stream),
     grow: (bytes, stream) => this.#grow(bytes, stream),
     outOfMemory: (bytes) => this.#outOfMemory(bytes),
   });
@@ -186,6 +187,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   readonly name: string;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
+  readonly #growsFirst: boolean;
   readonly #groups = new BlockGroups();
   /** By group: its run, and the stream of its blocks. */
   readonly #groupRuns: (Run | undefined)[] = [];
@@ -223,7 +225,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
     if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    const isGrowingFirst = growsFirst(options);
     super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BlockLists());
+    this.#growsFirst = isGrowingFirst;
     this.name = name;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
     this.#passedEvents = deallocationEvents;
@@ -393,6 +397,13 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
     const runs = this.#lateRuns;
     throwFirst(this.#endLateRuns());
     return runs.length > this.#lateRuns.length;
+  }
+
+  #growBeforeWaits(bytes: number, stream: Stream): boolean {
+    const { held } = this.keeper;
+    if (held.isRefused(bytes) || held.claimedBytes + bytes > this.maximumBytes) return false;
+    this.#hasGrown = this.keeper.tryTake(bytes, stream);
+    return this.#hasGrown;
   }
 
   #grow(bytes: number, stream: Stream): boolean {
@@ -690,6 +701,7 @@ export const cachingKind = defineAdaptor({
   options: {
     name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growth: growthOption,
   },
   example: 'caching(cuda, name=step, maximumBytes=64MiB)',
   create: ({ upstream, options }) => new CachingMemoryResource(upstream, options),

@@ -18,7 +18,7 @@ import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { unitBytes } from '../../suballocation/free-space-index.js';
 import type { StreamOrderedStatistics } from './keeper.js';
-import { Tries } from './order-of-tries.js';
+import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /**
@@ -28,7 +28,7 @@ import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered
 const maximumFixedBlockBytes = 0x7fffff00;
 
 /** Options of {@link FixedSizeMemoryResource}. */
-export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption {
+export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
   /**
    * Bytes of every block, and so the largest allocation: from 1 to 2 GiB - 256, rounded up to a
    * multiple of 256.
@@ -52,6 +52,7 @@ const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
   blockBytes: true,
   blocksToPreallocate: true,
   deallocationEvents: true,
+  growth: true,
   maximumBytes: true,
 });
 
@@ -83,6 +84,7 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
   /** @internal */
   static override readonly name = 'FixedSizeMemoryResource';
   protected readonly tries = new Tries(this.keeper, this.index, {
+    growBeforeWaits: (_bytes, stream) => this.#growsFirst && !this.keeper.held.isRefused(this.blockBytes) && this.#grow(stream),
     grow: (_bytes, stream) => this.#grow(stream),
     outOfMemory: (bytes) => this.#outOfMemory(bytes),
   });
@@ -91,6 +93,7 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
   readonly #blockUnits: number;
   readonly #batchBlocks: number;
   readonly #maximumBytes: number;
+  readonly #growsFirst: boolean;
 
   /**
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a maximum below one
@@ -110,7 +113,9 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
     if (maximumBytes < wholeBytes) {
       throw new ArgumentRangeError(`maximumBytes must be at least one block (${wholeBytes}), got ${maximumBytes}`);
     }
+    const isGrowingFirst = growsFirst(options);
     super(upstream, deallocationEvents);
+    this.#growsFirst = isGrowingFirst;
     this.index.cutBlocksOf(wholeBytes);
     this.keeper.largestBlockBytes = wholeBytes;
     this.blockBytes = wholeBytes;
@@ -200,6 +205,7 @@ export const fixedSizeKind = defineAdaptor({
       default: '128',
     },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growth: growthOption,
   },
   maximum: 'maximumBytes',
   example: 'fixed-size(cuda, blockBytes=1MiB, blocksToPreallocate=2)',

@@ -45,13 +45,13 @@ import { leastBlockBytes, none, type Segment, segmentAround } from '../../suball
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
 import { type StreamOrderedStatistics, stillUsed } from './keeper.js';
-import { Tries } from './order-of-tries.js';
+import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
 /** Options of {@link MonotonicMemoryResource}. */
-export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption {
+export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
   /**
    * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least
    * 1. Nothing is taken before the first allocation.
@@ -80,6 +80,7 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
 const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
   deallocationEvents: true,
   fallback: true,
+  growth: true,
   growthFactor: true,
   initialBytes: true,
   maximumBytes: true,
@@ -243,6 +244,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   /** @internal */
   static override readonly name = 'MonotonicMemoryResource';
   protected readonly tries = new Tries(this.keeper, this.index, {
+    growBeforeWaits: (bytes, stream, alignment) => this.#growsFirst && this.#growBeforeWaits(leastBlockBytes(bytes, alignment), stream),
     grow: (bytes, stream, alignment) => this.#grow(leastBlockBytes(bytes, alignment), stream),
     outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
   });
@@ -252,6 +254,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   readonly growthFactor: number;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
+  readonly #growsFirst: boolean;
   /** Serves allocations for which there is no room; undefined if not set. */
   readonly fallback: MemoryResource | undefined;
   declare readonly alternates?: readonly MemoryResource[];
@@ -282,7 +285,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     if (initialBytes === 0) throw new ArgumentRangeError('initialBytes must be at least 1, got 0');
     assertGrowthFactor(growthFactor);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    const isGrowingFirst = growsFirst(options);
     super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BumpChains());
+    this.#growsFirst = isGrowingFirst;
     if (fallback !== undefined) assertFallback(fallback, this.device);
     this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
     this.growthFactor = growthFactor;
@@ -431,16 +436,22 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     this.#chain = this.index.chainOf(lane.number);
   }
 
+  #growBeforeWaits(least: number, stream: Stream): boolean {
+    return !this.keeper.held.isRefused(least) && this.#takeBlock(least, stream);
+  }
+
   #grow(least: number, stream: Stream): boolean {
     const { maximumBytes } = this;
     if (least > maximumBytes) return false;
-    const take = () => {
-      const left = maximumBytes - this.keeper.held.claimedBytes;
-      const last = this.#chain.cursor.lastBlockBytes;
-      const wanted = last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
-      return least <= left && this.keeper.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left), stream);
-    };
+    const take = () => this.#takeBlock(least, stream);
     return take() || this.#hasRoom(least, stream) || (this.keeper.makeWay(least, maximumBytes, stream) && take());
+  }
+
+  #takeBlock(least: number, stream: Stream): boolean {
+    const left = this.maximumBytes - this.keeper.held.claimedBytes;
+    const last = this.#chain.cursor.lastBlockBytes;
+    const wanted = last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+    return least <= left && this.keeper.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left), stream);
   }
 
   /** Whether other streams have a free block, or a block without allocations. */
@@ -704,6 +715,7 @@ export const monotonicKind = defineAdaptor({
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     growthFactor: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
     fallback: { type: 'resource', summary: 'serves requests for which there is no room', default: 'none' },
+    growth: growthOption,
   },
   maximum: 'maximumBytes',
   example: 'monotonic(cuda, initialBytes=128KiB, maximumBytes=64MiB)',

@@ -6,36 +6,44 @@
  *                     │
  *                     ▼                                                            who waits
  *     round     1  own memory      the stream's other lane                         nobody
- *       │       2  others' memory  a block of another stream                       the stream, for that one
+ *       │       2  ready memory    a block of another stream, whose work has run   nobody
  *       │       3  ask             streams that memory is held for; then 2         nobody
- *       │       4  merge           all memory of others, lane by lane              the stream, for each of them
- *       │       5  ask             once more; then 2 and 4                         nobody
- *       │       6  upstream        a block from below; then own memory, 2 and 4    as the upstream does
- *       │       7  ask all         of those streams; if one is idle, a new round   nobody
- *       └───────8  wait            for all of them; if there were any, a new round the host
+ *       │       4  merge ready     all memory of others whose work has run         nobody
+ *       │       5  grow            a block from below, unless it refused such      as the upstream does
+ *       │       6  others' memory  a block of another stream                       the stream, for that one
+ *       │       7  merge           all memory of others, lane by lane              the stream, for each of them
+ *       │       8  ask             once more; then 6 and 7                         nobody
+ *       │       9  upstream        a block from below; then own memory, 6 and 7    as the upstream does
+ *       │      10  ask all         of those streams; if one is idle, a new round   nobody
+ *       └──────11  wait            for all of them; if there were any, a new round the host
  *
- *               9  search          blocks that the index passed over               nobody
- *              10  error           out of memory
+ *              12  search          blocks that the index passed over               nobody
+ *              13  error           out of memory
  *
- * A resource composes its tries: it defines how it grows (6) and its error (10), and whether it
- * merges (4) and searches (9). Only the arena has its own way to take others' memory (2).
+ * First comes what needs no wait: a stream that takes memory of a busy one stands still until that has run what it had
+ * queued before the free, for ever if the busy one waits for it. A few lanes are looked at, and the driver is asked about
+ * their last events, or their streams. Then the resource grows, if its maximum allows it, and only then its streams wait
+ * for each other; with `growth: 'after-waits'`, step 5 is left out. CUDA's own pools have this order, too.
  *
- * | resource | 2 | 4 | 6 | 9 |
- * | --- | --- | --- | --- | --- |
- * | pool | a block that fits; if memory is scarce and the request large, first all their memory is merged | yes | as much as it has, or less; free blocks go back if that helps | the stream's lane |
- * | arena | the global arena, then a close fit | no | what was given back of it; all free memory is returned to the global arena | the global arena |
- * | fixed-size (also the bins of binning) | any block | no | a batch, or less | no |
- * | caching | a block of the same size | no | a block; free blocks of other sizes go back if that helps | no |
- * | monotonic | a block that is large enough | no | a block, or less; unused blocks of streams first | no |
+ * A resource composes its tries: it defines how it grows (5, 9) and its error (13), and whether it
+ * merges (4, 7) and searches (12). Only the arena has its own way to take others' memory (6).
+ *
+ * | resource | 2, 6 | 4, 7 | 5 | 9 | 12 |
+ * | --- | --- | --- | --- | --- | --- |
+ * | pool | a block that fits; if memory is scarce and the request large, first all their memory is merged | yes | an eighth of what it has, or what is missing | as much as it has, or less; free blocks go back if that helps | the stream's lane |
+ * | arena | 6 only: the global arena, then a close fit, a ready one first | no | no | what was given back of it; all free memory is returned to the global arena | the global arena |
+ * | fixed-size (also the bins of binning) | any block | no | a batch, or less | a batch, or less | no |
+ * | caching | a block of the same size | no | a block | a block; free blocks of other sizes go back if that helps | no |
+ * | monotonic | a block that is large enough | no | a block, or less | the same; unused blocks of streams first | no |
  *
  * A `PlannedMemoryResource` has no tries: its fallback serves what its plan does not.
  *
  * Under `'eager'` and `'deferred'`, no memory is held for a stream, unless its owner may destroy it
- * unannounced, or a free requested it. Then steps 3, 5, 7 and 8 find no streams.
+ * unannounced, or a free requested it. Then steps 3, 8, 10 and 11 find no streams.
  *
  * Why did an allocation wait? The stream waits in `reuse` and in `StreamOrdering.joinNext`, both through
  * `StreamLane.order`, and in an arena also if it takes memory from the global arena. The host waits in step
- * 8, for the streams that `StreamOrdering.synchronizeHeld` finds; and in step 6 if the upstream waits, or
+ * 11, for the streams that `StreamOrdering.synchronizeHeld` finds; and in steps 5 and 9 if the upstream waits, or
  * if a monotonic resource takes back blocks of a stream that may no longer exist.
  *
  * What you need not know: how the index finds a block (`suballocation/free-space-index.ts`), how
@@ -48,9 +56,11 @@
  * checks again.
  */
 import { DriverError, type OutOfMemoryError } from '../../basics/errors.js';
+import { assertOneOf } from '../../basics/validation.js';
 import { isCapturing } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DevicePointer } from '../../memory-resource.js';
+import { mostPassed } from '../../stream-ordering/stream-ordering.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
 import type { Keeper, KeptMemory } from './keeper.js';
@@ -62,32 +72,63 @@ export interface CutMemory extends KeptMemory {
   free(block: number, lane: number): void;
 }
 
+/** An option of resources that keep memory. */
+export interface GrowthOption {
+  /**
+   * Which comes first when the free memory that fits belongs to streams whose work has not run: `'before-waits'` takes more memory from the
+   * upstream, within the maximum, so that streams do not wait for each other; `'after-waits'` makes the stream wait, so that the least memory is
+   * taken. Free memory that needs no wait comes before both. Allocations that their own stream's memory serves are not affected.
+   *
+   * RMM's pools wait; CUDA's own grow first.
+   * @defaultValue `'before-waits'`
+   */
+  readonly growth?: 'before-waits' | 'after-waits';
+}
+
+const growthWords = ['before-waits', 'after-waits'] as const;
+
+/** Whether it grows before streams wait. @throws ArgumentTypeError, ArgumentRangeError for an unknown value. */
+export function growsFirst({ growth = 'before-waits' }: GrowthOption): boolean {
+  assertOneOf(growth, growthWords, 'growth');
+  return growth === 'before-waits';
+}
+
+/** `growth` in a specification. */
+export const growthOption = {
+  type: 'word',
+  words: growthWords,
+  summary: 'whether it takes more memory before its streams wait for each other',
+  default: 'before-waits',
+} as const;
+
 /** A try: returns an address, or -1. */
 type Try = (bytes: number, stream: Stream, alignment: number) => number;
 
 /** The differences between resources. A step that is left out finds nothing. */
 export interface Strategy {
   /**
-   * Step 2.
+   * Step 6, in place of steps 2 and 6.
    * @defaultValue one block of another stream
    */
   readonly others?: Try;
   /**
-   * Step 2: whether a request of `units` units merges all memory of others before it takes a block from `other`, a lane of
+   * Steps 2 and 6: whether a request of `units` units merges all memory of others before it takes a block from `other`, a lane of
    * theirs. Only for memory with `laneWith`.
    * @defaultValue never
    */
   readonly mergesFirst?: (units: number, stream: Stream, other: number) => boolean;
-  /** Step 4. */
+  /** Steps 4 and 7. */
   readonly merges?: boolean;
+  /** Step 5: takes more from the upstream, and returns nothing for that. Returns whether the stream's lane may now serve the request. */
+  readonly growBeforeWaits?: ((bytes: number, stream: Stream, alignment: number) => boolean) | undefined;
   /**
-   * Step 6: makes room for a request, usually with a block from the upstream. Returns whether the
+   * Step 9: makes room for a request, usually with a block from the upstream. Returns whether the
    * stream's lane, or memory that it can take from others, may now serve the request.
    */
   readonly grow: (bytes: number, stream: Stream, alignment: number, round: number) => boolean;
-  /** Step 9: too slow for general use. */
+  /** Step 12: too slow for general use. */
   readonly search?: Try;
-  /** Step 10. */
+  /** Step 13. */
   readonly outOfMemory: (bytes: number, alignment: number) => OutOfMemoryError;
 }
 
@@ -106,7 +147,7 @@ export class Tries {
 
   /**
    * Finds a block for a stream whose own lane has none.
-   * @throws the error of step 10; also any other error of the upstream
+   * @throws the error of step 13; also any other error of the upstream
    */
   find(bytes: number, stream: Stream, alignment: number): DevicePointer {
     const { ordering } = this.#keeper;
@@ -130,16 +171,12 @@ export class Tries {
     return address;
   }
 
-  /** Steps 1 to 6. */
+  /** Steps 1 to 9. */
   #withoutTheHost(bytes: number, stream: Stream, alignment: number, round: number): number {
     const { ordering, held } = this.#keeper;
     held.refusal = undefined;
-    let address = this.#ownSecond(bytes, stream, alignment);
-    if (address === none) address = this.#others(bytes, stream, alignment);
-    // Before any merging, which would leave the other streams without memory of their own.
-    if (address === none && ordering.queryHeld(stream)) address = this.#others(bytes, stream, alignment);
-    if (address === none) address = this.#merge(bytes, stream, alignment);
-    // Merging also finds lanes that were known to be idle once, and must be queried again.
+    let address = this.#withoutWaits(bytes, stream, alignment);
+    if (address === none) address = this.#othersOrMerge(bytes, stream, alignment);
     if (address === none && ordering.queryHeld(stream)) address = this.#othersOrMerge(bytes, stream, alignment);
     if (address === none && this.#strategy.grow(bytes, stream, alignment, round)) {
       address = this.#own(bytes, stream, alignment);
@@ -147,6 +184,27 @@ export class Tries {
       if (address === none) address = this.#othersOrMerge(bytes, stream, alignment);
     }
     return address;
+  }
+
+  /** Steps 1 to 5. */
+  #withoutWaits(bytes: number, stream: Stream, alignment: number): number {
+    const { ordering } = this.#keeper;
+    let address = this.#ownSecond(bytes, stream, alignment);
+    if (address === none) address = this.#ready(bytes, stream, alignment);
+    // Before any merging, which would leave the other streams without memory of their own.
+    if (address === none && ordering.queryHeld(stream)) address = this.#ready(bytes, stream, alignment);
+    if (address === none) address = this.#merge(bytes, stream, alignment, true);
+    // Merging also finds lanes that were known to be idle once, and must be queried again.
+    if (address === none && ordering.queryHeld(stream)) {
+      address = this.#ready(bytes, stream, alignment);
+      if (address === none) address = this.#merge(bytes, stream, alignment, true);
+    }
+    const { growBeforeWaits } = this.#strategy;
+    // If there is nothing to wait for, step 9 follows anyway.
+    if (address !== none || growBeforeWaits === undefined || ordering.fullLane(stream) === none) return address;
+    if (!growBeforeWaits(bytes, stream, alignment)) return none;
+    address = this.#own(bytes, stream, alignment);
+    return address === none ? this.#ownSecond(bytes, stream, alignment) : address;
   }
 
   /** The lane that had no block at first. */
@@ -161,22 +219,37 @@ export class Tries {
   }
 
   /** Step 2. */
+  #ready(bytes: number, stream: Stream, alignment: number): number {
+    return this.#strategy.others === undefined ? this.#fromOthers(bytes, stream, alignment, true) : none;
+  }
+
+  /** Step 6. */
   #others(bytes: number, stream: Stream, alignment: number): number {
-    const { ordering } = this.#keeper;
     if (this.#strategy.others !== undefined) return this.#strategy.others(bytes, stream, alignment);
+    return this.#fromOthers(bytes, stream, alignment, false);
+  }
+
+  /** With `isReady`, only memory for which the stream need not wait. */
+  #fromOthers(bytes: number, stream: Stream, alignment: number, isReady: boolean): number {
+    const { ordering } = this.#keeper;
     if (this.#index.laneWith !== undefined) {
       // Found by its size, and so enough for any alignment.
       const units = leastBlockBytes(bytes, alignment) / unitBytes;
       if (units > maximumUnits) return none;
-      let other = ordering.laneWith(stream, units);
+      let other = isReady ? ordering.readyLaneWith(stream, units) : ordering.laneWith(stream, units);
       if (other !== none && this.#strategy.mergesFirst?.(units, stream, other) === true) {
-        const address = this.#mergeAll(bytes, stream, alignment);
+        const address = this.#mergeAll(bytes, stream, alignment, isReady);
         if (address !== none) return address;
-        other = ordering.laneWith(stream, units);
+        other = isReady ? ordering.readyLaneWith(stream, units) : ordering.laneWith(stream, units);
       }
       return other === none ? none : this.reuse(other, bytes, stream, alignment);
     }
+    let passed = 0;
     for (const other of ordering.others(stream)) {
+      if (isReady && !ordering.lane(other).hasRun()) {
+        if (++passed === mostPassed) break;
+        continue;
+      }
       const address = this.reuse(other, bytes, stream, alignment);
       if (address !== none) return address;
     }
@@ -200,10 +273,11 @@ export class Tries {
     return address;
   }
 
-  /** As step 4, but merges all of these lanes, or as many as the driver orders the stream after. */
-  #mergeAll(bytes: number, stream: Stream, alignment: number): number {
+  /** As steps 4 and 7, but merges all of these lanes, or as many as the driver orders the stream after. */
+  #mergeAll(bytes: number, stream: Stream, alignment: number, isReady: boolean): number {
+    this.#keeper.ordering.askAgain();
     try {
-      while (this.#mergeNext(stream) !== undefined) {}
+      while (this.#mergeNext(stream, isReady) !== undefined) {}
     } catch (error) {
       if (!(error instanceof DriverError || isCapturing(error))) throw error;
     }
@@ -211,17 +285,18 @@ export class Tries {
   }
 
   /** Merges one more lane with the stream's own. Returns whose it was, or `undefined` if there was none. */
-  #mergeNext(stream: Stream): 'own' | 'others' | undefined {
-    const from = this.#keeper.ordering.joinNext(stream);
+  #mergeNext(stream: Stream, isReady: boolean): 'own' | 'others' | undefined {
+    const from = this.#keeper.ordering.joinNext(stream, isReady);
     if (from === 'others') this.merges++;
     return from;
   }
 
-  /** Step 4. The stream waits for each lane that is merged with its own, until a block fits. */
-  #merge(bytes: number, stream: Stream, alignment: number): number {
+  /** Steps 4 and 7. The stream waits for each lane that is merged with its own, unless that is ready, until a block fits. */
+  #merge(bytes: number, stream: Stream, alignment: number, isReady: boolean): number {
     if (this.#strategy.merges !== true) return none;
     const { ordering } = this.#keeper;
-    for (let from = this.#mergeNext(stream); from !== undefined; from = this.#mergeNext(stream)) {
+    ordering.askAgain();
+    for (let from = this.#mergeNext(stream, isReady); from !== undefined; from = this.#mergeNext(stream, isReady)) {
       const address = this.#cut(ordering.mergingLaneOf(stream).number, bytes, stream, alignment);
       if (address !== none) return address;
     }
@@ -230,7 +305,7 @@ export class Tries {
 
   #othersOrMerge(bytes: number, stream: Stream, alignment: number): number {
     const address = this.#others(bytes, stream, alignment);
-    return address === none ? this.#merge(bytes, stream, alignment) : address;
+    return address === none ? this.#merge(bytes, stream, alignment, false) : address;
   }
 
   #cut(lane: number, bytes: number, { identity }: Stream, alignment: number): number {

@@ -4,8 +4,8 @@
  *
  *  - it merges: if no single block fits, all of another stream's free memory joins the stream's own,
  *    stream by stream;
- *  - it grows by as much as it already holds, so that it doubles, or by half of what its maximum leaves;
- *    if the upstream does not have that much, by less and less, down to what the request needs; and if
+ *  - it grows by as much as it already holds, so that it doubles, or by half of what its maximum leaves; by at most an eighth of what it
+ *    holds if streams could wait for each other instead; if the upstream does not have that much, by less and less, down to what the request needs; and if
  *    that fails, by the same after it has returned blocks that are entirely free to the upstream;
  *  - finally it takes a block that the index passed over, because the index examines only a few of
  *    each size class.
@@ -34,18 +34,20 @@ import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
 import { growthInPlace } from '../growth-in-place.js';
 import type { StreamOrderedStatistics } from './keeper.js';
-import { Tries } from './order-of-tries.js';
+import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /** A request for at least this fraction (1 / 128) of the maximum is large. */
 const largeShare = 128;
 /** Memory is scarce while more than this fraction (1 / 4) of the maximum is used. */
 const plentyShare = 4;
+/** If the streams could wait instead, the pool grows by this fraction (1 / 8) of what it has. */
+const smallStep = 8;
 
 const nothing = new Float64Array();
 
 /** Options of {@link PoolMemoryResource}. */
-export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
+export interface PoolMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
   /**
    * Bytes that the pool takes from its upstream when it is constructed, rounded up to a multiple of
    * 256; less than 512 GiB, like every block of the upstream.
@@ -61,6 +63,7 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
 
 const knownOptions = optionNames<PoolMemoryResourceOptions>({
   deallocationEvents: true,
+  growth: true,
   initialBytes: true,
   maximumBytes: true,
 });
@@ -77,7 +80,8 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  *
  * Stream order: memory freed on a stream can be reused immediately on that stream, and on other
  * streams by the rules of `deallocationEvents`. Allocating makes the host wait only if the upstream
- * does, and under `'off'` before it runs out of memory. A stream that takes memory of others waits for
+ * does, and under `'off'` before it runs out of memory. Memory of others whose work has run comes first, then more from the
+ * upstream, within `maximumBytes`; only then, or with `growth: 'after-waits'` before, a stream takes memory of others that are busy. It waits for
  * one of them if one has a block that is large enough. While more than a quarter of `maximumBytes` is used,
  * a request for at least 1/128 of it waits for all streams that have free memory, which then coalesces,
  * unless one of them has a block that is only slightly larger; not under `'off'`.
@@ -111,6 +115,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   protected readonly tries = new Tries(this.keeper, this.index, {
     mergesFirst: (units, stream, other) => this.#mergesFirst(units, stream, other),
     merges: true,
+    growBeforeWaits: (bytes, stream, alignment) => this.#growsFirst && this.#growBeforeWaits(leastBlockBytes(bytes, alignment), stream),
     grow: (bytes, stream, alignment, round) => this.#grow(bytes, stream, alignment, round),
     // By then, all available free memory is in the stream's merging lane.
     search: (bytes, stream, alignment) =>
@@ -118,6 +123,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     outOfMemory: (bytes, alignment) => this.#outOfMemory(bytes, alignment),
   });
   readonly #maximumBytes: number;
+  readonly #growsFirst: boolean;
   /** The bytes of a page, if the upstream grows in place and can free any pages. */
   readonly #pageBytes: number | undefined;
   /**
@@ -139,7 +145,9 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     if (initialBytes > maximumBytes) {
       throw new ArgumentRangeError(`maximumBytes must be at least initialBytes (${initialBytes}), got ${maximumBytes}`);
     }
+    const isGrowingFirst = growsFirst(options);
     super(upstream, deallocationEvents);
+    this.#growsFirst = isGrowingFirst;
     this.index.useQuickLists();
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
@@ -266,14 +274,30 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
 
   /** Takes a block of at least `least` bytes, if necessary after returning free blocks. */
   #growWithin(least: number, isExact: boolean, stream: Stream): boolean {
-    const take = () => {
-      const left = this.#maximumBytes - this.keeper.held.claimedBytes;
-      if (least > left) return false;
-      const more = left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes);
-      const wanted = isExact ? least : Math.max(least, Math.min(more, maximumBlockBytes));
-      return this.keeper.tryTakeAtLeast(least, Math.min(wanted, left), stream);
-    };
+    const take = () => this.#takeWithin(least, isExact ? least : this.#usualGrowth, stream);
     return take() || (this.keeper.makeWay(least, this.#maximumBytes, stream) && take());
+  }
+
+  /** Takes a block of `wanted` bytes, but at least `least`, if the maximum leaves as many. */
+  #takeWithin(least: number, wanted: number, stream: Stream): boolean {
+    const left = this.#maximumBytes - this.keeper.held.claimedBytes;
+    if (least > left) return false;
+    return this.keeper.tryTakeAtLeast(least, Math.min(Math.max(least, Math.min(wanted, maximumBlockBytes)), left), stream);
+  }
+
+  /** As much as it has; with a maximum, half of what that leaves. */
+  get #usualGrowth(): number {
+    const left = this.#maximumBytes - this.keeper.held.claimedBytes;
+    return left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes);
+  }
+
+  /** In smaller steps, since there is free memory, for which the stream would only have to wait. */
+  #growBeforeWaits(least: number, stream: Stream): boolean {
+    // Others may wait for less: the upstream is asked again only when nothing else helps.
+    if (least > maximumBlockBytes || this.keeper.held.isRefused(least)) return false;
+    if (this.#pageBytes !== undefined) return this.#takeAtEnd(least, this.#pageBytes, stream);
+    const step = alignUp(this.reservedBytes / smallStep, unitBytes);
+    return this.#takeWithin(least, Math.min(step, this.#usualGrowth), stream);
   }
 
   #outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
@@ -290,16 +314,21 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
    * enough for the whole request, after returning free pages.
    */
   #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
-    const { ordering, held } = this.keeper;
-    const missing = alignUp(Math.max(least - this.index.freeTailBytes(ordering.mergingLaneOf(stream).number), 1), pageBytes);
-    const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - held.claimedBytes;
-    if (canTake && this.keeper.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream)) return true;
+    if (!this.#isCramped && this.#takeAtEnd(least, pageBytes, stream)) return true;
     const whole = alignUp(least, pageBytes);
     const { releases } = this.keeper;
     this.#isCramped = whole > maximumBlockBytes || !this.#growWithin(whole, true, stream);
     // Memory is short: from now on, what counts is how many pages small allocations keep.
     if (this.keeper.releases > releases) this.index.takeLowest();
     return !this.#isCramped;
+  }
+
+  /** Takes the pages that the free memory at the end lacks, if the maximum leaves them. Returns whether they are enough. */
+  #takeAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
+    const { ordering, held } = this.keeper;
+    const missing = alignUp(Math.max(least - this.index.freeTailBytes(ordering.mergingLaneOf(stream).number), 1), pageBytes);
+    const canTake = missing <= maximumBlockBytes && missing <= this.#maximumBytes - held.claimedBytes;
+    return canTake && this.keeper.tryTakeAtLeast(missing, missing, stream) && this.#hasRoomAfterGrowth(least, stream);
   }
 
   /**
@@ -368,6 +397,7 @@ export const poolKind = defineAdaptor({
   options: {
     initialBytes: { type: 'size', summary: 'taken from the upstream at the start', default: '0' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growth: growthOption,
   },
   maximum: 'maximumBytes',
   example: 'pool(cuda, initialBytes=256KiB, maximumBytes=64MiB)',
