@@ -1,3 +1,4 @@
+import { createReadStream } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
 import { formatBytes, formatCount } from '../basics/units.js';
@@ -96,8 +97,15 @@ async function makePlan(paths: readonly string[], options: PlanCommandOptions, t
 
 async function readProblem(path: string): Promise<MinimallocProblem | undefined> {
   if (!path.endsWith('.csv')) return undefined;
-  const text = await readFile(path, 'utf8');
-  return isMinimallocCsv(text) ? readMinimallocCsv(text, path) : undefined;
+  // An RMM log, which ends in .csv too, may be longer than any text.
+  if (!isMinimallocCsv(await beginningOf(path))) return undefined;
+  return readMinimallocCsv(await readFile(path, 'utf8'), path);
+}
+
+async function beginningOf(path: string): Promise<string> {
+  let text = '';
+  for await (const piece of createReadStream(path, { encoding: 'utf8', end: 1023 })) text += piece;
+  return text;
 }
 
 function describe({ sizes, totalBytes, lowerBoundBytes, isOptimal, gap }: Plan): string {

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { createGunzip } from 'node:zlib';
 import { ArgumentTypeError, formatValue, InvalidLogError } from '../basics/errors.js';
 import { KiB } from '../basics/units.js';
+import { Cost, ReadingBudget } from './reading-budget.js';
 import { recordingMagic } from './recording/recording-format.js';
 import { htmlBeginning } from './report/read-report.js';
 import { logHeader } from './rmm-csv/csv-rows.js';
@@ -64,12 +65,21 @@ export class OpenLog {
   readonly name: string;
   /** The format given, or detected from the bytes; RMM's CSV if nothing is detected. */
   readonly format: LogFormat;
+  /** What reading the log may cost. */
+  readonly budget: ReadingBudget;
   readonly #pieces: AsyncIterable<Uint8Array>;
   readonly #progress: (events: number) => void;
 
-  private constructor(name: string, format: LogFormat, pieces: AsyncIterable<Uint8Array>, progress: (events: number) => void) {
+  private constructor(
+    name: string,
+    format: LogFormat,
+    budget: ReadingBudget,
+    pieces: AsyncIterable<Uint8Array>,
+    progress: (events: number) => void,
+  ) {
     this.name = name;
     this.format = format;
+    this.budget = budget;
     this.#pieces = pieces;
     this.#progress = progress;
   }
@@ -78,6 +88,7 @@ export class OpenLog {
    * Opens a log, plain or gzip.
    * @throws ArgumentTypeError for any other source.
    * @throws InvalidLogError if the source is a folder, or its gzip data is damaged at the start.
+   * Its pieces throw one, too, if the data expands to far more than its bytes.
    */
   static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat }): Promise<OpenLog> {
     assertSource(source);
@@ -85,21 +96,25 @@ export class OpenLog {
     const name = options.name ?? path ?? 'log';
     const totalBytes = path === undefined ? options.totalBytes : await fileBytes(path);
     const bytes = path === undefined ? (source as AsyncIterable<Uint8Array>) : createReadStream(path, { highWaterMark: pieceBytes });
+    const budget = new ReadingBudget(name);
     let bytesRead = 0;
     async function* counted(): AsyncGenerator<Uint8Array> {
       for await (const piece of bytes) {
         if (!(piece instanceof Uint8Array))
           throw new ArgumentTypeError(`source must give pieces that are Uint8Arrays, got ${formatValue(piece)}`);
         bytesRead += piece.length;
+        budget.add(piece.length);
         yield piece;
       }
     }
     const compressed = await Beginning.of(counted(), 2);
     const isGzip = compressed.head[0] === 0x1f && compressed.head[1] === 0x8b;
     try {
-      const whole = isGzip ? await Beginning.of(gunzipped(compressed.whole()), examinedBytes) : await compressed.upTo(examinedBytes);
+      const whole = isGzip
+        ? await Beginning.of(gunzipped(compressed.whole(), budget), examinedBytes)
+        : await compressed.upTo(examinedBytes);
       const progress = (events: number) => options.onProgress?.({ bytesRead, totalBytes, events });
-      return new OpenLog(name, options.format ?? formatOf(whole.head), whole.whole(), progress);
+      return new OpenLog(name, options.format ?? formatOf(whole.head), budget, whole.whole(), progress);
     } catch (error) {
       const fault = gzipFault(error);
       throw fault === undefined ? error : new InvalidLogError(name, undefined, `${fault.fault}, after 0 lines`, { cause: error });
@@ -211,11 +226,14 @@ async function fileBytes(path: string): Promise<number | undefined> {
   return information.isFile() ? information.size : undefined;
 }
 
-function gunzipped(pieces: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array> {
+async function* gunzipped(pieces: AsyncIterable<Uint8Array>, budget: ReadingBudget): AsyncGenerator<Uint8Array> {
   const gunzip = createGunzip({ chunkSize: pieceBytes });
   // An error on either side destroys the other and reaches the reader of `gunzip`.
   pipeline(Readable.from(pieces, { objectMode: false, highWaterMark: pieceBytes }), gunzip, () => {});
-  return gunzip;
+  for await (const piece of gunzip as AsyncIterable<Uint8Array>) {
+    budget.spend(piece.length * Cost.unpackedByte, 'gzip data', 'if you trust it, decompress it first');
+    yield piece;
+  }
 }
 
 function gzipFault(error: unknown): GzipFault | undefined {

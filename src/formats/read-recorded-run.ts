@@ -85,7 +85,7 @@ export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
   if (bytes > constants.MAX_LENGTH)
     throw new InvalidLogError(log.name, undefined, `is a ${isReport ? 'report' : 'snapshot'} of more than ${constants.MAX_LENGTH} bytes`);
   const whole = Buffer.concat(pieces);
-  return isReport ? readReport(log.name, whole) : readSnapshot(log.name, whole);
+  return isReport ? readReport(log.name, whole, log.budget) : readSnapshot(log.name, whole, log.budget);
 }
 
 /** Options of {@link readEvents}. */

@@ -49,6 +49,20 @@ export interface CsvSpelling {
   readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
+/** The greatest distance from 1970 that a date can have, in milliseconds. */
+const maximumDate = 8.64e15;
+const minutesPerDay = 24 * 60;
+
+/** Whether a number of a log can be when it was started, in milliseconds since 1970. */
+export function isDate(value: unknown): value is number {
+  return Number.isFinite(value) && Math.abs(value as number) <= maximumDate;
+}
+
+/** Whether a number of a log can be the minutes between local time and UTC. */
+export function isUtcOffset(value: unknown): value is number {
+  return Number.isFinite(value) && Math.abs(value as number) <= minutesPerDay;
+}
+
 /** A log's properties, and the names that its events refer to by index. */
 export interface RunDescription {
   /** The path or name of the log. */

@@ -1,4 +1,5 @@
 import { formatValue } from '../basics/errors.js';
+import { type Extent, Extents } from '../basics/extents.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../basics/units.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
@@ -28,6 +29,12 @@ export interface Plan extends Omit<AllocationSequence, 'times'> {
 /** The beginning of a plan file. */
 const formatName = 'cistern plan';
 const formatVersion = 1;
+
+/** A plan of four million allocations is not as long. */
+const mostCharacters = 2 ** 28;
+/** A plan has an object and five lists; programs may have added fields of their own. */
+const mostBrackets = 1000;
+
 /**
  * A plan as JSON text, for {@link parsePlan}.
  * @example
@@ -52,6 +59,7 @@ export function formatPlan(plan: Plan): string {
  * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if the text is not a valid plan.
  */
 export function parsePlan(text: string, name = 'the plan'): Plan {
+  assertFlat(text, name);
   let read: unknown;
   try {
     read = JSON.parse(text);
@@ -62,6 +70,20 @@ export function parsePlan(text: string, name = 'the plan'): Plan {
   if (format !== formatName) throw invalidPlan(`${name} is not a plan: its format is ${formatValue(format)}`);
   if (version !== formatVersion) throw invalidPlan(`${name} has version ${formatValue(version)}; this reads version 1`);
   return checkedPlan(fields as unknown as Plan, name);
+}
+
+/**
+ * Checks that a text has no more lists and objects than a plan: each takes many times the memory of
+ * its two characters.
+ */
+function assertFlat(text: string, name: string): void {
+  if (text.length > mostCharacters) throw invalidPlan(`${name} has ${text.length} characters; a plan has at most ${mostCharacters}`);
+  let count = 0;
+  for (const bracket of ['[', '{']) {
+    for (let at = text.indexOf(bracket); at >= 0; at = text.indexOf(bracket, at + 1)) {
+      if (++count > mostBrackets) throw invalidPlan(`${name} is not a plan: it has more than ${mostBrackets} lists and objects`);
+    }
+  }
 }
 
 /**
@@ -112,37 +134,21 @@ export function gapOf(totalBytes: number, lowerBoundBytes: number): number {
  */
 function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }: Plan, name: string): void {
   if (offsets.length !== sizes.length) throw invalidPlan(`${name} has ${sizes.length} sizes, but ${offsets.length} offsets`);
-  const live: number[] = [];
-  const startOf = (i: number) => offsets[i] as number;
-  const place = (start: number) => {
-    let low = 0;
-    let high = live.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (startOf(live[middle] as number) < start) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  };
+  const live = new Extents<Extent & { readonly number: number }>();
   for (let i = 0; i < operations.length; i++) {
     const operation = operations[i] as number;
     const number = operation < 0 ? ~operation : operation;
-    const start = startOf(number);
-    const at = place(start);
-    if (operation < 0) {
-      live.splice(at, 1);
-      continue;
-    }
+    const start = offsets[number] as number;
     const end = start + (sizes[number] as number);
-    if (start < 0 || start % alignmentBytes !== 0 || end > totalBytes) {
+    const place = { address: start, bytes: end - start, number };
+    if (operation >= 0 && (start < 0 || start % alignmentBytes !== 0 || end > totalBytes)) {
       throw invalidPlan(`${name}: allocation ${number} is at ${start} to ${end}, which is outside the ${totalBytes} bytes or not aligned`);
     }
-    const before = live[at - 1];
-    const after = live[at];
-    const other = before !== undefined && startOf(before) + (sizes[before] as number) > start ? before : after;
-    if (other !== undefined && (other === before || startOf(other) < end)) {
-      throw invalidPlan(`${name}: allocations ${other} and ${number} share bytes while both are live`);
+    const [overlapped] = live.cut(place);
+    if (operation < 0) continue;
+    if (overlapped !== undefined) {
+      throw invalidPlan(`${name}: allocations ${overlapped.whole.number} and ${number} share bytes while both are live`);
     }
-    live.splice(at, 0, number);
+    live.insert(place);
   }
 }

@@ -9,6 +9,7 @@
  *
  * The last ones are enough, because each of them came after those before it.
  */
+import { type Extent, Extents } from '../basics/extents.js';
 import type { Plan } from './plan.js';
 
 export interface PlanWithPredecessors {
@@ -18,9 +19,8 @@ export interface PlanWithPredecessors {
   readonly predecessors: Int32Array;
 }
 
-/** Bytes from `start` on, up to the next range, and the allocation that had them last. */
-interface Range {
-  readonly start: number;
+/** Bytes, and the allocation that had them last. */
+interface OwnedBytes extends Extent {
   readonly owner: number;
 }
 
@@ -28,37 +28,13 @@ export function withPredecessors(plan: Plan): PlanWithPredecessors {
   const { sizes, offsets } = plan;
   const starts = new Int32Array(sizes.length + 1);
   const predecessors: number[] = [];
-  // In the order of addresses, from 0 to infinity.
-  const ranges: Range[] = [{ start: 0, owner: -1 }];
+  const owned = new Extents<OwnedBytes>();
   for (let request = 0; request < sizes.length; request++) {
-    const start = offsets[request] as number;
-    const end = start + (sizes[request] as number);
-    const first = lastUpTo(ranges, start);
-    const last = lastUpTo(ranges, end - 1);
-    const owners = new Set(ranges.slice(first, last + 1).map(({ owner }) => owner));
-    owners.delete(-1);
-    predecessors.push(...owners);
+    const place = { address: offsets[request] as number, bytes: sizes[request] as number, owner: request };
+    const owners = new Set(owned.cut(place).map(({ whole }) => whole.owner));
+    for (const owner of owners) predecessors.push(owner);
     starts[request + 1] = predecessors.length;
-    const before = ranges[first] as Range;
-    const behind = ranges[last] as Range;
-    const next = ranges[last + 1]?.start ?? Number.POSITIVE_INFINITY;
-    const replacing: Range[] = [];
-    if (before.start < start) replacing.push(before);
-    replacing.push({ start, owner: request });
-    if (end < next) replacing.push({ start: end, owner: behind.owner });
-    ranges.splice(first, last - first + 1, ...replacing);
+    owned.insert(place);
   }
   return { plan, starts, predecessors: Int32Array.from(predecessors) };
-}
-
-/** The last range that begins at an address or before it. */
-function lastUpTo(ranges: readonly Range[], address: number): number {
-  let low = 0;
-  let high = ranges.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if ((ranges[middle] as Range).start <= address) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
 }

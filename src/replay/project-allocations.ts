@@ -22,6 +22,9 @@ const legacyDefaultStream = 0;
 const legacyDefaultStreamAlias = 1;
 const perThreadDefaultStream = 2;
 
+/** A capture of a graph is looked for in so many phases around an event. */
+const deepestPhase = 4096;
+
 /** Replaces the index of a stream that differs from thread to thread. */
 const dependsOnThread = -1;
 
@@ -173,8 +176,8 @@ export class AllocationProjection implements EventSink {
   /** The innermost capture that a phase is part of. */
   #captureOf(phase: number): GraphCapture | undefined {
     const { phases } = this.#names;
-    // A damaged recording may contain a cycle of phases.
-    for (let each = phase, depth = 0; each !== 0 && depth < phases.length; each = phases[each]?.outer ?? 0, depth++) {
+    // A damaged recording may contain a cycle of phases, and a hostile one 65,535 within each other.
+    for (let each = phase, depth = 0; each !== 0 && depth < deepestPhase; each = phases[each]?.outer ?? 0, depth++) {
       const capture = this.#open.get(each);
       if (capture !== undefined) return capture;
     }

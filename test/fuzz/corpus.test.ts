@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import * as logReader from './log-reader.js';
+import * as packedLogs from './packed-logs.js';
 import * as specification from './specification.js';
 
 function inputsOf(target: string): string[] {
@@ -16,6 +17,10 @@ function inputsOf(target: string): string[] {
 describe('inputs of the fuzzers', () => {
   test('are read as logs, or refused', async () => {
     for (const file of inputsOf('log-reader')) await logReader.run(readFileSync(file));
+  });
+
+  test('are packed and read as logs, or refused', async () => {
+    for (const file of inputsOf('packed-logs')) await packedLogs.run(readFileSync(file));
   });
 
   test('are read as specifications, or refused', () => {

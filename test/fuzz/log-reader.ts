@@ -92,7 +92,7 @@ async function orRefusal<T>(read: () => Promise<T>): Promise<T | InvalidLogError
  * A recording whose blocks have correct CRCs: otherwise nearly every mutated recording would be
  * refused for its CRC.
  */
-function withRightSums(input: Uint8Array): Uint8Array {
+export function withRightSums(input: Uint8Array): Uint8Array {
   if (Buffer.from(input.subarray(0, recordingMagic.length)).toString('latin1') !== recordingMagic || input.length < recordBytes)
     return input;
   const bytes = input.slice();

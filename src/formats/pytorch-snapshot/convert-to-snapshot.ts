@@ -11,11 +11,11 @@
  * addresses ever used; they exist from beginning to end.
  */
 import { formatPointer, InvalidLogError } from '../../basics/errors.js';
+import { type Extent, lastAtOrBelow } from '../../basics/extents.js';
 import { EventKind } from '../event-columns.js';
 import { sharesLabels } from '../layers.js';
 import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { streamHandle } from '../stream-handle.js';
-import { type Extent, lastAtOrBelow } from './extents.js';
 import { PickleWriter } from './pickle-writer.js';
 
 /**

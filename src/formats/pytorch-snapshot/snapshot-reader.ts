@@ -13,9 +13,10 @@
  * private pool.
  */
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
+import { type Extent, Extents } from '../../basics/extents.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
+import { Cost, type ReadingBudget } from '../reading-budget.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
-import { cutExtents, type Extent, insertExtent, lastAtOrBelow } from './extents.js';
 import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
 
 /** Times below this are not dates: they count from a midnight. */
@@ -28,11 +29,13 @@ const maximumLayers = 2 ** 8;
 
 /**
  * A frame is written once, and then referred to by two or more bytes, so the text of a stack is
- * longer than its bytes in the file: about a hundred times in snapshots of real programs. A file
- * that far exceeds this is malicious.
+ * longer than its bytes in the file: about a hundred times in snapshots of real programs. No call
+ * stack is nearly as long as the first number, and all different ones together must fit into memory.
  */
-const mostTextPerByte = 2000;
-const leastText = 2 ** 20;
+const longestStack = 2 ** 24;
+const mostStackText = 2 ** 30;
+/** What putting a line together costs besides its characters. */
+const lineCharacters = 64;
 
 /** An event before it is added to the run; `time` is in microseconds, as in the snapshot. */
 interface SnapshotEvent {
@@ -66,9 +69,9 @@ interface TraceEntry extends Piece {
  * The run that a snapshot holds.
  * @throws InvalidLogError if the bytes are not a snapshot.
  */
-export function readSnapshot(source: string, bytes: Buffer): RecordedRun {
+export function readSnapshot(source: string, bytes: Buffer, budget: ReadingBudget): RecordedRun {
   try {
-    return new SnapshotReader(source, unpickle(bytes), bytes.length).read();
+    return new SnapshotReader(source, unpickle(bytes), budget).read();
   } catch (error) {
     if (!(error instanceof UnpicklingError)) throw error;
     const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot: ${error.message}`;
@@ -87,12 +90,13 @@ class SnapshotReader {
   readonly #labels = new Map<string, number>();
   /** The layers of private pools, by their names. */
   readonly #pools = new Map<string, number>();
-  /** How many more characters all stacks may have. */
-  #textLeft: number;
+  readonly #budget: ReadingBudget;
+  /** Characters of all stacks. */
+  #stackText = 0;
 
-  constructor(source: string, value: PickledValue, byteLength: number) {
+  constructor(source: string, value: PickledValue, budget: ReadingBudget) {
     this.#source = source;
-    this.#textLeft = leastText + byteLength * mostTextPerByte;
+    this.#budget = budget;
     this.#snapshot = this.#dict(value, 'the snapshot');
     this.#names.threads.push('0');
   }
@@ -102,6 +106,7 @@ class SnapshotReader {
     const traces = this.#list(this.#snapshot['device_traces'] ?? [], 'device_traces').map((trace) => this.#entries(trace));
     const devices = new Set(segments.map((segment) => this.#number(segment['device'] ?? 0, 'a device')));
     for (const [device, trace] of traces.entries()) if (trace.length > 0) devices.add(device);
+    if (devices.size > maximumLayers) this.#fail(`names ${devices.size} devices`);
     const { layers } = this.#names;
     const places = [...devices]
       .sort((a, b) => a - b)
@@ -167,7 +172,7 @@ class SnapshotReader {
     for (const block of blocks.values()) add(EventKind.allocate, block, beforeTrace);
 
     const release = (entry: TraceEntry) => {
-      for (const { whole, rest } of cutExtents(extents, entry)) {
+      for (const { whole, rest } of extents.cut(entry)) {
         add(EventKind.release, { ...whole, stack: entry.stack }, entry.time);
         for (const part of rest) add(EventKind.growth, part, entry.time);
       }
@@ -190,7 +195,7 @@ class SnapshotReader {
         // Overlapping segments are a fault in the snapshot; the later segment wins.
         release(entry);
         if (action !== 'segment_alloc' && action !== 'segment_map') continue;
-        insertExtent(extents, entry);
+        extents.insert(entry);
         add(EventKind.growth, entry, time);
       }
     }
@@ -202,14 +207,14 @@ class SnapshotReader {
     segments: readonly PickledDict[],
     trace: readonly TraceEntry[],
     suffix: string,
-  ): { blocks: Map<number, Piece>; extents: Piece[] } {
+  ): { blocks: Map<number, Piece>; extents: Extents<Piece> } {
     const blocks = new Map<number, Piece>();
-    const extents: Piece[] = [];
+    const extents = new Extents<Piece>();
     for (const segment of segments) {
       const stream = this.#stream(segment['stream']);
       const pool = this.#pool(segment, suffix);
       let address = this.#number(segment['address'], 'an address');
-      insertExtent(extents, {
+      extents.insert({
         address,
         bytes: this.#number(segment['total_size'], 'a size'),
         stream,
@@ -228,12 +233,12 @@ class SnapshotReader {
     }
     for (const entry of trace.toReversed()) {
       const { action, address } = entry;
-      const around = extents[lastAtOrBelow(extents, address)];
-      if (around !== undefined && address < around.address + around.bytes) entry.pool = around.pool;
+      const around = extents.at(address);
+      if (around !== undefined) entry.pool = around.pool;
       if (action === 'free' || action === 'free_completed') blocks.set(address, { ...entry, stack: 0 });
       else if (action === 'alloc') blocks.delete(address);
-      else if (action === 'segment_free' || action === 'segment_unmap') insertExtent(extents, { ...entry, stack: 0 });
-      else if (action !== 'oom') cutExtents(extents, entry);
+      else if (action === 'segment_free' || action === 'segment_unmap') extents.insert({ ...entry, stack: 0 });
+      else if (action !== 'oom') extents.cut(entry);
     }
     return { blocks, extents };
   }
@@ -243,6 +248,7 @@ class SnapshotReader {
     const events: SnapshotEvent[] = [];
     const open: number[] = [];
     const { phases } = this.#names;
+    const numbers = new Map<string, number>();
     for (const item of this.#list(this.#snapshot['external_annotations'] ?? [], 'external_annotations')) {
       const annotation = this.#dict(item, 'an annotation');
       const { name, stage } = annotation;
@@ -250,13 +256,15 @@ class SnapshotReader {
       const common = { layer: 0, stream: 0, stack: 0, time: this.#time(annotation), second: 0 };
       if (stage === 'START') {
         const outer = open.at(-1) ?? 0;
-        let phase = phases.findIndex((known, i) => i > 0 && known.name === name && known.outer === outer);
-        if (phase < 0) phase = phases.push({ name, outer }) - 1;
+        const key = `${outer} ${name}`;
+        const phase = numbers.get(key) ?? phases.push({ name, outer }) - 1;
+        numbers.set(key, phase);
         if (phases.length > maximumNames) this.#fail(`has more than ${maximumNames} named parts`);
         open.push(phase);
         events.push({ ...common, kind: EventKind.phaseBegin, first: phase });
       } else if (stage === 'END') {
         const at = open.findLastIndex((phase) => phases[phase]?.name === name);
+        this.#passOver(open, at);
         if (at < 0) continue;
         events.push({ ...common, kind: EventKind.phaseEnd, first: open[at] as number });
         open.splice(at, 1);
@@ -274,13 +282,23 @@ class SnapshotReader {
     const builder = new EventColumnsBuilder();
     const open: number[] = [];
     for (const { kind, layer, stream, stack, time, first, second } of events) {
-      if (kind === EventKind.phaseEnd) open.splice(open.lastIndexOf(first), 1);
+      if (kind === EventKind.phaseEnd) {
+        const at = open.lastIndexOf(first);
+        this.#passOver(open, at);
+        // By its time, it may end before it begins.
+        if (at >= 0) open.splice(at, 1);
+      }
       const nanoseconds = Math.max(0, (time - (startedAt ?? 0) * 1000) * 1000);
       builder.append({ kind, layer, stream, thread: 0, phase: open.at(-1) ?? 0, stack, account: 0, time: nanoseconds, first, second });
       if (kind === EventKind.phaseBegin) open.push(first);
     }
     const origin = { source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, skippedRecordCount: 0, csv: undefined };
     return finishRun(origin, this.#names, builder);
+  }
+
+  /** Annotations that do not end innermost first are looked for among all that are open. */
+  #passOver(open: readonly number[], found: number): void {
+    this.#budget.spend((open.length - 1 - found) * Cost.step, 'annotations that are open at once');
   }
 
   #stream(value: PickledValue | undefined): number {
@@ -298,16 +316,21 @@ class SnapshotReader {
     if (!Array.isArray(value) || value.length === 0) return 0;
     let stack = this.#stacksOfLists.get(value);
     if (stack === undefined) {
+      let length = 0;
       const lines = value.map((item) => {
         const frame = this.#dict(item, 'a frame');
         const name = this.#text(frame['name'], 'the name of a frame');
         const file = this.#text(frame['filename'], 'the file of a frame');
         const line = file === '' ? name : `${name} (${file}:${this.#number(frame['line'] ?? 0, 'the line of a frame')})`;
-        this.#textLeft -= line.length + 1;
-        if (this.#textLeft < 0) this.#fail('has longer call stacks than its bytes can stand for');
+        this.#budget.spend((line.length + lineCharacters) * Cost.stackCharacter, 'call stacks');
+        length += line.length + 1;
+        if (length > longestStack) this.#fail(`has a call stack of more than ${longestStack} characters`);
         return line;
       });
+      const count = this.#names.stacks.length;
       stack = indexOf(this.#stacks, this.#names.stacks, lines.join('\n'));
+      if (stack === count) this.#stackText += length;
+      if (this.#stackText > mostStackText) this.#fail(`has different call stacks of more than ${mostStackText} characters together`);
       this.#stacksOfLists.set(value, stack);
     }
     return stack;
@@ -323,11 +346,16 @@ class SnapshotReader {
   }
 
   #dict(value: PickledValue | undefined, what: string): PickledDict {
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+      // It may be one of few that are referred to again and again.
+      this.#budget.spend(Cost.node, 'references to the same objects');
+      return value;
+    }
     return this.#fail(`is not a PyTorch snapshot: ${what} is not a dict`);
   }
 
   #list(value: PickledValue | undefined, what: string): readonly PickledValue[] {
+    this.#budget.spend(Cost.node, 'references to the same objects');
     return Array.isArray(value) ? value : this.#fail(`is not a PyTorch snapshot: ${what} is not a list`);
   }
 

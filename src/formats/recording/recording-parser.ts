@@ -10,7 +10,7 @@ import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../basics/errors.js';
 import { KiB } from '../../basics/units.js';
 import { type EventKind, type EventSink, emptyEvent, maximumNames } from '../event-columns.js';
-import type { CsvSpelling, RecordedNames, RecordedPhase, RecordingDamage } from '../recorded-run.js';
+import { type CsvSpelling, isDate, isUtcOffset, type RecordedNames, type RecordedPhase, type RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
   firstDefinitionKind,
@@ -27,9 +27,6 @@ import {
 
 /** Longer headers are treated as damage. */
 const maximumHeaderBytes = 1024 * KiB;
-
-/** The greatest distance from 1970 that a date can have, in milliseconds. */
-const maximumDate = 8.64e15;
 
 /** A run stores indexes in 8, 16 and 32 bits. */
 const maximumLayers = 2 ** 8;
@@ -388,10 +385,9 @@ function put<T>(table: T[], index: number, value: T, maximum: number): string | 
 function parseHeader(json: Uint8Array): HeaderFields | undefined {
   try {
     const { startedAt, utcOffsetMinutes, csv } = JSON.parse(decoder.decode(json)) as Partial<RecordingHeader>;
-    if (startedAt !== null && !(Number.isFinite(startedAt) && Math.abs(startedAt as number) <= maximumDate)) return undefined;
-    if (!Number.isFinite(utcOffsetMinutes)) return undefined;
+    if ((startedAt !== null && !isDate(startedAt)) || !isUtcOffset(utcOffsetMinutes)) return undefined;
     if (csv !== undefined && (typeof csv.timeSeparator !== 'string' || typeof csv.nullPointer !== 'string')) return undefined;
-    return { startedAt: startedAt ?? undefined, utcOffsetMinutes: utcOffsetMinutes as number, csv };
+    return { startedAt: startedAt ?? undefined, utcOffsetMinutes, csv };
   } catch {
     return undefined;
   }

@@ -8,7 +8,7 @@
  * of equal values takes no planes.
  */
 
-const chunkLength = 65_536;
+export const chunkLength = 65_536;
 
 /**
  * The data that a reader needs for a chunk: its minimum, unit and number of planes, and in a column

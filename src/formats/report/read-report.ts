@@ -2,11 +2,14 @@
  * Reads the log in a report, from which its page is drawn. A report omits event records and waits, frees of
  * memory that the log never allocated, and allocations of zero bytes.
  */
+import { constants } from 'node:buffer';
 import { gunzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../basics/errors.js';
 import { type EventColumns, EventColumnsBuilder, EventKind, emptyEvent, type LoggedEvent } from '../event-columns.js';
+import { Cost, type ReadingBudget } from '../reading-budget.js';
 import type { RecordedRun, RunDescription } from '../recorded-run.js';
-import { unpackReportRun } from './report-data.js';
+import { checkHead, ReportFault } from './check-head.js';
+import { jsonOf, unpackColumns } from './report-data.js';
 import type { ReportRun } from './report-run.js';
 
 /** The beginning of an HTML page, and so of a report. */
@@ -14,8 +17,10 @@ export const htmlBeginning = '<!doctype html>';
 /** The element that holds a log. */
 export const runElement = { begin: '<script type="application/octet-stream" class="run">', end: '</script>' } as const;
 
-/** @throws InvalidLogError if the page is not a report, is one of several logs, or is damaged */
-export function readReport(name: string, page: Buffer): RecordedRun {
+const decoder = new TextDecoder('utf-8', { fatal: true });
+
+/** @throws InvalidLogError if the page is not a report, is one of several logs, is damaged, or claims to hold more than `budget` allows */
+export function readReport(name: string, page: Buffer, budget: ReadingBudget): RecordedRun {
   const begin = page.indexOf(runElement.begin);
   if (begin < 0) throw new InvalidLogError(name, undefined, 'is an HTML page, but not a report from cistern');
   const start = begin + runElement.begin.length;
@@ -23,11 +28,33 @@ export function readReport(name: string, page: Buffer): RecordedRun {
   if (end < 0) throw new InvalidLogError(name, undefined, 'is a report that ends early');
   if (page.includes(runElement.begin, end)) throw new InvalidLogError(name, undefined, 'is a report of several logs; use a report of one');
   try {
-    const run = unpackReportRun(gunzipSync(Buffer.from(page.toString('latin1', start, end), 'base64')));
+    const run = unpack(unzip(Buffer.from(page.toString('latin1', start, end), 'base64'), budget), budget);
     return { ...descriptionOf(run), source: name, csv: undefined, ...eventsOf(run) };
   } catch (error) {
-    throw new InvalidLogError(name, undefined, 'is a damaged report', { cause: error });
+    if (error instanceof InvalidLogError) throw error;
+    const fault = error instanceof ReportFault ? `: ${error.message}` : '';
+    throw new InvalidLogError(name, undefined, `is a damaged report${fault}`, { cause: error });
   }
+}
+
+function unzip(compressed: Buffer, budget: ReadingBudget): Buffer {
+  const most = Math.min(constants.MAX_LENGTH, budget.affordable(Cost.unpackedByte));
+  try {
+    const bytes = gunzipSync(compressed, { maxOutputLength: most });
+    budget.spend(bytes.length * Cost.unpackedByte, 'gzip data');
+    return bytes;
+  } catch (error) {
+    throw (error as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE' ? budget.excess('gzip data', undefined, error) : error;
+  }
+}
+
+function unpack(bytes: Buffer, budget: ReadingBudget): ReportRun {
+  const json = jsonOf(bytes);
+  budget.spend(json.length * Cost.jsonByte, 'texts');
+  const head: unknown = JSON.parse(decoder.decode(json));
+  const columns = bytes.subarray(4 + json.length);
+  checkHead(head, columns.length, budget);
+  return unpackColumns(head, columns);
 }
 
 function descriptionOf(run: ReportRun): Omit<RunDescription, 'source'> {
@@ -124,7 +151,7 @@ class CheckedEvents extends EventColumnsBuilder {
 
   override append(event: Readonly<LoggedEvent>): void {
     const { layers, streams, threads, phases, stacks, accounts, labels } = this.#run;
-    const { kind, layer, stream, thread, phase, stack, account, first, second } = event;
+    const { kind, layer, stream, thread, phase, stack, account, time, first, second } = event;
     const isPhase = kind === EventKind.phaseBegin || kind === EventKind.phaseEnd;
     const exists =
       layer < layers.length &&
@@ -134,8 +161,12 @@ class CheckedEvents extends EventColumnsBuilder {
       stack < stacks.length &&
       account < accounts.length &&
       (kind !== EventKind.label || second < labels.length) &&
-      Number.isSafeInteger(first);
-    if (!exists) throw new RangeError('an event names something that is not there');
+      Number.isSafeInteger(first) &&
+      first >= 0;
+    if (!exists) throw new ReportFault('an event names something that is not there');
+    const isAmount = Number.isInteger(second) && second >= 0 && (second <= Number.MAX_SAFE_INTEGER || kind === EventKind.failure);
+    if (!isAmount) throw new ReportFault(`an event has ${second} bytes`);
+    if (!(time >= 0 && time <= Number.MAX_SAFE_INTEGER)) throw new ReportFault(`an event has the time ${time}`);
     super.append(event);
   }
 }

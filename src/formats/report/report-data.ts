@@ -47,6 +47,8 @@ const ascending: ReadonlySet<string> = new Set(['times', 'addresses', 'labelled'
 
 type ColumnTypes = typeof columnTypes;
 
+export const columnNames = Object.keys(columnTypes) as readonly (keyof ColumnTypes)[];
+
 /** One value for each column of a packed run. */
 export type ReportColumns<Column> = { readonly [Name in keyof ColumnTypes]: Column };
 
@@ -71,7 +73,9 @@ function eachColumn<Column>(make: (name: keyof ColumnTypes) => Column): ReportCo
 }
 
 /** The texts of a packed run and the heads of its columns, stored as JSON before the columns. */
-interface Head extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>, Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
+export interface ReportHead
+  extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>,
+    Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
   readonly layers: readonly (Omit<RecordedLayer, 'upstream'> & { readonly upstream?: number })[];
   readonly spanCount: number;
   readonly columns: ReportColumns<ColumnHead>;
@@ -92,13 +96,22 @@ export function* packedPieces(texts: ReportTexts, packed: ReportColumns<PackedCo
   for (const { pieces } of Object.values<PackedColumn>({ ...packed })) yield* pieces;
 }
 
-/** Reads the bytes from {@link packedPieces}. */
+/** Reads the bytes from {@link packedPieces}, which are trusted. */
 export function unpackReportRun(bytes: Uint8Array): ReportRun {
-  const jsonBytes = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
-  const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + jsonBytes))) as Head;
+  const json = jsonOf(bytes);
+  return unpackColumns(JSON.parse(new TextDecoder().decode(json)) as ReportHead, bytes.subarray(4 + json.length));
+}
+
+/** The JSON of a packed run; fewer bytes than it has if the run ends early. */
+export function jsonOf(bytes: Uint8Array): Uint8Array {
+  return bytes.subarray(4, 4 + new DataView(bytes.buffer, bytes.byteOffset, bytes.length).getUint32(0, true));
+}
+
+/** Reads the columns of a packed run, whose head describes them. */
+export function unpackColumns(head: ReportHead, bytes: Uint8Array): ReportRun {
   const { columns, spanCount: count, layers, startedAt, damage, ...texts } = head;
   const offsets = {} as Record<keyof ColumnTypes, number>;
-  let offset = 4 + jsonBytes;
+  let offset = 0;
   for (const [name, column] of Object.entries(columns) as [keyof ColumnTypes, ColumnHead][]) {
     offsets[name] = offset;
     offset += packedBytes(column);
