@@ -1,7 +1,7 @@
 import { close, constants, openSync, read, unlink, unlinkSync, write } from 'node:fs';
-import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { cancelFlushAtExit, flushAtExit } from './flush-at-exit.js';
+import { createFile, newPath } from './new-file.js';
 
 const writeTo = promisify(write);
 const readFrom = promisify(read);
@@ -32,9 +32,8 @@ export class UnnamedFile {
       this.#descriptor = withoutName;
       return;
     }
-    const { randomUUID } = process.getBuiltinModule('node:crypto');
-    const path = join(folder, `${name}-${process.pid}-${randomUUID()}`);
-    this.#descriptor = openSync(path, 'wx+', 0o600);
+    const path = newPath(folder, `${name}-${process.pid}-`);
+    this.#descriptor = createFile(path, 'read and write', 0o600);
     try {
       unlinkSync(path);
     } catch {

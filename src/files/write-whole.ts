@@ -4,16 +4,18 @@
  * Bytes go to a temporary file beside the target, which is renamed once everything is written.
  * Until then an error, the end of the process, or a signal that ends it removes the temporary file.
  * It is not created before the first bytes arrive, so work before them can be interrupted without
- * cleaning up.
+ * cleaning up. It is a new file of a name that nobody can guess: in a folder that others may write to, a
+ * link of theirs would have the bytes written to another file.
  */
-import { createWriteStream, openSync, type Stats, unlinkSync, type WriteStream } from 'node:fs';
+import { createWriteStream, fstatSync, type Stats, unlinkSync, type WriteStream } from 'node:fs';
 import { access, constants, realpath, rename, rm, stat } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { basename, dirname } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
+import { createFile, newPath } from './new-file.js';
 
 /** Takes the contents of a file, in order. */
 export interface FileSink {
@@ -70,8 +72,8 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
   // A symbolic link stays; its target is replaced. /dev/stdout may lead to a pipe, which has no
   // path.
   const target = before?.isFile() ? await realpath(path) : path;
-  const neighbour = join(dirname(target), `.${basename(target)}.${process.pid}-${nextNumber++}.partial`);
-  const written = new FileWriter(() => (isDirect ? createWriteStream(target) : createUnfinished(neighbour, before?.mode)), gzip);
+  const neighbour = newPath(dirname(target), `.${basename(target)}.`, '.partial');
+  const written = new FileWriter(() => (isDirect ? openDevice(target) : createUnfinished(neighbour, before?.mode)), gzip);
   try {
     const result = await write(written);
     await written.end();
@@ -79,7 +81,7 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
     return result;
   } catch (error) {
     await written.abandon();
-    if (!isDirect) await rm(neighbour, { force: true });
+    if (unfinished.has(neighbour)) await rm(neighbour, { force: true });
     throw renamed(written.failure ?? error, neighbour, path);
   } finally {
     unprotect(neighbour);
@@ -98,8 +100,6 @@ export async function assertWritable(path: string): Promise<Stats | undefined> {
   await access(before === undefined ? dirname(path) : path, constants.W_OK);
   return before;
 }
-
-let nextNumber = 0;
 
 class FileWriter implements FileSink {
   readonly #create: () => WriteStream;
@@ -155,7 +155,22 @@ class FileWriter implements FileSink {
  */
 function createUnfinished(path: string, mode = 0o666): WriteStream {
   protect(path);
-  return createWriteStream(path, { fd: openSync(path, 'w', mode & 0o777) });
+  try {
+    return createWriteStream(path, { fd: createFile(path, 'write', mode & 0o777) });
+  } catch (error) {
+    // It is not ours.
+    unprotect(path);
+    throw error;
+  }
+}
+
+/** Opens a device or a pipe, and neither creates nor empties a file that may have taken its place. */
+function openDevice(path: string): WriteStream {
+  const stream = createWriteStream(path, { flags: constants.O_WRONLY as unknown as string });
+  stream.once('open', (descriptor) => {
+    if (fstatSync(descriptor).isFile()) stream.destroy(new Error(`${path} has become a file`));
+  });
+  return stream;
 }
 
 /** Makes the end of the process remove the file, until `unprotect`. */

@@ -1,7 +1,8 @@
-import { closeSync, createReadStream, mkdtempSync, openSync, rmSync } from 'node:fs';
+import { closeSync, createReadStream, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { assertOptions, optionNames } from '../basics/validation.js';
+import { createFile } from '../files/new-file.js';
 import { writeWhole } from '../files/write-whole.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
@@ -90,7 +91,7 @@ class ScratchRecording {
     const folder = mkdtempSync(join(tmpdir(), 'cistern-timeline-'));
     try {
       const file = join(folder, 'replay.cistern');
-      this.#descriptor = openSync(file, 'wx+');
+      this.#descriptor = createFile(file, 'read and write', 0o600);
       return createResourceStack({ kind: 'recording', upstream, options: { file } });
     } finally {
       rmSync(folder, { recursive: true, force: true });

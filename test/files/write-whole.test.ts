@@ -16,7 +16,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
-import { afterAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { writeWhole } from '../../src/formats/index.js';
 import { runModule } from '../support/run-module.js';
 
@@ -78,6 +78,35 @@ describe('writeWhole', () => {
     await writeWhole(join(folder, 'link'), (sink) => sink.write('after'));
     expect(readFileSync(path, 'utf8')).toBe('after');
     expect(lstatSync(join(folder, 'link')).isSymbolicLink()).toBe(true);
+  });
+
+  test('writes through no link that somebody has put beside the file, and removes none', async () => {
+    const victim = join(folder, 'victim');
+    writeFileSync(victim, 'theirs');
+    // What the file would be called if its name could be guessed.
+    const links = Array.from({ length: 600 }, (_, i) => `.out.txt.${process.pid}-${i}.partial`);
+    for (const [i, link] of links.entries()) symlinkSync(i % 2 === 0 ? victim : join(folder, 'nowhere'), join(folder, link));
+    for (let i = 0; i < 20; i++) await writeWhole(path, (sink) => sink.write('mine'));
+    expect(readFileSync(path, 'utf8')).toBe('mine');
+    expect(readFileSync(victim, 'utf8')).toBe('theirs');
+    expect(readdirSync(folder).sort()).toEqual([...links, 'out.txt', 'victim'].sort());
+  });
+
+  test.each(['victim', 'nowhere'])('refuses a link even if its name was guessed, and leaves it there: to %s', async (target) => {
+    const victim = join(folder, 'victim');
+    writeFileSync(victim, 'theirs');
+    const name = '00000000-0000-4000-8000-000000000000';
+    const link = join(folder, `.out.txt.${name}.partial`);
+    symlinkSync(join(folder, target), link);
+    const guessed = vi.spyOn(process.getBuiltinModule('node:crypto'), 'randomUUID').mockReturnValue(name);
+    try {
+      await expect(writeWhole(path, (sink) => sink.write('mine'))).rejects.toMatchObject({ code: 'EEXIST' });
+    } finally {
+      guessed.mockRestore();
+    }
+    expect(lstatSync(link).isSymbolicLink()).toBe(true);
+    expect(readFileSync(victim, 'utf8')).toBe('theirs');
+    expect(readdirSync(folder)).not.toContain('nowhere');
   });
 
   test('leaves nothing behind if the work fails, and keeps the old file', async () => {

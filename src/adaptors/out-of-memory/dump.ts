@@ -3,10 +3,11 @@
  * one moment, which `cistern report` opens. It has the blocks of the pools, the live buffers with their accounts and labels, the
  * failed allocation with its stack, and the summary as a note.
  */
-import { join } from 'node:path';
+import { closeSync } from 'node:fs';
 import { callStack } from '../../basics/call-stack.js';
 import { type OutOfMemoryError, reasonOf } from '../../basics/errors.js';
 import { operatingSystemThreadId } from '../../driver/workers/thread.js';
+import { createFile, newPath } from '../../files/new-file.js';
 import { Recording } from '../../formats/recording/recording.js';
 import { RecordKind } from '../../formats/recording/recording-format.js';
 import { observeFailures } from '../../lifetimes/failed-allocations.js';
@@ -23,7 +24,7 @@ let dumps = 0;
 
 function dump(folder: string, error: OutOfMemoryError, resource: MemoryResource): void {
   if (dumps >= mostDumps) return;
-  const file = join(folder, `out-of-memory-${process.pid}-${operatingSystemThreadId()}-${++dumps}.cistern`);
+  const file = newPath(folder, `out-of-memory-${process.pid}-${operatingSystemThreadId()}-${++dumps}-`, '.cistern');
   try {
     writeDump(file, error, resource);
     process.emitWarning(`memory ran out; to see what it was used for, run: cistern report ${file}`, { code: 'CISTERN_OUT_OF_MEMORY' });
@@ -34,6 +35,8 @@ function dump(folder: string, error: OutOfMemoryError, resource: MemoryResource)
 }
 
 function writeDump(file: string, error: OutOfMemoryError, resource: MemoryResource): void {
+  // The folder may be one that others can write to.
+  closeSync(createFile(file, 'write', 0o666));
   const recording = new Recording({ file });
   try {
     const { layerIndex: layer } = constructUnseen(
