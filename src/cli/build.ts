@@ -44,7 +44,7 @@ async function build({ stdout, stderr }: Terminal): Promise<string | undefined> 
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-build-'));
   const cmake = async (...args: readonly string[]): Promise<boolean> => {
     const child = spawn('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'] });
-    for (const stream of [child.stdout, child.stderr]) stream.on('data', (text: Buffer) => stderr.write(text));
+    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => stderr.write(text));
     return (await new Promise((resolve) => child.once('close', resolve))) === 0;
   };
   try {

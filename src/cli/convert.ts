@@ -65,9 +65,11 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   }).finally(() => bar?.stop());
   const { truncation, omissions } = conversion;
   if (truncation !== undefined) warnOfDamage(terminal, name, truncation, 'only the events before that are converted');
-  const told = [
-    `${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}`,
-    ...omissions.map((each) => `left out: ${each}`),
-  ];
-  await tellOfFile(terminal, output, `${told.join('\n')}\n`);
+  const message = `${formatCount(conversion.eventCount)} events as ${conversion.format}`;
+  await tellOfFile(
+    terminal,
+    output,
+    message,
+    omissions.map((each) => `left out: ${each}`),
+  );
 }

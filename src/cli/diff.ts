@@ -5,6 +5,7 @@ import { type DiffFigures, type DiffGroup, type DiffRow, diffGroups, diffRuns, t
 import { emptyLogAdvice } from './error-advice.js';
 import { logArgument } from './log-argument.js';
 import { type FormatOptions, formatOf, formatOptions, integerParser, layerOption } from './options.js';
+import { visibleInLine } from './output.js';
 import { readRun } from './read-log.js';
 import { type Column, formatTable, type OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
@@ -99,7 +100,7 @@ function describe(
     rows.length > changed.length ? `${formatCount(rows.length - changed.length)} unchanged` : '',
   ].filter((text) => text !== '');
   return [
-    `From ${before.source} to ${after.source}\n\n`,
+    `From ${visibleInLine(before.source)} to ${visibleInLine(after.source)}\n\n`,
     formatTable(totalColumns, totals, format, terminal.stdout),
     '\n',
     changed.length === 0 ? `${title}, by ${by}: no change\n` : table,

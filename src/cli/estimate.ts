@@ -92,7 +92,10 @@ async function estimate(paths: readonly string[], options: EstimateCommandOption
   const text = await streamBeside(terminal, output);
   if (format === 'json') text.write(`${JSON.stringify(result, undefined, 2)}\n`);
   else text.write(`${formatTable(columns, rows(result), format, text)}${sentences(result, memory)}`);
-  if (output !== undefined && format !== 'json') await tellOfFile(terminal, output, `\n${output}: the log at ${value}\n`);
+  if (output !== undefined && format !== 'json') {
+    text.write('\n');
+    await tellOfFile(terminal, output, `the log at ${value}`);
+  }
 }
 
 const columns: readonly Column[] = [

@@ -2,8 +2,8 @@ import { formatBytes, formatCount } from '../basics/units.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import type { FailureAlternative, FailureExplanation, FailureReason } from '../replay/explain-failure.js';
 import { describeStreams } from './options.js';
+import { type Output, visibleInLine } from './output.js';
 import { escapeMarkdown, formatHeading, formatTable } from './table.js';
-import type { OutputStream } from './terminal.js';
 
 const reasonTexts: Readonly<Record<FailureReason, string>> = {
   maximum: 'The live bytes and the request together exceed the limit: no allocator could have served it.',
@@ -20,12 +20,7 @@ const changeTexts: Readonly<Record<FailureAlternative['change'], string>> = {
 };
 
 /** The text that explains why a replay ran out of memory. */
-export function failureText(
-  explanation: FailureExplanation,
-  log: AllocationLog,
-  format: 'table' | 'markdown',
-  stream: OutputStream,
-): string {
+export function failureText(explanation: FailureExplanation, log: AllocationLog, format: 'table' | 'markdown', stream: Output): string {
   const { resource, failure, reasons, live, kept, alternatives } = explanation;
   const plain = (text: string) => (format === 'markdown' ? escapeMarkdown(text) : text);
   const section = (heading: string, columns: readonly string[], rows: readonly (readonly string[])[], rightFrom: number) => {
@@ -36,7 +31,7 @@ export function failureText(
   const sections = [
     formatHeading(`${resource}: out of memory at line ${failure.line}`, format, stream) +
       plain(
-        `${log.source}, line ${failure.line} (event ${formatCount(failure.event)}), ${describeStreams(explanation.streams)}: ${asked}\n${failure.message}\n`,
+        `${visibleInLine(`${log.source}, line ${failure.line} (event ${formatCount(failure.event)}), ${describeStreams(explanation.streams)}: ${asked}`)}\n${failure.message}\n`,
       ),
     reasons.map((reason) => `${plain(reasonTexts[reason])}\n`).join(''),
     section(

@@ -1,4 +1,3 @@
-import { once } from 'node:events';
 import { Argument, Command, InvalidArgumentError, Option } from 'commander';
 import { nearestWord } from '../basics/nearest-word.js';
 import { formatCount } from '../basics/units.js';
@@ -46,7 +45,7 @@ async function generate(workload: WorkloadName, options: GenerateCommandOptions,
   const { seed, events = workloads[workload].defaultEvents, output } = options;
   if (output === undefined) {
     for await (const piece of generateLog(workload, { seed, events })) {
-      if (!terminal.stdout.write(piece)) await once(terminal.stdout, 'drain');
+      await terminal.stdout.send(piece);
     }
     return;
   }
@@ -63,7 +62,7 @@ async function generate(workload: WorkloadName, options: GenerateCommandOptions,
   } finally {
     bar.stop();
   }
-  await tellOfFile(terminal, output, `${output}: ${formatCount(count)} events of ${workload}, seed ${seed}\n`);
+  await tellOfFile(terminal, output, `${formatCount(count)} events of ${workload}, seed ${seed}`);
 }
 
 function parseWorkload(text: string): WorkloadName {

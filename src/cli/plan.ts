@@ -11,6 +11,7 @@ import { FileOption, forceOption } from './command-files.js';
 import { compareGraphs } from './compare-graphs.js';
 import { logArgument, logNamed } from './log-argument.js';
 import { layerOption, parseSize, parseTime } from './options.js';
+import { visibleInLine } from './output.js';
 import { readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
 import { streamBeside, type Terminal, tellOfFile } from './terminal.js';
@@ -90,9 +91,9 @@ async function makePlan(paths: readonly string[], options: PlanCommandOptions, t
     return;
   }
   text.write(
-    `${paths.map((path) => logNamed(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', text)}`,
+    `${visibleInLine(paths.map((path) => logNamed(path).name).join(', '))}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', text)}`,
   );
-  if (output !== undefined) await tellOfFile(terminal, output, `${output}: ${formatCount(plan.sizes.length)} allocations\n`);
+  if (output !== undefined) await tellOfFile(terminal, output, `${formatCount(plan.sizes.length)} allocations`);
 }
 
 async function readProblem(path: string): Promise<MinimallocProblem | undefined> {

@@ -1,6 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, CisternError, InvalidLogError, SpecificationError } from '../basics/errors.js';
 import { adviceFor } from './error-advice.js';
 import { ExitCode } from './exit-code.js';
+import { visibleInLine } from './output.js';
 import { hint, type Terminal } from './terminal.js';
 
 /** Prints why a command failed, and what to do about it. Returns the exit status. */
@@ -31,11 +32,13 @@ function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   if (isFileError(error)) return describeFileError(error);
   const isExpected = error instanceof CisternError || exitCodeOf(error) === ExitCode.usage;
+  if (error instanceof InvalidLogError) return visibleInLine(error.message);
   return isExpected ? error.message : (error.stack ?? error.message);
 }
 
 /** Describes a file system error for the path that the user named. */
-function describeFileError({ code, syscall, path, message }: NodeJS.ErrnoException): string {
+function describeFileError({ code, syscall, path: named, message }: NodeJS.ErrnoException): string {
+  const path = named === undefined ? undefined : visibleInLine(named);
   switch (path === undefined ? undefined : code) {
     case 'ENOENT':
       // `access` is only called for the folder of an output, which may be missing.

@@ -1,5 +1,6 @@
 import { SingleBar } from 'cli-progress';
-import { isTerminal, type Terminal } from './terminal.js';
+import { visibleInLine } from './output.js';
+import type { Terminal } from './terminal.js';
 
 /** Shows the progress of some work. */
 export interface ProgressBar {
@@ -15,10 +16,10 @@ export interface ProgressBar {
  * @param formatRate formats the speed, if `total` counts something with a name
  */
 export function progressBar(terminal: Terminal, title: string, total: number, formatRate?: (perSecond: number) => string): ProgressBar {
-  if (!isTerminal(terminal.stderr)) return { update() {}, stop() {} };
+  if (!terminal.stderr.isTerminal) return { update() {}, stop() {} };
   const bar = new SingleBar({
-    format: `${title} [{bar}] {percentage}%{rate}{left} {detail}`,
-    stream: terminal.stderr,
+    format: `${visibleInLine(title)} [{bar}] {percentage}%{rate}{left} {detail}`,
+    stream: terminal.stderr.unescaped,
     clearOnComplete: true,
     // Leaves the terminal's settings alone, so that an interrupt need not restore them.
     hideCursor: false,
@@ -32,7 +33,7 @@ export function progressBar(terminal: Terminal, title: string, total: number, fo
       const seconds = (performance.now() - start) / 1000;
       const rate = formatRate === undefined || seconds === 0 ? '' : ` ${formatRate(value / seconds)}`;
       const left = value > 0 ? `, ${formatDuration((seconds * Math.max(0, bar.getTotal() - value)) / value)} left` : '';
-      bar.update(value, { detail, rate, left });
+      bar.update(value, { detail: visibleInLine(detail), rate, left });
     },
     stop: () => bar.stop(),
   };

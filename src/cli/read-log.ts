@@ -5,6 +5,7 @@ import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type ReadAllocationLogOptions, readAllocationLog, readGraphLogs } from '../replay/read-allocation-log.js';
 import { logNamed } from './log-argument.js';
+import { visibleInLine } from './output.js';
 import { progressBar } from './progress-bar.js';
 import { type Terminal, warn, warnOfDamage, warnOfSkipped } from './terminal.js';
 
@@ -86,5 +87,5 @@ function warnOfRest({ source, truncation, skippedRecordCount }: AllocationLog, t
 /** One line that describes a log. */
 export function logTitle(log: AllocationLog): string {
   const counts = `${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}`;
-  return `${log.source}: ${counts}, at most ${formatBytes(log.peakLiveBytes)} live`;
+  return `${visibleInLine(log.source)}: ${counts}, at most ${formatBytes(log.peakLiveBytes)} live`;
 }

@@ -1,8 +1,8 @@
 import { formatBytes, formatCount } from '../basics/units.js';
 import type { ReplayResult } from '../replay/replay-result.js';
 import type { FailedReplay } from './failed-replay.js';
+import type { Output } from './output.js';
 import { type Column, formatTable } from './table.js';
-import type { OutputStream } from './terminal.js';
 
 const titles = [
   'resource',
@@ -23,7 +23,7 @@ const titles = [
 const columns: readonly Column[] = titles.map((title, i) => ({ title, align: i < 2 ? 'left' : 'right' }));
 
 /** The results of several stacks, one row each. */
-export function replayTable(results: readonly (ReplayResult | FailedReplay)[], format: 'table' | 'markdown', stream: OutputStream): string {
+export function replayTable(results: readonly (ReplayResult | FailedReplay)[], format: 'table' | 'markdown', stream: Output): string {
   return formatTable(columns, results.map(row), format, stream);
 }
 

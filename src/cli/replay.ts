@@ -28,6 +28,7 @@ import {
   resourceOption,
   streamsOption,
 } from './options.js';
+import { visibleInLine } from './output.js';
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
 import { replayTable } from './replay-table.js';
@@ -134,7 +135,7 @@ async function record(
       const recorded = await recordReplay(log, specification, path, { streams });
       failures += recorded.failures;
       const failed = recorded.failures === 0 ? '' : `, ${formatCount(recorded.failures)} allocations failed`;
-      await tellOfFile(terminal, path, `${path}: ${recorded.resource}${failed}\n`);
+      await tellOfFile(terminal, path, `${recorded.resource}${failed}`);
     }
   } finally {
     bar.stop();
@@ -238,7 +239,9 @@ function warnOfFaults(result: ReplayResult | FailedReplay, log: AllocationLog, t
   if (firstFailure !== null) {
     const { line, event, bytes, stream, message } = firstFailure;
     const where = `${log.source}, line ${line} (event ${formatCount(event)}, ${bytes} bytes, stream ${stream})`;
-    terminal.stderr.write(`error: ${result.resource}: ${formatCount(failures)} allocations failed, the first at ${where}: ${message}\n`);
+    terminal.stderr.write(
+      `error: ${result.resource}: ${formatCount(failures)} allocations failed, the first at ${visibleInLine(where)}: ${message}\n`,
+    );
   }
   if (leakedBytes !== null && leakedBytes > 0) {
     terminal.stderr.write(`error: ${result.resource}: ${formatBytes(leakedBytes)} were still held at the end\n`);

@@ -105,7 +105,7 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
   const events = runs.slice(0, paths.length).reduce((sum, { eventCount }) => sum + eventCount, 0);
   const written = await stat(output);
   const size = written.isFile() ? ` in ${formatBytes(written.size)}` : '';
-  await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events${size}\n`);
+  await tellOfFile(terminal, output, `${formatCount(events)} events${size}`);
 }
 
 function hasAllocations(run: PackedReportRun | RecordedRun): boolean {

@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
 import { resourceKinds } from '../resource-kinds.js';
 import { jsonOption } from './options.js';
-import { bold, type Terminal } from './terminal.js';
+import type { Terminal } from './terminal.js';
 
 const examples = `
 Examples:
@@ -35,7 +35,7 @@ function toJson({ name, summary, role, example, options }: ResourceKind): object
 function toText(terminal: Terminal): string {
   const { stdout } = terminal;
   const sections = resourceKinds.map((kind) => {
-    const title = `${bold(kind.name, stdout)}${kind.role === 'upstream' ? '' : '(upstream, …)'}: ${kind.summary}`;
+    const title = `${stdout.bold(kind.name)}${kind.role === 'upstream' ? '' : '(upstream, …)'}: ${kind.summary}`;
     const options = Object.entries(kind.options).map(([name, definition]) => ({
       ...definition,
       text: `${name}=${placeholder(definition)}`,

@@ -1,6 +1,6 @@
 import Table from 'cli-table3';
 import { markdownTable } from 'markdown-table';
-import { bold, type OutputStream } from './terminal.js';
+import { type Output, visible, visibleInLine } from './output.js';
 
 /** The formats in which results are printed. */
 export type OutputFormat = 'table' | 'json' | 'markdown';
@@ -11,19 +11,24 @@ export interface Column {
   readonly align: 'left' | 'right';
 }
 
-/** A table as text or Markdown. If a row is too short, its last cell takes up the rest. */
+/**
+ * A table as text or Markdown. If a row is too short, its last cell takes up the rest. Cells are shown in one
+ * line, because their width must be known before they are printed.
+ */
 export function formatTable(
   columns: readonly Column[],
   rows: readonly (readonly string[])[],
   format: 'table' | 'markdown',
-  stream: OutputStream,
+  stream: Output,
 ): string {
-  return format === 'markdown' ? formatMarkdown(columns, rows) : formatText(columns, rows, stream);
+  const heads = columns.map(({ title, align }) => ({ title: visible(title), align }));
+  const cells = rows.map((row) => row.map(visibleInLine));
+  return format === 'markdown' ? formatMarkdown(heads, cells) : formatText(heads, cells, stream);
 }
 
 /** A heading above a table. */
-export function formatHeading(text: string, format: 'table' | 'markdown', stream: OutputStream): string {
-  return format === 'markdown' ? `### ${escapeMarkdown(text)}\n\n` : `${bold(text, stream)}\n`;
+export function formatHeading(text: string, format: 'table' | 'markdown', stream: Output): string {
+  return format === 'markdown' ? `### ${escapeMarkdown(visibleInLine(text))}\n\n` : `${stream.bold(visibleInLine(text))}\n`;
 }
 
 /** Escapes text so that Markdown shows it as it is. */
@@ -35,8 +40,8 @@ export function escapeMarkdown(text: string): string {
  * On a terminal that is too narrow, the table continues in another one below, which begins with the
  * same first column. Elsewhere, each row is one line.
  */
-function formatText(columns: readonly Column[], rows: readonly (readonly string[])[], stream: OutputStream): string {
-  const widest = stream.isTTY === true ? (stream.columns ?? 100) : Number.POSITIVE_INFINITY;
+function formatText(columns: readonly Column[], rows: readonly (readonly string[])[], stream: Output): string {
+  const widest = stream.columns ?? Number.POSITIVE_INFINITY;
   const widthOf = (column: number) => {
     const heads = (columns[column] as Column).title.split('\n');
     // The last cell of a short row may be wider than its column.
@@ -67,12 +72,12 @@ function formatText(columns: readonly Column[], rows: readonly (readonly string[
   return texts.join('\n');
 }
 
-function plainTable(columns: readonly Column[], rows: readonly (readonly string[])[], stream: OutputStream): string {
+function plainTable(columns: readonly Column[], rows: readonly (readonly string[])[], stream: Output): string {
   const table = new Table({
     head: columns.map(({ title }) =>
       title
         .split('\n')
-        .map((line) => bold(line, stream))
+        .map((line) => stream.bold(line))
         .join('\n'),
     ),
     colAligns: columns.map(({ align }) => align),

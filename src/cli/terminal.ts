@@ -1,35 +1,22 @@
 import { stat } from 'node:fs/promises';
-import { styleText } from 'node:util';
 import { formatCount } from '../basics/units.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
-import { setting } from '../settings.js';
-
-/** Where text goes: the part of `process.stdout` that commands use. */
-export interface OutputStream extends NodeJS.WritableStream {
-  readonly isTTY?: boolean;
-  /** The width of a terminal. */
-  readonly columns?: number;
-}
+import { Output, type RawStream, visibleInLine } from './output.js';
 
 /** The streams that a command writes to. Standard output gets the result and nothing else. */
 export interface Terminal {
-  readonly stdout: OutputStream;
-  readonly stderr: OutputStream;
+  readonly stdout: Output;
+  readonly stderr: Output;
 }
 
-/** Whether a stream is a terminal that understands more than text. */
-export function isTerminal(stream: OutputStream): boolean {
-  return stream.isTTY === true && setting('TERM') !== 'dumb';
-}
-
-/** Makes text bold if the stream is a terminal that shows it and `NO_COLOR` is not set. */
-export function bold(text: string, stream: OutputStream): string {
-  return isTerminal(stream) && setting('NO_COLOR') === undefined ? styleText('bold', text) : text;
+/** A terminal that prints to two streams, such as those of `process`. */
+export function terminalOf({ stdout, stderr }: { readonly stdout: RawStream; readonly stderr: RawStream }): Terminal {
+  return { stdout: new Output(stdout), stderr: new Output(stderr) };
 }
 
 /** Prints something that a user should know but that is not part of the result. */
 export function warn(terminal: Terminal, message: string): void {
-  terminal.stderr.write(`warning: ${message}\n`);
+  terminal.stderr.write(`warning: ${visibleInLine(message)}\n`);
 }
 
 /**
@@ -49,17 +36,18 @@ export function warnOfSkipped(terminal: Terminal, source: string, skippedRecordC
 
 /** Prints a side effect of a command. */
 export function note(terminal: Terminal, message: string): void {
-  terminal.stderr.write(`note: ${message}\n`);
+  terminal.stderr.write(`note: ${visibleInLine(message)}\n`);
 }
 
 /** Prints advice about the error or warning just printed. */
 export function hint(terminal: Terminal, message: string): void {
-  terminal.stderr.write(`hint: ${message}\n`);
+  terminal.stderr.write(`hint: ${visibleInLine(message)}\n`);
 }
 
-/** Prints a message about a written file: see {@link streamBeside}. */
-export async function tellOfFile(terminal: Terminal, path: string, text: string): Promise<void> {
-  (await streamBeside(terminal, path)).write(text);
+/** Prints a message about a written file, and more lines: see {@link streamBeside}. */
+export async function tellOfFile(terminal: Terminal, path: string, message: string, more: readonly string[] = []): Promise<void> {
+  const lines = [`${path}: ${message}`, ...more].map((line) => `${visibleInLine(line)}\n`);
+  (await streamBeside(terminal, path)).write(lines.join(''));
 }
 
 /**
@@ -67,6 +55,6 @@ export async function tellOfFile(terminal: Terminal, path: string, text: string)
  * with `/dev/stdout`.
  * @param path the file, once it is written; `undefined` if there is none
  */
-export async function streamBeside(terminal: Terminal, path: string | undefined): Promise<OutputStream> {
+export async function streamBeside(terminal: Terminal, path: string | undefined): Promise<Output> {
   return path === undefined || (await stat(path)).isFile() ? terminal.stdout : terminal.stderr;
 }

@@ -19,6 +19,7 @@ import type { Command } from 'commander';
 import { afterAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { checkFiles, FileArgument, FileOption, SpecificationOption } from '../../src/cli/command-files.js';
 import { createProgram } from '../../src/cli/program.js';
+import { terminalOf } from '../../src/cli/terminal.js';
 import { resourceKinds } from '../../src/resource-kinds.js';
 import { logText, row } from '../formats/logs.js';
 import { type CommandRun, runCistern } from './run-cistern.js';
@@ -138,7 +139,7 @@ const pairs: Readonly<Record<string, (read: string, written: string) => string[]
 
 const names = Object.keys(pairs);
 
-const terminal = { stdout: process.stdout, stderr: process.stderr };
+const terminal = terminalOf(process);
 const { commands }: { readonly commands: readonly Command[] } = await createProgram(terminal, () => {});
 
 test('every argument and option of every command that takes a value says whether it names a file', () => {

@@ -1,6 +1,7 @@
 import { PassThrough } from 'node:stream';
 import { expect, test } from 'vitest';
 import { createProgram } from '../../src/cli/program.js';
+import { terminalOf } from '../../src/cli/terminal.js';
 
 const introduction = `The package has one command, \`cistern\`: \`npx cistern\` if it is installed in a project.
 \`--version\` prints its version, and \`--help\` after a command prints what follows here. Results go to
@@ -9,7 +10,7 @@ asked for failed, and 2 if an argument or a file is wrong.`;
 
 test('docs/commands.md has the help of every command (vitest -u writes it)', async () => {
   const stdout = new PassThrough();
-  const { commands } = await createProgram({ stdout, stderr: stdout }, () => {});
+  const { commands } = await createProgram(terminalOf({ stdout, stderr: stdout }), () => {});
   const parts = commands.map((command) => {
     command.configureOutput({ ...command.configureOutput(), getOutHelpWidth: () => 100 }).outputHelp();
     // The description stands above the help.

@@ -1,6 +1,6 @@
-import { describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { Output, type RawStream } from '../../src/cli/output.js';
 import { formatTable } from '../../src/cli/table.js';
-import type { OutputStream } from '../../src/cli/terminal.js';
 
 const columns = ['resource', 'first\nfigure', 'second', 'third'].map((title, i) => ({
   title,
@@ -10,10 +10,13 @@ const rows = [
   ['pool(cuda, initialBytes=9)', '1', '22', '333'],
   ['arena(cuda)', 'failed: ERR_CISTERN_OUT_OF_MEMORY'],
 ];
-const terminal = (width: number) => ({ isTTY: true, columns: width }) as OutputStream;
+const terminal = (width: number) => new Output({ isTTY: true, columns: width } as RawStream);
 const widthOf = (text: string) => Math.max(...text.split('\n').map(({ length }) => length));
 
 describe('a table', () => {
+  beforeEach(() => vi.stubEnv('NO_COLOR', '1'));
+  afterEach(() => vi.unstubAllEnvs());
+
   test('continues below if it is too wide for the terminal', () => {
     const text = formatTable(columns, [rows[0] as string[]], 'table', terminal(44));
     expect(widthOf(text)).toBeLessThanOrEqual(44);
@@ -25,7 +28,6 @@ describe('a table', () => {
     const wide = formatTable(columns, rows, 'table', terminal(200));
     expect(wide.match(/^pool/gm)).toHaveLength(1);
     expect(wide).toContain('failed: ERR_CISTERN_OUT_OF_MEMORY');
-    process.env['NO_COLOR'] = '1';
-    expect(formatTable(columns, rows, 'table', {} as OutputStream)).toContain('initialBytes=9)');
+    expect(formatTable(columns, rows, 'table', new Output({} as RawStream))).toContain('initialBytes=9)');
   });
 });

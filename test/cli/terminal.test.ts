@@ -1,12 +1,12 @@
 import { PassThrough } from 'node:stream';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { progressBar } from '../../src/cli/progress-bar.js';
-import { bold, type OutputStream, type Terminal } from '../../src/cli/terminal.js';
+import { type Terminal, terminalOf } from '../../src/cli/terminal.js';
 
 /** A terminal, and what was written to it. */
-function terminalOf(): { terminal: Terminal; written: () => string } {
-  const stream = Object.assign(new PassThrough(), { isTTY: true, columns: 80 }) as OutputStream & PassThrough;
-  return { terminal: { stdout: stream, stderr: stream }, written: () => String(stream.read() ?? '') };
+function newTerminal(): { terminal: Terminal; written: () => string } {
+  const stream = Object.assign(new PassThrough(), { isTTY: true, columns: 80 });
+  return { terminal: terminalOf({ stdout: stream, stderr: stream }), written: () => String(stream.read() ?? '') };
 }
 
 afterEach(() => vi.unstubAllEnvs());
@@ -21,11 +21,12 @@ describe('a terminal', () => {
     vi.stubEnv('TERM', kind);
     vi.stubEnv('NO_COLOR', noColor);
     vi.stubEnv('FORCE_COLOR', '1');
-    const { terminal, written } = terminalOf();
+    const { terminal, written } = newTerminal();
     const bar = progressBar(terminal, 'reading', 2);
     bar.update(1, 'half');
     bar.stop();
     expect(written().includes('reading')).toBe(hasBar);
-    expect(bold('text', terminal.stdout) !== 'text').toBe(hasBold);
+    terminal.stdout.write(terminal.stdout.bold('text'));
+    expect(written()).toBe(hasBold ? '\x1b[1mtext\x1b[22m' : 'text');
   });
 });
