@@ -1,21 +1,33 @@
 /** A process of `npm run prove`: runs the programs it is given, and reports the outcome. */
 import { proveAdmission } from './admission-programs.js';
 import { loadThreads, proveArenas } from './arena-programs.js';
+import { proveCrossings } from './crossing-programs.js';
 import { proveGraphs } from './graph-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
+import { proveRings } from './ring-programs.js';
 import { proveSpill } from './spill-programs.js';
 
-interface Options extends ProofOptions, Readonly<Record<'graphs' | 'admission' | 'spill', boolean>> {
+interface Options extends ProofOptions {
+  /** The kind of programs; `undefined`: those of pools. */
+  readonly only: keyof typeof bySeed | 'graphs' | 'arenas' | undefined;
   /** The path of threads.node. */
-  readonly arenas?: string;
+  readonly threads?: string;
 }
 
+/** Programs that the seeds alone make. */
+const bySeed = { admission: proveAdmission, crossings: proveCrossings, rings: proveRings, spill: proveSpill };
+
 process.once('message', async (options: Options) => {
-  const bySeed = options.admission ? proveAdmission : options.spill ? proveSpill : arenaProof(options.arenas);
-  const reportOf = options.graphs ? reportOfGraphs : bySeed !== undefined ? reportOfSeeds(bySeed) : reportOfPools;
-  const report = await reportOf(options);
+  const report = await reporterOf(options)(options);
   process.send?.(report, () => process.disconnect());
 });
+
+function reporterOf({ only, threads = '' }: Options): (options: ProofOptions) => Promise<object> {
+  if (only === undefined) return reportOfPools;
+  if (only === 'graphs') return reportOfGraphs;
+  if (only === 'arenas') return reportOfSeeds((programs, seed) => proveArenas(programs, seed, loadThreads(threads)));
+  return reportOfSeeds(bySeed[only]);
+}
 
 async function reportOfPools(options: ProofOptions): Promise<object> {
   const proof = await prove({ ...options, onProgress: (progress) => process.send?.({ progress }) });
@@ -35,12 +47,6 @@ async function reportOfGraphs({ programs, seed, path }: ProofOptions): Promise<o
   return { text, hasViolation: failure !== undefined, figures };
 }
 
-function arenaProof(threads: string | undefined) {
-  if (threads === undefined) return undefined;
-  return (programs: number, seed: number) => proveArenas(programs, seed, loadThreads(threads));
-}
-
-/** Programs that the seeds alone make. */
 function reportOfSeeds(run: (programs: number, seed: number) => Promise<object>) {
   return async ({ programs, seed }: ProofOptions): Promise<object> => {
     const started = performance.now();

@@ -32,6 +32,7 @@ class Task {
 }
 
 export interface RingCounts {
+  programs: number;
   tasks: number;
   waits: number;
   refused: number;
@@ -39,13 +40,14 @@ export interface RingCounts {
 }
 
 export async function proveRings(programs: number, seed: number): Promise<RingCounts> {
-  const counts = { tasks: 0, waits: 0, refused: 0, nested: 0 };
+  const counts = { programs: 0, tasks: 0, waits: 0, refused: 0, nested: 0 };
   for (let i = 0; i < programs; i++) {
     try {
       await new RingProgram(new Random(seed + i), counts).run();
     } catch (error) {
       throw new Error(`seed ${seed + i}: ${error instanceof Error ? error.message : error}`, { cause: error });
     }
+    counts.programs++;
   }
   return counts;
 }

@@ -1,8 +1,9 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--graphs | --arenas | --admission | --spill] [--seed S] [--path P] [--workers N] [--save]`. With
+ * `npm run prove -- --programs 200000 [--graphs | --arenas | --admission | --rings | --spill | --crossings] [--seed S] [--path P] [--workers N] [--save]`. With
  * `--graphs`, they capture graphs with memory; with `--arenas`, native threads share memory with
- * pools; with `--admission`, they wait for promises of it; with `--spill`, buffers leave the device. They are distributed
+ * pools; with `--admission`, they wait for promises of it, and with `--rings` for those of several resources; with `--spill`, buffers leave the
+ * device; with `--crossings`, several features have the same memory. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
@@ -21,9 +22,11 @@ import { deviceUnderTest } from '../support/device-under-test.mjs';
 const { values } = parseArgs({
   options: {
     admission: { type: 'boolean', default: false },
-    spill: { type: 'boolean', default: false },
     arenas: { type: 'boolean', default: false },
+    crossings: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
+    rings: { type: 'boolean', default: false },
+    spill: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
     seed: { type: 'string' },
     path: { type: 'string' },
@@ -31,11 +34,18 @@ const { values } = parseArgs({
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
-const only = ['graphs', 'arenas', 'admission', 'spill'].find((name) => values[name]);
-const kind =
-  { graphs: 'graph-programs', arenas: 'arena-programs', admission: 'admission-programs', spill: 'spill-programs' }[only] ?? 'programs';
+const files = {
+  admission: 'admission-programs',
+  arenas: 'arena-programs',
+  crossings: 'crossing-programs',
+  graphs: 'graph-programs',
+  rings: 'ring-programs',
+  spill: 'spill-programs',
+};
+const only = Object.keys(files).find((name) => values[name]);
+const kind = files[only] ?? 'programs';
 /** Their seeds are successive numbers. */
-const isBySeed = values.arenas || values.admission || values.spill;
+const isBySeed = only !== undefined && only !== 'graphs';
 const isPath = values.path !== undefined;
 const programs = isPath ? 1 : wholeNumber('programs');
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : wholeNumber('seed');
@@ -65,10 +75,8 @@ function run(worker) {
   const share = Math.floor(programs / workers) + (worker < programs % workers ? 1 : 0);
   const child = fork(`${root}${outDir}/prove-worker.js`);
   child.send({
-    graphs: values.graphs,
-    arenas: values.arenas ? buildThreads() : undefined,
-    admission: values.admission,
-    spill: values.spill,
+    only,
+    threads: values.arenas ? buildThreads() : undefined,
     programs: share,
     seed: isPath ? seed : seed + worker * (isBySeed ? programs : 1),
     path: values.path,
