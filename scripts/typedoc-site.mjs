@@ -55,6 +55,7 @@ export const sections = [
       ['settings', 'environment variable CISTERN_DEVICE'],
       ['compatibility', 'node versions platforms bun deno yarn pnpm docker'],
       ['measurements', 'benchmark performance nanoseconds overhead'],
+      ['crossings', 'spill graph sleep worker process tensor together combined'],
       ['glossary', 'terms words'],
     ],
   },

@@ -10,7 +10,7 @@ export {
 export type { OutstandingAllocation } from './adaptors/pass-through/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor.js';
 export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
-export { type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
+export { type GrowthOption, type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
 export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
 export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, type WakeReport, wakeResource } from './adaptors/sleep.js';
 export type { SpillCandidate, SpillPolicy } from './adaptors/spilling/spill-policy.js';

@@ -28,7 +28,7 @@ import { none } from '../../suballocation/blocks.js';
 import { disposeAll, layersOf } from '../layers.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
-import { type GrowthOption, growthOption, growsFirst } from './order-of-tries.js';
+import { type GrowthOption, growsFirst, growthOption } from './order-of-tries.js';
 
 /**
  * A bin of a {@link BinningMemoryResource}: requests up to a size, and the resource that serves
