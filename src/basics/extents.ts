@@ -31,6 +31,19 @@ export class Extents<T extends Extent> {
     return extent !== undefined && address < extent.address + extent.bytes ? extent : undefined;
   }
 
+  /** The extents that overlap another one, in order of address. */
+  *overlapping({ address, bytes }: Extent): Generator<T> {
+    const end = address + bytes;
+    for (let at = Math.max(0, this.#chunkOf(address)); at < this.#chunks.length; at++) {
+      const chunk = this.#chunks[at] as T[];
+      for (let i = Math.max(0, lastAtOrBelow(chunk, address)); i < chunk.length; i++) {
+        const extent = chunk[i] as T;
+        if (extent.address >= end) return;
+        if (extent.address + extent.bytes > address) yield extent;
+      }
+    }
+  }
+
   /** Inserts an extent, replacing the parts of others that overlap it. */
   insert(extent: T): void {
     this.cut(extent);

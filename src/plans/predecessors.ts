@@ -20,21 +20,26 @@ export interface PlanWithPredecessors {
 }
 
 /** Bytes, and the allocation that had them last. */
-interface OwnedBytes extends Extent {
+export interface OwnedBytes extends Extent {
   readonly owner: number;
 }
 
 export function withPredecessors(plan: Plan): PlanWithPredecessors {
-  const { sizes, offsets } = plan;
+  const { sizes } = plan;
   const starts = new Int32Array(sizes.length + 1);
   const predecessors: number[] = [];
   const owned = new Extents<OwnedBytes>();
   for (let request = 0; request < sizes.length; request++) {
-    const place = { address: offsets[request] as number, bytes: sizes[request] as number, owner: request };
+    const place = placeOf(plan, request);
     const owners = new Set(owned.cut(place).map(({ whole }) => whole.owner));
     for (const owner of owners) predecessors.push(owner);
     starts[request + 1] = predecessors.length;
     owned.insert(place);
   }
   return { plan, starts, predecessors: Int32Array.from(predecessors) };
+}
+
+/** The bytes of a plan that an allocation has. */
+export function placeOf({ offsets, sizes }: Plan, request: number): OwnedBytes {
+  return { address: offsets[request] as number, bytes: sizes[request] as number, owner: request };
 }

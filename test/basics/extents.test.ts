@@ -29,10 +29,14 @@ describe('extents', () => {
         for (const [name, { isInsert, address, bytes }] of steps.entries()) {
           const inside = Array.from({ length: bytes }, (_, i) => address + i);
           if (isInsert) {
+            const names = new Set(inside.flatMap((at) => model.get(at) ?? []));
+            expect(new Set([...extents.overlapping({ address, bytes })].map((each) => each.name))).toEqual(names);
             extents.insert({ address, bytes, name });
           } else {
             const names = new Set(inside.flatMap((at) => model.get(at) ?? []));
+            const overlapping = [...extents.overlapping({ address, bytes })];
             const cut = extents.cut({ address, bytes });
+            expect(overlapping).toEqual(cut.map(({ whole }) => whole));
             expect(new Set(cut.map(({ whole }) => whole.name))).toEqual(names);
             for (const { whole, rest } of cut) {
               const left = addressesOf([whole]);

@@ -21,12 +21,14 @@
  * and that after its request.
  * Cost: a request looks at the earlier lanes, of which there are few.
  */
+import { Extents } from '../../basics/extents.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { EventObserver } from '../../driver/streams/event-observer.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../../memory-resource.js';
-import type { PlanWithPredecessors } from '../../plans/predecessors.js';
+import type { Plan } from '../../plans/plan.js';
+import { type OwnedBytes, type PlanWithPredecessors, placeOf } from '../../plans/predecessors.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
 import { AddressMap } from '../../suballocation/address-map.js';
@@ -71,6 +73,11 @@ export class CaptureAllocator implements EventObserver {
   readonly order: CaptureOrder;
   readonly #region: GraphRegion;
   readonly #plan: PlanWithPredecessors | undefined;
+  /**
+   * Since the first request that was not served from its place, which may have been left to those before it: who
+   * has had the places instead of the predecessors.
+   */
+  #owners: Extents<OwnedBytes> | undefined;
   readonly #base: DevicePointer;
   readonly #index = new FreeSpaceIndex();
   readonly #untouched = this.#index.addLane();
@@ -160,10 +167,12 @@ export class CaptureAllocator implements EventObserver {
 
   /** Serves the next request: from its place, if there is a plan and `deviation` is undefined. */
   allocate(bytes: number, stream: number, alignment: number, deviation: GraphDeviation | undefined): DevicePointer {
-    const isPlanned = this.#plan !== undefined && deviation === undefined;
-    const address = isPlanned
-      ? this.#base + (this.#plan.plan.offsets[this.#requests.count] as number)
-      : this.#cut(bytes, stream, alignment);
+    const plan = this.#plan?.plan;
+    const isPlanned = plan !== undefined && deviation === undefined;
+    const request = this.#requests.count;
+    const address = isPlanned ? this.#base + (plan.offsets[request] as number) : this.#cut(bytes, stream, alignment);
+    if (isPlanned) this.#owners?.insert(placeOf(plan, request));
+    else if (plan !== undefined) this.#owners ??= this.#ownersSoFar(plan);
     if (deviation !== undefined) this.deviations[deviation]++;
     const block = isPlanned ? none : this.#index.usedBlock(address);
     this.#live.insert(address, this.#requests.add(address, bytes, stream, this.order.epochOf(stream), block));
@@ -264,16 +273,21 @@ export class CaptureAllocator implements EventObserver {
   }
 
   /** Whether the place of a request is free for a stream. */
-  #isFree(request: number, stream: number, plan: PlanWithPredecessors): boolean {
-    const { starts, predecessors } = plan;
-    const end = starts[request + 1] as number;
-    for (let i = starts[request] as number; i < end; i++) {
-      const before = predecessors[i] as number;
-      // One that was served elsewhere has left the place to those before it.
-      const isElsewhere = this.#requests.blockOf(before) !== none;
-      if (isElsewhere ? !this.#isFree(before, stream, plan) : !this.#isFreed(before, stream)) return false;
+  #isFree(request: number, stream: number, { plan, starts, predecessors }: PlanWithPredecessors): boolean {
+    if (this.#owners !== undefined) {
+      for (const { owner } of this.#owners.overlapping(placeOf(plan, request))) if (!this.#isFreed(owner, stream)) return false;
+      return true;
     }
+    const end = starts[request + 1] as number;
+    for (let i = starts[request] as number; i < end; i++) if (!this.#isFreed(predecessors[i] as number, stream)) return false;
     return true;
+  }
+
+  /** Who has had each byte of the plan, before its first deviation. */
+  #ownersSoFar(plan: Plan): Extents<OwnedBytes> {
+    const owners = new Extents<OwnedBytes>();
+    for (let request = 0; request < this.#requests.count; request++) owners.insert(placeOf(plan, request));
+    return owners;
   }
 
   /** Whether a stream comes after the free of an allocation. */
