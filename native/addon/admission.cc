@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,7 +104,10 @@ class AdmissionQueue {
   std::size_t moving = 0;   // those of them that wait for nothing
   bool is_dead = false;     // only while deadlocks are looked for
   Requests waiting;
-  std::vector<Ended> left;  // by ended environments
+  std::map<std::uint64_t, Requests::iterator> by_number;
+  std::multiset<std::int64_t> sizes;  // of those that wait
+  std::int64_t wanted = 0;            // their sum
+  std::vector<Ended> left;            // by ended environments
   std::int64_t committed = 0;
   std::uint64_t requests = 0;
   std::uint64_t admitted = 0;
@@ -248,6 +253,9 @@ std::uint64_t AdmissionQueue::Ask(Request&& made) {
     holder.emplace(0, admissions::Holder{&member, asked.priority, asked.bytes, 0, {}});
     asked.admitted = holder.extract(holder.begin());
   }
+  decltype(by_number) numbered;
+  numbered.emplace(requests + 1, request.begin());
+  decltype(sizes) size{asked.bytes};
   member.decided.reserve(member.decided.size() + member.waiting + 1);
   for (admissions::Holder* waiter : asked.waiters) waiter->waits.reserve(waiter->waits.size() + 1);
   const std::uint64_t number = ++requests;
@@ -258,8 +266,15 @@ std::uint64_t AdmissionQueue::Ask(Request&& made) {
     const Change change(*waiter);
     waiter->waits.push_back(&asked);
   }
-  auto place = waiting.end();
-  while (place != waiting.begin() && ComesBefore(asked, *std::prev(place))) --place;
+  by_number.merge(numbered);
+  sizes.merge(size);
+  wanted += asked.bytes;
+  auto place = asked.holder != 0 ? waiting.begin() : waiting.end();
+  // Holders come first, and are few.
+  if (asked.holder != 0)
+    while (place != waiting.end() && !ComesBefore(asked, *place)) ++place;
+  else
+    while (place != waiting.begin() && ComesBefore(asked, *std::prev(place))) --place;
   waiting.splice(place, request);
   NoteStill();
   Advance();
@@ -267,10 +282,9 @@ std::uint64_t AdmissionQueue::Ask(Request&& made) {
 }
 
 bool AdmissionQueue::Withdraw(const AdmissionMember& member, std::uint64_t number) {
-  const auto is_it = [&](const Request& each) { return each.number == number && each.member == &member; };
-  const auto found = std::find_if(waiting.begin(), waiting.end(), is_it);
-  if (found == waiting.end()) return false;
-  Leave(found);
+  const auto found = by_number.find(number);
+  if (found == by_number.end() || found->second->member != &member) return false;
+  Leave(found->second);
   Advance();
   return true;
 }
@@ -356,6 +370,7 @@ void AdmissionQueue::Advance() {
 void AdmissionQueue::AdmitFitting() {
   bool is_closed = false;
   for (auto request = waiting.begin(); request != waiting.end();) {
+    if (*sizes.begin() > limit - committed) return;
     const bool is_new = request->holder == 0;
     if (is_closed && is_new) return;
     if (Fits(*request)) {
@@ -411,6 +426,9 @@ void AdmissionQueue::Leave(Requests::iterator request) {
     waiter->waits.erase(std::find(waiter->waits.begin(), waiter->waits.end(), &*request));
   }
   request->member->waiting -= 1;
+  by_number.erase(request->number);
+  sizes.erase(sizes.find(request->bytes));
+  wanted -= request->bytes;
   waiting.erase(request);
   NoteStill();
 }
@@ -421,6 +439,10 @@ int AdmissionQueue::Broken() const {
   for (const Ended& each : left) sum += each.bytes;
   for (const auto& [number, holder] : holders) sum += holder.promised;
   if (sum != committed || committed > limit) return 1;
+  std::multiset<std::int64_t> bytes;
+  for (const Request& request : waiting) bytes.insert(request.bytes);
+  if (bytes != sizes || std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}) != wanted) return 5;
+  if (by_number.size() != waiting.size()) return 5;
   if (FindDeadlock() != nullptr) return 2;
   bool is_closed = false;
   for (const Request& request : waiting) {
@@ -739,16 +761,13 @@ Status ReadAdmission(Environment& environment, const Napi::CallbackInfo& info) {
   const AdmissionQueue& queue = *(*found)->queue;
   std::int64_t outside = 0;
   for (const AdmissionMember* member : queue.members) outside += member->outside;
-  std::int64_t wanted = 0;
-  for (const admissions::Request& request : queue.waiting) wanted += request.bytes;
-  const auto holds = [](const admissions::Holders::value_type& each) { return each.second.promised > 0; };
   int cell = 1;
   for (const std::int64_t number : {
            queue.committed,
            outside,
-           static_cast<std::int64_t>(std::count_if(queue.holders.begin(), queue.holders.end(), holds)),
+           static_cast<std::int64_t>(queue.holding),
            static_cast<std::int64_t>(queue.waiting.size()),
-           wanted,
+           queue.wanted,
            queue.waiting.empty() ? std::int64_t{0} : queue.waiting.front().bytes,
            static_cast<std::int64_t>(queue.admitted),
            static_cast<std::int64_t>(queue.overtook),

@@ -17,7 +17,8 @@
 // Invariants: committed = Σ promised + Σ loose of the members + Σ of ended environments ≤ limit; a request that
 // fits does not wait, unless it is for a new holder and one before it was passed as often as allowed; no holder waits in
 // vain.
-// Cost: a request and a return look at each waiting request once; at holders only while there are queues in which all of them wait.
+// Cost: a request and a return take time logarithmic in the waiting requests, unless one of these fits, or the request has a higher
+// priority than others: then they look at each once; at holders only while there are queues in which all of them wait.
 //
 // One mutex guards all queues. The outcome of a request is kept with its member until the member takes it:
 // immediately, if its own call decided it; otherwise its event loop is woken. Bytes of an ended environment
