@@ -39,13 +39,40 @@ export function assertWait({ signal, timeoutMilliseconds }: WaitOptions): void {
  */
 export function endingWait({ signal, timeoutMilliseconds }: WaitOptions, end: (failure: 'timeout' | 'aborted') => void): () => void {
   const onAbort = () => end('aborted');
-  signal?.addEventListener('abort', onAbort, { once: true });
+  if (signal !== undefined) listen(signal, onAbort);
   const timer =
     timeoutMilliseconds === undefined || timeoutMilliseconds > longestTimer
       ? undefined
       : setTimeout(end, timeoutMilliseconds, 'timeout' as const);
   return () => {
-    signal?.removeEventListener('abort', onAbort);
+    if (signal !== undefined) stopListening(signal, onAbort);
     clearTimeout(timer);
   };
+}
+
+/**
+ * What waits for each signal. They share one listener: Node warns of more than ten, and takes longer to remove one
+ * the more there are.
+ */
+const listening = new WeakMap<AbortSignal, Set<() => void>>();
+
+function listen(signal: AbortSignal, onAbort: () => void): void {
+  const known = listening.get(signal);
+  if (known !== undefined) {
+    known.add(onAbort);
+    return;
+  }
+  listening.set(signal, new Set([onAbort]));
+  signal.addEventListener('abort', wakeAll, { once: true });
+}
+
+function stopListening(signal: AbortSignal, onAbort: () => void): void {
+  const all = listening.get(signal);
+  if (all?.delete(onAbort) !== true || all.size > 0) return;
+  listening.delete(signal);
+  signal.removeEventListener('abort', wakeAll);
+}
+
+function wakeAll(this: AbortSignal): void {
+  for (const onAbort of listening.get(this) ?? []) onAbort();
 }

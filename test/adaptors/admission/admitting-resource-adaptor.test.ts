@@ -1,4 +1,5 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { getEventListeners } from 'node:events';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import {
@@ -260,6 +261,27 @@ describe('a request', () => {
     expect(resource.statistics()).toMatchObject({ aborted: 1, waiting: 0, committedBytes: 1024 });
     expect(holding.bytes).toBe(1024);
     holding.dispose();
+  });
+
+  test('does not wait alone for its signal: any number of waits are one listener, until they end', async () => {
+    const resource = admitting(1024);
+    const controller = new AbortController();
+    const listeners = () => getEventListeners(controller.signal, 'abort').length;
+    const holding = await resource.reserve(1024);
+    const admitted = resource.reserve(1024, { signal: controller.signal });
+    const aborted = Array.from({ length: 1000 }, () => resource.reserve(512, { signal: controller.signal }));
+    const ends = Promise.allSettled(aborted);
+    expect(listeners()).toBe(1);
+    holding.dispose();
+    (await admitted).dispose();
+    // Two of them fit at once.
+    expect([listeners(), resource.statistics().waiting]).toEqual([1, 998]);
+    resource.validate();
+    controller.abort(new Error('gone'));
+    expect(listeners()).toBe(0);
+    const { length } = (await ends).filter(({ status }) => status === 'rejected');
+    expect(length).toBe(998);
+    resource.validate();
   });
 
   test('that ends lets those behind it go on', async () => {
