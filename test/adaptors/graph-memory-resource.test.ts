@@ -939,6 +939,20 @@ describe('a plan', () => {
     expect(graphs.statistics()).toMatchObject({ plannedCaptures: 1, deviations: { 'in-use': 1 } });
   });
 
+  test('is remembered for the last 1,024 names, in the order of their use', () => {
+    const step = () => graphs.deallocate(graphs.allocate(256, stream), 256, stream);
+    const capture = (name: string) => graphs.capture(stream, step, { name }).dispose();
+    graphs.warmUp('first', step);
+    graphs.warmUp('second', step);
+    for (let i = 0; i < 1022; i++) graphs.warmUp(`other ${i}`, step);
+    capture('first');
+    graphs.warmUp('one more', step);
+    for (const name of ['first', 'one more', 'other 0']) capture(name);
+    expect(graphs.statistics().plannedCaptures).toBe(4);
+    capture('second');
+    expect(graphs.statistics()).toMatchObject({ captures: 5, plannedCaptures: 4 });
+  });
+
   test('that cannot be made is told, and the capture goes without', () => {
     using failing = new GraphMemoryResource(counted, {
       planner: () => {
@@ -953,6 +967,28 @@ describe('a plan', () => {
 });
 
 describe('outside of captures', () => {
+  test('an address within memory that a graph has for itself is not freed by the fallback', () => {
+    using pool = new PoolMemoryResource(counted);
+    using family = new GraphMemoryResource(counted, { fallback: pool });
+    const capture = () => {
+      const kept: number[] = [];
+      const graph = family.capture(stream, () => {
+        for (let i = 0; i < 3; i++) kept.push(family.kept.allocate(1024, stream));
+      });
+      return { graph, kept };
+    };
+    const captures = [capture(), capture(), capture()];
+    const inside = (pointer: number) => () => family.deallocate(pointer + 512, 512, stream);
+    const refused = expect.objectContaining({ code: 'ERR_CISTERN_DOUBLE_FREE' });
+    for (const { kept } of captures) for (const pointer of kept) expect(inside(pointer)).toThrow(refused);
+    captures[1]?.graph.dispose();
+    expect(inside(captures[1]?.kept[1] as number)).toThrow(
+      expect.not.objectContaining({ message: expect.stringContaining('GraphMemoryResource') }),
+    );
+    for (const which of [0, 2]) expect(inside(captures[which]?.kept[1] as number)).toThrow(refused);
+    for (const { graph } of captures) graph.dispose();
+  });
+
   test('calls go to the fallback, also on streams beside the captured one', () => {
     using pool = new PoolMemoryResource(counted);
     using resource = new GraphMemoryResource(counted, { fallback: pool });

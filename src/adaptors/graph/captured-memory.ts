@@ -14,6 +14,8 @@ export class CapturedMemory implements GraphMemory {
   usedBytes: ReadonlyMap<DevicePointer, number> = new Map();
   /** Memory that belongs only to this graph. */
   readonly kept: Segment[] = [];
+  /** Where it had allocations at the end of the capture, and those that it has for itself. */
+  readonly pointers: DevicePointer[] = [];
   /** The bytes that a plan needs at least; `undefined` if the graph was captured without one, or deviated. */
   lowerBoundBytes: number | undefined;
   requests = 0;

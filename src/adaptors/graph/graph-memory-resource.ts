@@ -1,4 +1,5 @@
 import { alreadyFreed, CisternError, formatPointer, throwFirst, wrongSize } from '../../basics/errors.js';
+import { Extents } from '../../basics/extents.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import {
   assertAlignment,
@@ -33,6 +34,7 @@ import type { Plan } from '../../plans/plan.js';
 import { type PlanWithPredecessors, withPredecessors } from '../../plans/predecessors.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { defineAdaptor } from '../../resource-kind.js';
+import { AddressTable } from '../../suballocation/address-table.js';
 import { isWithin, leastBlockBytes, none, type Segment } from '../../suballocation/blocks.js';
 import { logCapture } from '../pass-through/graph-outputs.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
@@ -89,7 +91,7 @@ const knownOptions = optionNames<GraphMemoryResourceOptions>({
 export interface GraphCaptureOptions {
   /**
    * A name for the captured work. Captures with the same name should request the same memory in the
-   * same order, because they share a plan.
+   * same order, because they share a plan. The plans of the last 1,024 names are remembered.
    * @defaultValue `'graph'`
    */
   readonly name?: string;
@@ -102,6 +104,8 @@ export interface GraphCaptureOptions {
 
 const captureOptions = optionNames<GraphCaptureOptions>({ mode: true, name: true });
 const defaultName = 'graph';
+/** Of how many names it is known what they allocate. */
+const mostNames = 1024;
 const deviationWords = ['fallback', 'refuse'] as const;
 
 /** A graph in {@link GraphMemoryStatistics}. */
@@ -159,6 +163,11 @@ interface Owned {
   readonly bytes: number;
   readonly memory: CapturedMemory;
   isGivenUp: boolean;
+}
+
+/** Memory that a graph has for itself. */
+interface KeptSegment extends Segment {
+  readonly memory: CapturedMemory;
 }
 
 /**
@@ -228,7 +237,9 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
    * reason for its end.
    */
   readonly #unended = new Map<CapturedMemory, string>();
-  readonly #owned = new Map<DevicePointer, Owned[]>();
+  readonly #owned = new AddressTable<Owned[]>();
+  /** Memory that graphs have for themselves. */
+  readonly #kept = new Extents<KeptSegment>();
   readonly #requests = new CapturedRequests();
   readonly #learnt = new Map<string, Learnt>();
   #capture: CaptureAllocator | undefined;
@@ -362,7 +373,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       sequence = recorder.end();
     }
     if (typeof sequence === 'string') this.#planningError = new CisternError('ERR_CISTERN_INVALID_PLAN', sequence);
-    else this.#learnt.set(name, { sequence, alignmentBytes: this.#recordedAlignment, plan: undefined });
+    else this.#learn(name, { sequence, alignmentBytes: this.#recordedAlignment, plan: undefined });
   }
 
   /** The plan that captures of a name follow; `undefined` if there is none yet. */
@@ -398,7 +409,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       }
       if (request !== none && this.#ending === undefined) capture.doubt(pointer);
     }
-    if (this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
+    if (typeof pointer === 'number' && this.#owned.has(pointer)) this.#giveUp(pointer, bytes, stream);
     else if (this.#hasForGraphs(pointer)) throw alreadyFreed(refusalOf(pointer));
     else this.#deallocateOutside(pointer, bytes, stream, fence);
   }
@@ -505,9 +516,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** Whether an address is in memory for graphs, which may come from the fallback. */
   #hasForGraphs(pointer: DevicePointer): boolean {
-    if (isWithin(this.#region.extents, pointer)) return true;
-    for (const { kept } of this.#graphs) if (isAmong(kept, pointer)) return true;
-    return this.#captured !== undefined && isAmong(this.#captured.kept, pointer);
+    return isWithin(this.#region.extents, pointer) || this.#kept.at(pointer) !== undefined;
   }
 
   /** The number of a stream in the capture that is open, or -1. */
@@ -564,6 +573,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const segment = this.#obtain(() => this.#region.take(leastBlockBytes(bytes, alignment)));
     const pointer = alignUp(segment.address, alignment);
     memory.kept.push(segment);
+    this.#kept.insert({ ...segment, memory });
     this.#own(pointer, bytes, memory);
     return pointer;
   }
@@ -571,6 +581,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #own(pointer: DevicePointer, bytes: number, memory: CapturedMemory): void {
     const all = this.#owned.get(pointer);
     const owned = { bytes, memory, isGivenUp: false };
+    memory.pointers.push(pointer);
     if (all === undefined) this.#owned.set(pointer, [owned]);
     else all.push(owned);
   }
@@ -582,7 +593,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** Whether a graph has not freed an allocation in its capture, and other graphs may have one at the same address. */
   #isOutput(memory: CapturedMemory, pointer: DevicePointer, bytes: number): boolean {
-    return this.#isOf(memory, pointer, bytes) && !isAmong(memory.kept, pointer);
+    return this.#isOf(memory, pointer, bytes) && this.#kept.at(pointer)?.memory !== memory;
   }
 
   /** Calls for memory of the upstream. */
@@ -610,7 +621,17 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     this.#unorderedBytes += capture.limboBytes;
     for (const [name, count] of Object.entries(capture.deviations)) this.#deviations[name as GraphDeviation] += count;
     if (this.#planner === undefined || capture.isPlanned || capture.requests === 0) return;
-    this.#learnt.set(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
+    this.#learn(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
+  }
+
+  /** Notes what is known of a name, which is now the last to be forgotten. */
+  #learn(name: string, learnt: Learnt): void {
+    this.#learnt.delete(name);
+    this.#learnt.set(name, learnt);
+    for (const oldest of this.#learnt.keys()) {
+      if (this.#learnt.size <= mostNames) break;
+      this.#learnt.delete(oldest);
+    }
   }
 
   /**
@@ -625,11 +646,14 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     }
     this.#unended.delete(memory);
     this.#graphs.delete(memory);
-    for (const segment of memory.kept) this.#region.giveBack(segment);
-    for (const [pointer, all] of this.#owned) {
+    for (const segment of memory.kept) {
+      this.#kept.cut(segment);
+      this.#region.giveBack(segment);
+    }
+    for (const pointer of new Set(memory.pointers)) {
+      const all = this.#owned.take(pointer) as Owned[];
       const others = all.filter((each) => each.memory !== memory);
-      if (others.length === 0) this.#owned.delete(pointer);
-      else if (others.length < all.length) this.#owned.set(pointer, afterEndOf(memory, all, others));
+      if (others.length > 0) this.#owned.set(pointer, afterEndOf(memory, all, others));
     }
     return refused;
   }
@@ -669,6 +693,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #planOf(name: string): PlanWithPredecessors | undefined {
     const learnt = this.#learnt.get(name);
     if (learnt === undefined || this.#planner === undefined) return undefined;
+    this.#learn(name, learnt);
     // Where extents do not grow, the first must be large enough for every graph that is known.
     if (!this.#region.growsInPlace) {
       for (const each of this.#learnt.values()) this.#makePlan(each);
@@ -716,10 +741,6 @@ function afterEndOf(memory: CapturedMemory, all: readonly Owned[], others: Owned
 
 function refusalOf(pointer: DevicePointer): string {
   return `the ${GraphMemoryResource.name} cannot free ${formatPointer(pointer)}`;
-}
-
-function isAmong(segments: readonly Segment[], pointer: DevicePointer): boolean {
-  return segments.some(({ address, bytes }) => pointer >= address && pointer < address + bytes);
 }
 
 const deviationReasons: Readonly<Record<GraphDeviation, string>> = {
