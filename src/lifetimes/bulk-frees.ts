@@ -374,16 +374,17 @@ export function endOwnersOf(resources: ReadonlySet<MemoryResource>, reason: stri
 /** The refused frees, by who tried them. */
 class Refusals {
   readonly frees: RefusedFree[] = [];
-  readonly #pointers = new Map<object, Set<DevicePointer>>();
+  readonly #pointers = new Map<object, AddressMap>();
 
   add(holder: object, pointer: DevicePointer, error: unknown): void {
-    const pointers = this.#pointers.get(holder) ?? new Set();
-    this.#pointers.set(holder, pointers.add(pointer));
+    const pointers = this.#pointers.get(holder) ?? new AddressMap();
+    pointers.insert(pointer, 0);
+    this.#pointers.set(holder, pointers);
     this.frees.push({ pointer, error });
   }
 
   has(holder: object, pointer: DevicePointer): boolean {
-    return this.#pointers.get(holder)?.has(pointer) === true;
+    return (this.#pointers.get(holder)?.get(pointer) ?? none) !== none;
   }
 }
 

@@ -2,14 +2,16 @@ import { AddressMap } from './address-map.js';
 import { none } from './blocks.js';
 
 /**
- * Maps addresses to objects. A `Map` that is keyed by addresses becomes many times slower while addresses come and go,
- * since V8 stores them as objects, and hashes them anew.
+ * Maps addresses to objects: a `Map` for addresses that come and go. V8 stores addresses as objects, and its own `Map`s and
+ * `Set`s of them take up to a hundred times longer for the same call once many have been added and removed.
  *
- * Data structure: an `AddressMap` has, for each address, the place of its object in an array, whose free places are
- * reused. Cost: constant time for each call.
+ * Data structure: an `AddressMap` has, for each address, the place of its value in an array, whose free places are
+ * reused. Cost: constant time for each call, without an object.
  */
 export class AddressTable<T> {
   readonly #places = new AddressMap();
+  /** By place; the address of a free place is -1. */
+  readonly #addresses: number[] = [];
   readonly #values: (T | undefined)[] = [];
   readonly #vacant: number[] = [];
 
@@ -33,22 +35,31 @@ export class AddressTable<T> {
     if (place === none) {
       place = this.#vacant.pop() ?? this.#values.length;
       this.#places.insert(address, place);
+      this.#addresses[place] = address;
     }
     this.#values[place] = value;
   }
 
-  /** Removes an address. Returns its value, if the table held it. */
-  take(address: number): T | undefined {
+  /** Removes an address. Returns whether the table held it. */
+  delete(address: number): boolean {
     const place = this.#places.take(address);
-    if (place === none) return undefined;
-    const value = this.#values[place];
+    if (place === none) return false;
+    this.#addresses[place] = none;
     this.#values[place] = undefined;
     this.#vacant.push(place);
-    return value;
+    return true;
+  }
+
+  /** The addresses and their values, in no order. Those that were removed meanwhile are left out. */
+  *[Symbol.iterator](): Generator<[address: number, value: T]> {
+    for (let place = 0; place < this.#addresses.length; place++) {
+      const address = this.#addresses[place] as number;
+      if (address !== none) yield [address, this.#values[place] as T];
+    }
   }
 
   /** The values, in no order. */
   *values(): Generator<T> {
-    for (const value of this.#values) if (value !== undefined) yield value;
+    for (const [, value] of this) yield value;
   }
 }

@@ -87,7 +87,8 @@ export class CaptureAllocator implements EventObserver {
   #earlier: EarlierLane[] = [];
   readonly #requests: CapturedRequests;
   readonly #live = new AddressMap();
-  readonly #doubtful = new Set<DevicePointer>();
+  /** Addresses. */
+  readonly #doubtful = new AddressMap();
   /** The stream of the last call, and its number in the capture. */
   #lastStream: Stream | undefined;
   #lastNumber: number = none;
@@ -194,7 +195,7 @@ export class CaptureAllocator implements EventObserver {
    * or the next free there is the allocation's, so its memory is not reused in this capture.
    */
   doubt(pointer: DevicePointer): void {
-    this.#doubtful.add(pointer);
+    this.#doubtful.insert(pointer, 0);
   }
 
   /** Frees the live allocation of a request on a stream of the capture. */
@@ -203,7 +204,7 @@ export class CaptureAllocator implements EventObserver {
     const requests = this.#requests;
     const block = requests.blockOf(request);
     const isOrdered =
-      !(this.#doubtful.size > 0 && this.#doubtful.delete(pointer)) &&
+      (this.#doubtful.count === 0 || this.#doubtful.take(pointer) === none) &&
       this.order.isAfter(stream, requests.streamOf(request), requests.epochOf(request));
     if (!isOrdered) this.limboBytes += alignUp(requests.bytesOf(request), ALLOCATION_ALIGNMENT);
     if (block !== none) this.#index.free(block, isOrdered ? this.#currentLane(stream) : this.#limbo);

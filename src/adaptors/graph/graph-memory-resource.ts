@@ -651,9 +651,10 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       this.#region.giveBack(segment);
     }
     for (const pointer of new Set(memory.pointers)) {
-      const all = this.#owned.take(pointer) as Owned[];
+      const all = this.#owned.get(pointer) as Owned[];
       const others = all.filter((each) => each.memory !== memory);
-      if (others.length > 0) this.#owned.set(pointer, afterEndOf(memory, all, others));
+      if (others.length === 0) this.#owned.delete(pointer);
+      else if (others.length < all.length) this.#owned.set(pointer, afterEndOf(memory, all, others));
     }
     return refused;
   }

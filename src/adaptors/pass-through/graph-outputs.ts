@@ -1,5 +1,6 @@
 import { annotateGraph } from '../../formats/recording/annotate.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
+import { AddressTable } from '../../suballocation/address-table.js';
 import { layersOf } from '../layers.js';
 
 /** An allocation that a log recorded during a capture. */
@@ -48,9 +49,9 @@ export class GraphOutputs<Head> {
   readonly #adaptor: MemoryResourceAdaptor;
   readonly #logFree: (pointer: DevicePointer, bytes: number, head: Head) => void;
   /** By address: live allocations made since the first open capture began. */
-  readonly #captured = new Map<DevicePointer, Captured<Head>>();
+  #captured = new AddressTable<Captured<Head>>();
   /** By address: how many outputs are freed in the log, but not by the program. */
-  readonly #outputs = new Map<DevicePointer, number>();
+  readonly #outputs = new AddressTable<number>();
 
   /** @param logFree adds a free to the log; `head` is that of the allocation. Must not throw. */
   constructor(adaptor: MemoryResourceAdaptor, logFree: (pointer: DevicePointer, bytes: number, head: Head) => void) {
@@ -92,6 +93,6 @@ export class GraphOutputs<Head> {
         this.#outputs.set(pointer, (this.#outputs.get(pointer) ?? 0) + 1);
       }
     }
-    if (captures === 0) this.#captured.clear();
+    if (captures === 0 && this.#captured.size > 0) this.#captured = new AddressTable();
   }
 }

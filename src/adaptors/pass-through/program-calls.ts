@@ -8,6 +8,8 @@
 import type { Stream } from '../../driver/streams/stream.js';
 import { constructUnseen, type Interceptor, initialTaker, interceptConstruction } from '../../lifetimes/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { none } from '../../suballocation/blocks.js';
 import { layersOf } from '../layers.js';
 
 /** An observer of a program's calls. */
@@ -50,7 +52,7 @@ class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
   readonly #covering: (adaptor: Adaptor) => Interceptor;
   #adaptor: Adaptor | undefined;
   /** The adaptor's allocations. A block that a pool took from here is returned past the adaptor. */
-  readonly #live = new Set<DevicePointer>();
+  readonly #live = new AddressMap();
 
   constructor(
     resource: MemoryResource,
@@ -71,7 +73,7 @@ class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
       (adaptor) => this.#covering(adaptor as Adaptor),
     );
     const pointer = this.#adaptor.allocate(bytes, stream, alignment);
-    if (pointer !== 0) this.#live.add(pointer);
+    if (pointer !== 0) this.#live.insert(pointer, 0);
     return pointer;
   }
 
@@ -83,18 +85,19 @@ class ProgramCalls<Adaptor extends MemoryResource> implements Interceptor {
     fence: DeallocationFence | undefined,
   ): void {
     const live = this.#live;
-    if (this.#current.layers?.has(this.#resource) || !live.has(pointer)) {
+    const isLive = () => typeof pointer === 'number' && live.get(pointer) !== none;
+    if (this.#current.layers?.has(this.#resource) || !isLive()) {
       next(pointer, bytes, stream, fence);
-      live.delete(pointer);
+      if (isLive()) live.remove(pointer);
       return;
     }
     // Removed before the call, because a host function that runs during it may get the same memory
     // again.
-    live.delete(pointer);
+    live.remove(pointer);
     try {
       (this.#adaptor as Adaptor).deallocate(pointer, bytes, stream, fence);
     } catch (error) {
-      live.add(pointer);
+      live.insert(pointer, 0);
       throw error;
     }
   }

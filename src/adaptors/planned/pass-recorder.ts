@@ -3,6 +3,8 @@ import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
 import { type EventRecord, SequenceBuilder } from '../../plans/sequence-builder.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { none } from '../../suballocation/blocks.js';
 
 /**
  * Longer passes are not recorded, because a program that begins one and never another must not fill the
@@ -24,7 +26,7 @@ const abandoned = new FinalizationRegistry<PassRecorder>(unobserveEvents);
 export class PassRecorder implements EventObserver {
   /** `undefined` once the pass is too long. */
   #builder: SequenceBuilder | undefined = new SequenceBuilder();
-  readonly #live = new Map<DevicePointer, number>();
+  #live = new AddressMap();
   /** By the number of the recording. */
   readonly #records = new Map<number, EventRecord>();
   #inFallback = 0;
@@ -48,14 +50,13 @@ export class PassRecorder implements EventObserver {
 
   allocated(pointer: DevicePointer, bytes: number, identity: StreamIdentity): void {
     if (this.#builder === undefined) return;
-    this.#live.set(pointer, this.#builder.allocate(bytes, identity));
+    this.#live.insert(pointer, this.#builder.allocate(bytes, identity));
     this.#count();
   }
 
   freed(pointer: DevicePointer, identity: StreamIdentity): void {
-    const number = this.#live.get(pointer);
-    if (number === undefined) return;
-    this.#live.delete(pointer);
+    const number = typeof pointer === 'number' ? this.#live.take(pointer) : none;
+    if (number === none) return;
     this.#builder?.free(number, identity);
     this.#count();
   }
@@ -86,7 +87,7 @@ export class PassRecorder implements EventObserver {
     if (++this.#steps <= mostSteps) return;
     unobserveEvents(this);
     this.#builder = undefined;
-    this.#live.clear();
+    this.#live = new AddressMap();
     this.#records.clear();
   }
 }

@@ -14,6 +14,8 @@
 
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { Plan } from '../../plans/plan.js';
+import { AddressMap } from '../../suballocation/address-map.js';
+import { AddressTable } from '../../suballocation/address-table.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from '../../suballocation/blocks.js';
 import type { KeptMemory } from '../pooling/keeper.js';
 
@@ -32,10 +34,10 @@ export class PlannedBlock implements KeptMemory {
   /** By place. */
   offsets = new Float64Array(0);
   asked = new Float64Array(0);
-  readonly #placeAt = new Map<number, number>();
+  #placeAt = new AddressMap();
   /** Blocks of earlier plans; and what is live in them, by address. */
   #earlier: readonly EarlierBlock[] = [];
-  readonly #kept = new Map<number, number>();
+  #kept = new AddressTable<number>();
   /** Called when the stream of a lane has ended. */
   streamEnded: ((lane: number, ended: number) => void) | undefined;
   /** Called when the plan has a block, or none any more. */
@@ -48,9 +50,9 @@ export class PlannedBlock implements KeptMemory {
     const distinct = [...new Set(Array.from(offsets))].sort((a, b) => a - b);
     this.offsets = Float64Array.from(distinct);
     this.asked = new Float64Array(distinct.length);
-    this.#placeAt.clear();
+    this.#placeAt = new AddressMap(distinct.length);
     distinct.forEach((offset, place) => {
-      this.#placeAt.set(offset, place);
+      this.#placeAt.insert(offset, place);
     });
     this.#totalBytes = totalBytes;
     this.#alignment = alignmentBytes;
@@ -96,7 +98,7 @@ export class PlannedBlock implements KeptMemory {
 
   /** The place with an offset, or -1. */
   placeAt(offset: number): number {
-    return this.#placeAt.get(offset) ?? none;
+    return this.#placeAt.get(offset);
   }
 
   contains(pointer: number): boolean {
@@ -172,7 +174,7 @@ export class PlannedBlock implements KeptMemory {
   removeAllSegments(): Segment[] {
     const segments = this.segments.map(({ address, bytes }) => ({ address, bytes }));
     this.#earlier = [];
-    this.#kept.clear();
+    this.#kept = new AddressTable();
     this.#clear();
     return segments;
   }

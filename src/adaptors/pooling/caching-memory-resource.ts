@@ -55,6 +55,7 @@ import type {
 } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
+import { AddressMap } from '../../suballocation/address-map.js';
 import { BlockGroups } from '../../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
@@ -214,7 +215,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   /**
    * Memory that was allocated in runs when this was disposed, and so was returned to the upstream.
    */
-  #ended: ReadonlySet<DevicePointer> = new Set();
+  readonly #ended = new AddressMap();
 
   /**
    * @throws ArgumentTypeError for an invalid resource or name, ArgumentRangeError for an invalid
@@ -389,7 +390,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   /** @internal */
   override ended(): void {
     super.ended();
-    this.#ended = new Set([...this.index.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
+    for (const { address, lane } of this.index.blocks()) if (lane < 0) this.#ended.insert(address, 0);
   }
 
   /** @internal Ends the runs that could not end before. */
@@ -495,7 +496,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
         `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
       );
     }
-    if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
+    if (this.isDisposed && typeof pointer === 'number' && this.#ended.get(pointer) !== none) this.assertLive('deallocate');
     noteFree(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents), this.upstream);
   }
 

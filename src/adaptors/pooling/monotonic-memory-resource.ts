@@ -41,6 +41,7 @@ import {
 import { defineAdaptor } from '../../resource-kind.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
+import { AddressTable } from '../../suballocation/address-table.js';
 import { leastBlockBytes, none, type Segment, segmentAround } from '../../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
@@ -264,7 +265,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   #chain = new BumpChain(none);
   /** The marks that stand, from the first to the last. */
   readonly #marks: MonotonicMark[] = [];
-  readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
+  readonly #fallbackBlocks = new AddressTable<FallbackBlock>();
   /**
    * Guards the same blocks from a fallback that takes memory back, which must not happen while they
    * are live.

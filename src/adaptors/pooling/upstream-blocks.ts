@@ -21,6 +21,7 @@ import { addRemembering, LiveAllocations, rememberedSoFar } from '../../lifetime
 import { withoutCaching } from '../../lifetimes/resource-scope.js';
 import { noteFree, servedPointer, servedTwice } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { AddressTable } from '../../suballocation/address-table.js';
 import type { Segment } from '../../suballocation/blocks.js';
 import { SegmentMap } from '../../suballocation/segment-map.js';
 
@@ -47,7 +48,7 @@ export class UpstreamBlocks {
   /** Allocations remembered since this was made have higher numbers. */
   readonly remembered = rememberedSoFar();
   /** By address, and by every address in them. */
-  readonly #blocks = new Map<DevicePointer, UpstreamBlock>();
+  readonly #blocks = new AddressTable<UpstreamBlock>();
   readonly #segments = new SegmentMap<UpstreamBlock>();
   #late: readonly Segment[] = [];
   #left: readonly Segment[] = [];
