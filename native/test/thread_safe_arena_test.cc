@@ -471,6 +471,57 @@ TEST("a take that the driver refuses puts memory back into its lane, which anoth
   resource.Free(block, kSuperblock, other);
 }
 
+TEST("memory that a stream has joined, but may not wait for yet, serves it after the next wait, also beside a give-back") {
+  Global global(kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock / 2, slow);
+  const DevicePointer second = resource.Allocate(kSuperblock / 2, stream);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(first, 1, kSuperblock / 2, slow));
+  resource.Free(first, kSuperblock / 2, slow);
+  resource.Free(second, kSuperblock / 2, stream);
+  Watched::refuses_waits = true;
+  DevicePointer pointer = 0;
+  CHECK(resource.TryAllocate(kSuperblock, stream, &pointer) == CISTERN_DRIVER_ERROR);
+  Watched::refuses_waits = false;
+  Watched::before_wait = [&] { OnThread([&] { resource.arena.lock()->GiveBack(false); }); };
+  CHECK(resource.Allocate(kSuperblock, stream) == first);
+  CHECK_OK(driver.MemsetD8Async(first, 2, kSuperblock, stream));
+  CHECK(StillWaits(stream));
+  gate.Open();
+  stream.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(first) == 2);
+  resource.Free(first, kSuperblock, stream);
+}
+
+TEST("memory that a stream has joined, but may not wait for yet, keeps its order when the stream frees more") {
+  Global global(2 * kSuperblock);
+  Resource resource(global, DeallocationEvents::kEager, Watched::Table());
+  TestStream slow, stream, other;
+  Gate gate;
+  const DevicePointer first = resource.Allocate(kSuperblock / 2, slow);
+  const DevicePointer second = resource.Allocate(kSuperblock / 2, stream);
+  const DevicePointer third = resource.Allocate(kSuperblock, stream);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(first, 1, kSuperblock / 2, slow));
+  resource.Free(first, kSuperblock / 2, slow);
+  resource.Free(second, kSuperblock / 2, stream);
+  Watched::refuses_waits = true;
+  DevicePointer pointer = 0;
+  CHECK(resource.TryAllocate(kSuperblock, stream, &pointer) == CISTERN_DRIVER_ERROR);
+  Watched::refuses_waits = false;
+  resource.Free(third, kSuperblock, stream);
+  const DevicePointer all = resource.Allocate(2 * kSuperblock, other);
+  CHECK_OK(driver.MemsetD8Async(all, 2, 2 * kSuperblock, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(first) == 2);
+  resource.Free(all, 2 * kSuperblock, other);
+}
+
 namespace {
 
 // Calls a function at the end of its thread. A thread reaches it before its first call of an arena, whose part of the thread
@@ -601,6 +652,63 @@ TEST("what a stream takes from the global arena waits on every stream for those 
   other.Synchronize();
   resource.Free(half, kSuperblock / 2, stream);
   resource.Free(rest, kSuperblock / 2, other);
+}
+
+TEST("what the legacy default stream takes from the global arena waits on other streams for those that had it before") {
+  Global global(kSuperblock);
+  Resource before(global), resource(global, DeallocationEvents::kDeferred);
+  TestStream old, other;
+  Gate gate;
+  const DevicePointer block = before.Allocate(kSuperblock, old);
+  gate.Close(old);
+  CHECK_OK(driver.MemsetD8Async(block, 1, kSuperblock, old));
+  before.Free(block, kSuperblock, old);
+  const DevicePointer half = resource.Allocate(kSuperblock / 2, LegacyStream());
+  const DevicePointer rest = resource.Allocate(kSuperblock / 2, other);
+  CHECK_OK(driver.MemsetD8Async(rest, 2, kSuperblock / 2, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(rest) == 2);
+  resource.Free(half, kSuperblock / 2, LegacyStream());
+  resource.Free(rest, kSuperblock / 2, other);
+}
+
+TEST("without events, what a stream takes from the global arena serves others only after a wait for the device") {
+  Global global(kSuperblock);
+  Resource before(global), resource(global, DeallocationEvents::kOff);
+  TestStream old, stream, other;
+  before.Free(before.Allocate(kSuperblock, old), kSuperblock, old);
+  before.arena.lock()->GiveBack(false);
+  const DevicePointer half = resource.Allocate(kSuperblock / 2, stream);
+  CHECK(resource.waits == 0);
+  const DevicePointer rest = resource.Allocate(kSuperblock / 2, other);
+  CHECK(resource.waits == 1);
+  resource.Free(half, kSuperblock / 2, stream);
+  resource.Free(rest, kSuperblock / 2, other);
+}
+
+TEST("superblocks that were freed together keep their event until the last of them is taken") {
+  Global global(2 * kSuperblock);
+  Resource before(global), resource(global);
+  TestStream slow, stream, other;
+  Gate gate;
+  const DevicePointer block = before.Allocate(2 * kSuperblock, slow);
+  gate.Close(slow);
+  CHECK_OK(driver.MemsetD8Async(block, 1, 2 * kSuperblock, slow));
+  before.Free(block, 2 * kSuperblock, slow);
+  before.arena.lock()->GiveBack(false);
+  const DevicePointer first = resource.Allocate(kSuperblock, stream);
+  global.Validate();
+  const DevicePointer second = resource.Allocate(kSuperblock, other);
+  global.Validate();
+  CHECK_OK(driver.MemsetD8Async(second, 2, kSuperblock, other));
+  CHECK(StillWaits(other));
+  gate.Open();
+  other.Synchronize();
+  CHECK(*reinterpret_cast<const unsigned char*>(second) == 2);
+  resource.Free(first, kSuperblock, stream);
+  resource.Free(second, kSuperblock, other);
 }
 
 namespace {
@@ -1044,6 +1152,27 @@ TEST("what a thread leaves behind comes after its work, whatever context is curr
   CHECK_OK(driver.DevicePrimaryCtxRelease(1));
 }
 
+TEST("a call leaves the thread with the context that was current, or none") {
+  Global global(kSuperblock);
+  Resource resource(global);
+  TestStream stream;
+  Context elsewhere = nullptr;
+  CHECK_OK(driver.DevicePrimaryCtxRetain(&elsewhere, 1));
+  for (const Context context : {elsewhere, Context{nullptr}}) {
+    std::thread([&] {
+      CHECK_OK(driver.CtxSetCurrent(context));
+      Context now = nullptr;
+      const DevicePointer block = resource.Allocate(1000, stream);
+      CHECK_OK(driver.CtxGetCurrent(&now));
+      CHECK(now == context);
+      resource.Free(block, 1000, stream);
+      CHECK_OK(driver.CtxGetCurrent(&now));
+      CHECK(now == context);
+    }).join();
+  }
+  CHECK_OK(driver.DevicePrimaryCtxRelease(1));
+}
+
 TEST("threads that come and go share a few indexes") {
   Global global(kMiB);
   Resource resource(global);
@@ -1061,6 +1190,7 @@ TEST("a resource lasts while a thread has its table, and what was not freed stay
   const cistern_thread_safe_resource* kept = resource.c;
   resource.Release();
   CHECK(!resource.arena.expired());
+  AllArenas().any_ended = false;
   std::uint64_t pointer = 0;
   OnThread([&] { CHECK(kept->allocate(kept->state, 1000, 256, 1, &pointer) == CISTERN_OK); });
   kept->release(kept->state);
@@ -1253,6 +1383,49 @@ std::uint64_t RunStress(DeallocationEvents events, const DriverTable& table, std
 
 }  // namespace
 
+TEST("what a claimant has is freed for it alone, and no longer once somebody has freed it before") {
+  Global global(kMiB);
+  Resource resource(global);
+  const std::shared_ptr<ThreadSafeArena> arena = resource.arena.lock();
+  TestStream stream;
+  const auto allocate = [&](std::uint64_t claimant) {
+    std::uint64_t address = 0;
+    CHECK_OK(arena->Allocate(1000, 256, stream, &address, claimant));
+    return address;
+  };
+  const std::uint64_t first = allocate(1), second = allocate(2), third = allocate(arenas::kNobody);
+  const auto live = [&] { return resource.Statistics().live_allocations; };
+  const auto claims_of = [&](std::uint64_t claimant) {
+    std::vector<std::uint64_t> addresses;
+    for (const ThreadSafeArena::Claimed& each : arena->ClaimsOf(claimant)) {
+      CHECK(each.bytes == 1000);
+      addresses.push_back(each.address);
+    }
+    CHECK(arena->HasClaims(claimant) == !addresses.empty());
+    return addresses;
+  };
+  CHECK(claims_of(1) == std::vector<std::uint64_t>{first});
+  CHECK(claims_of(2) == std::vector<std::uint64_t>{second});
+  CHECK(claims_of(3).empty());
+  CHECK(arena->DeallocateClaimed(first, 1000, 2));
+  CHECK(arena->DeallocateClaimed(third, 1000, 1));
+  CHECK(live() == 3);
+  resource.Free(first, 1000, stream);
+  CHECK(claims_of(1).empty());
+  CHECK(allocate(arenas::kNobody) == first);
+  CHECK(claims_of(1).empty());
+  CHECK(arena->DeallocateClaimed(first, 1000, 1));
+  CHECK(live() == 3);
+  CHECK(arena->DeallocateClaimed(second, 1000, 2));
+  CHECK(live() == 2);
+  CHECK(claims_of(2).empty());
+  std::uint64_t right_bytes = 0;
+  CHECK_OK(arena->Claim(third, 1000, 3, &right_bytes));
+  CHECK(claims_of(3) == std::vector<std::uint64_t>{third});
+  CHECK(arena->DeallocateClaimed(third, 1000, 3));
+  resource.Free(first, 1000, stream);
+}
+
 TEST("16 threads and 8 streams never share a block, and lose none, under every policy") {
   for (const DeallocationEvents events : {DeallocationEvents::kEager, DeallocationEvents::kDeferred, DeallocationEvents::kOff}) {
     RunStress(events, driver, 32 * kMiB, 3, 200);
@@ -1282,6 +1455,26 @@ TEST("the order checker sees the arenas' calls, and finds nothing wrong with the
     CHECK(checker.TakeReports(0, 16, &dropped).size() == 1);
     CHECK_OK(checked.CtxSynchronize());
     resource.Free(block, 4096, first);
+  }
+  checker.Stop();
+}
+
+TEST("the order checker sees what native code frees, and no free that is refused") {
+  const DriverTable& checked = *order::CheckedTable(&driver);
+  order::OrderChecker& checker = *order::CheckerOf(&checked);
+  checker.Start();
+  {
+    Global global(kSuperblock, checked);
+    Resource resource(global, DeallocationEvents::kEager, checked);
+    TestStream first, second;
+    const DevicePointer block = resource.Allocate(4096, first);
+    std::uint64_t dropped = 0;
+    CHECK(resource.TryFree(block, 4095, first) == CISTERN_INVALID_POINTER);
+    CHECK_OK(checked.MemsetD8Async(block, 1, 4096, first));
+    CHECK(checker.TakeReports(0, 16, &dropped).empty());
+    resource.Free(block, 4096, second);  // not ordered after the write
+    CHECK(checker.TakeReports(0, 16, &dropped).size() == 1);
+    CHECK_OK(checked.CtxSynchronize());
   }
   checker.Stop();
 }

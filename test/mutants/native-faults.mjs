@@ -79,6 +79,72 @@ export const nativeFaults = {
       test: "once another lane has joined a lane's memory",
     },
     {
+      fault: 'a wait that the driver has refused counts as one for memory that a stream has joined',
+      from: '        if (status != kSuccess || each.event != use.event) continue;\n',
+      to: '        if (each.event != use.event) continue;\n',
+      test: 'memory that a stream has joined, but may not wait for yet',
+    },
+    {
+      fault: 'the event of a free stands for what its stream has joined without a wait',
+      from: 'if (use.is_awaited && use.number < number)',
+      to: 'if (use.number < number)',
+      test: 'memory that a stream has joined, but may not wait for yet, keeps',
+    },
+    {
+      fault: 'memory stays claimed when it is freed',
+      from: '  if (!arena.claims.empty()) arena.claims.erase(address);\n',
+      to: '',
+      test: 'what a claimant has',
+    },
+    {
+      fault: 'what another claimant has is freed',
+      from: 'claim == arena.claims.end() || claim->second != claimant',
+      to: 'claim == arena.claims.end()',
+      test: 'what a claimant has',
+    },
+    {
+      fault: 'what nobody claims is freed for a claimant',
+      from: 'claim == arena.claims.end() || claim->second != claimant',
+      to: 'claim != arena.claims.end() && claim->second != claimant',
+      test: 'what a claimant has',
+    },
+    {
+      fault: 'a claimant has what others claim',
+      from: '      if (owner != claimant) continue;\n',
+      to: '',
+      test: 'what a claimant has',
+    },
+    {
+      fault: 'a claimant without memory seems to have some',
+      from: 'has_claims = has_claims || owner == claimant;',
+      to: 'has_claims = true;',
+      test: 'what a claimant has',
+    },
+    {
+      fault: 'a give-back removes a lane whose stream is about to wait for its memory',
+      from: '    Retain(uses);\n    lane.pins += 1;\n    lock.unlock();\n    const Status status = AwaitAll(stream, uses);\n    const std::uint64_t number = ++arena.last_number;\n    lock.lock();\n    lane.pins -= 1;\n',
+      to: '    Retain(uses);\n    lock.unlock();\n    const Status status = AwaitAll(stream, uses);\n    const std::uint64_t number = ++arena.last_number;\n    lock.lock();\n',
+      test: 'memory that a stream has joined, but may not wait for yet',
+    },
+    {
+      fault: 'what the legacy default stream has waited for at growth holds for that stream only',
+      from: '      } else if (!RecordsAtFree(place.stream)) {\n        own.is_unrecorded = true;\n      }\n',
+      to: '      }\n',
+      test: 'what the legacy default stream takes',
+    },
+    {
+      fault: 'under off, what was waited for at growth holds for one stream only',
+      from: '      if (settings_.events == DeallocationEvents::kOff) {\n        Hold(arena, own, true);\n      } else if',
+      to: '      if',
+      test: 'without events, what a stream takes from the global arena',
+    },
+    {
+      fault: 'superblocks with live allocations at the end of a resource are not noted',
+      from: '        if (tenant->second.bytes > 0) arenas.any_ended = true;\n',
+      to: '',
+      test: 'a resource lasts while a thread has its table',
+    },
+    {
       fault: 'a give-back removes a lane whose memory a thread is about to put back',
       from: '    other.pins += 1;\n    other.promised += uses.size();\n    lock.unlock();\n    status = AwaitAll(place.stream, uses);\n    lock.lock();\n    other.pins -= 1;\n',
       to: '    other.promised += uses.size();\n    lock.unlock();\n    status = AwaitAll(place.stream, uses);\n    lock.lock();\n',
@@ -241,7 +307,27 @@ export const nativeFaults = {
       test: 'what changes lanes on a host',
     },
   ],
+  'native/arenas/driver_scope.h': [
+    {
+      fault: 'a thread keeps the context of the resource that it has called',
+      from: '    if (is_changed_) driver_->CtxSetCurrent(previous_);\n',
+      to: '',
+      test: 'a call leaves the thread with the context',
+    },
+  ],
   'native/arenas/resource_table.cc': [
+    {
+      fault: 'the order checker does not learn what native code frees',
+      from: '    ForChecker(state, [&](order::OrderChecker& checker) { checker.DeclareFree(AsStream(stream), pointer, bytes); });\n',
+      to: '',
+      test: 'the order checker sees what native code frees',
+    },
+    {
+      fault: 'the order checker learns of frees that are refused',
+      from: ' && state.arena->Check(pointer, bytes, &right_bytes) == kSuccess',
+      to: '',
+      test: 'the order checker sees what native code frees',
+    },
     {
       fault: 'statistics are written beyond the structure of the caller',
       from: '((statistics)->size >= offsetof(cistern_resource_statistics, member) + sizeof((statistics)->member))',
@@ -250,6 +336,12 @@ export const nativeFaults = {
     },
   ],
   'native/arenas/global_arena.cc': [
+    {
+      fault: 'of superblocks that were freed together, one that is taken releases the event of all',
+      from: '  if (rest.freed != nullptr) rest.freed->users += 1;\n',
+      to: '',
+      test: 'superblocks that were freed together',
+    },
     {
       fault: 'superblocks that the driver refuses to let a stream wait for are put back without their events',
       from: '  arena.ranges.merge(*taken);\n  arena.tenants.at(tenant).bytes -= bytes;\n',
@@ -493,6 +585,27 @@ const arenaOfEndedWorkers = 'test/resources/thread-safe-arena-ended-workers.test
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {
   'native/arenas/global_arena.cc': [
+    {
+      fault: 'the most that was used is not noted',
+      from: '  arena.peak_used_bytes = std::max(arena.peak_used_bytes, arena.used_bytes);\n',
+      to: '',
+      file: arena,
+      test: 'takes them back in pieces',
+    },
+    {
+      fault: 'an allocation seems to end where its last superblock does',
+      from: 'Superblocks{end, begin + size, tenant, nullptr}',
+      to: 'Superblocks{end, end, tenant, nullptr}',
+      file: arena,
+      test: 'takes them back in pieces',
+    },
+    {
+      fault: 'an environment that still has memory of an arena leaves it',
+      from: 'tenant->second.opens > 0 || tenant->second.bytes > 0',
+      to: 'tenant->second.opens > 0',
+      file: arena,
+      test: 'as long as it has the arena open, or memory of it',
+    },
     {
       fault: 'events stay in use after the wait for them',
       from: '  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);\n',
