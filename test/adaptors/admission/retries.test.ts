@@ -134,6 +134,33 @@ describe('a grant that retries', () => {
     bed.free(pointer, 6);
   });
 
+  test('keeps no more than it had if it was promised all while its function went on', async () => {
+    using bed = await inPieces();
+    const { resource, large, second, sixth } = bed;
+    let goOn = () => {};
+    const goesOn = new Promise<void>((resolve) => {
+      goOn = resolve;
+    });
+    const retried = large.retry(async () => {
+      const pointer = resource.allocate(4 * KiB, stream);
+      await goesOn;
+      return pointer;
+    });
+    expect(await stateOf(retried)).toBe('waits');
+    bed.free(bed.ofSixth, 1);
+    expect(await stateOf(retried)).toBe('waits');
+    expect(large.usedBytes).toBe(4 * KiB);
+    sixth.dispose();
+    bed.free(bed.ofSecond, 1);
+    second.dispose();
+    expect(large.bytes).toBe(8 * KiB);
+    goOn();
+    const pointer = await retried;
+    expect(large).toMatchObject({ bytes: 4 * KiB, usedBytes: 4 * KiB });
+    resource.validate();
+    bed.free(pointer, 4);
+  });
+
   test('is admitted before new requests once it was passed as often as allowed, and at the latest when nobody else has anything', async () => {
     using bed = await inPieces(1);
     const { resource, large, second, sixth } = bed;
