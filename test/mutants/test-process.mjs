@@ -42,6 +42,9 @@ function replacedIn(root, path) {
   return new Map(Array.from(calls, ([, from, to]) => [pathOf(from), pathOf(to)]));
 }
 
+// What functions of `vi` for timers ask for.
+globalThis.__vitest_worker__ = { config: { fakeTimers: {} } };
+
 // What `vi.mock` calls when a test file is evaluated.
 globalThis.__vitest_mocker__ = {
   queueMock(path) {
