@@ -119,6 +119,26 @@ describe('a buffer whose address a graph has', () => {
     await expectToStay(buffer, graph);
   });
 
+  test.each(['outer', 'inner'] as const)('stays for the graph of the %s of two streams that are captured', async (kept) => {
+    using buffer = made(1);
+    using pin = await buffer.pin();
+    using outer = new Stream({ nonBlocking: true });
+    using inner = new Stream({ nonBlocking: true });
+    await stream.synchronize();
+    const graphs: Partial<Record<'outer' | 'inner', Graph>> = {};
+    graphs.outer = outer.capture(() => {
+      let address = 0;
+      graphs.inner = inner.capture(() => {
+        address = pin.ptr;
+        set(address, 9, 1, 2, inner);
+      });
+      set(address, 9, 1, 2, outer);
+    });
+    pin.dispose();
+    graphs[kept === 'outer' ? 'inner' : 'outer']?.dispose();
+    await expectToStay(buffer, graphs[kept] as Graph);
+  });
+
   test('stays when its stream joins the capture of another one', async () => {
     using buffer = made(1);
     const pin = await buffer.pin();
