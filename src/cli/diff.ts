@@ -1,12 +1,13 @@
 import { Command, Option } from 'commander';
 import { formatBytes, formatCount } from '../basics/units.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
-import { type DiffFigures, type DiffGroup, type DiffRow, diffGroups, diffRuns, type RunDiff } from '../report/diff-runs.js';
+import { type DiffGroup, type DiffRow, diffGroups, diffSides, type ReadSide, type RunDiff } from '../report/diff-runs.js';
+import type { DiffFigures } from '../report/diff-side.js';
+import { readDiffSide } from '../report/read-diff-side.js';
 import { emptyLogAdvice } from './error-advice.js';
-import { logArgument } from './log-argument.js';
+import { logArgument, logNamed } from './log-argument.js';
 import { type FormatOptions, formatOf, formatOptions, integerParser, layerOption } from './options.js';
 import { visibleInLine } from './output.js';
-import { readRun } from './read-log.js';
+import { readWithWarnings } from './read-log.js';
 import { type Column, formatTable, type OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
 
@@ -62,8 +63,12 @@ export function diffCommand(terminal: Terminal): Command {
 async function diff(before: string, after: string, options: DiffCommandOptions, terminal: Terminal): Promise<void> {
   const { by, layer, measure, limit } = options;
   const consequence = 'only the events before that are compared';
-  const runs = [await readRun(before, terminal, consequence), await readRun(after, terminal, consequence)] as const;
-  const result = diffRuns(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
+  const readSide = (path: string) => {
+    const { source, name } = logNamed(path);
+    return readWithWarnings(terminal, consequence, (onProgress) => readDiffSide(source, { name, onProgress }, by));
+  };
+  const runs = [await readSide(before), await readSide(after)] as const;
+  const result = diffSides(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
   for (const [i, side] of [result.total.before, result.total.after].entries()) {
     if (side.allocatedCount === 0) warn(terminal, `${runs[i]?.source} has no allocations: ${emptyLogAdvice}`);
   }
@@ -75,7 +80,7 @@ async function diff(before: string, after: string, options: DiffCommandOptions, 
 
 function describe(
   { by, total, rows }: RunDiff,
-  [before, after]: readonly [RecordedRun, RecordedRun],
+  [before, after]: readonly [ReadSide, ReadSide],
   measure: Measure,
   limit: number,
   format: Exclude<OutputFormat, 'json'>,

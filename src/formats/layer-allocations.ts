@@ -26,8 +26,12 @@ export function chosenLayer(run: Pick<RecordedRun, 'source' | 'layers' | 'kinds'
   for (let i = 0; i < kinds.length; i++) if ((kinds[i] as number) <= EventKind.failure) withAllocations.add(layerOf[i] as number);
   const layer = nearestLayer(layers, (index) => withAllocations.has(index), name);
   if (layer !== undefined || name === undefined) return layer ?? 0;
+  throw noSuchLayer({ source, layers }, name);
+}
+
+export function noSuchLayer({ source, layers }: Pick<RecordedRun, 'source' | 'layers'>, name: string): InvalidLogError {
   const known = [...new Set(layers.map((each) => each.name))].join(', ');
-  throw new InvalidLogError(source, undefined, `has no layer ${formatValue(name)}; there are: ${known || 'none'}`);
+  return new InvalidLogError(source, undefined, `has no layer ${formatValue(name)}; there are: ${known || 'none'}`);
 }
 
 /**

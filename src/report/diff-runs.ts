@@ -2,9 +2,11 @@ import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { assertRecordedRun } from '../formats/assert-recorded-run.js';
-import { allocationsOf, chosenLayer, type LayerAllocations } from '../formats/layer-allocations.js';
-import type { RecordedRun } from '../formats/recorded-run.js';
+import { appendEvents } from '../formats/event-columns.js';
+import { noSuchLayer } from '../formats/layer-allocations.js';
+import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
 import { callSites } from './call-sites.js';
+import { type DiffFigures, type DiffKey, DiffSide } from './diff-side.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 
 /** The properties by which {@link diffRuns} can group allocations. */
@@ -32,19 +34,6 @@ export interface DiffRunsOptions {
 }
 
 const knownOptions = optionNames<DiffRunsOptions>({ by: true, layer: true });
-
-/** The figures of some allocations of a run. */
-export interface DiffFigures {
-  /** Bytes and number of those that are live when the whole run has the most bytes live. */
-  readonly peakBytes: number;
-  readonly peakCount: number;
-  /** Bytes and number of those that are never freed. */
-  readonly endBytes: number;
-  readonly endCount: number;
-  /** Bytes and number of all of them. */
-  readonly allocatedBytes: number;
-  readonly allocatedCount: number;
-}
 
 /** One group of allocations in both runs. */
 export interface DiffRow {
@@ -78,8 +67,49 @@ export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffR
   assertRecordedRun(before, 'before');
   assertRecordedRun(after, 'after');
   assertOptions(options, knownOptions);
-  const { by = usualGroup(before, after), layer } = options;
+  const keys = keysFor(options.by);
+  const readSide = (run: RecordedRun): ReadSide => {
+    const side = new DiffSide(run.layers, keys);
+    appendEvents(run, side);
+    return { ...run, side, places: undefined };
+  };
+  return diffSides(readSide(before), readSide(after), options);
+}
+
+/**
+ * A log that was read to be compared.
+ * @internal
+ */
+export interface ReadSide extends Pick<RunDescription, 'source' | 'layers' | 'stacks' | 'labels' | 'accounts' | 'phases'> {
+  readonly side: DiffSide;
+  /** For each layer of the events, its index in `layers`, if these differ. */
+  readonly places: readonly number[] | undefined;
+}
+
+/**
+ * What must be added up while a log is read; without a group, whatever may be chosen.
+ * @internal
+ */
+export function keysFor(by: DiffGroup | undefined): readonly DiffKey[] {
+  if (by === undefined) return ['stack', 'label', 'size'];
   assertOneOf(by, diffGroups, 'by');
+  return [keyOf[by]];
+}
+
+const keyOf: Readonly<Record<DiffGroup, DiffKey>> = {
+  function: 'stack',
+  line: 'stack',
+  label: 'label',
+  account: 'account',
+  phase: 'phase',
+  size: 'size',
+};
+
+/**
+ * The same for logs that were read to be compared.
+ * @internal
+ */
+export function diffSides(before: ReadSide, after: ReadSide, { by = usualGroup(before, after), layer }: DiffRunsOptions): RunDiff {
   if (layer !== undefined && typeof layer !== 'string') throw new ArgumentRangeError(`layer must be a name, got ${formatValue(layer)}`);
   const [folderBefore, folderAfter] = foldersOf(before, after);
   const [first, second] = [figuresOf(before, by, layer, folderBefore), figuresOf(after, by, layer, folderAfter)];
@@ -95,14 +125,14 @@ export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffR
  * The folder of each run's program, which is omitted from file names. If one folder is inside the other,
  * they belong to the same program, of which one run shows less.
  */
-function foldersOf(...runs: readonly [RecordedRun, RecordedRun]): readonly [string, string] {
+function foldersOf(...runs: readonly [ReadSide, ReadSide]): readonly [string, string] {
   const [before, after] = runs.map(({ stacks }) => programFolder(stacks)) as [string, string];
   if (before === '' || after === '') return [before, after];
   if (before.startsWith(after)) return [after, after];
   return after.startsWith(before) ? [before, before] : [before, after];
 }
 
-function usualGroup(...runs: readonly RecordedRun[]): DiffGroup {
+function usualGroup(...runs: readonly ReadSide[]): DiffGroup {
   if (runs.every(({ stacks }) => stacks.length > 1)) return 'function';
   return runs.every(({ labels }) => labels.length > 1) ? 'label' : 'size';
 }
@@ -113,86 +143,46 @@ const nothing: DiffFigures = { peakBytes: 0, peakCount: 0, endBytes: 0, endCount
 
 /** The figures of the groups of a run, by name. */
 function figuresOf(
-  run: RecordedRun,
+  run: ReadSide,
   by: DiffGroup,
   layer: string | undefined,
   folder: string,
 ): { total: DiffFigures; groups: Map<string, DiffFigures> } {
-  const allocations = allocationsOf(run, chosenLayer(run, layer));
-  const nameOf = namesOf(run, by, allocations, folder);
+  const figures = run.side.finish(run.layers, run.places, layer);
+  if (figures === undefined) throw noSuchLayer(run, layer as string);
+  const nameOf = namesOf(run, by, folder);
   const total: MutableFigures = { ...nothing };
   const groups = new Map<string, MutableFigures>();
-  const add = (allocation: number, what: 'peak' | 'end' | 'allocated') => {
-    const bytes = run.seconds[allocations.events[allocation] as number] as number;
-    const name = nameOf(allocation);
+  for (const [number, some] of figures.groups(keyOf[by])) {
+    const name = nameOf(number);
     const group = groups.get(name) ?? { ...nothing };
     groups.set(name, group);
-    for (const figures of [group, total]) {
-      figures[`${what}Bytes`] += bytes;
-      figures[`${what}Count`]++;
-    }
-  };
-  const live = new Set<number>();
-  const { operations } = allocations;
-  const peak = peakOf(run, allocations);
-  for (const [i, operation] of operations.entries()) {
-    if (operation < 0) live.delete(~operation);
-    else {
-      live.add(operation);
-      add(operation, 'allocated');
-    }
-    if (i === peak) for (const allocation of live) add(allocation, 'peak');
+    for (const sum of [group, total]) for (const each of Object.keys(nothing) as (keyof DiffFigures)[]) sum[each] += some[each];
   }
-  for (const allocation of live) add(allocation, 'end');
   return { total, groups };
 }
 
-/** The operation after which most bytes are live; -1 if nothing ever is. */
-function peakOf(run: RecordedRun, { events, operations }: LayerAllocations): number {
-  let bytes = 0;
-  let most = 0;
-  let peak = -1;
-  for (const [i, operation] of operations.entries()) {
-    const size = run.seconds[events[operation < 0 ? ~operation : operation] as number] as number;
-    bytes += operation < 0 ? -size : size;
-    if (bytes <= most) continue;
-    most = bytes;
-    peak = i;
-  }
-  return peak;
-}
-
-/** The name of the group of an allocation. */
-function namesOf(run: RecordedRun, by: DiffGroup, { events, labels }: LayerAllocations, folder: string): (allocation: number) => string {
-  const eventOf = (allocation: number) => events[allocation] as number;
+/** The name of a group by its number. */
+function namesOf(run: ReadSide, by: DiffGroup, folder: string): (group: number) => string {
   switch (by) {
     case 'function':
     case 'line': {
       const { names, of } = callSites(shortenPaths(run.stacks, folder));
       const shown = by === 'line' ? names : names.map(withoutLine);
-      return (allocation) => shown[of[run.stackOf[eventOf(allocation)] as number] as number] as string;
+      return (stack) => shown[of[stack] as number] as string;
     }
     case 'label':
-      return (allocation) => (run.labels[labels[allocation] as number] as string) || 'no label';
+      return (label) => run.labels[label] || 'no label';
     case 'account':
-      return (allocation) => (run.accounts[run.accountOf[eventOf(allocation)] as number] as string) || 'no account';
+      return (account) => run.accounts[account] || 'no account';
     case 'phase':
-      return (allocation) => (run.phases[run.phaseOf[eventOf(allocation)] as number]?.name ?? '') || 'no phase';
+      return (phase) => run.phases[phase]?.name || 'no phase';
     case 'size':
-      return (allocation) => rangeOf(run.seconds[eventOf(allocation)] as number);
+      return (size) => (size === 0 ? formatBytes(0) : `${formatBytes(2 ** (size - 1))} to ${formatBytes(2 ** size)}`);
   }
 }
 
 /** A frame without its line, which shifts with every edit; functions without names are told apart by it. */
 function withoutLine(frame: string): string {
   return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+){1,2}\)$/, ')');
-}
-
-/** The powers of two between which a size lies. */
-function rangeOf(bytes: number): string {
-  if (bytes === 0) return formatBytes(0);
-  let least = 2 ** Math.floor(Math.log2(bytes));
-  // The logarithm of a large number is rounded.
-  if (least > bytes) least /= 2;
-  return `${formatBytes(least)} to ${formatBytes(2 * least)}`;
 }
