@@ -8,6 +8,7 @@ import type { DiffFigures } from '../../src/report/diff-side.js';
 import { readDiffSide } from '../../src/report/read-diff-side.js';
 import { pieces } from '../formats/logs.js';
 import { anyRun } from '../formats/runs.js';
+import { RunWriter } from './runs.js';
 
 /** The figures of the groups, once all events are known. */
 function figuresByHand(run: RecordedRun, nameOf: (event: number, label: number) => string): Map<string, DiffFigures> {
@@ -61,4 +62,26 @@ test('figures that are added up as events come are those of all events', async (
     }),
     { numRuns: 150 },
   );
+});
+
+test('a label counts for all of the life of an allocation, wherever the peak is', () => {
+  const run = new RunWriter()
+    .allocate(256, 10)
+    .label(256, 'early')
+    .allocate(512, 20)
+    .free(256, 10)
+    .allocate(768, 5)
+    // After the peak, at which it was live.
+    .label(512, 'late')
+    // After the peak, at which it was not.
+    .label(768, 'later')
+    .label(512, 'last')
+    .free(512, 20)
+    .finish();
+  const { rows } = diffRuns(run, run, { by: 'label' });
+  expect(rows.map(({ name, before }) => [name, before])).toEqual([
+    ['early', { peakBytes: 10, peakCount: 1, endBytes: 0, endCount: 0, allocatedBytes: 10, allocatedCount: 1 }],
+    ['last', { peakBytes: 20, peakCount: 1, endBytes: 0, endCount: 0, allocatedBytes: 20, allocatedCount: 1 }],
+    ['later', { peakBytes: 0, peakCount: 0, endBytes: 5, endCount: 1, allocatedBytes: 5, allocatedCount: 1 }],
+  ]);
 });
