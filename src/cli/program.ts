@@ -1,7 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { packageVersion } from '../package/root.js';
 import { ExitCode } from './exit-code.js';
-import type { Terminal } from './terminal.js';
+import { note, type RawStreams, type Terminal, terminalOf } from './terminal.js';
 
 type CreateCommand = (terminal: Terminal, exitWith: (code: number) => void) => Command;
 
@@ -77,8 +77,9 @@ Examples:
   $ cistern replay --help                                     # what a command can do, with examples
 `;
 
-/** Runs the `cistern` command with its arguments. Returns the exit status. */
-export async function runCommand(args: readonly string[], terminal: Terminal): Promise<number> {
+/** Runs the `cistern` command with its arguments, on the streams of a process. Returns the exit status. */
+export async function runCommand(args: readonly string[], streams: RawStreams): Promise<number> {
+  const terminal = terminalOf(streams);
   let exitCode: number = ExitCode.success;
   const exitWith = (code: number) => {
     exitCode = code;
@@ -120,7 +121,6 @@ export async function createProgram(terminal: Terminal, exitWith: (code: number)
       replaced = await checkFiles(command);
     })
     .hook('postAction', async () => {
-      const { note } = await import('./terminal.js');
       for (const path of replaced) note(terminal, `replaced the existing file ${path}`);
     });
   for (const [name, { description, load }] of Object.entries(commands)) {

@@ -9,8 +9,13 @@ export interface Terminal {
   readonly stderr: Output;
 }
 
-/** A terminal that prints to two streams, such as those of `process`. */
-export function terminalOf({ stdout, stderr }: { readonly stdout: RawStream; readonly stderr: RawStream }): Terminal {
+/** Two streams as Node has them, such as those of `process`. */
+export interface RawStreams {
+  readonly stdout: RawStream;
+  readonly stderr: RawStream;
+}
+
+export function terminalOf({ stdout, stderr }: RawStreams): Terminal {
   return { stdout: new Output(stdout), stderr: new Output(stderr) };
 }
 

@@ -3,13 +3,16 @@ import { formatCount } from '../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
-import { EventKind } from './event-columns.js';
-import { chosenLayer } from './layer-allocations.js';
-import { type LogFormat, type LogSource, logFormats } from './log-source.js';
+import { appendEvents, EventColumnsBuilder, EventKind, type EventSink, eventsOf, type LoggedEvent } from './event-columns.js';
+import { EventTally, type LayerTally } from './event-tally.js';
+import { HeldEvents } from './held-events.js';
+import { noSuchLayer } from './layer-allocations.js';
+import { nearestLayer, orderLayers } from './layers.js';
+import { type LogFormat, type LogProgress, type LogSource, logFormats, OpenLog } from './log-source.js';
 import { SnapshotPlan, snapshotPickle } from './pytorch-snapshot/convert-to-snapshot.js';
-import { readRecordedRun } from './read-recorded-run.js';
-import type { RecordedRun, RecordingDamage, WrittenEvents } from './recorded-run.js';
-import { encodeRecording } from './recording/convert-to-recording.js';
+import { isReadWhole, readEvents, readWholeRun } from './read-recorded-run.js';
+import { type DescribedRun, finishRun, RecordedNames, type RecordedRun, type RecordingDamage, type WrittenEvents } from './recorded-run.js';
+import { encodeEvents } from './recording/convert-to-recording.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
 
 /** Formats that a log can be converted to. */
@@ -108,20 +111,20 @@ export async function convertLog(source: LogSource, output: string, options: Con
   assertOptions(options, knownOptions);
   const format = formatToWrite(output, options.to);
   if (options.from !== undefined) assertOneOf(options.from, logFormats, 'from');
-  const { onProgress } = options;
-  const run = await readRecordedRun(source, {
-    ...(options.from === undefined ? {} : { format: options.from }),
-    ...(options.name === undefined ? {} : { name: options.name }),
-    onProgress: ({ bytesRead, totalBytes }) => onProgress?.({ step: 'reading', done: bytesRead, total: totalBytes }),
-  });
-  const { damage } = run;
+  const { onProgress, from, name } = options;
+  const reading = {
+    ...(from === undefined ? {} : { format: from }),
+    ...(name === undefined ? {} : { name }),
+    onProgress: ({ bytesRead, totalBytes }: LogProgress) => onProgress?.({ step: 'reading', done: bytesRead, total: totalBytes }),
+  };
+  const log = await readConvertible(await OpenLog.open(source, reading), format);
+  const { damage, skippedRecordCount: skipped } = log.run;
   if (damage !== undefined && !damage.isTruncation) {
-    throw new InvalidLogError(run.source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
+    throw new InvalidLogError(log.run.source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
   }
-  const omissions = await writeRun(run, output, { ...options, to: format });
-  const skipped = run.skippedRecordCount;
+  const omissions = await writeConverted(log, output, { ...options, to: format });
   if (skipped > 0) omissions.push(`records that only a newer cistern knows: ${skipped}`);
-  return { format, eventCount: run.eventCount, omissions, truncation: damage };
+  return { format, eventCount: log.eventCount, omissions, truncation: damage };
 }
 
 /**
@@ -129,17 +132,70 @@ export async function convertLog(source: LogSource, output: string, options: Con
  * out.
  * @internal
  */
-export async function writeRun(
-  run: RecordedRun,
+export function writeRun(run: RecordedRun, output: string, options: Omit<ConvertLogOptions, 'from'> = {}): Promise<string[]> {
+  return writeConverted(convertible(run), output, options);
+}
+
+/** A log that can be written in other formats. */
+interface ConvertibleLog {
+  readonly run: DescribedRun;
+  /** All of it, which some formats need. */
+  readonly columns: RecordedRun | undefined;
+  readonly eventCount: number;
+  readonly layers: ReadonlyMap<number, LayerTally>;
+  readonly tally: EventTally;
+  /** Can be taken once. */
+  readonly events: () => Iterable<Readonly<LoggedEvent>>;
+}
+
+/** Reads a log. Its events are only held until they are written, if the format needs no more. */
+async function readConvertible(log: OpenLog, format: ConvertedFormat): Promise<ConvertibleLog> {
+  if (isReadWhole(log)) return convertible(await readWholeRun(log));
+  const names = new RecordedNames();
+  if (format !== 'recording' && format !== 'rmm-csv') {
+    const events = new EventColumnsBuilder();
+    return convertible(finishRun(await readEvents(log, names, events), names, events));
+  }
+  const tally = new EventTally();
+  const held = new HeldEvents();
+  const sink: EventSink = {
+    get eventCount() {
+      return held.eventCount;
+    },
+    append: (event) => {
+      tally.append(event);
+      held.append(event);
+    },
+  };
+  const origin = await readEvents(log, names, sink);
+  const { layers, places } = orderLayers(names.layers);
+  return {
+    run: { ...origin, ...names, layers },
+    columns: undefined,
+    eventCount: held.eventCount,
+    layers: tally.layers(places),
+    tally,
+    events: () => held.take(places),
+  };
+}
+
+function convertible(run: RecordedRun): ConvertibleLog {
+  const tally = new EventTally();
+  appendEvents(run, tally);
+  return { run, columns: run, eventCount: run.eventCount, layers: tally.layers(undefined), tally, events: () => eventsOf(run) };
+}
+
+async function writeConverted(
+  log: ConvertibleLog,
   output: string,
-  { to, layer, onProgress }: Omit<ConvertLogOptions, 'from'> = {},
+  { to, layer, onProgress }: Omit<ConvertLogOptions, 'from'>,
 ): Promise<string[]> {
   const written: WrittenEvents = { count: 0 };
-  const { pieces, omissions } = converted(run, formatToWrite(output, to), layer, written);
+  const { pieces, omissions } = converted(log, formatToWrite(output, to), layer, written);
   await writeWhole(output, async (sink) => {
     for (const piece of pieces) {
       await sink.write(piece);
-      onProgress?.({ step: 'writing', done: written.count, total: run.eventCount });
+      onProgress?.({ step: 'writing', done: written.count, total: log.eventCount });
     }
   });
   return omissions;
@@ -165,56 +221,51 @@ export function formatToWrite(path: string, given: ConvertedFormat | undefined):
   );
 }
 
-/** The bytes of a run in a format, and the contents that the format leaves out. */
+/** The bytes of a log in a format, and the contents that the format leaves out. */
 function converted(
-  run: RecordedRun,
+  log: ConvertibleLog,
   format: ConvertedFormat,
   layerName: string | undefined,
   written: WrittenEvents,
 ): { pieces: Iterable<string | Uint8Array>; omissions: string[] } {
+  const { run, layers } = log;
+  // Formats that need all of a log are given its columns.
+  const columns = log.columns as RecordedRun;
   if (format === 'recording' || format === 'chrome-trace') {
     if (layerName !== undefined) {
       throw new ArgumentRangeError(`layer cannot be chosen for ${format}, which holds all of them`, 'ERR_INVALID_ARG_VALUE');
     }
-    return { pieces: format === 'recording' ? encodeRecording(run, written) : chromeTrace(run, written), omissions: [] };
+    return { pieces: format === 'recording' ? encodeEvents(run, log.events(), written) : chromeTrace(columns, written), omissions: [] };
   }
-  const layer = chosenLayer(run, layerName);
-  const omissions = otherLayers(run, layer);
-  if (format === 'rmm-csv') return { pieces: rmmCsv(run, layer, written), omissions: [...omissions, ...omissionsOfCsv(run, layer)] };
-  const plan = new SnapshotPlan(run, layer);
-  return { pieces: snapshotPickle(plan, written), omissions: [...omissions, ...omissionsOfSnapshot(plan)] };
+  const layer = nearestLayer(run.layers, (index) => layers.has(index), layerName);
+  if (layer === undefined && layerName !== undefined) throw noSuchLayer(run, layerName);
+  const chosen = layer ?? 0;
+  const omissions = otherLayers(log, chosen);
+  if (format === 'rmm-csv')
+    return { pieces: rmmCsv(run, log.events(), chosen, written), omissions: [...omissions, ...omissionsOfCsv(log, chosen)] };
+  const plan = new SnapshotPlan(columns, chosen);
+  return { pieces: snapshotPickle(plan, written), omissions: [...omissions, ...omissionsOfSnapshot(plan, log)] };
 }
 
-function otherLayers(run: RecordedRun, layer: number): string[] {
-  const counts = new Map<number, number>();
-  for (let i = 0; i < run.eventCount; i++) {
-    const other = run.layerOf[i] as number;
-    if ((run.kinds[i] as number) <= EventKind.failure && other !== layer) counts.set(other, (counts.get(other) ?? 0) + 1);
-  }
-  return [...counts].flatMap(([other, count]) => counted(`events of the layer ${run.layers[other]?.name}`, count));
+function otherLayers({ run, layers }: ConvertibleLog, layer: number): string[] {
+  return [...layers].flatMap(([other, { events }]) =>
+    other === layer ? [] : counted(`events of the layer ${run.layers[other]?.name}`, events),
+  );
 }
 
-function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
-  let stacks = 0;
-  let phases = 0;
-  let accounts = 0;
-  for (let i = 0; i < run.eventCount; i++) {
-    if ((run.kinds[i] as number) > EventKind.failure || run.layerOf[i] !== layer) continue;
-    if (run.stackOf[i] !== 0) stacks++;
-    if (run.phaseOf[i] !== 0) phases++;
-    if (run.accountOf[i] !== 0) accounts++;
-  }
+function omissionsOfCsv({ layers, tally }: ConvertibleLog, layer: number): string[] {
+  const { stacks = 0, phases = 0, accounts = 0 } = layers.get(layer) ?? {};
   return [
     ...counted('stacks of events', stacks),
     ...counted('phases of events', phases),
     ...counted('accounts of events', accounts),
-    ...counted(growthOmission, countOf(run, [EventKind.growth, EventKind.release])),
-    ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
-    ...counted('labels', countOf(run, [EventKind.label])),
+    ...counted(growthOmission, tally.countOf(EventKind.growth, EventKind.release)),
+    ...counted(orderOmission, tally.countOf(EventKind.eventRecord, EventKind.eventWait)),
+    ...counted('labels', tally.countOf(EventKind.label)),
   ];
 }
 
-function omissionsOfSnapshot({ run, pool, omissions }: SnapshotPlan): string[] {
+function omissionsOfSnapshot({ run, pool, omissions }: SnapshotPlan, { tally }: ConvertibleLog): string[] {
   return [
     ...counted('threads', run.threads.length > 1 ? run.threads.length : 0),
     ...counted('accounts', run.accounts.length - 1),
@@ -222,13 +273,9 @@ function omissionsOfSnapshot({ run, pool, omissions }: SnapshotPlan): string[] {
     ...counted('frees of memory that the log does not allocate', omissions.foreignFrees),
     ...counted('allocations at a live address', omissions.doubles),
     ...counted('releases of blocks that still hold allocations', omissions.abandoned),
-    ...counted(growthOmission, pool === undefined ? countOf(run, [EventKind.growth, EventKind.release]) : 0),
-    ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
+    ...counted(growthOmission, pool === undefined ? tally.countOf(EventKind.growth, EventKind.release) : 0),
+    ...counted(orderOmission, tally.countOf(EventKind.eventRecord, EventKind.eventWait)),
   ];
-}
-
-function countOf(run: RecordedRun, kinds: readonly number[]): number {
-  return run.kinds.reduce((total, kind) => (kinds.includes(kind) ? total + 1 : total), 0);
 }
 
 function counted(what: string, count: number): string[] {

@@ -123,6 +123,11 @@ export function eventAt(columns: EventColumns, index: number): LoggedEvent {
   };
 }
 
+/** Every event of a log that is in columns, in order. */
+export function* eventsOf(columns: EventColumns): Generator<LoggedEvent> {
+  for (let i = 0; i < columns.eventCount; i++) yield eventAt(columns, i);
+}
+
 /** Passes every event of a log that is in columns to a sink, in order. */
 export function appendEvents(columns: EventColumns, sink: Pick<EventSink, 'append'>): void {
   for (let i = 0; i < columns.eventCount; i++) sink.append(eventAt(columns, i));

@@ -101,6 +101,9 @@ export interface RunDescription {
   readonly skippedRecordCount: number;
 }
 
+/** A log without its events. */
+export type DescribedRun = RunDescription & Pick<RecordedRun, 'csv'>;
+
 /** Everything that a log holds, independent of its format. */
 export interface RecordedRun extends RunDescription, EventColumns {
   /**

@@ -6,7 +6,6 @@ import { afterAll, describe, expect, test, vi } from 'vitest';
 import { Output, visible, visibleInLine } from '../../src/cli/output.js';
 import { runCommand } from '../../src/cli/program.js';
 import { formatHeading, formatTable } from '../../src/cli/table.js';
-import { terminalOf } from '../../src/cli/terminal.js';
 import { encodeRecording } from '../../src/formats/recording/convert-to-recording.js';
 import { RunWriter } from '../report/runs.js';
 
@@ -47,7 +46,7 @@ describe('text', () => {
 /** All that a command prints to both streams. */
 async function printed(...args: readonly string[]): Promise<string> {
   const stream = new PassThrough();
-  await runCommand(args, terminalOf({ stdout: stream, stderr: stream }));
+  await runCommand(args, { stdout: stream, stderr: stream });
   return String(stream.read() ?? '');
 }
 

@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { afterAll, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
-import { terminalOf } from '../../src/cli/terminal.js';
 import { explainFailure, type ReplayResult, readAllocationLog } from '../../src/replay/index.js';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
@@ -265,7 +264,7 @@ describe('cistern replay', () => {
     }
     const stderr = new Sink();
     const stdout = new Sink();
-    expect(await runCommand(['replay', small, '--resource', 'host', '--json'], terminalOf({ stdout, stderr }))).toBe(0);
+    expect(await runCommand(['replay', small, '--resource', 'host', '--json'], { stdout, stderr })).toBe(0);
     expect(stderr.text).toMatch(/reading \[.*\] 100% [\d.]+ [KM]?i?B\/s, 0 s left 4 events/);
     expect(stderr.text).toMatch(/replaying \[.*\] \d+% [\d,]+ events\/s, \d+ s left host/);
     // No hidden cursor, no line wrapping turned off.

@@ -1,5 +1,5 @@
-import { eventAt, type LoggedEvent } from '../event-columns.js';
-import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
+import { eventsOf, type LoggedEvent } from '../event-columns.js';
+import type { DescribedRun, RecordedRun, WrittenEvents } from '../recorded-run.js';
 import { BlockEncoder } from './block-encoder.js';
 import { encodeHeader, maximumBlockNanoseconds, maximumTextBytes, RecordKind } from './recording-format.js';
 
@@ -20,7 +20,15 @@ const lastUpstream = 254;
  * });
  * ```
  */
-export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
+export function encodeRecording(run: RecordedRun, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
+  return encodeEvents(run, eventsOf(run), written);
+}
+
+/**
+ * The same for events that are not in columns.
+ * @internal
+ */
+export function* encodeEvents(run: DescribedRun, events: Iterable<Readonly<LoggedEvent>>, written: WrittenEvents): Generator<Uint8Array> {
   yield encodeHeader({
     startedAt: run.startedAt ?? null,
     utcOffsetMinutes: run.utcOffsetMinutes,
@@ -29,10 +37,12 @@ export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { co
     ...(run.csv === undefined ? {} : { csv: run.csv }),
   });
   const encoder = new RunEncoder(run);
-  for (let i = 0; i < run.eventCount; i++) {
-    encoder.append(eventAt(run, i));
+  let count = 0;
+  for (const event of events) {
+    encoder.append(event);
+    count++;
     if (encoder.blocks.length === 0) continue;
-    written.count = i;
+    written.count = count;
     yield* encoder.blocks.splice(0);
   }
   encoder.finish();
@@ -43,7 +53,7 @@ export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { co
 class RunEncoder {
   /** Complete blocks that were not yet taken. */
   readonly blocks: Uint8Array[] = [];
-  readonly #run: RecordedRun;
+  #lastTime = 0;
   readonly #encoder = new BlockEncoder(maximumBlockNanoseconds, (block) => this.blocks.push(block.slice()));
   readonly #layers: Definitions;
   readonly #streams: Definitions;
@@ -57,8 +67,7 @@ class RunEncoder {
   #phase = 0;
   #account = 0;
 
-  constructor(run: RecordedRun) {
-    this.#run = run;
+  constructor(run: DescribedRun) {
     const { layers, streams, threads, phases, stacks, labels, accounts, notes } = run;
     const define = (heads: readonly number[], names: readonly string[], first = 0): Definitions => ({ heads, names, count: first });
     const all = (kind: RecordKind, names: readonly string[]) => names.map(() => kind);
@@ -101,12 +110,11 @@ class RunEncoder {
     this.#phase = phase;
     this.#account = account;
     this.#record(kind | (layer << 8) | (stream << 16), time, first, second);
+    this.#lastTime = time;
   }
 
   /** Defines the names that no event refers to, and completes the last block. */
   finish(): void {
-    const { eventCount, times } = this.#run;
-    const time = eventCount === 0 ? 0 : (times[eventCount - 1] as number);
     for (const each of [
       this.#layers,
       this.#streams,
@@ -117,7 +125,7 @@ class RunEncoder {
       this.#accounts,
       this.#notes,
     ]) {
-      this.#define(each, each.names.length - 1, time);
+      this.#define(each, each.names.length - 1, this.#lastTime);
     }
     this.#encoder.close();
   }

@@ -1,5 +1,5 @@
-import { EventKind } from '../event-columns.js';
-import type { RecordedRun, WrittenEvents } from '../recorded-run.js';
+import { EventKind, type LoggedEvent } from '../event-columns.js';
+import type { DescribedRun, WrittenEvents } from '../recorded-run.js';
 import { CsvRows, defaultNullPointer, nanosecondsPerDay, RowText, rowActions } from './csv-rows.js';
 
 const fullBytes = 64 * 1024;
@@ -8,22 +8,26 @@ const fullBytes = 64 * 1024;
  * The bytes of an RMM log, in pieces, with the allocations, failures and frees of one layer of a
  * run. A run that was read from an RMM log gives the same log again, byte by byte.
  */
-export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
-  const { kinds, layerOf, streamOf, threadOf, times, firsts, seconds } = run;
+export function* rmmCsv(
+  run: DescribedRun,
+  events: Iterable<Readonly<LoggedEvent>>,
+  layer: number,
+  written: WrittenEvents = { count: 0 },
+): Generator<Uint8Array> {
   const { timeSeparator, nullPointer } = run.csv ?? { timeSeparator: '.', nullPointer: defaultNullPointer };
   const actions = rowActions(nullPointer);
   const threads = run.threads.map((thread) => new RowText(`${thread},`));
   const streams = run.streams.map((stream) => new RowText(`,${stream}\n`));
   const clock = new TimeOfDay(run, timeSeparator);
   const rows = new CsvRows(2 * fullBytes);
-  for (let i = 0; i < run.eventCount; i++) {
-    const kind = kinds[i] as number;
-    if (kind > EventKind.failure || layerOf[i] !== layer) continue;
-    const first = firsts[i] as number;
-    const second = seconds[i] as number;
-    const stream = streams[streamOf[i] as number] as RowText;
-    const microseconds = clock.enter(times[i] as number);
-    rows.addText(threads[threadOf[i] as number] as RowText);
+  let count = 0;
+  for (const event of events) {
+    count++;
+    const { kind, first, second } = event;
+    if (kind > EventKind.failure || event.layer !== layer) continue;
+    const stream = streams[event.stream] as RowText;
+    const microseconds = clock.enter(event.time);
+    rows.addText(threads[event.thread] as RowText);
     if (kind === EventKind.allocate) {
       rows.add(clock.prefix, microseconds, first === 0 ? actions.allocateNothing : actions.allocate, first, second, stream);
     } else if (kind === EventKind.free) {
@@ -34,11 +38,11 @@ export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents 
       // The size exceeds what a number holds: all but its first digit go into the text with the
       // stream.
       const digits = String(BigInt(second) + BigInt(first));
-      const rest = new RowText(`${digits.slice(1)},${run.streams[streamOf[i] as number]}\n`);
+      const rest = new RowText(`${digits.slice(1)},${run.streams[event.stream]}\n`);
       rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, Number(digits[0]), rest);
     }
     if (rows.length < fullBytes) continue;
-    written.count = i;
+    written.count = count;
     yield rows.take();
   }
   yield rows.take();
@@ -53,7 +57,7 @@ class TimeOfDay {
   readonly #separator: string;
   #second = -1;
 
-  constructor({ startedAt = 0, utcOffsetMinutes }: RecordedRun, separator: string) {
+  constructor({ startedAt = 0, utcOffsetMinutes }: DescribedRun, separator: string) {
     this.#start = modulo(startedAt + utcOffsetMinutes * 60_000, nanosecondsPerDay / 1e6) * 1e6;
     this.#separator = separator;
   }

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
+import { eventsOf } from '../../../src/formats/event-columns.js';
 import { EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
 import { rmmCsv } from '../../../src/formats/rmm-csv/convert-to-rmm-csv.js';
 import { HostMemoryResource, LoggingResourceAdaptor, Stream } from '../../../src/index.js';
@@ -23,7 +24,7 @@ async function throughRecording(text: Uint8Array): Promise<string> {
 }
 
 function csv(run: RecordedRun, layer = 0): string {
-  return Buffer.concat([...rmmCsv(run, layer)]).toString();
+  return Buffer.concat([...rmmCsv(run, eventsOf(run), layer)]).toString();
 }
 
 describe('an RMM log converted to a recording and back', () => {
