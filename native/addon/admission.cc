@@ -76,6 +76,10 @@ struct Request {
 
 using Requests = std::list<Request>;
 
+// Something in use that keeps bytes of a queue, such as a pinned buffer: the holders, of any queue, who end the use as they go on. None:
+// somebody who waits for nothing that is known.
+using Hold = std::vector<std::pair<std::shared_ptr<AdmissionQueue>, std::uint64_t>>;
+
 }  // namespace admissions
 
 class AdmissionQueue {
@@ -103,6 +107,7 @@ class AdmissionQueue {
   std::size_t holding = 0;  // holders with promised bytes
   std::size_t moving = 0;   // those of them that wait for nothing
   bool is_dead = false;     // only while deadlocks are looked for
+  std::map<std::uint64_t, admissions::Hold> holds;
   Requests waiting;
   std::map<std::uint64_t, Requests::iterator> by_number;
   std::multiset<std::int64_t> sizes;  // of those that wait
@@ -110,6 +115,7 @@ class AdmissionQueue {
   std::vector<Ended> left;            // by ended environments
   std::int64_t committed = 0;
   std::uint64_t requests = 0;
+  std::uint64_t holds_made = 0;
   std::uint64_t admitted = 0;
   std::uint64_t overtook = 0;
   std::uint64_t deadlocks = 0;
@@ -130,6 +136,8 @@ class AdmissionQueue {
   void Advance();
   void Decide(Requests::iterator request, Outcome outcome, std::uint64_t holder);
   void Promise(admissions::Holder& holder, std::int64_t more);
+  std::uint64_t AddHold(admissions::Hold&& hold);
+  bool RemoveHold(std::uint64_t hold);
   // The number of an invariant that does not hold, or 0.
   int Broken() const;
   // Whether somebody may ask for more, or has something.
@@ -198,6 +206,24 @@ bool GoesOn(const admissions::Holders::value_type& each) {
   return holder.promised > 0 && std::none_of(holder.waits.begin(), holder.waits.end(), WaitsInVain);
 }
 
+// Who ends the use, or null if nobody is known.
+const admissions::Holder* FindParty(const admissions::Hold::value_type& party) {
+  const auto found = party.first->holders.find(party.second);
+  return found == party.first->holders.end() ? nullptr : &found->second;
+}
+
+bool Ends(const std::map<std::uint64_t, admissions::Hold>::value_type& each) {
+  return std::none_of(each.second.begin(), each.second.end(), [](const auto& party) {
+    const admissions::Holder* holder = FindParty(party);
+    return holder != nullptr && std::any_of(holder->waits.begin(), holder->waits.end(), WaitsInVain);
+  });
+}
+
+// Whether bytes may come back, as far as is known by now.
+bool IsLive(const AdmissionQueue& queue) {
+  return std::any_of(queue.holders.begin(), queue.holders.end(), GoesOn) || std::any_of(queue.holds.begin(), queue.holds.end(), Ends);
+}
+
 // The oldest of those who wait for a request and hold bytes.
 const admissions::Holder* OldestOf(const admissions::Request& request) {
   const admissions::Holder* oldest = nullptr;
@@ -215,25 +241,33 @@ const admissions::Request* FindDeadlock() {
   for (bool is_changed = !still.empty(); is_changed;) {
     is_changed = false;
     for (AdmissionQueue* queue : still) {
-      if (!queue->is_dead || std::none_of(queue->holders.begin(), queue->holders.end(), GoesOn)) continue;
+      if (!queue->is_dead || !IsLive(*queue)) continue;
       queue->is_dead = false;
       is_changed = true;
     }
   }
   const admissions::Request* victim = nullptr;
   const admissions::Holder* least = nullptr;
+  const auto consider = [&](const admissions::Holder& holder) {
+    for (const admissions::Request* request : holder.waits) {
+      const admissions::Holder* oldest = WaitsInVain(request) ? OldestOf(*request) : nullptr;
+      if (oldest == nullptr) continue;
+      const bool is_less =
+          least == nullptr || (oldest->priority != least->priority ? oldest->priority < least->priority : oldest->number > least->number);
+      if (!is_less) continue;
+      victim = request;
+      least = oldest;
+    }
+  };
   for (const AdmissionQueue* queue : still) {
     if (!queue->is_dead) continue;
     for (const auto& [number, holder] : queue->holders) {
-      if (holder.promised == 0) continue;
-      for (const admissions::Request* request : holder.waits) {
-        if (!WaitsInVain(request)) continue;
-        const admissions::Holder* oldest = OldestOf(*request);
-        const bool is_less =
-            least == nullptr || (oldest->priority != least->priority ? oldest->priority < least->priority : oldest->number > least->number);
-        if (!is_less) continue;
-        victim = request;
-        least = oldest;
+      if (holder.promised > 0) consider(holder);
+    }
+    for (const auto& [number, hold] : queue->holds) {
+      for (const auto& party : hold) {
+        const admissions::Holder* holder = FindParty(party);
+        if (holder != nullptr) consider(*holder);
       }
     }
   }
@@ -313,6 +347,21 @@ void AdmissionQueue::Promise(admissions::Holder& holder, std::int64_t more) {
   holder.promised += more;
 }
 
+std::uint64_t AdmissionQueue::AddHold(admissions::Hold&& hold) {
+  holds.emplace(holds_made + 1, std::move(hold));
+  holds_made += 1;
+  NoteStill();
+  Advance();
+  return holds_made;
+}
+
+bool AdmissionQueue::RemoveHold(std::uint64_t hold) {
+  if (holds.erase(hold) == 0) return false;
+  NoteStill();
+  Advance();
+  return true;
+}
+
 void AdmissionQueue::Change::Count(int sign) {
   if (holder_.promised == 0) return;
   queue_.holding += static_cast<std::size_t>(sign);
@@ -321,7 +370,7 @@ void AdmissionQueue::Change::Count(int sign) {
 }
 
 void AdmissionQueue::NoteStill() {
-  const bool is_still = moving == 0 && holding > 0 && !waiting.empty();
+  const bool is_still = moving == 0 && (holding > 0 || !holds.empty()) && !waiting.empty();
   if (is_still != node_.empty()) {
     std::list<AdmissionQueue*>& still = AllAdmissions().still;
     if (is_still)
@@ -695,6 +744,37 @@ Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info)
   TellState(environment, member);
   environment.Out(3, static_cast<double>(request));
   return kSuccess;
+}
+
+Status HoldAdmission(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  Napi::Float64Array parties;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadArray(info[1], &parties)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  std::vector<admissions::Holder*> holders;
+  AddWaiters(environment, parties, &holders);
+  admissions::Hold hold;
+  for (const admissions::Holder* each : holders) hold.emplace_back(each->member->queue, each->number);
+  const std::uint64_t number = member.queue->AddHold(std::move(hold));
+  TellState(environment, member);
+  environment.Out(3, static_cast<double>(number));
+  return kSuccess;
+}
+
+Status EndAdmissionHold(Environment& environment, const Napi::CallbackInfo& info) {
+  AdmissionEntry* found;
+  std::uint64_t hold;
+  const Status status = FindMember(environment, info[0], &found);
+  if (status != kSuccess) return status;
+  if (!ReadInteger(info[1], &hold)) return kInvalidArgument;
+  AdmissionMember& member = **found;
+  const AdmissionCall call(member);
+  const bool was_there = member.queue->RemoveHold(hold);
+  TellState(environment, member);
+  return was_there ? kSuccess : kStaleHandle;
 }
 
 Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& info) {

@@ -257,6 +257,8 @@ Status CloseAdmission(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeUnpromised(Environment& environment);
 Status GiveUnpromised(Environment& environment);
 Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status HoldAdmission(Environment& environment, const Napi::CallbackInfo& info);
+Status EndAdmissionHold(Environment& environment, const Napi::CallbackInfo& info);
 Status WithdrawAdmission(Environment& environment, const Napi::CallbackInfo& info);
 Status ShrinkAdmission(Environment& environment, const Napi::CallbackInfo& info);
 Status EndAdmission(Environment& environment, const Napi::CallbackInfo& info);

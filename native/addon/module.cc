@@ -224,6 +224,8 @@ constexpr Function kFunctions[] = {
     {"takeUnpromised", Hot<TakeUnpromised>},
     {"giveUnpromised", Hot<GiveUnpromised>},
     {"askForAdmission", Cold<AskForAdmission>},
+    {"holdAdmission", Cold<HoldAdmission>},
+    {"endAdmissionHold", Cold<EndAdmissionHold>},
     {"withdrawAdmission", Cold<WithdrawAdmission>},
     {"shrinkAdmission", Cold<ShrinkAdmission>},
     {"endAdmission", Cold<EndAdmission>},

@@ -776,6 +776,12 @@ export interface NativeBinding {
    * @param others those who go on only after it was decided, too: the handle and the number of each
    */
   askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean, others: Float64Array): void;
+  /**
+   * Something in use keeps bytes. `[3]`: its number. May decide requests.
+   * @param parties who ends the use as they go on: the handle and the number of each; none if that is unknown
+   */
+  holdAdmission(handle: number, parties: Float64Array): void;
+  endAdmissionHold(handle: number, hold: number): void;
   /** `[3]`: 1 if the request was still waiting; it is then withdrawn. May decide others. */
   withdrawAdmission(handle: number, request: number): void;
   /** Takes back promised bytes that are not used. May decide requests. */

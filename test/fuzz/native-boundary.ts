@@ -321,6 +321,8 @@ const callArguments: {
     const { arena, pointers, sizes } = run.threadAllocations();
     return [arena, pointers, sizes];
   },
+  holdAdmission: (run) => [run.handle('admission'), Float64Array.of(run.handle('admission') as number, run.reader.byte() % 4)],
+  endAdmissionHold: (run) => [run.handle('admission'), run.reader.byte() % 4],
   retainInCapture: (run) => [run.handle('stream'), run.reader.byte()],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];

@@ -299,6 +299,11 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     this.#queue.stop();
   }
 
+  /** @internal Where uses of its memory are noted. */
+  get queue(): AdmissionQueue {
+    return this.#queue;
+  }
+
   /** @internal Uses memory of a resource above for waiting requests. */
   takeFrom(resource: SpillingAbove): void {
     this.#above.add(resource);

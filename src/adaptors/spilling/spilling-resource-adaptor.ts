@@ -21,6 +21,7 @@ import {
   type CisternError,
   DriverError,
   formatValue,
+  NotAdmittedError,
   OutOfMemoryError,
   reasonOf,
   UnsupportedError,
@@ -47,6 +48,7 @@ import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adapto
 import { layersOf } from '../layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
+import { PinHolds } from './pin-holds.js';
 import { type Lane, SpillFiles } from './spill-files.js';
 import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
 import type { SpillStatistics } from './spill-statistics.js';
@@ -85,6 +87,8 @@ export interface Spillable extends SpillCandidate {
   /** The address on the device; 0 while it is on the host. */
   readonly devicePointer: DevicePointer;
   readonly isPinned: boolean;
+  /** Whether it has a pin that was made outside all grants. */
+  readonly isPinnedOutsideGrants: boolean;
   /** Whether it is on the device, and not needed there. */
   readonly canLeave: boolean;
   uses: number;
@@ -126,7 +130,9 @@ const millisecondsToCollection = 1000;
 
 /** A call that waits for memory. */
 class Wait {
-  failure: 'timeout' | 'aborted' | undefined;
+  failure: 'timeout' | 'aborted' | 'deadlock' | undefined;
+  /** Withdraws it from those who may wait for each other. */
+  withdraw: (() => void) | undefined;
   #isWoken = false;
   #resolve = () => {};
 
@@ -205,6 +211,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   readonly #members = new Set<Spillable>();
   readonly #registration = instances.add(this);
   readonly #admitting: readonly AdmittingResourceAdaptor[];
+  /** @internal */
+  readonly pinHolds: PinHolds;
   /** In an array, since V8 makes an object for each large integer that is stored in a field. */
   readonly #liveBytes = new Float64Array(1);
   readonly #waiting: Wait[] = [];
@@ -256,6 +264,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.#mostHostBytes = hostBytes;
     this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
     this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
+    this.pinHolds = new PinHolds(this.#admitting);
     for (const admitting of this.#admitting) admitting.takeFrom(this);
   }
 
@@ -514,6 +523,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     if (options.signal?.aborted === true) fail('aborted');
     try {
       if (this.#waiting[0] === wait) wait.wake();
+      else this.#waitOn(wait);
       for (;;) {
         await wait.woken();
         if (wait.failure === 'aborted') throw options.signal?.reason;
@@ -522,17 +532,30 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         const done = isFirst ? tryNow() : undefined;
         if (done !== undefined) return done.result;
         if (wait.failure === 'timeout') throw seen(shortage ?? this.#noTime(began), this);
-        if (!isFirst || this.#mayBecomeFree()) this.#collectInTime();
+        if (wait.failure === 'deadlock') throw this.#waitsInVain(shortage);
+        if (!isFirst || this.#mayBecomeFree()) this.#waitOn(wait);
         else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
         else throw seen(this.#withFileFailure(shortage), this);
       }
     } finally {
       stop();
+      wait.withdraw?.();
       this.#waiting.splice(this.#waiting.indexOf(wait), 1);
       if (this.#waiting.length === 0) this.#endCollections();
       this.#wakeFirst();
       this.#noteWait(performance.now() - began);
     }
+  }
+
+  /** Others may give memory back, unless all of them wait, too. */
+  #waitOn(wait: Wait): void {
+    this.#collectInTime();
+    this.pinHolds.noteOthers(this.#othersMayGiveBack());
+    if (wait.withdraw !== undefined) return;
+    wait.withdraw = this.pinHolds.wait(() => {
+      wait.failure = 'deadlock';
+      wait.wake();
+    });
   }
 
   /** What is pinned by garbage comes back only after a collection: while somebody waits, there is one now and then. */
@@ -657,6 +680,17 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return others > 0;
   }
 
+  /** Whether somebody may do so of whom no grant is known. */
+  #othersMayGiveBack(): boolean {
+    if (this.#isFiling) return true;
+    let others = this.#liveBytes[0] as number;
+    for (const { devicePointer, bytes, isPinnedOutsideGrants } of this.#members) {
+      if (isPinnedOutsideGrants) return true;
+      if (devicePointer !== 0) others -= bytes;
+    }
+    return others > 0;
+  }
+
   #wakeFirst(): void {
     if (!this.#isTrying) this.#waiting[0]?.wake();
   }
@@ -681,6 +715,14 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     const { name } = this.constructor;
     const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(this.#fileFailure)}`;
     return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, this.#fileFailure as Error);
+  }
+
+  #waitsInVain(shortage: OutOfMemoryError | undefined): NotAdmittedError {
+    const live = this.#liveBytes[0] as number;
+    return new NotAdmittedError(
+      'cannot wait for memory: all who pin buffers, or hold promised memory, wait for more, and this call is the youngest of the lowest priority; end a pin or return memory before you try again',
+      { reason: 'deadlock', requestedBytes: shortage?.requestedBytes ?? 0, limitBytes: live },
+    );
   }
 
   #noTime(began: number): OutOfMemoryError {

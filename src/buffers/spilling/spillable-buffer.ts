@@ -142,7 +142,7 @@ export class SpillableBuffer implements Disposable {
   /**
    * Pins several buffers together, or none. It holds nothing while it waits, so calls of this
    * method cannot wait for each other. If you pin one buffer after the other instead, two calls
-   * that each hold what the other needs wait forever, or for their `timeoutMilliseconds`.
+   * that each hold what the other needs wait forever, or for their `timeoutMilliseconds`; in the scopes of grants, one of them is refused.
    * @param stream the stream of all pins
    * @defaultValue stream that of each buffer
    * @throws as {@link SpillableBuffer.pin}; ArgumentRangeError for buffers of several {@link SpillingResourceAdaptor}s.
@@ -206,7 +206,8 @@ export class SpillableBuffer implements Disposable {
    * @param stream the stream whose work uses the memory
    * @defaultValue stream that of the constructor
    * @throws OutOfMemoryError if there is no memory, and none that could be returned, or the time is
-   * over; the reason of the signal.
+   * over; the reason of the signal; NotAdmittedError (`'deadlock'`) in the scope of a grant, if all who pin buffers or hold promised memory wait for
+   * more, and this call is the youngest of the lowest priority.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer, the stream or the resource is disposed, meanwhile too;
    * CisternError (`ERR_CISTERN_CAPTURING`) if it would have to come back in a capture; ArgumentTypeError, ArgumentRangeError for invalid
    * arguments; DriverError if the driver refuses, CisternError (`ERR_CISTERN_SPILL_FILE`) if their file cannot be read. The contents are then where they

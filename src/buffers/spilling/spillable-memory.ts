@@ -44,6 +44,8 @@ export interface PinState {
   readonly isCaptured: boolean;
   /** Until this has resolved, the contents are on their way from a file. */
   ready: Promise<void> | undefined;
+  /** Notes its end, if it was made in the scope of a grant. */
+  end: (() => void) | undefined;
 }
 
 /** The uses that have not ended, of all memory. */
@@ -139,6 +141,11 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
 
   get isPinned(): boolean {
     return this.#pins.size > 0;
+  }
+
+  get isPinnedOutsideGrants(): boolean {
+    for (const { end } of this.#pins) if (end === undefined) return true;
+    return false;
   }
 
   get endReason(): string | undefined {
@@ -280,7 +287,13 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     this.assertLive(operation);
     assertStream(stream, operation);
     if (this.stack.memoryKind === 'device') assertStreamOf(stream, this.stack.device);
-    const state: PinState = { memory: this, stream, isCaptured: captureStatusOf(stream.handle) !== 'none', ready: undefined };
+    const state: PinState = {
+      memory: this,
+      stream,
+      isCaptured: captureStatusOf(stream.handle) !== 'none',
+      ready: undefined,
+      end: undefined,
+    };
     if (state.isCaptured && !this.isOnDevice) {
       const where = this.#file === undefined ? 'on the host' : 'in a file';
       throw new CisternError(
@@ -288,6 +301,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
         `cannot ${operation}: it is ${where}, and cannot come back in a capture; pin it before`,
       );
     }
+    state.end = this.#adaptor.pinHolds.begin();
     this.#pins.add(state);
     openPins.add(state);
     try {
@@ -308,7 +322,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   #removePin(state: PinState): void {
-    this.#pins.delete(state);
+    if (this.#pins.delete(state)) state.end?.();
     openPins.delete(state);
   }
 

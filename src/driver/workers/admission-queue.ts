@@ -168,13 +168,38 @@ export class AdmissionQueue {
   ask(request: AdmissionRequest): number {
     const { bytes, priority, holder, grows = false, waiters = [] } = request;
     this.#tell();
-    const others = waiters.length === 0 ? nobody : Float64Array.from(waiters.flatMap((each) => [each.queue.#handle, each.holder.number]));
+    const others = pairsOf(waiters);
     native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows, others);
     check('ask for memory');
     const number = mailbox[3] as number;
     this.#requests.set(number, request);
     this.#deliver(this.#noteState());
     return number;
+  }
+
+  /**
+   * Something in use keeps bytes of the queue until the returned number is passed to `endHold`, which these holders do as they go on; without any, it
+   * may happen at any time.
+   */
+  hold(parties: readonly HolderOf[]): number {
+    this.#tell();
+    native().holdAdmission(this.#handle, pairsOf(parties));
+    check('note a use of memory');
+    const number = mailbox[3] as number;
+    this.#deliver(this.#noteState());
+    return number;
+  }
+
+  endHold(number: number): void {
+    this.#tell();
+    native().endAdmissionHold(this.#handle, number);
+    check('end a use of memory');
+    this.#deliver(this.#noteState());
+  }
+
+  /** @internal Its handle, and the number of one of its holders. */
+  pairOf({ number }: Holder): [number, number] {
+    return [this.#handle, number];
   }
 
   /** Ends the wait of a request, if it is still waiting. Returns whether it was. */
@@ -298,6 +323,10 @@ export class AdmissionQueue {
       else request.settle({ kind: outcome });
     }
   }
+}
+
+function pairsOf(holders: readonly HolderOf[]): Float64Array {
+  return holders.length === 0 ? nobody : Float64Array.from(holders.flatMap(({ queue, holder }) => queue.pairOf(holder)));
 }
 
 function admit({ bytes, priority, holder, grows = false }: AdmissionRequest, number: number): Holder {

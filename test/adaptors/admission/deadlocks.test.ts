@@ -1,7 +1,19 @@
 /** Requests that hold memory and wait for each other's, of one resource or several: one of them is refused. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
-import { AdmittingResourceAdaptor, type Grant, KiB, NotAdmittedError } from '../../../src/index.js';
+import {
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  DeviceBuffer,
+  type Grant,
+  KiB,
+  NotAdmittedError,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  SpillableBuffer,
+  SpillingResourceAdaptor,
+  type SpillPin,
+} from '../../../src/index.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
 import { runWithWorkers } from '../../support/workers.js';
@@ -209,5 +221,119 @@ describe('requests that hold memory of one resource and wait for that of another
       { everywhere: 'const resource = () => new cistern.AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4096 });' },
     );
     expect([stdout.trimEnd().split('\n'), status]).toEqual([['deadlock', 'served'], 0]);
+  });
+});
+
+describe('work that pins spillable buffers', () => {
+  /** Device memory for two buffers, with promises of it, and others of the host, in whose scopes buffers are pinned. */
+  function spilling() {
+    const host = admitting();
+    const device = new AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 2 * KiB });
+    const pinned = new PinnedHostMemoryResource();
+    const resource = new SpillingResourceAdaptor(device, new PoolMemoryResource(pinned));
+    const buffers = [1, 2, 3].map((value) => new SpillableBuffer(new Uint8Array(KiB).fill(value), { stream, resource }));
+    const dispose = () => {
+      for (const each of [...buffers, resource, device]) each.dispose();
+    };
+    return { host, device, resource, buffers: buffers as [SpillableBuffer, SpillableBuffer, SpillableBuffer], [Symbol.dispose]: dispose };
+  }
+
+  test('is refused memory that only its own pin keeps', async () => {
+    using bed = spilling();
+    const { host, device, buffers } = bed;
+    using grant = await host.reserve(KiB);
+    await grant.run(async () => {
+      using _pin = await buffers[0].pin();
+      using _other = await buffers[1].pin();
+      expect(await endOf(device.reserve(KiB))).toBe('deadlock');
+      await expect(buffers[2].pin()).rejects.toMatchObject({ reason: 'deadlock' });
+    });
+    // Its pins have ended.
+    (await device.reserve(KiB)).dispose();
+    (await buffers[2].pin()).dispose();
+  });
+
+  test('waits for memory that the pins of others keep, until all wait for each other', async () => {
+    using bed = spilling();
+    const { host, buffers } = bed;
+    const [a, b] = [await host.reserve(KiB), await host.reserve(KiB)];
+    const pins = [await a.run(() => buffers[0].pin()), await b.run(() => buffers[1].pin())];
+    const waits = a.run(() => buffers[2].pin());
+    expect(await stillWaiting(waits)).toBe(true);
+    expect(await endOf(b.run(() => buffers[2].pin()))).toBe('deadlock');
+    expect(await stillWaiting(waits)).toBe(true);
+    pins[1]?.dispose();
+    (await waits).dispose();
+    pins[0]?.dispose();
+    for (const each of [a, b]) each.dispose();
+  });
+
+  test('waits with others in a ring of a pin and a promise', async () => {
+    using bed = spilling();
+    const { host, buffers } = bed;
+    using a = await host.reserve(3 * KiB);
+    using b = await host.reserve(KiB);
+    const pins = [await b.run(() => buffers[0].pin()), await b.run(() => buffers[1].pin())];
+    const waits = a.run(() => buffers[2].pin());
+    expect(await stillWaiting(waits)).toBe(true);
+    expect(await endOf(b.run(() => host.reserve(3 * KiB)))).toBe('deadlock');
+    for (const pin of pins) pin.dispose();
+    (await waits).dispose();
+  });
+
+  test.each<[string, (bed: ReturnType<typeof spilling>) => Promise<Disposable>]>([
+    ['pins outside all grants', ({ buffers }) => buffers[1].pin()],
+    [
+      'has a buffer that cannot leave',
+      async ({ buffers, resource }) => {
+        buffers[1].dispose();
+        return new DeviceBuffer(KiB, { stream, resource });
+      },
+    ],
+  ])('waits while somebody whose grants are not known %s', async (_, keep) => {
+    using bed = spilling();
+    const { host, buffers } = bed;
+    using grant = await host.reserve(KiB);
+    const others = await keep(bed);
+    const pin = await grant.run(() => buffers[0].pin());
+    const waits = grant.run(() => buffers[2].pin());
+    expect(await stillWaiting(waits)).toBe(true);
+    others[Symbol.dispose]();
+    (await waits).dispose();
+    pin.dispose();
+  });
+
+  test('keeps nothing once its pin has ended', async () => {
+    using bed = spilling();
+    const { host, device, buffers } = bed;
+    const [a, b] = [await host.reserve(2 * KiB), await host.reserve(2 * KiB)];
+    (await a.run(() => buffers[0].pin())).dispose();
+    const others = [await buffers[0].pin(), await buffers[1].pin()];
+    // One waits for memory outside grants, and the other one for the first: would be a ring if the pin still counted.
+    const waits = b.run(() => device.reserve(KiB));
+    const behind = a.run(() => host.reserve(KiB));
+    expect(await stillWaiting(waits, behind)).toBe(true);
+    for (const pin of others) pin.dispose();
+    expect(await endOf(waits)).toBe('served');
+    b.dispose();
+    expect(await endOf(behind)).toBe('served');
+    a.dispose();
+  });
+
+  test('is refused as the last one whose grants were not known gives back too little', async () => {
+    using bed = spilling();
+    const { host, buffers } = bed;
+    using grant = await host.reserve(KiB);
+    const pins: SpillPin[] = [];
+    const others = await buffers[1].pin();
+    await grant.run(async () => {
+      for (const each of [buffers[0], buffers[1]]) pins.push(await each.pin());
+    });
+    const waits = grant.run(() => buffers[2].pin());
+    expect(await stillWaiting(waits)).toBe(true);
+    const outcome = expect(waits).rejects.toMatchObject({ reason: 'deadlock' });
+    others.dispose();
+    await outcome;
+    for (const pin of pins) pin.dispose();
   });
 });
