@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { SpillableMemory } from '../../src/buffers/spilling/spillable-memory.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
   Account,
@@ -594,4 +595,23 @@ describe('over an admission', () => {
       });
     });
   });
+});
+
+test('room for a buffer is made without a look at all others', async () => {
+  const buffers = Array.from({ length: 900 }, () => new SpillableBuffer(256, { stream, resource }));
+  // 300 are on the host, and 300 pinned: both were used before the rest.
+  expect(resource.spill(300 * 256)).toBe(300 * 256);
+  const pins = await Promise.all(buffers.slice(300, 600).map((buffer) => buffer.pin(stream)));
+  for (const buffer of buffers.slice(600)) buffer.prefetch();
+  resource.spill(256);
+  const looks = vi.spyOn(SpillableMemory.prototype, 'canLeave', 'get');
+  for (let i = 0; i < 100; i++) expect(resource.spill(256)).toBe(256);
+  expect(looks.mock.calls.length).toBe(100);
+  looks.mockRestore();
+  expect(buffers.map((buffer) => buffer.isOnDevice)).toEqual(buffers.map((_, i) => i >= 300 && (i < 600 || i >= 701)));
+  // Those that were pinned can leave again, in the order of their use.
+  for (const pin of pins) pin.dispose();
+  expect(resource.spill(300 * 256)).toBe(300 * 256);
+  expect(buffers.map((buffer) => buffer.isOnDevice)).toEqual(buffers.map((_, i) => i >= 701));
+  for (const buffer of buffers) buffer.dispose();
 });

@@ -14,7 +14,8 @@
  *
  * Invariants: a member is in `#members` exactly while it has memory; live bytes = Σ bytes allocated and not freed; only
  * the first that waits tries.
- * Cost: an allocation that finds memory takes an addition more; making room sorts the members.
+ * Cost: an allocation that finds memory takes an addition more; making room takes logarithmic time for each buffer that
+ * leaves, and for each before it that cannot, unless that is pinned; a wait for admission or for files looks at all members.
  */
 import {
   ArgumentRangeError,
@@ -49,6 +50,7 @@ import { layersOf } from '../layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
 import { PinHolds } from './pin-holds.js';
+import { type Ranked, RankHeap } from './rank-heap.js';
 import { type Lane, SpillFiles } from './spill-files.js';
 import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
 import type { SpillStatistics } from './spill-statistics.js';
@@ -83,7 +85,7 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
 }
 
 /** @internal The memory of a buffer that can be spilled. */
-export interface Spillable extends SpillCandidate {
+export interface Spillable extends SpillCandidate, Ranked {
   /** The address on the device; 0 while it is on the host. */
   readonly devicePointer: DevicePointer;
   readonly isPinned: boolean;
@@ -95,6 +97,8 @@ export interface Spillable extends SpillCandidate {
   lastUse: number;
   /** The rank that the policy returned at the last use. */
   rank: number;
+  /** The number of its join. */
+  serial: number;
   /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
   leave(): boolean;
   /** Whether it is on the host, and nothing moves it. */
@@ -209,6 +213,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** That the policy has thrown. */
   #hasWarned = false;
   readonly #members = new Set<Spillable>();
+  /** Those that may leave: all on the device, but for pinned ones that were met at a spill. */
+  readonly #candidates = new RankHeap<Spillable>();
+  #joined = 0;
   readonly #registration = instances.add(this);
   readonly #admitting: readonly AdmittingResourceAdaptor[];
   /** @internal */
@@ -411,11 +418,14 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   join(member: Spillable): void {
     this.#members.add(member);
+    member.serial = ++this.#joined;
     this.used(member);
+    this.#candidates.put(member);
   }
 
   /** @internal The member no longer has memory. */
   remove(member: Spillable): void {
+    this.#candidates.remove(member);
     if (this.#members.delete(member)) this.#wakeFirst();
   }
 
@@ -426,6 +436,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     try {
       const rank = this.#policy.rank(member, this.#leftRank);
       member.rank = Number.isFinite(rank) ? rank : 0;
+      if (this.#candidates.has(member)) this.#candidates.put(member);
     } catch (error) {
       // The use has succeeded, even if the policy fails.
       if (this.#hasWarned) return;
@@ -435,9 +446,15 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /** @internal A member came back. */
-  cameBack(bytes: number): void {
+  cameBack(member: Spillable): void {
     this.#returns++;
-    this.#returnedBytes += bytes;
+    this.#returnedBytes += member.bytes;
+    this.#candidates.put(member);
+  }
+
+  /** @internal A member is on the device, and not pinned any more. */
+  mayLeave(member: Spillable): void {
+    if (this.#members.has(member) && member.devicePointer !== 0) this.#candidates.put(member);
   }
 
   /** @internal A member can leave that could not: whoever waits may have its memory. */
@@ -470,7 +487,10 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) return 'lacking';
     try {
       let sum = 0;
-      for (const member of this.#members) if (member.canLeave && helps(member.devicePointer)) sum += roundedBytes(member);
+      for (const member of this.#members) {
+        if (member.canLeave && helps(member.devicePointer)) sum += roundedBytes(member);
+        if (sum >= bytes) break;
+      }
       if (sum < bytes) return 'lacking';
       return this.#spill(bytes, helps) >= bytes ? 'given' : 'refused';
     } catch {
@@ -652,18 +672,28 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #spill(bytes: number, helps: (pointer: DevicePointer) => boolean): number {
     let left = 0;
     let tooLarge = Number.POSITIVE_INFINITY;
-    for (const member of [...this.#members].sort((a, b) => a.rank - b.rank)) {
-      if (left >= bytes) break;
-      // Again for each: host functions may run in between.
-      if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer)) continue;
-      if (!member.leave()) {
-        tooLarge = member.bytes;
-        continue;
+    const candidates = this.#candidates;
+    const met: Spillable[] = [];
+    try {
+      while (left < bytes) {
+        const member = candidates.take();
+        if (member === undefined) break;
+        // It comes back when the last pin ends.
+        if (member.isPinned) continue;
+        met.push(member);
+        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer)) continue;
+        if (!member.leave()) {
+          tooLarge = member.bytes;
+          continue;
+        }
+        left += roundedBytes(member);
+        this.#leftRank = Math.max(this.#leftRank, member.rank);
+        this.#spills++;
+        this.#spilledBytes += member.bytes;
       }
-      left += roundedBytes(member);
-      this.#leftRank = Math.max(this.#leftRank, member.rank);
-      this.#spills++;
-      this.#spilledBytes += member.bytes;
+    } finally {
+      // Host functions may have run in between.
+      for (const member of met) this.mayLeave(member);
     }
     if (left > 0 && this.#mostHostBytes !== undefined) this.#keepHostBelow(this.#mostHostBytes);
     return left;

@@ -67,6 +67,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   uses = 0;
   lastUse = 0;
   rank = 0;
+  serial = 0;
+  heapPlace = -1;
   readonly #adaptor: SpillingResourceAdaptor;
   /** Who made the buffer pays for its memory, whoever brings it back. */
   readonly #scope: ScopeFrame | undefined = innermostFrame();
@@ -243,7 +245,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
       this.#host = undefined;
       host.stream = homeward;
       freeSoonerOrLater(host);
-      this.#adaptor.cameBack(this.bytes);
+      this.#adaptor.cameBack(this);
     });
   }
 
@@ -261,7 +263,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
         this.#device = device;
         this.#file = undefined;
         void file.close();
-        this.#adaptor.cameBack(this.bytes);
+        this.#adaptor.cameBack(this);
       } catch (error) {
         if (device.pointer !== 0) freeSoonerOrLater(device);
         throw error;
@@ -324,6 +326,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   #removePin(state: PinState): void {
     if (this.#pins.delete(state)) state.end?.();
     openPins.delete(state);
+    if (!this.isPinned) this.#adaptor.mayLeave(this);
   }
 
   /** Whoever has the pin may use the address now, perhaps in a capture: the memory then stays as long as the graph exists. */
