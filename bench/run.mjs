@@ -8,6 +8,7 @@ import { parseArgs } from 'node:util';
 import * as asynchronous from './benchmarks/async.mjs';
 import * as buffers from './benchmarks/buffers.mjs';
 import * as capacity from './benchmarks/capacity.mjs';
+import * as crowds from './benchmarks/crowds.mjs';
 import * as device from './benchmarks/device.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as graphs from './benchmarks/graphs.mjs';
@@ -44,6 +45,7 @@ const benchmarks = [
   buffers,
   graphs,
   serving,
+  crowds,
   parse,
   reports,
   start,
