@@ -90,9 +90,10 @@ const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBloc
 
 let doubles = new Float64Array(memory.buffer);
 
-/** A view of the linear memory, whose buffer is replaced when it grows. */
+/** A view of the linear memory. When that grows, its buffer is replaced, and views of the one before have no elements. */
 function linearDoubles(): Float64Array {
-  if (doubles.buffer !== memory.buffer) doubles = new Float64Array(memory.buffer);
+  // Asking for the buffer takes longer than an allocation.
+  if (doubles.length === 0) doubles = new Float64Array(memory.buffer);
   return doubles;
 }
 
