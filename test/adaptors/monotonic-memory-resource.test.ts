@@ -616,7 +616,7 @@ describe('a monotonic resource whose upstream runs host functions', () => {
 
   test('keeps the new memory if the stream ends in the meantime', () => {
     const upstream = new BoundedUpstream();
-    using scratch = scratchOn(upstream, { initialBytes: MiB });
+    using scratch = scratchOn(upstream, { growth: 'after-waits', initialBytes: MiB });
     const ending = new Stream();
     upstream.meanwhile = () => ending.dispose();
     expect(() => scratch.allocate(MiB, ending)).toThrow(code('ERR_CISTERN_DISPOSED'));

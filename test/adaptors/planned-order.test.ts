@@ -120,7 +120,7 @@ describe('planned memory is ordered', () => {
     using a = newStream();
     using b = newStream();
     using trimming = newStream();
-    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { growth: 'after-waits' });
     const resource = new PlannedMemoryResource(pool, planOf('+1@0:4 +4@0:0 -1@0 -0@0'));
     inOrder(() => {
       for (const [stream, next] of [
@@ -150,7 +150,7 @@ describe('planned memory is ordered', () => {
     using a = newStream();
     using b = newStream();
     using other = newStream();
-    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { growth: 'after-waits' });
     using resource = new PlannedMemoryResource(pool, planOf('+4@0:0 +4@1:4 -0@0 -1@1 +4@0:0 +4@1:4 -2@0 -3@1'));
     inOrder(() => {
       resource.begin();
@@ -306,7 +306,7 @@ describe('planned memory is ordered', () => {
     using a = newStream();
     using b = newStream();
     using other = newStream();
-    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { growth: 'after-waits' });
     using resource = new PlannedMemoryResource(pool, planOf('+4@0:0 +4@1:4 -0@0 -1@1'));
     inOrder(() => {
       resource.begin();

@@ -967,7 +967,7 @@ describe('a pool whose upstream runs host functions', () => {
 
   test.each(['allocating', 'releasing'])('keeps its memory if the stream ended while it was %s', (what) => {
     const upstream = new InterruptedUpstream();
-    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    using pool = new PoolMemoryResource(upstream, { growth: 'after-waits', deallocationEvents: 'deferred' });
     const a = new Stream();
     if (what === 'releasing') for (const pointer of [pool.allocate(bytes, a), pool.allocate(bytes, a)]) pool.deallocate(pointer, bytes, a);
     upstream.interrupt = () => a.dispose();

@@ -367,8 +367,8 @@ describe('a global arena', () => {
   test.each(['eager', 'deferred', 'off'] as const)('takes back what pools have free, under %s', (deallocationEvents) => {
     using arena = open();
     using checker = checkOrder();
-    using first = new PoolMemoryResource(arena, { deallocationEvents });
-    using second = new PoolMemoryResource(arena, { deallocationEvents });
+    using first = new PoolMemoryResource(arena, { growth: 'after-waits', deallocationEvents });
+    using second = new PoolMemoryResource(arena, { growth: 'after-waits', deallocationEvents });
     using other = new Stream({ nonBlocking: true });
     const pointers = Array.from({ length: 12 }, (_, i) => first.allocate(300_000, i % 2 === 0 ? stream : other));
     for (const [i, pointer] of pointers.entries()) {
