@@ -10,8 +10,10 @@ import {
   copy,
   copyToHostSync,
   DeviceBuffer,
+  DriverError,
   driverCallCounts,
   Event,
+  failCall,
   type Graph,
   GraphMemoryResource,
   KiB,
@@ -489,6 +491,41 @@ describe('what outlives a capture', () => {
     expect([second, third].map(({ output }) => output().isDisposed)).toEqual([false, true]);
     second.graph.dispose();
     expect(second.output().isDisposed).toBe(true);
+  });
+
+  test('a graph is not launched if the driver refuses to order it after the launch before, or after other uses of the memory', () => {
+    let output: DeviceBuffer | undefined;
+    using graph = graphs.capture(stream, () => {
+      output = new DeviceBuffer(256, { resource: graphs, stream });
+      set(output.ptr, 1, 1, 256, stream);
+    });
+    using exec = graph.instantiate();
+    const refused = () => {
+      failCall('cuStreamWaitEvent', 1);
+      expect(() => exec.launch(other)).toThrow(DriverError);
+      failCall('cuStreamWaitEvent', 0);
+    };
+    {
+      using hold = stream.hold();
+      exec.launch(stream);
+      refused();
+      expect(other.query()).toBe(true);
+      hold.release();
+    }
+    stream.synchronizeSync();
+    // What is queued on a stream where the output is given up comes before the next launch.
+    using third = new Stream({ nonBlocking: true });
+    order(stream, third);
+    output?.setStream(third);
+    {
+      using hold = third.hold();
+      output?.dispose();
+      refused();
+      expect(other.query()).toBe(true);
+      hold.release();
+    }
+    third.synchronizeSync();
+    exec.launch(other);
   });
 
   test('memory goes back only after the last launch, and after what was queued where a buffer was disposed', () => {
