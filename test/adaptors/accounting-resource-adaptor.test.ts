@@ -1,5 +1,6 @@
 import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import { describe, expect, test } from 'vitest';
 import {
   Account,
@@ -241,6 +242,22 @@ describe('a limit', () => {
       resource.allocate(1024, stream);
     });
     expect([account.liveBytes, account.refusals]).toEqual([1024, 1]);
+  });
+
+  test('allows exactly its bytes above a soft limit, too, and is shown', () => {
+    const resource = accounting();
+    const account = new Account({ name: 'a', limitBytes: 512, softBytes: 256, labels: { user: 'ada' } });
+    const around = new Account({ name: 'around' });
+    const within = new Account({ name: 'b', parent: around, limitBytes: 512 });
+    for (const each of [account, within]) each.run(() => resource.allocate(512, stream));
+    expect([account, around, within].map(({ limitBytes, liveBytes }) => [limitBytes, liveBytes])).toEqual([
+      [512, 512],
+      [undefined, 512],
+      [512, 512],
+    ]);
+    expect(inspect(account)).toBe(
+      "Account {\n  path: 'a',\n  limitBytes: 512,\n  liveBytes: 512,\n  peakBytes: 512,\n  labels: { user: 'ada' }\n}",
+    );
   });
 
   test('of an account around holds for all within, and nothing is charged if it refuses', () => {

@@ -39,6 +39,7 @@ const apart = 'two of them are at least 256 apart';
 const notOpenHere = 'the addon refuses only what is not open in this environment';
 const notTakenBack = 'no resource takes memory of another process back';
 const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
+const passedAgain = 'notifySoftLimits finds out again which accounts passed theirs';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
 export const equivalent = {
@@ -376,6 +377,26 @@ export const equivalent = {
     'endLater: false -> true': 'other workers are only asked in vain',
     'endWaits: waiting.size === 0 -> false': costsOnly,
     'endWaits: false -> true': 'nobody asks if nothing waits',
+  },
+  'src/lifetimes/account.ts': {
+    'Account.charge: after > (numbers[plain] as number) -> true': longWay,
+    'Account.charge: > -> >=': longWay,
+    'Account.#setLimit: removed numbers[plain] = Math.min(numbers[limit], numbers[soft] as number);': longWay,
+    'Account.#chargeFrom: after > (numbers[soft] as number) -> true': passedAgain,
+    'Account.#chargeFrom: after > (numbers[soft] as number) && before <= (numbers[soft] as number) -> true': passedAgain,
+    'Account.#chargeFrom: before <= (numbers[soft] as number) -> true': passedAgain,
+    'Account.#chargeFrom: && -> ||': passedAgain,
+    'Account.#chargeFrom: > -> >= (2)': passedAgain,
+    'Account.end: > -> >=': 'it notes the same peak again',
+  },
+  'src/driver/memory/asleep.ts': {
+    'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',
+  },
+  'src/driver/graphs/address-uses.ts': {
+    'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
+  },
+  'src/adaptors/graph/captured-memory.ts': {
+    'CapturedMemory.launched: removed this.#region.launched();': 'later launches wait again for what has run',
   },
   'src/buffers/transfers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
