@@ -260,6 +260,23 @@ describe('a limit', () => {
     );
   });
 
+  test('that refuses is named, not one that would be reached exactly, and what is left is told', () => {
+    const resource = accounting();
+    const outer = new Account({ name: 'outer', limitBytes: 512 });
+    const inner = new Account({ name: 'inner', parent: outer, limitBytes: 1024 });
+    outer.run(() => resource.allocate(256, stream));
+    const refused = (account: Account, bytes: number) =>
+      caught(() => account.run(() => resource.allocate(bytes, stream))) as OutOfMemoryError;
+    const around = refused(inner, 1024);
+    expect(around).toMatchObject({ account: 'outer', limitBytes: 512, availableBytes: 256 });
+    expect(around.message).toContain('were asked for by "outer/inner", 256 B are left');
+    const own = refused(outer, 512);
+    expect(own.message).toContain('(512 bytes) were asked for, 256 B are left');
+    outer.limitBytes = 0;
+    expect(refused(inner, 256)).toMatchObject({ account: 'outer', availableBytes: 0 });
+    expect([outer.refusals, inner.refusals]).toEqual([3, 0]);
+  });
+
   test('of an account around holds for all within, and nothing is charged if it refuses', () => {
     const resource = accounting();
     const tenant = new Account({ name: 'tenant', limitBytes: 1024 });
@@ -410,6 +427,17 @@ describe('a soft limit', () => {
     const inner = new Account({ name: 'inner', parent: outer, softBytes: 256, onSoftLimit });
     inner.run(() => resource.allocate(512, stream));
     expect(seen).toEqual(['outer', 'inner']);
+  });
+
+  test('that is not passed, or just reached, calls no function when that of an account within is passed', () => {
+    const resource = accounting();
+    const seen: string[] = [];
+    const onSoftLimit = ({ name }: Account) => seen.push(name);
+    const outer = new Account({ name: 'outer', softBytes: 1024, onSoftLimit });
+    const middle = new Account({ name: 'middle', parent: outer, softBytes: 512, onSoftLimit });
+    const inner = new Account({ name: 'inner', parent: middle, softBytes: 256, onSoftLimit });
+    inner.run(() => resource.allocate(512, stream));
+    expect(seen).toEqual(['inner']);
   });
 
   test('charges nothing if its function throws, or disposes the resource', () => {
