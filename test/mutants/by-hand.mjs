@@ -279,8 +279,8 @@ const faults = {
     {
       name: 'known-2489-off',
       fault: "rmm#2489, 'off': another stream's block is reused after its own stream was asked, idle or not",
-      from: 'if (address === none && ordering.queryHeld(stream)) address = this.#others(',
-      to: 'if (address === none) { ordering.queryHeld(stream); for (const other of ordering.laneNumbers()) if (address === none) address = this.#cut(other, bytes, stream, alignment); } if (address === none) address = this.#others(',
+      from: 'if (address === none && ordering.queryHeld(stream)) address = this.#ready(',
+      to: 'if (address === none) { ordering.queryHeld(stream); for (const other of ordering.laneNumbers()) if (address === none) address = this.#cut(other, bytes, stream, alignment); } if (address === none) address = this.#ready(',
     },
     {
       name: 'join-goes-on',
@@ -297,8 +297,8 @@ const faults = {
     {
       name: 'merges-first-lane-only',
       fault: 'a large request merges the memory of one stream, and not that of all',
-      from: 'while (this.#mergeNext(stream) !== undefined) {}',
-      to: 'this.#mergeNext(stream);',
+      from: 'while (this.#mergeNext(stream, isReady) !== undefined) {}',
+      to: 'this.#mergeNext(stream, isReady);',
     },
     {
       name: 'merge-refused-is-fatal',
@@ -773,8 +773,8 @@ const faults = {
     {
       name: 'graph-place-in-use',
       fault: 'a request gets its place although whoever had it last is not freed before',
-      from: ' : !this.#isFreed(before, stream)) return false;',
-      to: ' : !this.#isFreed(before, stream) && this.#requests.count < 0) return false;',
+      from: 'if (!this.#isFreed(predecessors[i] as number, stream)) return false;',
+      to: 'if (!this.#isFreed(predecessors[i] as number, stream) && this.#requests.count < 0) return false;',
     },
     {
       name: 'graph-place-freed-unordered',
@@ -785,8 +785,8 @@ const faults = {
     {
       name: 'graph-place-left-unchecked',
       fault: 'a request gets a place that was left to those before, who still have it',
-      from: 'isElsewhere ? !this.#isFree(before, stream, plan) : ',
-      to: 'isElsewhere ? false : ',
+      from: 'if (!this.#isFreed(owner, stream)) return false;',
+      to: 'if (!this.#isFreed(owner, stream) && this.#requests.count < 0) return false;',
     },
     {
       name: 'graph-place-too-small',
@@ -839,7 +839,7 @@ const faults = {
     {
       name: 'graph-doubtful-free',
       fault: 'of two frees at one address the second counts as that of the capture',
-      from: '      !(this.#doubtful.size > 0 && this.#doubtful.delete(pointer)) &&\n',
+      from: '      (this.#doubtful.count === 0 || this.#doubtful.take(pointer) === none) &&\n',
       to: '',
     },
     {
@@ -1003,7 +1003,7 @@ const faults = {
     {
       name: 'graph-kept-memory-returned-late',
       fault: 'memory that a graph keeps stays when the graph ends',
-      from: '    for (const segment of memory.kept) this.#region.giveBack(segment);\n',
+      from: '      this.#kept.cut(segment);\n      this.#region.giveBack(segment);\n',
       to: '',
     },
     {
