@@ -30,7 +30,7 @@ export interface DiffFigures {
 export type DiffKey = 'stack' | 'label' | 'account' | 'phase' | 'size';
 
 /** The keys of zero bytes, and of sizes from 2^n on. */
-export function sizeKeyOf(bytes: number): number {
+function sizeKeyOf(bytes: number): number {
   if (bytes === 0) return 0;
   const exponent = Math.floor(Math.log2(bytes));
   // The logarithm of a large number is rounded.
