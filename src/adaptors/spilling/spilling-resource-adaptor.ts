@@ -701,22 +701,21 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /** Whether somebody who goes on may give memory back: what is pinned, or allocated for others. */
   #mayBecomeFree(): boolean {
-    if (this.#isFiling) return true;
-    let others = this.#liveBytes[0] as number;
-    for (const { devicePointer, bytes, isPinned } of this.#members) {
-      if (isPinned) return true;
-      if (devicePointer !== 0) others -= bytes;
-    }
-    return others > 0;
+    return this.#mayComeBack(({ isPinned }) => isPinned);
   }
 
   /** Whether somebody may do so of whom no grant is known. */
   #othersMayGiveBack(): boolean {
+    return this.#mayComeBack(({ isPinnedOutsideGrants }) => isPinnedOutsideGrants);
+  }
+
+  /** Whether memory of others may come back, or that of a member which somebody uses in this way. */
+  #mayComeBack(isUsed: (member: Spillable) => boolean): boolean {
     if (this.#isFiling) return true;
     let others = this.#liveBytes[0] as number;
-    for (const { devicePointer, bytes, isPinnedOutsideGrants } of this.#members) {
-      if (isPinnedOutsideGrants) return true;
-      if (devicePointer !== 0) others -= bytes;
+    for (const member of this.#members) {
+      if (isUsed(member)) return true;
+      if (member.devicePointer !== 0) others -= member.bytes;
     }
     return others > 0;
   }
