@@ -1,6 +1,7 @@
 import { ArgumentRangeError, attemptEach, formatValue, throwFirst, UnsupportedError } from '../basics/errors.js';
 import { assertName, assertOneOf, assertOptions, optionNames } from '../basics/validation.js';
-import { isSleeping, type Sleeper } from '../lifetimes/sleeper.js';
+import { canSleep } from '../lifetimes/sleepable.js';
+import { Sleeper } from '../lifetimes/sleeper.js';
 import { assertMemoryResource, type MemoryResource } from '../memory-resource.js';
 import { layersOf } from './layers.js';
 
@@ -145,7 +146,7 @@ export async function wakeResource(resource: MemoryResource, options: WakeOption
 function sleepersOf(resource: MemoryResource, tag: string | undefined, operation: string): Sleeper[] {
   assertMemoryResource(resource, 'resource');
   if (tag !== undefined) assertName(tag, 'tag');
-  const sleeping = layersOf(resource).filter(isSleeping);
+  const sleeping = layersOf(resource).filter(canSleep);
   const name = resource.constructor.name;
   if (sleeping.length === 0) {
     throw new UnsupportedError(
@@ -156,7 +157,7 @@ function sleepersOf(resource: MemoryResource, tag: string | undefined, operation
   if (tagged.length === 0) {
     throw new ArgumentRangeError(`tag must be one of a resource below the ${name}, got ${formatValue(tag)}`, 'ERR_INVALID_ARG_VALUE');
   }
-  const sleepers = tagged.map(({ sleeper }) => sleeper);
+  const sleepers = tagged.map(({ sleepable }) => Sleeper.of(sleepable));
   for (const sleeper of sleepers) sleeper.assertSettled(`${operation} the ${name}`);
   return sleepers;
 }

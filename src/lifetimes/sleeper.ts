@@ -21,28 +21,8 @@ import { lackForRegisteredMemory, PlainMemory } from '../driver/memory/plain-mem
 import { queueCopy } from '../driver/memory/transfer.js';
 import type { Extent, VirtualMemory } from '../driver/memory/virtual-memory.js';
 import { Stream } from '../driver/streams/stream.js';
-import type { MemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
-import { ResourcesAbove } from './resources-above.js';
-
-/** A resource above one that sleeps, which keeps memory of it. */
-export interface SleepObserver extends TrimmingMemoryResource {
-  /** What it knows of its last call does not hold any more. Must not throw. */
-  forgetLastStream(): void;
-}
-
-/** A resource whose memory can sleep. */
-export interface SleepingMemoryResource extends MemoryResource {
-  /** The name for the purpose of its memory. */
-  readonly tag: string | undefined;
-  /** Whether its memory is asleep, falling asleep or waking up. */
-  readonly isAsleep: boolean;
-  /** @internal */
-  readonly sleeper: Sleeper;
-}
-
-export function isSleeping(resource: MemoryResource): resource is SleepingMemoryResource {
-  return (resource as Partial<SleepingMemoryResource>).sleeper instanceof Sleeper;
-}
+import type { ResourcesAbove } from './resources-above.js';
+import type { MemorySleep, SleepableMemory, SleepObserver } from './sleepable.js';
 
 /** A piece of the memory, and where its contents are meanwhile. */
 interface KeptPiece extends Extent {
@@ -54,12 +34,12 @@ const mostPieceBytes = 64 * MiB;
 /** They clear a piece before the driver pins it. */
 const populateThreads = 4;
 
-export class Sleeper {
+export class Sleeper implements MemorySleep {
   #phase: 'awake' | 'falling asleep' | 'asleep' | 'waking' = 'awake';
   /** Whether it was asleep when it last began to fall asleep: what was left mapped is unmapped then. */
   #wasAsleep = false;
   readonly #memory: VirtualMemory;
-  readonly #above = new ResourcesAbove<SleepObserver>();
+  readonly #above: ResourcesAbove<SleepObserver>;
   #kept: KeptPiece[] = [];
   /** What they are pieces of. */
   #pinned: PlainMemory;
@@ -67,9 +47,16 @@ export class Sleeper {
   #ownStream: Stream | undefined;
   #isCopying = false;
 
-  constructor(memory: VirtualMemory) {
+  private constructor({ memory, above }: SleepableMemory) {
     this.#memory = memory;
+    this.#above = above;
     this.#pinned = PlainMemory.of('pinned-host', memory.device);
+  }
+
+  /** The one of a memory; it is made at the first call. */
+  static of(sleepable: SleepableMemory): Sleeper {
+    sleepable.sleep ??= new Sleeper(sleepable);
+    return sleepable.sleep as Sleeper;
   }
 
   get isAwake(): boolean {
@@ -83,11 +70,6 @@ export class Sleeper {
   /** The bytes whose contents are kept on the host. */
   get keptBytes(): number {
     return this.#kept.reduce((sum, { bytes }) => sum + bytes, 0);
-  }
-
-  /** Trims a resource above when the memory is to sleep, so that free memory is not kept. */
-  observe(resource: SleepObserver): void {
-    this.#above.add(resource);
   }
 
   /** @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the memory is on the way to another state. */
@@ -167,17 +149,16 @@ export class Sleeper {
     if (this.#phase === 'awake') this.#freeKept();
   }
 
-  /** Before memory is freed: copies may be using it. */
+  /** Copies may be using the memory. */
   beforeFree(): void {
     if (this.#isCopying) this.#stream.synchronizeSync();
   }
 
-  /** After memory was freed. */
   freed(): void {
     if (this.#memory.liveBytes === 0 && this.#kept.length > 0 && !this.#isCopying) this.#tryFreeKept();
   }
 
-  /** The resource is disposed. Its memory can still wake. */
+  /** Memory of a disposed resource can still wake. */
   close(): void {
     if (this.#isCopying) return;
     if (this.#memory.liveBytes === 0 || this.#phase === 'awake') this.#freeKept();

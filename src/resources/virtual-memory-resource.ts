@@ -3,7 +3,7 @@ import { assertBytes, assertName, assertOptions, optionNames } from '../basics/v
 import { type Device, deviceOption } from '../driver/device.js';
 import { VirtualMemory } from '../driver/memory/virtual-memory.js';
 import type { Stream } from '../driver/streams/stream.js';
-import { Sleeper } from '../lifetimes/sleeper.js';
+import { SleepableMemory } from '../lifetimes/sleepable.js';
 import type { DeallocationFence, DevicePointer, GrowingMemoryResource } from '../memory-resource.js';
 import { defineUpstream } from '../resource-kind.js';
 import { PlainMemoryResource } from './plain-memory-resource.js';
@@ -71,7 +71,7 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   /** The name for the purpose of the memory. */
   readonly tag: string | undefined;
   /** @internal */
-  readonly sleeper: Sleeper;
+  readonly sleepable: SleepableMemory;
   readonly #memory: VirtualMemory;
 
   /**
@@ -91,7 +91,7 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
     this.granularityBytes = memory.granularityBytes;
     this.reservationBytes = memory.reservationBytes;
     this.tag = tag;
-    this.sleeper = new Sleeper(memory);
+    this.sleepable = new SleepableMemory(memory);
   }
 
   /**
@@ -104,12 +104,12 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
 
   /** Whether its memory is asleep, falling asleep or waking up ({@link sleepResource}). */
   get isAsleep(): boolean {
-    return !this.sleeper.isAwake;
+    return this.sleepable.isAsleep;
   }
 
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     super.deallocate(pointer, bytes, stream, fence);
-    this.sleeper.freed();
+    this.sleepable.sleep?.freed();
   }
 
   /**
@@ -119,11 +119,11 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     this.#memory.close();
-    this.sleeper.close();
+    this.sleepable.sleep?.close();
   }
 
   protected override beforeFree(): void {
-    this.sleeper.beforeFree();
+    this.sleepable.sleep?.beforeFree();
   }
 }
 
