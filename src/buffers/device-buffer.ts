@@ -41,6 +41,7 @@ import { freeReturned } from './sharing/bring-home-from-workers.js';
 import type { AttachOptions, BufferSharing } from './sharing/buffer-sharing.js';
 import { exportToProcesses, untilUnused } from './sharing/export-to-processes.js';
 import { type HandleInJson, type OpenOptions, openedMemory } from './sharing/open-from-process.js';
+import { ProcessExport } from './sharing/process-export.js';
 import type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './transfers/buffer-contents.js';
 import {
   type BlockingBufferTransferOptions,
@@ -591,7 +592,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
   }
 
   async importersDone(): Promise<void> {
-    const { processExport } = this.#memory;
+    const processExport = this.#memory.outsideUse(ProcessExport);
     this.#memory.assertLive('wait for other processes');
     if (processExport !== undefined) await untilUnused(processExport);
   }

@@ -1,29 +1,27 @@
-import { freeSoonerOrLater } from '../collector/free-unreachable-buffers.js';
-import type { Stream } from '../driver/streams/stream.js';
 import type { BufferMemory } from './buffer-memory.js';
-import { Consumers } from './interchange/consumers.js';
-import { ProcessExport } from './sharing/process-export.js';
-import { endLater } from './sharing/wait-for-processes.js';
+import type { OutsideUse } from './outside-use.js';
 import { type HostArray, HostArrays } from './transfers/host-arrays.js';
 
 /**
  * The uses of one piece of memory apart from its buffer's stream. Arrays of the host end before the buffer
- * releases the memory; consumers of tensors and other processes may go on, and the memory then outlives its
- * buffer.
+ * releases the memory; outside uses may go on, and the memory then outlives its buffer.
  */
 export class MemoryUses {
   #hostArrays: HostArrays | undefined;
-  #consumers: Consumers | undefined;
-  /** Set while other processes can open the memory, or use it. */
-  #processes: ProcessExport | undefined;
+  #outside: OutsideUse[] = [];
 
-  /** Whether the consumer of a tensor uses the memory. */
-  get isConsumed(): boolean {
-    return this.#consumers?.isInUse === true;
+  /** Whether there is any outside use. */
+  get areAnyOpen(): boolean {
+    return this.#outside.some(({ isOpen }) => isOpen);
   }
 
-  get processes(): ProcessExport | undefined {
-    return this.#processes;
+  /** The outside use of a kind. */
+  find<Use extends OutsideUse>(kind: abstract new (...args: never[]) => Use): Use | undefined {
+    return this.#outside.find((use) => use instanceof kind) as Use | undefined;
+  }
+
+  add(use: OutsideUse): void {
+    this.#outside.push(use);
   }
 
   /** An array of the host that contains a range of the memory. */
@@ -37,58 +35,41 @@ export class MemoryUses {
     this.#hostArrays?.end();
   }
 
-  /** Begins a consumer's use: until it ends, the memory is not freed. */
-  consume(memory: BufferMemory): Consumers {
-    if (!this.isConsumed) this.#consumers = new Consumers(memory);
-    (this.#consumers as Consumers).begin();
-    return this.#consumers as Consumers;
-  }
-
-  /** Called when the resource takes the memory back, which does not wait for consumers. */
-  forgetConsumers(): void {
-    this.#consumers = undefined;
+  /** The resource takes the memory back: it does not wait for those that cannot hold it. */
+  forgetOthers(): void {
+    this.#outside = this.#outside.filter(({ holdsFromResource }) => holdsFromResource);
   }
 
   /**
-   * Lets other processes open the memory, ordered after the work queued on the stream so far.
-   * Returns the handle, or `undefined` if the driver cannot share the memory.
+   * Prevents all outside uses until `reopen`, if there are none. Returns the one that there is; nothing has
+   * changed then.
+   * @param isTakenBack whether the resource takes the memory back, so that only those count that can hold it
    */
-  export({ pointer, bytes, byteLength, alignment }: BufferMemory, stream: Stream): Buffer | undefined {
-    if (this.#processes !== undefined) this.#processes.refresh(byteLength, stream);
-    else this.#processes = ProcessExport.begin({ pointer, bytes, byteLength, alignment }, stream);
-    return this.#processes?.handle;
-  }
-
-  /** Called when no process uses the memory, or can open it any more. */
-  endExport(): void {
-    this.#processes?.end();
-    this.#processes = undefined;
+  closeIfUnused(isTakenBack: boolean): OutsideUse | undefined {
+    const asked = isTakenBack ? this.#outside.filter(({ holdsFromResource }) => holdsFromResource) : this.#outside;
+    const used = asked.findIndex((use) => !use.closeIfUnused());
+    if (used === -1) return undefined;
+    for (const use of asked.slice(0, used)) use.reopen();
+    return asked[used];
   }
 
   /**
-   * The buffer releases the memory: no other process can open it any more. Returns whether it is still
-   * used.
+   * The buffer releases the memory: nobody can begin to use it any more. Returns one of those who still do, who
+   * can free it in the end.
    */
-  close(): boolean {
-    const isUsedElsewhere = this.#processes?.close() === false;
-    return this.isConsumed || isUsedElsewhere;
+  close(): OutsideUse | undefined {
+    const used = this.#outside.filter((use) => !use.close());
+    return used[0];
   }
 
-  /** Undoes `close`. */
+  /** Undoes `close` or `closeIfUnused`. */
   reopen(): void {
-    this.#processes?.reopen();
+    for (const use of this.#outside) use.reopen();
   }
 
-  /** Lets the last user of the memory free it. */
-  leaveTo(memory: BufferMemory): void {
-    if (this.isConsumed) (this.#consumers as Consumers).keep(memory);
-    else endLater({ endIfOver: () => this.#endIfUnused(memory) });
-  }
-
-  /** Frees memory that no buffer has any more, once no other process uses it. */
-  #endIfUnused(memory: BufferMemory): boolean {
-    if (this.#processes?.isUsed === true) return false;
-    freeSoonerOrLater(memory);
-    return true;
+  /** Nobody uses the closed memory any more. */
+  end(): void {
+    for (const use of this.#outside) use.end();
+    this.#outside = [];
   }
 }

@@ -1,43 +1,57 @@
-import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
+import { freeSoonerOrLater } from '../../collector/free-unreachable-buffers.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { lastingStream } from '../../lifetimes/bulk-frees.js';
+import type { BufferMemory } from '../buffer-memory.js';
+import type { OrderedMemory, OutsideUse } from '../outside-use.js';
 import { follow } from '../transfers/ordered-copy.js';
-
-/** Memory with an owner, and the stream that it is ordered on. */
-interface OrderedMemory extends OwnedMemory {
-  readonly stream: Stream;
-}
 
 /** How often the driver may refuse to order a stream before its device counts as failed. */
 const maximumTries = 3;
 
 /**
  * The consumers of tensors in one piece of memory. Its buffer's stream waits for each of them when it is
- * done. If the buffer gives the memory up before that, the last of them frees it.
+ * done. If the buffer gives the memory up before that, the last of them frees it. If its resource takes it
+ * back, they have lost it.
  */
-export class Consumers {
+export class Consumers implements OutsideUse {
+  readonly description = 'the consumer of a DLPack tensor uses';
+  readonly holdsFromResource = false;
   #owner: OrderedMemory;
   readonly #pointer: number;
   #uses = 0;
-  #isKept = false;
+  #isLeft = false;
 
   constructor(owner: OrderedMemory) {
     this.#owner = owner;
     this.#pointer = owner.pointer;
   }
 
-  get isInUse(): boolean {
+  get isOpen(): boolean {
     return this.#uses > 0;
   }
 
-  begin(): void {
-    this.#uses++;
+  /** Begins a use of a buffer's memory: until `endUse`, the memory is not freed. */
+  static begin(memory: BufferMemory): Consumers {
+    const consumers = memory.outsideUse(Consumers) ?? memory.addOutsideUse(new Consumers(memory));
+    if (consumers.#uses++ === 0) consumers.#owner = memory;
+    return consumers;
   }
 
-  /** The buffer releases the memory: it is freed after the last use. */
-  keep(owner: OrderedMemory): void {
+  closeIfUnused(): boolean {
+    return !this.isOpen;
+  }
+
+  close(): boolean {
+    return !this.isOpen;
+  }
+
+  reopen(): void {}
+
+  end(): void {}
+
+  leave(owner: OrderedMemory): void {
     this.#owner = owner;
-    this.#isKept = true;
+    this.#isLeft = true;
   }
 
   /**
@@ -45,20 +59,20 @@ export class Consumers {
    * @param consumer the stream that the consumer worked on; `undefined` if there is nothing to wait
    * for
    */
-  end(consumer: Stream | undefined, triesLeft = maximumTries): void {
+  endUse(consumer: Stream | undefined, triesLeft = maximumTries): void {
     // Otherwise its resource took it back.
     if (this.#owner.pointer === this.#pointer && consumer !== undefined) {
       try {
         orderAfter(this.#owner.stream, consumer);
       } catch {
         if (triesLeft > 1) {
-          setImmediate(() => this.end(consumer, triesLeft - 1)).unref();
+          setImmediate(() => this.endUse(consumer, triesLeft - 1)).unref();
           return;
         }
       }
     }
     this.#uses--;
-    if (this.#uses === 0 && this.#isKept) freeSoonerOrLater(this.#owner);
+    if (this.#uses === 0 && this.#isLeft) freeSoonerOrLater(this.#owner);
   }
 }
 

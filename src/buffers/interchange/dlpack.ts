@@ -11,6 +11,7 @@ import { type HasMemory, memoryOf } from '../buffer-memory.js';
 import { kindOfMemory } from '../transfers/buffer-transfer.js';
 import { follow } from '../transfers/ordered-copy.js';
 import { arrayLayout, assertWithin } from './array-layout.js';
+import { Consumers } from './consumers.js';
 import { addressOf } from './wrap.js';
 
 /**
@@ -160,7 +161,7 @@ export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPac
   // Host functions may have run during a wait.
   const memory = buffer[memoryOf];
   memory.assertUsable(operation);
-  const consumers = memory.consume();
+  const consumers = Consumers.begin(memory);
   const description = {
     // An array without elements has no memory.
     address: layout.extentBytes === 0 ? 0 : memory.pointer,
@@ -173,9 +174,9 @@ export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPac
     strides: layout.strides.map((bytes) => bytes / itemBytes),
   };
   try {
-    return exportTensor(description, versioned, () => consumers.end(consumer));
+    return exportTensor(description, versioned, () => consumers.endUse(consumer));
   } catch (error) {
-    consumers.end(consumer);
+    consumers.endUse(consumer);
     throw error;
   }
 }

@@ -4,7 +4,7 @@ import { noticeEndedImporters } from '../../driver/memory/process-memory.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import type { BufferMemory } from '../buffer-memory.js';
 import { originOf } from '../origins/allocated.js';
-import type { ProcessExport } from './process-export.js';
+import { ProcessExport } from './process-export.js';
 
 /** Implements `export` of a buffer. */
 export function exportToProcesses(memory: BufferMemory): Uint8Array {
@@ -20,11 +20,27 @@ export function exportToProcesses(memory: BufferMemory): Uint8Array {
       `cannot ${operation}: the ${leaf.memoryKind} memory of a ${name} cannot be shared with other processes; recast it to a CudaMemoryResource`,
     );
   }
-  const handle = memory.exportToProcesses();
+  const handle = handleOf(memory);
   if (handle !== undefined) return handle;
   throw new UnsupportedError(
     `cannot ${operation}: the driver cannot share ${formatPointer(memory.pointer)}, memory of a ${name}, with other processes; recast it to a CudaMemoryResource, or to a CudaAsyncMemoryResource with exportable: true`,
   );
+}
+
+/**
+ * Lets other processes open the memory, ordered after the work queued on its stream so far.
+ * `undefined` if the driver cannot share it.
+ */
+function handleOf(memory: BufferMemory): Buffer | undefined {
+  const { pointer, bytes, byteLength, alignment, stream } = memory;
+  const before = memory.outsideUse(ProcessExport);
+  if (before !== undefined) {
+    before.refresh(byteLength, stream);
+    return before.handle;
+  }
+  const begun = ProcessExport.begin({ pointer, bytes, byteLength, alignment }, stream);
+  if (begun !== undefined) memory.addOutsideUse(begun);
+  return begun?.handle;
 }
 
 const longestDelay = 16;

@@ -1,3 +1,4 @@
+import { freeSoonerOrLater } from '../../collector/free-unreachable-buffers.js';
 import {
   closeExport,
   type ExportedRange,
@@ -9,16 +10,20 @@ import {
   reopenExport,
 } from '../../driver/memory/process-memory.js';
 import type { Stream } from '../../driver/streams/stream.js';
+import type { OrderedMemory, OutsideUse } from '../outside-use.js';
+import { endLater } from './wait-for-processes.js';
 
 /** One piece of memory that other processes can open. */
-export class ProcessExport {
+export class ProcessExport implements OutsideUse {
+  readonly description = 'another process uses';
+  readonly holdsFromResource = true;
   readonly #number: number;
   readonly #handle: Buffer;
   /** How often it was closed without being reopened. */
   #closings = 0;
   #isOver = false;
 
-  private constructor(number: number, handle: Buffer) {
+  constructor(number: number, handle: Buffer) {
     this.#number = number;
     this.#handle = handle;
   }
@@ -28,6 +33,10 @@ export class ProcessExport {
     const handle = Buffer.alloc(handleBytes);
     const number = exportMemory(memory, stream, handle);
     return number === undefined ? undefined : new ProcessExport(number, handle);
+  }
+
+  get isOpen(): boolean {
+    return !this.#isOver;
   }
 
   /** A copy of the handle. */
@@ -59,6 +68,16 @@ export class ProcessExport {
     if (!closeExport(this.#number, true)) return false;
     this.#closings++;
     return true;
+  }
+
+  leave(memory: OrderedMemory): void {
+    endLater({
+      endIfOver: () => {
+        if (this.isUsed) return false;
+        freeSoonerOrLater(memory);
+        return true;
+      },
+    });
   }
 
   /** Undoes a `close`. */
