@@ -134,4 +134,5 @@ export {
 export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
 
 import './adaptors/out-of-memory/dump.js';
+import './adaptors/pass-through/record-everything.js';
 import './watch/start-if-asked.js';

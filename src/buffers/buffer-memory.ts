@@ -1,4 +1,3 @@
-import { RecordingResourceAdaptor } from '../adaptors/pass-through/recording-resource-adaptor.js';
 import { CisternError, formatPointer, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
@@ -7,15 +6,15 @@ import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } from '../lifetimes/bulk-frees.js';
-import { areFailuresObserved, attempt } from '../lifetimes/failed-allocations.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../lifetimes/resource-scope.js';
 import { noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { areFailuresObserved, attempt } from '../observing/failed-allocations.js';
+import { labelAllocation } from '../observing/labels.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
-import type { Consumers } from './interchange/consumers.js';
 import { MemoryUses } from './memory-uses.js';
 import type { Origin } from './origins/origin.js';
-import type { ProcessExport } from './sharing/process-export.js';
+import type { OutsideUse } from './outside-use.js';
 import type { HostArray } from './transfers/host-arrays.js';
 
 /** The property with which a buffer shows its memory to the rest of this folder. */
@@ -241,41 +240,31 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * Releases the memory through an action. @throws CisternError if a consumer or another process uses it.
+   * Releases the memory through an action. @throws CisternError if others than the host use it outside the buffer.
    */
   giveUp<Result>(operation: string, action: (memory: this) => Result): Result {
-    if (this.uses?.isConsumed === true) {
-      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
-    }
-    return this.withoutProcesses(`cannot ${operation}: another process uses its memory`, () => action(this));
+    return this.withoutOthers(
+      false,
+      (others) => `cannot ${operation}: ${others} its memory`,
+      () => action(this),
+    );
   }
 
-  /** Begins a use of the memory by the consumer of a tensor: until it ends, the memory is not freed. */
-  consume(): Consumers {
+  /** The way of a kind in which others use the memory; it stays with memory that is left to them. */
+  outsideUse<Use extends OutsideUse>(kind: abstract new (...args: never[]) => Use): Use | undefined {
+    return this.uses?.find(kind);
+  }
+
+  /** From now on, others use the memory in this way, or can. */
+  addOutsideUse<Use extends OutsideUse>(use: Use): Use {
     this.uses ??= new MemoryUses();
-    return this.uses.consume(this);
+    this.uses.add(use);
+    return use;
   }
 
-  /**
-   * Lets other processes open the memory, ordered after the work queued on the stream so far.
-   * Returns the handle, or `undefined` if the driver cannot share the memory.
-   */
-  exportToProcesses(): Buffer | undefined {
-    this.uses ??= new MemoryUses();
-    return this.uses.export(this, this.stream);
-  }
-
-  /**
-   * The export through which other processes use the memory; it stays with memory that is kept for
-   * them.
-   */
-  get processExport(): ProcessExport | undefined {
-    return this.uses?.processes;
-  }
-
-  /** Whether the consumer of a tensor uses the memory, or other processes can. */
+  /** Whether others use the memory outside the buffer, or can. */
   get isUsedByOthers(): boolean {
-    return this.uses !== undefined && (this.uses.isConsumed || this.uses.processes !== undefined);
+    return this.uses?.areAnyOpen === true;
   }
 
   /**
@@ -288,18 +277,21 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   endMemory(reason: string, streamFor: StreamFor): void {
-    this.withoutProcesses(`cannot take ${formatPointer(this.pointer)} back: another process uses these ${this.bytes} bytes`, () => {
-      const before = this.endReason;
-      this.endReason = reason;
-      // The resource does not wait for other users of the memory.
-      this.uses?.forgetConsumers();
-      try {
-        if (this.origin.end === undefined) this.free(streamFor);
-        else this.origin.end(this, streamFor);
-      } finally {
-        if (this.pointer !== 0) this.endReason = before;
-      }
-    });
+    this.withoutOthers(
+      true,
+      (others) => `cannot take ${formatPointer(this.pointer)} back: ${others} these ${this.bytes} bytes`,
+      () => {
+        const before = this.endReason;
+        this.endReason = reason;
+        this.uses?.forgetOthers();
+        try {
+          if (this.origin.end === undefined) this.free(streamFor);
+          else this.origin.end(this, streamFor);
+        } finally {
+          if (this.pointer !== 0) this.endReason = before;
+        }
+      },
+    );
   }
 
   leaveScopes(): void {
@@ -338,17 +330,19 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   }
 
   /**
-   * Runs an action that releases the memory. Meanwhile, no other process can open it; if the action
-   * throws, they can open it again.
-   * @param refusal of the error that is thrown if another process uses the memory
+   * Runs an action that releases the memory. Meanwhile, nobody else can begin to use it; if the action
+   * throws, they can again.
+   * @param isTakenBack whether the resource does it
+   * @param refusal the message if others use the memory
    */
-  private withoutProcesses<Result>(refusal: string, action: () => Result): Result {
+  private withoutOthers<Result>(isTakenBack: boolean, refusal: (others: string) => string, action: () => Result): Result {
     const uses = this.uses;
-    if (uses?.processes === undefined) return action();
-    if (!uses.processes.closeIfUnused()) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal);
+    if (uses === undefined) return action();
+    const user = uses.closeIfUnused(isTakenBack);
+    if (user !== undefined) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal(user.description));
     try {
       const result = action();
-      uses.endExport();
+      uses.end();
       return result;
     } catch (error) {
       uses.reopen();
@@ -379,7 +373,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   /**
    * Frees memory that this object has released; if others use it, the last of them frees it instead.
-   * Processes can no longer open it.
+   * Nobody can begin to.
    */
   private freeOrLeave(
     pointer: DevicePointer,
@@ -388,19 +382,20 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     fence: DeallocationFence | undefined,
     uses: MemoryUses | undefined,
   ): void {
-    if (uses?.close() === true) {
-      const kept = this.separate(pointer, bytes, stream);
-      kept.uses = uses;
-      uses.leaveTo(kept);
+    const user = uses?.close();
+    if (user !== undefined) {
+      const left = this.separate(pointer, bytes, stream);
+      left.uses = uses;
+      user.leave(left);
       return;
     }
     try {
       if (pointer !== 0) this.deallocate(pointer, bytes, stream, fence);
     } catch (error) {
-      if (isLost(error)) uses?.endExport();
+      if (isLost(error)) uses?.end();
       throw error;
     }
-    uses?.endExport();
+    uses?.end();
   }
 
   /** Takes back memory that the resource did not free. */
@@ -448,7 +443,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   private recordLabel(pointer: DevicePointer): void {
     if (this.givenLabel === undefined || pointer === 0) return;
-    RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.givenLabel);
+    labelAllocation(this.resource, pointer, this.givenLabel);
   }
 
   /** An owner for memory that no longer belongs to this object, or not yet. */

@@ -1,9 +1,7 @@
 import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resource-adaptor.js';
-import { recorded } from '../adaptors/pass-through/record-everything.js';
 import { bytesSetting } from '../basics/checked-settings.js';
 import { parseShare, shareOf } from '../basics/units.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { environmentRecording } from '../formats/recording/shared-recordings.js';
 import { assertResourceOfDevice, scopedResource } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
@@ -13,6 +11,12 @@ import { createResource } from '../specification/resource-stack.js';
 /** Indexed by device. */
 const initialResources: MemoryResource[] = [];
 const chosenResources: (MemoryResource | undefined)[] = [];
+let wrapDefault = (resource: MemoryResource): MemoryResource => resource;
+
+/** Puts an adaptor on top of each device's default resource that is created from now on. */
+export function wrapDefaultResources(wrap: (resource: MemoryResource) => MemoryResource): void {
+  wrapDefault = wrap;
+}
 
 /**
  * The resource that buffers of a device use if you do not give one: that of the innermost
@@ -97,7 +101,7 @@ function defaultResource(device: Device): MemoryResource {
   const limitBytes = limitIfAsked(device);
   const resource = specifiedResource(device);
   const limited = limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes });
-  return environmentRecording() === undefined ? limited : recorded(limited, false);
+  return wrapDefault(limited);
 }
 
 /** Reads `CISTERN_RESOURCE`. */

@@ -18,7 +18,7 @@ import { formatBytes } from '../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import { PayerNumbers } from './payer-numbers.js';
-import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js';
+import { enterScope, InnermostScope, type ScopeFrame } from './resource-scope.js';
 
 /** Options of {@link Account} and {@link withQuota}. */
 export interface AccountOptions {
@@ -400,26 +400,11 @@ interface AccountFrame extends ScopeFrame {
   readonly account: Account;
 }
 
-/** The frame that was looked at last, and its account. */
-let lastFrame: ScopeFrame | undefined;
-let lastAccount: Account | undefined;
+const current = new InnermostScope<AccountFrame>('account');
 
 /** The account that allocations are charged to here; `undefined` outside the scope of an account. */
 export function currentAccount(): Account | undefined {
-  const frame = innermostFrame();
-  return frame === lastFrame ? lastAccount : findAccount(frame);
-}
-
-function findAccount(frame: ScopeFrame | undefined): Account | undefined {
-  lastFrame = frame;
-  let each = frame;
-  while (each !== undefined && !isAccountFrame(each)) each = each.outer;
-  lastAccount = each?.account;
-  return lastAccount;
-}
-
-function isAccountFrame(frame: ScopeFrame): frame is AccountFrame {
-  return frame.kind === 'account';
+  return current.get()?.account;
 }
 
 /**

@@ -11,9 +11,9 @@
  *     program ──► pin, retry: tentatively( attempt ) … waits … tentatively( attempt ) … gives up ──► throw seen( error )
  */
 import { OutOfMemoryError } from '../basics/errors.js';
+import { enterScope, innermostFrame, type ScopeFrame } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { interceptConstruction } from './interceptor.js';
-import { enterScope, innermostFrame, type ScopeFrame } from './resource-scope.js';
 
 type FailureObserver = (error: OutOfMemoryError, resource: MemoryResource) => void;
 

@@ -10,7 +10,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
-import { announceConstruction } from '../lifetimes/interceptor.js';
+import { announceConstruction } from '../observing/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { stackName } from '../resource-kind.js';
 

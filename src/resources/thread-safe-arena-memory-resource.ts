@@ -13,7 +13,7 @@ import {
 import { type GlobalArenaMemoryKind, globalArenaMemoryKinds } from '../driver/memory/global-arena.js';
 import { nativeDeallocationPolicies, ThreadSafeArena, type ThreadSafeArenaStatistics } from '../driver/memory/thread-safe-arena.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { allocateEach, deallocateEach, isIntercepted } from '../lifetimes/interceptor.js';
+import { allocateEach, deallocateEach, isIntercepted } from '../observing/interceptor.js';
 import type {
   BulkMemoryResource,
   DeallocationEvents,

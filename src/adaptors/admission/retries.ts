@@ -1,6 +1,6 @@
 import { OutOfMemoryError } from '../../basics/errors.js';
 import type { AdmissionQueue, Holder, Outcome } from '../../driver/workers/admission-queue.js';
-import { seen, TentativeScope } from '../../lifetimes/failed-allocations.js';
+import { seen, TentativeScope } from '../../observing/failed-allocations.js';
 import { assertWait, endingWait, type WaitOptions } from '../waits.js';
 import { grantsInScope, unexpectedEnd } from './grant.js';
 

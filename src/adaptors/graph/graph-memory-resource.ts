@@ -18,6 +18,7 @@ import type { Graph } from '../../driver/graphs/graph.js';
 import { assertAwake } from '../../driver/memory/asleep.js';
 import { observeEvents, unobserveEvents } from '../../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
+import { annotateGraph } from '../../formats/recording/annotate.js';
 import { markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
 import {
   assertFallback,
@@ -333,7 +334,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       }
     };
     try {
-      const graph = logCapture(this, name, capturing, (pointer, bytes) => this.#isOutput(memory, pointer, bytes));
+      const graph = annotateGraph(name, () => logCapture(this, capturing, (pointer, bytes) => this.#isOutput(memory, pointer, bytes)));
       this.#finish(capture, memory, plan);
       graph.useMemory(memory);
       return graph;

@@ -12,9 +12,9 @@ import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.j
 import { recordedEvent } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { outsideGraph } from '../../formats/recording/annotate.js';
-import { tentatively } from '../../lifetimes/failed-allocations.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { tentatively } from '../../observing/failed-allocations.js';
 import { isWithin, leastBlockBytes, type Segment } from '../../suballocation/blocks.js';
 import { type GrowthInPlace, growthInPlace } from '../growth-in-place.js';
 import type { LaunchOrder } from './launch-order.js';

@@ -1,4 +1,3 @@
-import { annotateGraph } from '../../formats/recording/annotate.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../../memory-resource.js';
 import { AddressTable } from '../../suballocation/address-table.js';
 import { layersOf } from '../layers.js';
@@ -21,17 +20,15 @@ type IsOutput = (pointer: DevicePointer, bytes: number) => boolean;
  * Runs a capture with memory of a resource, so that logs can distinguish its allocations from others.
  * @param isOutput is called after the capture
  */
-export function logCapture<T>(resource: MemoryResource, name: string, capture: () => T, isOutput: IsOutput): T {
-  return annotateGraph(name, () => {
-    captures++;
-    try {
-      return capture();
-    } finally {
-      captures--;
-      for (const each of logs) each.captureEnded(resource, isOutput);
-      if (captures === 0) logs.clear();
-    }
-  });
+export function logCapture<T>(resource: MemoryResource, capture: () => T, isOutput: IsOutput): T {
+  captures++;
+  try {
+    return capture();
+  } finally {
+    captures--;
+    for (const each of logs) each.captureEnded(resource, isOutput);
+    if (captures === 0) logs.clear();
+  }
 }
 
 /**

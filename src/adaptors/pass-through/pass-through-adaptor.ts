@@ -5,7 +5,6 @@ import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { usableStream } from '../../lifetimes/bulk-frees.js';
-import { announceConstruction } from '../../lifetimes/interceptor.js';
 import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import {
   assertMemoryResource,
@@ -17,6 +16,7 @@ import {
   type MemoryResource,
   type MemoryResourceAdaptor,
 } from '../../memory-resource.js';
+import { announceConstruction } from '../../observing/interceptor.js';
 import { stackName } from '../../resource-kind.js';
 import { deallocationEventsWords } from '../../stream-ordering/stream-ordering.js';
 import { layersOf } from '../layers.js';

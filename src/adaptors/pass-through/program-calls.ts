@@ -6,8 +6,8 @@
  *     program ──► pool: the unseen adaptor ──► pool ──► cuda: no adaptor, the call comes from above
  */
 import type { Stream } from '../../driver/streams/stream.js';
-import { constructUnseen, type Interceptor, initialTaker, interceptConstruction } from '../../lifetimes/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { constructUnseen, type Interceptor, initialTaker, interceptConstruction } from '../../observing/interceptor.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { layersOf } from '../layers.js';

@@ -4,6 +4,7 @@
  * that one resource takes from another is not, but pools record their growth.
  */
 import { bytesSetting } from '../../basics/checked-settings.js';
+import { wrapDefaultResources } from '../../buffers/current-resource.js';
 import { environmentRecording } from '../../formats/recording/shared-recordings.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { kindOf } from '../../resource-kind.js';
@@ -38,6 +39,7 @@ function stackSampleBytes(): number {
 }
 
 if (setting('CISTERN_LOG_FILE') !== undefined) {
+  wrapDefaultResources((resource) => recorded(resource, false));
   observeProgramCalls<RecordingResourceAdaptor>({
     isAdaptor: (resource) => resource instanceof RecordingResourceAdaptor,
     isOwn: (adaptor) => adaptor.recording === environmentRecording(),

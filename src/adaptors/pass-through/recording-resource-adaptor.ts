@@ -12,6 +12,7 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
 } from '../../memory-resource.js';
+import { observeLabels } from '../../observing/labels.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { GraphOutputs } from './graph-outputs.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -202,11 +203,15 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     if (this.#isShared) releaseRecording(this.recording);
   }
 
+  static {
+    observeLabels(RecordingResourceAdaptor.#labelAllocation);
+  }
+
   /**
-   * @internal Names an allocation in the recording of the outermost `RecordingResourceAdaptor` that
-   * it went through, if there is one.
+   * Names an allocation in the recording of the outermost `RecordingResourceAdaptor` that it went through,
+   * if there is one.
    */
-  static labelAllocation(resource: MemoryResource, pointer: DevicePointer, label: string): void {
+  static #labelAllocation(resource: MemoryResource, pointer: DevicePointer, label: string): void {
     let each: MemoryResource | undefined = resource;
     for (; each !== undefined; each = (each as Partial<MemoryResourceAdaptor>).upstream) {
       const adaptor = each instanceof RecordingResourceAdaptor ? each : RecordingResourceAdaptor.#unseen.get(each);

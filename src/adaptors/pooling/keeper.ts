@@ -37,8 +37,7 @@ import {
   refuseCloning,
 } from '../../driver/workers/local-object.js';
 import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
-import { announceConstruction, takingInitialMemory } from '../../lifetimes/interceptor.js';
-import { isSleeping, type SleepingMemoryResource } from '../../lifetimes/sleeper.js';
+import { canSleep, type SleepableMemoryResource } from '../../lifetimes/sleepable.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -50,6 +49,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../../memory-resource.js';
+import { announceConstruction, takingInitialMemory } from '../../observing/interceptor.js';
 import type { CommonLane } from '../../stream-ordering/common-lane.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../stream-ordering/stream-ordering.js';
@@ -145,7 +145,7 @@ export class Keeper {
   /** The resources below that may take memory back for other workers. */
   readonly #shared: readonly SharedMemoryResource[];
   /** The resources below whose memory can sleep. */
-  readonly #sleeping: readonly SleepingMemoryResource[];
+  readonly #sleepable: readonly SleepableMemoryResource[];
   #isDisposed = false;
   #onEntry: ((lane: StreamLane, stream: Stream) => boolean) | undefined;
 
@@ -159,8 +159,8 @@ export class Keeper {
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     this.#shared = layers.filter(isShared);
     for (const layer of this.#shared) layer.trimOnRequest(resource);
-    this.#sleeping = layers.filter(isSleeping);
-    for (const layer of this.#sleeping) layer.sleeper.observe(resource);
+    this.#sleepable = layers.filter(canSleep);
+    for (const layer of this.#sleepable) layer.sleepable.above.add(resource);
     refuseCloning(resource);
     announceConstruction(resource);
   }
@@ -173,7 +173,7 @@ export class Keeper {
    * Whether memory below is asleep. A resource must then call `laneOf` even if the stream is the last call's.
    */
   get isAsleep(): boolean {
-    return isAnythingAsleep && this.#sleeping.some(({ isAsleep }) => isAsleep);
+    return isAnythingAsleep && this.#sleepable.some(({ isAsleep }) => isAsleep);
   }
 
   /** The name of the resource's class, for errors. */

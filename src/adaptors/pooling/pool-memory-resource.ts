@@ -26,8 +26,8 @@ import { ArgumentRangeError, freedTwice, type OutOfMemoryError } from '../../bas
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertEachBytes, assertMany, assertManyPairs, assertOptions, optionNames } from '../../basics/validation.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import { deallocateEach, isIntercepted } from '../../lifetimes/interceptor.js';
 import type { BulkMemoryResource, DeallocationEvents, DeallocationEventsOption, MemoryResource } from '../../memory-resource.js';
+import { deallocateEach, isIntercepted } from '../../observing/interceptor.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';

@@ -35,7 +35,6 @@ import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-b
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { currentAccount } from '../../lifetimes/account.js';
-import { seen, tentatively } from '../../lifetimes/failed-allocations.js';
 import { withoutCaching } from '../../lifetimes/resource-scope.js';
 import {
   assertMemoryResource,
@@ -44,6 +43,7 @@ import {
   type DevicePointer,
   type MemoryResource,
 } from '../../memory-resource.js';
+import { seen, tentatively } from '../../observing/failed-allocations.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
 import { layersOf } from '../layers.js';

@@ -14,8 +14,8 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
-import { tentatively } from '../../lifetimes/failed-allocations.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
 import { type BufferMemory, memoryOf } from '../buffer-memory.js';
 import { anyMemory } from '../create-memory.js';

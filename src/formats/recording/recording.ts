@@ -22,8 +22,7 @@ import {
 import { operatingSystemThreadId } from '../../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import { FileTarget } from '../../files/log-target.js';
-import { type Account, currentAccount } from '../../lifetimes/account.js';
-import { hasScopes, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
+import { hasScopes, InnermostScope, innermostFrame, type ScopeFrame } from '../../lifetimes/resource-scope.js';
 import { packageVersion } from '../../package/root.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
@@ -47,6 +46,18 @@ const lastStream = 65_535;
 const movesOfRecord = 2048;
 
 const encoder = new TextEncoder();
+
+/** An account, as far as recordings contain it. */
+interface NamedAccount {
+  readonly path: string;
+}
+
+interface AccountFrame extends ScopeFrame {
+  readonly kind: 'account';
+  readonly account: NamedAccount;
+}
+
+const accountScope = new InnermostScope<AccountFrame>('account');
 
 /** The recordings of this environment that are not disposed. */
 const live: Recording[] = [];
@@ -125,7 +136,7 @@ export class Recording implements Disposable {
   /** The last frame examined, and the phase of the next record unless a record changes it. */
   #frame: ScopeFrame | undefined;
   #phase: Phase | undefined;
-  #account: Account | undefined;
+  #account: NamedAccount | undefined;
   #notes = 0;
   readonly #phases = new Map<Phase, number>();
   readonly #layers = new LayerTable((index, name, upstream, isPlace) => {
@@ -300,11 +311,11 @@ export class Recording implements Disposable {
   }
 
   /** @internal Adds the record of an allocation that was made earlier, in the scope of an account. */
-  appendHeld(head: number, first: number, second: number, account: Account | undefined, stack: string | undefined): void {
+  appendHeld(head: number, first: number, second: number, account: NamedAccount | undefined, stack: string | undefined): void {
     this.#setAccount(account);
     if (stack !== undefined) this.#put(RecordKind.stack, this.#stacks.indexOf(stack), 0);
     this.#put(head, first, second);
-    this.#setAccount(currentAccount());
+    this.#setAccount(accountScope.get()?.account);
   }
 
   /** @internal A phase begins. */
@@ -353,10 +364,10 @@ export class Recording implements Disposable {
     this.#frame = frame;
     const phase = innermostPhase(frame);
     this.#setPhase(phase);
-    this.#setAccount(currentAccount());
+    this.#setAccount(accountScope.get()?.account);
   }
 
-  #setAccount(account: Account | undefined): void {
+  #setAccount(account: NamedAccount | undefined): void {
     if (account === this.#account) return;
     this.#account = account;
     this.#blocks?.record(RecordKind.account, this.#last, account === undefined ? 0 : this.#accounts.indexOf(account.path), 0);
