@@ -13,14 +13,14 @@ const { bin, exports, version } = JSON.parse(readFileSync(join(root, 'package.js
 const main = source(exports['.'].default);
 const command = source(bin.cistern);
 /** What imports each part of the command when it is called. */
-const program = join(root, 'src/cli/program.ts');
+const program = join(root, 'src/tools/cli/program.ts');
 /** Entries that load all resources anyway; the others share only what they need. */
 const heavy = [main, source(exports['./replay'].default), command];
 /** The module that `cistern watch` makes Node import is no entry of the package, but a file of its own. */
 const entries = [
   ...Object.values(exports).flatMap((target) => (typeof target === 'string' ? [] : [source(target.default)])),
   command,
-  'src/watch/preload.ts',
+  'src/tools/watch/preload.ts',
 ];
 
 /**

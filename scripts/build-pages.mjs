@@ -1,5 +1,5 @@
-// Builds the pages of src/pages: each folder there with an index.html becomes one file,
-// dist/pages/<folder>.html, which contains its scripts and styles and needs no network. `node
+// Builds the pages of src/tools/pages: each folder there with an index.html becomes one file,
+// dist/tools/pages/<folder>.html, which contains its scripts and styles and needs no network. `node
 // scripts/build-pages.mjs [folder …]` builds only these. A page may state its connections in `<html
 // data-connect="'self'">`; its policy lets it run its own contents and nothing else.
 import { createHash } from 'node:crypto';

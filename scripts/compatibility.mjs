@@ -283,7 +283,7 @@ const isolated = (folder) => ({
   environment: { HOME: folder, XDG_CACHE_HOME: join(folder, 'cache'), npm_config_cache: join(folder, 'cache') },
 });
 /** In an empty folder: installs, then replays a log and runs a program. */
-async function installs(commands, execute = [execPath], cistern = [execPath, 'node_modules/cistern/dist/cli/main.js']) {
+async function installs(commands, execute = [execPath], cistern = [execPath, 'node_modules/cistern/dist/tools/cli/main.js']) {
   const folder = folderFor({ 'program.mjs': moduleProgram, ...commands.files }, { isEmpty: true });
   const started = performance.now();
   for (const [command, ...args] of commands.steps) await run(command, args, isolated(folder));

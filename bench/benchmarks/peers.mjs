@@ -10,7 +10,7 @@ import { writeStreamTrace } from '../support/stream-traces.mjs';
 import { formatTable } from '../support/table.mjs';
 
 /** @typedef {import('../support/context.mjs').Context} Context */
-/** @typedef {import('../../src/replay/index.js').ReplayStreams} ReplayStreams */
+/** @typedef {import('../../src/tools/replay/index.js').ReplayStreams} ReplayStreams */
 /** @typedef {'replay' | 'capacity' | 'streams, roomy' | 'streams, tight' | 'holes' | 'live'} Section */
 
 /**

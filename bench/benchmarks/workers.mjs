@@ -121,7 +121,7 @@ async function measure(context, stack, peakLiveBytes, peaks, runWorkers) {
 
 /**
  * The peaks of live bytes of the parts that workers replay.
- * @param {import('../../src/replay/index.js').AllocationLog} log
+ * @param {import('../../src/tools/replay/index.js').AllocationLog} log
  */
 function peaksOf(log) {
   const ownerOf = new Uint8Array(log.slotCount);

@@ -16,7 +16,7 @@ const margin = 0.05;
  * @typedef {object} CapacityParameters
  * @property {string} trace the path of the log
  * @property {string} resource a specification, in which SIZE stands for its bytes
- * @property {import('../../src/replay/index.js').ReplayStreams} streams
+ * @property {import('../../src/tools/replay/index.js').ReplayStreams} streams
  * @property {number} precision the step of the grid, as a share of the peak of live bytes
  */
 

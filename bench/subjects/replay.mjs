@@ -18,7 +18,7 @@ import { LeastTimes, TimedResource } from '../support/timed-resource.mjs';
  * @property {import('../benchmarks/layers.mjs').Layer | 'pool' | 'planned' | 'specified'} subject the layer over the null resource, the pool or a plan of the trace over `cuda`, or `resource`
  * @property {string} [resource] the specification of what is `specified`
  * @property {import('../../src/index.js').DeallocationEvents} [events]
- * @property {import('../../src/replay/index.js').ReplayStreams} [streams]
+ * @property {import('../../src/tools/replay/index.js').ReplayStreams} [streams]
  * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
  * @property {number} repeat
  * @property {number} [timedReplays] more replays, in which each call is timed

@@ -53,7 +53,7 @@ async function main(options) {
 
 /**
  * The log in memory that workers share: what each event does, its bytes, and the worker that does it.
- * @param {import('../../src/replay/index.js').AllocationLog} log
+ * @param {import('../../src/tools/replay/index.js').AllocationLog} log
  * @param {number} workers
  */
 function shareColumns(log, workers) {

@@ -7,8 +7,8 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /**
  * Everything that the package exports, from all entries.
- * @typedef {typeof import('../../src/index.js') & typeof import('../../src/formats/index.js') & typeof import('../../src/replay/index.js') &
- *   typeof import('../../src/report/index.js') & typeof import('../../src/planning/index.js')} Cistern
+ * @typedef {typeof import('../../src/index.js') & typeof import('../../src/tools/formats/index.js') & typeof import('../../src/tools/replay/index.js') &
+ *   typeof import('../../src/tools/report/index.js') & typeof import('../../src/tools/planning/index.js')} Cistern
  */
 
 const entries = ['index.js', 'formats/index.js', 'replay/index.js', 'report/index.js', 'planning/index.js'];

@@ -15,7 +15,7 @@ export function aligned(size) {
 /**
  * Cuts a log into parts of as many events. Frees of what another part allocated are left out, and what a part
  * does not free is freed at its end.
- * @param {import('../../src/replay/index.js').AllocationLog} log
+ * @param {import('../../src/tools/replay/index.js').AllocationLog} log
  * @param {number} count
  * @param {number} scale what all sizes are divided by
  * @returns {Request[]}

@@ -70,7 +70,7 @@ function synthesize(shared, skip) {
 
 /**
  * Writes a log in the form that `bench_native` reads.
- * @param {import('../../src/replay/index.js').AllocationLog} log
+ * @param {import('../../src/tools/replay/index.js').AllocationLog} log
  * @param {string} path
  */
 export function writeNativeTrace(log, path) {

@@ -2,9 +2,9 @@ import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resou
 import { bytesSetting } from '../basics/checked-settings.js';
 import { parseShare, shareOf } from '../basics/units.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { assertResourceOfDevice, scopedResource } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
+import { assertResourceOfDevice, scopedResource } from '../scopes/resource-scope.js';
 import { setting } from '../settings.js';
 import { createResource } from '../specification/resource-stack.js';
 

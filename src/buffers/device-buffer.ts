@@ -8,11 +8,29 @@ import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '..
 import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
 import { flushLast } from '../files/flush-at-exit.js';
-import { isOwned } from '../lifetimes/bulk-frees.js';
+import type { BufferInterchange } from '../interchange/buffer-interchange.js';
+import {
+  type CudaArray,
+  type CudaArrayInterface,
+  type CudaArrayInterfaceOptions,
+  cudaArrayMemory,
+  describeCudaArray,
+  type FromCudaArrayInterfaceOptions,
+  fromCudaArrayInterfaceOptionNames,
+} from '../interchange/cuda-array-interface.js';
+import { type DLPackCapsule, type DLPackOptions, exportTensorOf } from '../interchange/dlpack.js';
+import { type CheckedForeignMemory, foreignMemory, type WrapOptions, wrapOptionNames } from '../interchange/wrap.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { isOwned } from '../ownership/bulk-frees.js';
 import { markCopy } from '../package/copy.js';
-import { ThreadSafeArenaMemoryResource } from '../resources/thread-safe-arena-memory-resource.js';
+import { exportToProcesses, untilUnused } from '../processes/export-to-processes.js';
+import { type HandleInJson, type OpenOptions, openedMemory } from '../processes/open-from-process.js';
+import { ProcessExport } from '../processes/process-export.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
+import { attachedMemory } from '../workers/attach-from-worker.js';
+import type { AttachOptions, BufferSharing } from '../workers/buffer-sharing.js';
+import { freeReturned } from '../workers/take-returned-memory.js';
+import { ThreadSafeArenaMemoryResource } from '../workers/thread-safe-arena-memory-resource.js';
 import { BufferMemory, disposed, memoryOf } from './buffer-memory.js';
 import {
   anyMemory,
@@ -23,25 +41,7 @@ import {
   type DeviceBufferOptions,
   plainMemory,
 } from './create-memory.js';
-import type { BufferInterchange } from './interchange/buffer-interchange.js';
-import {
-  type CudaArray,
-  type CudaArrayInterface,
-  type CudaArrayInterfaceOptions,
-  cudaArrayMemory,
-  describeCudaArray,
-  type FromCudaArrayInterfaceOptions,
-  fromCudaArrayInterfaceOptionNames,
-} from './interchange/cuda-array-interface.js';
-import { type DLPackCapsule, type DLPackOptions, exportTensorOf } from './interchange/dlpack.js';
-import { type CheckedForeignMemory, foreignMemory, type WrapOptions, wrapOptionNames } from './interchange/wrap.js';
-import type { HandOvers } from './origins/origin.js';
-import { attachedMemory } from './sharing/attach-from-worker.js';
-import { freeReturned } from './sharing/bring-home-from-workers.js';
-import type { AttachOptions, BufferSharing } from './sharing/buffer-sharing.js';
-import { exportToProcesses, untilUnused } from './sharing/export-to-processes.js';
-import { type HandleInJson, type OpenOptions, openedMemory } from './sharing/open-from-process.js';
-import { ProcessExport } from './sharing/process-export.js';
+import type { HandOvers } from './origin.js';
 import type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './transfers/buffer-contents.js';
 import {
   type BlockingBufferTransferOptions,

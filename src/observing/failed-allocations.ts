@@ -11,8 +11,8 @@
  *     program ──► pin, retry: tentatively( attempt ) … waits … tentatively( attempt ) … gives up ──► throw seen( error )
  */
 import { OutOfMemoryError } from '../basics/errors.js';
-import { enterScope, innermostFrame, type ScopeFrame } from '../lifetimes/resource-scope.js';
 import type { MemoryResource } from '../memory-resource.js';
+import { enterScope, innermostFrame, type ScopeFrame } from '../scopes/resource-scope.js';
 import { interceptConstruction } from './interceptor.js';
 
 type FailureObserver = (error: OutOfMemoryError, resource: MemoryResource) => void;

@@ -12,8 +12,8 @@ import {
 import { type Device, deviceOption } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { giveBack, noteFree, servedPointer } from '../lifetimes/served-memory.js';
 import type { DeallocationFence, DevicePointer } from '../memory-resource.js';
+import { giveBack, noteFree, servedPointer } from '../ownership/served-memory.js';
 import { LeafMemoryResource } from './leaf-memory-resource.js';
 
 /**

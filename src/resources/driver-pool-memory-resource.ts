@@ -6,7 +6,6 @@ import { DriverMemoryPool, type MemoryPoolUsage, type PoolMemoryKind } from '../
 import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/streams/stream.js';
-import { rememberedSoFar, takeBack } from '../lifetimes/bulk-frees.js';
 import {
   type DeallocationFence,
   type DevicePointer,
@@ -15,6 +14,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
+import { rememberedSoFar, takeBack } from '../ownership/bulk-frees.js';
 import { isWithin, type Segment } from '../suballocation/blocks.js';
 import { LeafMemoryResource } from './leaf-memory-resource.js';
 

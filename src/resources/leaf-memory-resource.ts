@@ -10,8 +10,8 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
-import { announceConstruction } from '../observing/interceptor.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { announceConstruction } from '../observing/interceptor.js';
 import { stackName } from '../resource-kind.js';
 
 /** The common part of the leaves: what they are called, how they are shown, and that they can be disposed. */

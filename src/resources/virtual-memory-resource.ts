@@ -3,8 +3,8 @@ import { assertBytes, assertName, assertOptions, optionNames } from '../basics/v
 import { type Device, deviceOption } from '../driver/device.js';
 import { VirtualMemory } from '../driver/memory/virtual-memory.js';
 import type { Stream } from '../driver/streams/stream.js';
-import { SleepableMemory } from '../lifetimes/sleepable.js';
 import type { DeallocationFence, DevicePointer, GrowingMemoryResource } from '../memory-resource.js';
+import { SleepableMemory } from '../observing/sleepable.js';
 import { defineUpstream } from '../resource-kind.js';
 import { PlainMemoryResource } from './plain-memory-resource.js';
 

@@ -27,7 +27,7 @@ import {
   Stream,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { exampleOf } from '../support/kind-stacks.js';
 

@@ -32,7 +32,7 @@ import {
   Stream,
   VirtualMemoryResource,
 } from '../../src/index.js';
-import { Sfc32 } from '../../src/replay/generator-random.js';
+import { Sfc32 } from '../../src/tools/replay/generator-random.js';
 import { exampleOf, leafOf, withEvents } from '../support/kind-stacks.js';
 import { eventCalls, policies, sharingPolicies } from '../support/stream-order.js';
 

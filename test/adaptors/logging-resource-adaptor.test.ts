@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough, Writable } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { logHeader } from '../../src/formats/rmm-csv/csv-rows.js';
-import { LogWriter } from '../../src/formats/rmm-csv/log-writer.js';
+import { logHeader } from '../../src/files/csv-rows.js';
+import { LogWriter } from '../../src/files/log-writer.js';
 import {
   CudaAsyncMemoryResource,
   LoggingResourceAdaptor,

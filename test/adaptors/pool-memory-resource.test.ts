@@ -16,11 +16,11 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { readAllocationLog, replayLog } from '../../src/replay/index.js';
-import { arrowEtl } from '../formats/logs.js';
+import { readAllocationLog, replayLog } from '../../src/tools/replay/index.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
 import { BusyBlock, eventCalls, eventRecords, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
+import { arrowEtl } from '../tools/formats/logs.js';
 
 const stream = new Stream();
 

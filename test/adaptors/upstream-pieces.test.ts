@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { UpstreamBlocks } from '../../src/adaptors/pooling/upstream-blocks.js';
 import { type DevicePointer, GiB, MiB, OutOfMemoryError, Stream, VirtualMemoryResource } from '../../src/index.js';
-import { LiveAllocations, rememberedSoFar } from '../../src/lifetimes/bulk-frees.js';
+import { LiveAllocations, rememberedSoFar } from '../../src/ownership/bulk-frees.js';
 import { code } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
 

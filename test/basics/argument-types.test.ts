@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, test } from 'vitest';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import * as cistern from '../support/package.js';
 
 const {

@@ -2,8 +2,8 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
-import { planAllocations } from '../../src/planning/index.js';
-import { readReportRun } from '../../src/report/read-report-run.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
+import { readReportRun } from '../../src/tools/report/read-report-run.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import * as cistern from '../support/package.js';
 

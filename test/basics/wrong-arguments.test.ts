@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { planAllocations, plannedRun, readMinimallocCsv } from '../../src/planning/index.js';
-import { arrowEtl } from '../formats/logs.js';
+import { planAllocations, plannedRun, readMinimallocCsv } from '../../src/tools/planning/index.js';
 import * as cistern from '../support/package.js';
+import { arrowEtl } from '../tools/formats/logs.js';
 
 const wrongType = (begins: RegExp) => expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringMatching(begins) });
 const wrong = [undefined, null, 1, {}, () => {}];

@@ -5,7 +5,6 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type RecordedRun, readRecordedRun } from '../../src/formats/index.js';
 import {
   configureSoftwareDevice,
   currentBackend,
@@ -18,11 +17,12 @@ import {
   RecordingResourceAdaptor,
   Stream,
 } from '../../src/index.js';
-import { planAllocations, plannedRun } from '../../src/planning/index.js';
-import { readAllocationLog } from '../../src/replay/index.js';
-import { type WriteReportOptions, writeReport } from '../../src/report/index.js';
-import { arrowEtl } from '../formats/logs.js';
-import { RunWriter, trainingRun } from '../report/runs.js';
+import { type RecordedRun, readRecordedRun } from '../../src/tools/formats/index.js';
+import { planAllocations, plannedRun } from '../../src/tools/planning/index.js';
+import { readAllocationLog } from '../../src/tools/replay/index.js';
+import { type WriteReportOptions, writeReport } from '../../src/tools/report/index.js';
+import { arrowEtl } from '../tools/formats/logs.js';
+import { RunWriter, trainingRun } from '../tools/report/runs.js';
 import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
 
 let folder: string;

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import type { Page } from 'playwright-core';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { HostMemoryResource, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
-import { type StatisticsServer, serveStatistics } from '../../src/watch/index.js';
+import { type StatisticsServer, serveStatistics } from '../../src/tools/watch/index.js';
 import { accessibilityFaults, describeInBrowser, openPage, takeFaults } from './support.js';
 
 let server: StatisticsServer;

@@ -4,13 +4,13 @@ import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resou
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError } from '../../src/basics/errors.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { fromDLPack } from '../../src/buffers/interchange/from-dlpack.js';
 import type { HostData } from '../../src/buffers/transfers/buffer-contents.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
+import { fromDLPack } from '../../src/interchange/from-dlpack.js';
 import type { DeallocationFence, MemoryResource } from '../../src/memory-resource.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';

@@ -16,7 +16,7 @@ import {
   setCurrentResource,
   withResource,
 } from '../../src/index.js';
-import { enterScope, innermostFrame } from '../../src/lifetimes/resource-scope.js';
+import { enterScope, innermostFrame } from '../../src/scopes/resource-scope.js';
 
 function resourceOf(device = Device.get(0)): LimitingResourceAdaptor {
   return new LimitingResourceAdaptor(new CudaMemoryResource({ device }), { limitBytes: MiB });

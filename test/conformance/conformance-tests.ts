@@ -1,5 +1,5 @@
 import { describe, test } from 'vitest';
-import { type ResourceHarness, resourceConformance } from '../../src/testing/index.js';
+import { type ResourceHarness, resourceConformance } from '../../src/tools/testing/index.js';
 import { mayOversubscribe, oversubscriptionReason } from '../support/real-gpu.js';
 
 const askingForEverything = 'runs out of memory for sizes that no machine has, and is unchanged';

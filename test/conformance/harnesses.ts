@@ -16,7 +16,7 @@ import {
   type Specification,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
-import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
+import type { ResourceHarness, ResourceSupport } from '../../src/tools/testing/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { stacksOf } from '../support/kind-stacks.js';
 

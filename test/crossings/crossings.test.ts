@@ -27,7 +27,7 @@ import {
   VirtualMemoryResource,
   wakeResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 
 const bytes = 64 * KiB;

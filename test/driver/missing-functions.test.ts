@@ -4,10 +4,10 @@
  */
 import { describe, expect, test } from 'vitest';
 import { driverFunctionNames } from '../../src/index.js';
-import { runCistern } from '../cli/run-cistern.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
+import { runCistern } from '../tools/cli/run-cistern.js';
 
 /** Found before the others, or without being asked for by name. */
 const neverAsked = ['cuDriverGetVersion'];

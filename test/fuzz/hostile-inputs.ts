@@ -9,16 +9,16 @@
 import assert from 'node:assert/strict';
 import { readFileSync, writeSync } from 'node:fs';
 import { CisternError, InvalidLogError, SpecificationError } from '../../src/basics/errors.js';
-import { convertedFormats, convertLog } from '../../src/formats/convert-log.js';
-import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
-import { encodeRecording } from '../../src/formats/recording/convert-to-recording.js';
-import { isMinimallocCsv, readMinimallocCsv } from '../../src/planning/minimalloc-csv.js';
 import { parsePlan } from '../../src/plans/plan.js';
-import { readAllocationLog } from '../../src/replay/read-allocation-log.js';
-import { writeReport } from '../../src/report/write-report.js';
 import { resourceKinds } from '../../src/resource-kinds.js';
 import { checkSpecification } from '../../src/specification/check-specification.js';
 import { parseSpecification } from '../../src/specification/parse-specification.js';
+import { convertedFormats, convertLog } from '../../src/tools/formats/convert-log.js';
+import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
+import { encodeRecording } from '../../src/tools/formats/recording/convert-to-recording.js';
+import { isMinimallocCsv, readMinimallocCsv } from '../../src/tools/planning/minimalloc-csv.js';
+import { readAllocationLog } from '../../src/tools/replay/read-allocation-log.js';
+import { writeReport } from '../../src/tools/report/write-report.js';
 
 /** No message is longer, however long the input is: the list of all kinds is the longest part of one. */
 const longestMessage = 1500;

@@ -5,10 +5,10 @@
 import assert from 'node:assert/strict';
 import { crc32, gzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../src/basics/errors.js';
-import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
-import { paddedToRecord, recordBytes, recordingMagic } from '../../src/formats/recording/recording-format.js';
-import type { AllocationLog, LogEvent } from '../../src/replay/allocation-log.js';
-import { readAllocationLog } from '../../src/replay/read-allocation-log.js';
+import { paddedToRecord, recordBytes, recordingMagic } from '../../src/recording/recording-format.js';
+import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
+import type { AllocationLog, LogEvent } from '../../src/tools/replay/allocation-log.js';
+import { readAllocationLog } from '../../src/tools/replay/read-allocation-log.js';
 import { ByteNumbers } from './byte-numbers.js';
 
 /** Sequences that are hard to find byte by byte. */

@@ -15,12 +15,12 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../src/basics/errors.js';
-import { convertedFormats, convertLog } from '../../src/formats/convert-log.js';
-import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
-import { runElement } from '../../src/formats/report/read-report.js';
-import { readAllocationLog, readGraphLogs } from '../../src/replay/read-allocation-log.js';
-import { diffGroups, diffRuns } from '../../src/report/diff-runs.js';
-import { readReportRun } from '../../src/report/read-report-run.js';
+import { convertedFormats, convertLog } from '../../src/tools/formats/convert-log.js';
+import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
+import { runElement } from '../../src/tools/formats/report/read-report.js';
+import { readAllocationLog, readGraphLogs } from '../../src/tools/replay/read-allocation-log.js';
+import { diffGroups, diffRuns } from '../../src/tools/report/diff-runs.js';
+import { readReportRun } from '../../src/tools/report/read-report-run.js';
 import type { ByteNumbers } from './byte-numbers.js';
 import * as logReader from './log-reader.js';
 

@@ -17,7 +17,7 @@ import {
   uncached,
   withResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { collectGarbage } from './collection.js';
 
 /** Gives a function that captures an object to the library. Returns what the program still has afterwards. */

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
-import { GlobalArena } from '../../src/driver/memory/global-arena.js';
 import { Device, KiB, Stream } from '../../src/index.js';
+import { GlobalArena } from '../../src/workers/global-arena.js';
 import { collectGarbageUntil } from './collection.js';
 
 const bytes = 64 * KiB;

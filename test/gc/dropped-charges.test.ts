@@ -11,7 +11,7 @@ import {
   reclaimUnreachableBuffers,
   withQuota,
 } from '../../src/index.js';
-import { liveAccounts } from '../../src/lifetimes/account.js';
+import { liveAccounts } from '../../src/serving/accounts/account.js';
 import { stream } from '../support/stream.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
 

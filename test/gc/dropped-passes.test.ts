@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { eventObserver } from '../../src/driver/streams/event-observer.js';
 import { CudaMemoryResource, Event, PlannedMemoryResource, PoolMemoryResource, Stream } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { collectGarbageUntil } from './collection.js';
 
 it('a planned resource that is dropped within a recorded pass leaves no observer of events', async () => {

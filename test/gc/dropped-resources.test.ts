@@ -1,5 +1,4 @@
 import { afterAll, describe, expect, test } from 'vitest';
-import { GlobalArena } from '../../src/driver/memory/global-arena.js';
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
@@ -13,6 +12,7 @@ import {
   resourceKinds,
   Stream,
 } from '../../src/index.js';
+import { GlobalArena } from '../../src/workers/global-arena.js';
 import { stacksOf } from '../support/kind-stacks.js';
 import { collectGarbageUntil } from './collection.js';
 

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { MiB } from '../../src/index.js';
-import { generateLog } from '../../src/replay/index.js';
-import { readReportRun, writeReport } from '../../src/report/index.js';
+import { generateLog } from '../../src/tools/replay/index.js';
+import { readReportRun, writeReport } from '../../src/tools/report/index.js';
 import { collectGarbage } from './collection.js';
 
 /** The bytes of reachable typed arrays. */

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { HostMemoryResource, StatisticsResourceAdaptor } from '../../src/index.js';
-import { sampleStatistics } from '../../src/watch/index.js';
+import { sampleStatistics } from '../../src/tools/watch/index.js';
 import { collectGarbage } from './collection.js';
 
 test('samples keep no statistics adaptor alive, and forget collected ones', async () => {

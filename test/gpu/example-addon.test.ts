@@ -14,7 +14,7 @@ import {
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
 

@@ -5,7 +5,7 @@
 export const gpuSuites = {
   driver: suite('streams, events, copies, pools, workers and exits', 'test/driver', 'test/resources'),
   kernels: suite('memory that kernels read and write while it changes hands', 'test/gpu'),
-  conformance: suite('every resource and adaptor', 'test/conformance', 'test/testing'),
+  conformance: suite('every resource and adaptor', 'test/conformance', 'test/tools/testing'),
   adaptors: suite(
     'stream order in every pooling resource',
     'test/adaptors',
@@ -16,8 +16,8 @@ export const gpuSuites = {
     'buffers, reclaiming, replay',
     'test/buffers',
     'test/collector',
-    'test/replay/{record-replay,replay-log}.test.ts',
-    'test/formats/recording/recording.test.ts',
+    'test/tools/replay/{record-replay,replay-log}.test.ts',
+    'test/recording/recording.test.ts',
   ),
   collector: { ...suite('what the garbage collector finds', 'test/gc'), execArgv: ['--expose-gc'] },
   programs: suite('known faults and random programs', 'test/property'),

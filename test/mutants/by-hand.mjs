@@ -103,7 +103,7 @@ const faults = {
       to: 'known.version <= event.version',
     },
   ],
-  'src/buffers/sharing/bring-home-from-workers.ts': [
+  'src/workers/take-returned-memory.ts': [
     {
       name: 'returned-without-wait',
       fault: "memory that has come home is freed although another worker's work has not run",
@@ -475,7 +475,7 @@ const faults = {
       to: '(size) => size > 2 ** exponent',
     },
   ],
-  'src/adaptors/planned/planned-memory-resource.ts': [
+  'src/plans/planned-memory-resource.ts': [
     {
       name: 'block-of-another-plan',
       fault: 'the block of the plan before, with what is live in it, serves the next plan',
@@ -519,7 +519,7 @@ const faults = {
       to: 'this.#freed = new Float64Array(length).fill(none);',
     },
   ],
-  'src/adaptors/planned/plan-learner.ts': [
+  'src/plans/plan-learner.ts': [
     {
       name: 'different-passes-are-planned',
       fault: 'a pass with other operations than those before is planned with them',
@@ -533,7 +533,7 @@ const faults = {
       to: '',
     },
   ],
-  'src/adaptors/planned/planned-block.ts': [
+  'src/plans/planned-block.ts': [
     {
       name: 'block-in-use-is-spare',
       fault: 'the block of an earlier plan goes back to the upstream while something in it is live',
@@ -541,7 +541,7 @@ const faults = {
       to: 'find((each) => each.bytes <= maximumBytes)',
     },
   ],
-  'src/adaptors/planned/pass-recorder.ts': [
+  'src/plans/pass-recorder.ts': [
     {
       name: 'waits-of-the-fallback-are-recorded',
       fault: 'the order that the fallback makes between streams counts as one of the program',
@@ -549,7 +549,7 @@ const faults = {
       to: 'this.#inFallback += 0;',
     },
   ],
-  'src/planning/plan-allocations.ts': [
+  'src/tools/planning/plan-allocations.ts': [
     {
       name: 'order-of-one-pass',
       fault: 'an order between streams that only the first of several passes has is relied on',
@@ -557,7 +557,7 @@ const faults = {
       to: '(isSameOrder || waits.length > 0 ? { waits } : {})',
     },
   ],
-  'src/planning/lifetimes.ts': [
+  'src/tools/planning/lifetimes.ts': [
     {
       name: 'record-before-the-free',
       fault: 'a wait for an event that was recorded before a free orders the stream after the free',
@@ -713,7 +713,7 @@ const faults = {
       to: 'this.#collectAtBytes = this.softLimitBytes;',
     },
   ],
-  'src/adaptors/graph/capture-order.ts': [
+  'src/graphs/capture-order.ts': [
     {
       name: 'graph-event-covers-later-epoch',
       fault: 'an event covers what is freed after its record',
@@ -757,7 +757,7 @@ const faults = {
       to: '    this.#add(identity, [...this.#epochs]);\n    return',
     },
   ],
-  'src/adaptors/graph/capture-allocator.ts': [
+  'src/graphs/capture-allocator.ts': [
     {
       name: 'graph-free-before-request',
       fault: 'memory freed on a stream that does not come after its request is used again',
@@ -849,7 +849,7 @@ const faults = {
       to: '',
     },
   ],
-  'src/adaptors/graph/launch-order.ts': [
+  'src/graphs/launch-order.ts': [
     {
       name: 'graph-launch-unordered',
       fault: 'a launch on another stream does not wait for the last one',
@@ -899,7 +899,7 @@ const faults = {
       to: 'Device.get(0)',
     },
   ],
-  'src/adaptors/graph/captured-memory.ts': [
+  'src/graphs/captured-memory.ts': [
     {
       name: 'graph-launch-comes-first',
       fault: 'a launch does not come after the one before',
@@ -943,7 +943,7 @@ const faults = {
       to: '',
     },
   ],
-  'src/adaptors/graph/graph-region.ts': [
+  'src/graphs/graph-region.ts': [
     {
       name: 'graph-memory-returned-unordered',
       fault: 'memory goes back before the last launch',
@@ -975,7 +975,7 @@ const faults = {
       to: '    if (this.growsInPlace) return Math.min',
     },
   ],
-  'src/adaptors/graph/graph-memory-resource.ts': [
+  'src/graphs/graph-memory-resource.ts': [
     {
       name: 'graph-output-given-up-anywhere',
       fault: 'nothing comes after what was queued where an output was given up',
@@ -1055,7 +1055,7 @@ const faults = {
       to: 'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
     },
   ],
-  'src/buffers/origins/foreign-memory-resource.ts': [
+  'src/interchange/foreign-memory-resource.ts': [
     {
       name: 'foreign-released-while-busy',
       fault: 'memory of another library is released although the stream still works',
@@ -1083,7 +1083,7 @@ const faults = {
       to: 'if (producer !== undefined && producer.identity !== stream.identity) follow(producer, stream);',
     },
   ],
-  'src/buffers/origins/imported-memory.ts': [
+  'src/processes/imported-memory.ts': [
     {
       name: 'importer-not-awaited',
       fault: 'memory of another process is unmapped although work that uses it has not run',
@@ -1091,7 +1091,7 @@ const faults = {
       to: 'const event = stream.isDisposed ? recordedEvent(stream) : undefined;',
     },
   ],
-  'src/buffers/sharing/process-export.ts': [
+  'src/processes/process-export.ts': [
     {
       name: 'exported-freed-while-used',
       fault: 'memory is freed although another process uses it',
@@ -1111,7 +1111,7 @@ const faults = {
       to: 'if (stream.isDisposed) refreshExport(this.#number, byteLength, stream);',
     },
   ],
-  'src/buffers/interchange/dlpack.ts': [
+  'src/interchange/dlpack.ts': [
     {
       name: 'tensor-not-awaited',
       fault: 'the consumer of a tensor does not wait for its producer',
@@ -1125,7 +1125,7 @@ const faults = {
       to: '      return undefined;',
     },
   ],
-  'src/buffers/interchange/consumers.ts': [
+  'src/interchange/consumers.ts': [
     {
       name: 'consumer-not-awaited',
       fault: 'memory is freed although the consumer of a tensor still works',

@@ -277,7 +277,7 @@ export const equivalent = {
     'PoolMemoryResource.#grow: this.#growWithin(least, false, stream) -> true': askedAgain,
     "pageBytesOf: typeof granularityBytes === 'number' -> true": 'an upstream that does not grow in place has nothing there',
   },
-  'src/adaptors/planned/planned-memory-resource.ts': {
+  'src/plans/planned-memory-resource.ts': {
     'PlannedMemoryResource.#limits: 1 -> 2': beforePlan,
     'PlannedMemoryResource.#limits: 1 -> 0': beforePlan,
     'PlannedMemoryResource.#requested: 1 -> 2': beforePlan,
@@ -305,13 +305,13 @@ export const equivalent = {
     'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
     'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
   },
-  'src/adaptors/planned/planned-block.ts': {
+  'src/plans/planned-block.ts': {
     'PlannedBlock.setPlan: a - b -> (a - b) + 1': apart,
     'PlannedBlock.usedBlock: this.base === none -> false': 'nothing is one byte behind a multiple of 256',
     'PlannedBlock.usedBlock: place !== none -> true': 'nothing was asked for at place -1',
     'PlannedBlock.free: < -> <=': 'no block is at address 0',
   },
-  'src/driver/memory/global-arena.ts': {
+  'src/workers/global-arena.ts': {
     'GlobalArena.close: removed check(`close global arena ${formatValue(this.name)}`);': notOpenHere,
     'GlobalArena.usage: removed check(`read the usage of global arena ${formatValue(this.name)}`);': notOpenHere,
     "GlobalArena.#ask: removed check('ask other workers for memory');": notOpenHere,
@@ -331,21 +331,21 @@ export const equivalent = {
     "onCollectionRequest: removed check('listen for other workers');": onlyFunctions,
     'askToCollect: mailbox[1] === 1 -> true': 'the wait for the answers ends at once if nobody was asked',
   },
-  'src/buffers/origins/attached-memory.ts': {
+  'src/workers/attached-memory.ts': {
     'AttachedMemory.constructor: removed refuseCloning(this);': deviceToo,
     'AttachedMemory.share: removed if (!this.#isAt(pointer)) return shareAttached(memory);': otherMemory,
     'AttachedMemory.share: !this.#isAt(pointer) -> false': otherMemory,
   },
-  'src/buffers/origins/imported-memory.ts': {
+  'src/processes/imported-memory.ts': {
     'ImportedMemory.constructor: removed refuseCloning(this);': deviceToo,
     'imported: memory.free(streamFor) -> undefined': notTakenBack,
     'imported: without streamFor': notTakenBack,
     'PendingClose.endIfOver: removed this.#event?.dispose();': 'the collector releases the event as well',
   },
-  'src/driver/memory/process-memory.ts': {
+  'src/processes/process-memory.ts': {
     'openError: without catch { return error as Error; }': 'whoever asks for the error throws it',
   },
-  'src/buffers/sharing/bring-home-from-workers.ts': {
+  'src/workers/take-returned-memory.ts': {
     'firstDelay: 1 -> 2': looksOnly,
     'firstDelay: 1 -> 0': looksOnly,
     'longestDelay: 64 -> 65': looksOnly,
@@ -365,20 +365,20 @@ export const equivalent = {
     'lookAgain: without longestDelay': looksOnly,
     'freeReturned: timer === undefined -> true': 'one look more finds nothing, or finds it earlier',
   },
-  'src/buffers/sharing/export-to-processes.ts': {
+  'src/processes/export-to-processes.ts': {
     'longestDelay: 16 -> 17': looksOnly,
     'longestDelay: 16 -> 15': looksOnly,
     'untilUnused: removed noticeEndedImporters();': 'the next look is a millisecond later',
     'untilUnused: 1 -> 2': looksOnly,
     'untilUnused: 2 -> 3': looksOnly,
   },
-  'src/buffers/sharing/wait-for-processes.ts': {
+  'src/processes/wait-for-processes.ts': {
     'schedule: removed clearTimeout(timer);': 'one look more finds nothing, or finds it earlier',
     'endLater: false -> true': 'other workers are only asked in vain',
     'endWaits: waiting.size === 0 -> false': costsOnly,
     'endWaits: false -> true': 'nobody asks if nothing waits',
   },
-  'src/lifetimes/account.ts': {
+  'src/serving/accounts/account.ts': {
     'Account.charge: after > (numbers[plain] as number) -> true': longWay,
     'Account.charge: > -> >=': longWay,
     'Account.#setLimit: removed numbers[plain] = Math.min(numbers[limit], numbers[soft] as number);': longWay,
@@ -395,7 +395,7 @@ export const equivalent = {
   'src/driver/graphs/address-uses.ts': {
     'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
   },
-  'src/adaptors/graph/captured-memory.ts': {
+  'src/graphs/captured-memory.ts': {
     'CapturedMemory.launched: removed this.#region.launched();': 'later launches wait again for what has run',
   },
   'src/buffers/transfers/buffer-transfer.ts': {

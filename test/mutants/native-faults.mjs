@@ -577,10 +577,10 @@ export const nativeFaults = {
   ],
 };
 
-const arena = 'test/resources/global-arena-memory-resource.test.ts';
-const arenaOfWorkers = 'test/resources/global-arena-between-workers.test.ts';
-const arenaOfThreads = 'test/resources/thread-safe-arena-memory-resource.test.ts';
-const arenaOfEndedWorkers = 'test/resources/thread-safe-arena-ended-workers.test.ts';
+const arena = 'test/workers/global-arena-memory-resource.test.ts';
+const arenaOfWorkers = 'test/workers/global-arena-between-workers.test.ts';
+const arenaOfThreads = 'test/workers/thread-safe-arena-memory-resource.test.ts';
+const arenaOfEndedWorkers = 'test/workers/thread-safe-arena-ended-workers.test.ts';
 
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {

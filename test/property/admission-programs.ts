@@ -4,7 +4,6 @@
  * the collector finds at which moment, it is told; that it finds all of them, it demands.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { AdmissionQueue, type Holder } from '../../src/driver/workers/admission-queue.js';
 import {
   AdmittingResourceAdaptor,
   type Grant,
@@ -13,7 +12,8 @@ import {
   reclaimUnreachableBuffers,
   Stream,
 } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { AdmissionQueue, type Holder } from '../../src/serving/admission/admission-queue.js';
+import { Random } from '../../src/tools/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 
 interface ModelHolder {

@@ -22,7 +22,7 @@ import {
   set,
   ThreadSafeArenaMemoryResource,
 } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 
 /** `native/test/threads`: calls on other threads, one at a time. */
 export interface ThreadsAddon {

@@ -34,8 +34,8 @@ import {
   VirtualMemoryResource,
   wakeResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
-import { Random } from '../../src/testing/random.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
+import { Random } from '../../src/tools/testing/random.js';
 
 const unit = 4 * KiB;
 const memoryUnits = 24;

@@ -39,7 +39,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 
 /** A step within a capture. Numbers are indexes into what there is, modulo its count. */
 type CaptureStep =

@@ -6,7 +6,7 @@
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { AdmittingResourceAdaptor, type Grant, NotAdmittedError } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 
 const unit = 256;

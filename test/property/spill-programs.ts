@@ -30,7 +30,7 @@ import {
   VirtualMemoryResource,
   wakeResource,
 } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 
 /** What programs did. */
 export type SpillCounts = Record<

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 import { growthOf, minimumRounds, trend } from './growth.js';
 
 const rounds = 300;

@@ -12,7 +12,7 @@ import {
   VirtualMemoryResource,
   wakeResource,
 } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 import { settledFreeBytes } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';
 

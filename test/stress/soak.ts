@@ -2,7 +2,7 @@
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
 import { checkOrder, formatBytes, formatOrderViolation } from '../../src/index.js';
-import { Random } from '../../src/testing/random.js';
+import { Random } from '../../src/tools/testing/random.js';
 import { programs } from '../property/program.js';
 import { describeViolation, noCounts, type ProgramCounts, ProgramRunner } from '../property/program-runner.js';
 import { Violation } from '../property/violation.js';

@@ -21,8 +21,8 @@ import {
   uncached,
   withResource,
 } from '../../src/index.js';
-import { readAllocationLog } from '../../src/replay/index.js';
-import type { Random } from '../../src/testing/random.js';
+import { readAllocationLog } from '../../src/tools/replay/index.js';
+import type { Random } from '../../src/tools/testing/random.js';
 import { Violation } from '../property/violation.js';
 import { collect } from './measures.js';
 

@@ -1,6 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
-import type { Random } from '../../src/testing/random.js';
+import type { Random } from '../../src/tools/testing/random.js';
 import { Violation } from '../property/violation.js';
 
 /** How a worker ends, and its exit status. */
@@ -15,7 +15,7 @@ const ends = {
 } as const;
 
 /** The same file for a module of `test/stress` and for one that is built to `build/stress-…`. */
-const script = new URL('../../test/stress/worker.mjs', import.meta.url);
+const script = new URL('./worker.mjs', import.meta.url);
 
 /**
  * Runs a worker from start to end; chance decides how it ends. @throws Violation if it ends

@@ -3,8 +3,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type AllocationLog, readAllocationLog } from '../../src/replay/index.js';
 import { FreeSpaceIndex, maximumUnits, unitBytes } from '../../src/suballocation/free-space-index.js';
+import { type AllocationLog, readAllocationLog } from '../../src/tools/replay/index.js';
 
 interface Trace {
   readonly name: string;

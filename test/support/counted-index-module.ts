@@ -2,7 +2,7 @@
  * The WebAssembly module of the free-space indexes, changed so that it counts its accesses to
  * memory. A test file uses it in place of the real one with
  *
- *     vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
+ *     vi.mock('../../src/suballocation/index-module.js', () => import('./counted-index-module.js'));
  */
 import binaryen from 'assemblyscript/binaryen';
 import { indexBinary } from '../../src/suballocation/index-binary.js';

@@ -7,12 +7,12 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 /** The file of each entry of the package. */
 export const entries: Readonly<Record<string, string>> = {
   cistern: 'src/index.ts',
-  'cistern/logs': 'src/formats/index.ts',
-  'cistern/planning': 'src/planning/index.ts',
-  'cistern/replay': 'src/replay/index.ts',
-  'cistern/report': 'src/report/index.ts',
-  'cistern/watch': 'src/watch/index.ts',
-  'cistern/testing': 'src/testing/index.ts',
+  'cistern/logs': 'src/tools/formats/index.ts',
+  'cistern/planning': 'src/tools/planning/index.ts',
+  'cistern/replay': 'src/tools/replay/index.ts',
+  'cistern/report': 'src/tools/report/index.ts',
+  'cistern/watch': 'src/tools/watch/index.ts',
+  'cistern/testing': 'src/tools/testing/index.ts',
 };
 
 /** For each name that the package exports, the statement that imports it. */

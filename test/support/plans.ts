@@ -1,5 +1,5 @@
 import type { Plan } from '../../src/index.js';
-import { type OrderedSequence, planAllocations } from '../../src/planning/index.js';
+import { type OrderedSequence, planAllocations } from '../../src/tools/planning/index.js';
 
 /** The unit of sizes and offsets in words. */
 export const page = 256;

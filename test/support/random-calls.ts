@@ -23,7 +23,7 @@ import {
   Stream,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { LoggedCalls, LoggedGrowingUpstream, LoggedUpstream, randomNumbers } from './logged-calls.js';
 
 interface Subject {

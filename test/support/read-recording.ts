@@ -1,6 +1,6 @@
-import { EventKind } from '../../src/formats/event-columns.js';
-import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
-import type { RecordedRun } from '../../src/formats/recorded-run.js';
+import { EventKind } from '../../src/tools/formats/event-columns.js';
+import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
+import type { RecordedRun } from '../../src/tools/formats/recorded-run.js';
 
 const words = new Map<number, string>(Object.entries(EventKind).map(([word, kind]) => [kind, word]));
 

@@ -2,7 +2,7 @@
  * The WebAssembly module of the free-space indexes with little memory: 256 KiB. A test file uses it
  * in place of the real one with
  *
- *     vi.mock('../../src/suballocation/index-module.js', () => import('../support/small-index-module.js'));
+ *     vi.mock('../../src/suballocation/index-module.js', () => import('./small-index-module.js'));
  */
 import { indexBinary } from '../../src/suballocation/index-binary.js';
 import type { indexModule as real } from '../../src/suballocation/index-module.js';

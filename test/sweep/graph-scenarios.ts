@@ -16,7 +16,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];

@@ -23,7 +23,7 @@ import {
   Stream,
   withResource,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const poolingResources: Readonly<Record<string, (upstream: MemoryResource) => MemoryResource>> = {

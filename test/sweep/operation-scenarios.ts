@@ -42,8 +42,8 @@ import {
   VirtualMemoryResource,
   wakeResource,
 } from '../../src/index.js';
-import { replayLog } from '../../src/replay/index.js';
-import { logText, readText, row } from '../formats/logs.js';
+import { replayLog } from '../../src/tools/replay/index.js';
+import { logText, readText, row } from '../tools/formats/logs.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];

@@ -18,7 +18,7 @@ import type {
   RoundingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
-import type { ConformanceSubject, ResourceHarness } from '../../src/testing/index.js';
+import type { ConformanceSubject, ResourceHarness } from '../../src/tools/testing/index.js';
 
 test('the interface can be implemented with the exported types', () => {
   class Mine implements MemoryResource {

@@ -4,8 +4,6 @@ import type { Device } from '../../driver/device.js';
 import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
-import { usableStream } from '../../lifetimes/bulk-frees.js';
-import { noteFree, servedPointer } from '../../lifetimes/served-memory.js';
 import {
   assertMemoryResource,
   type DeallocationEvents,
@@ -17,6 +15,8 @@ import {
   type MemoryResourceAdaptor,
 } from '../../memory-resource.js';
 import { announceConstruction } from '../../observing/interceptor.js';
+import { usableStream } from '../../ownership/bulk-frees.js';
+import { noteFree, servedPointer } from '../../ownership/served-memory.js';
 import { stackName } from '../../resource-kind.js';
 import { deallocationEventsWords } from '../../stream-ordering/stream-ordering.js';
 import { layersOf } from '../layers.js';

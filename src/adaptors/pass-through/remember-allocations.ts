@@ -1,7 +1,7 @@
 import type { Stream } from '../../driver/streams/stream.js';
-import { addRemembering, LiveAllocations, takesBack } from '../../lifetimes/bulk-frees.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { type Interceptor, intercept } from '../../observing/interceptor.js';
+import { addRemembering, LiveAllocations, takesBack } from '../../ownership/bulk-frees.js';
 import { layersOf } from '../layers.js';
 
 /** The allocations that an adaptor remembers. */

@@ -11,7 +11,6 @@ import {
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import { takesBack } from '../../lifetimes/bulk-frees.js';
 import {
   assertMemoryResource,
   type DeallocationEvents,
@@ -23,6 +22,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../../memory-resource.js';
+import { takesBack } from '../../ownership/bulk-frees.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { disposeAll, layersOf } from '../layers.js';

@@ -34,7 +34,16 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../bas
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { isNotPermitted } from '../../driver/status.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
-import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../../lifetimes/bulk-frees.js';
+import type {
+  DeallocationEvents,
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+} from '../../memory-resource.js';
+import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../../ownership/bulk-frees.js';
+import { noteFree } from '../../ownership/served-memory.js';
+import { defineAdaptor } from '../../resource-kind.js';
 import {
   type CachingScope,
   enterCachingScope,
@@ -44,16 +53,7 @@ import {
   type ScopeFrame,
   untilSettled,
   withResource,
-} from '../../lifetimes/resource-scope.js';
-import { noteFree } from '../../lifetimes/served-memory.js';
-import type {
-  DeallocationEvents,
-  DeallocationEventsOption,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-} from '../../memory-resource.js';
-import { defineAdaptor } from '../../resource-kind.js';
+} from '../../scopes/resource-scope.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { BlockGroups } from '../../suballocation/block-groups.js';

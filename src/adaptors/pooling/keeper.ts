@@ -36,8 +36,6 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
-import { type TakenMemory, takeBack, takesBack } from '../../lifetimes/bulk-frees.js';
-import { canSleep, type SleepableMemoryResource } from '../../lifetimes/sleepable.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -50,6 +48,8 @@ import {
   trimOptionNames,
 } from '../../memory-resource.js';
 import { announceConstruction, takingInitialMemory } from '../../observing/interceptor.js';
+import { canSleep, type SleepableMemoryResource } from '../../observing/sleepable.js';
+import { type TakenMemory, takeBack, takesBack } from '../../ownership/bulk-frees.js';
 import type { CommonLane } from '../../stream-ordering/common-lane.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../stream-ordering/stream-ordering.js';

@@ -26,9 +26,6 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../.
 import { assertAlignment, assertBytes, assertMadeByCistern, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
-import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../../lifetimes/bulk-frees.js';
-import { withoutCaching } from '../../lifetimes/resource-scope.js';
-import { noteFree, servedTwice } from '../../lifetimes/served-memory.js';
 import {
   assertFallback,
   type DeallocationEvents,
@@ -38,7 +35,10 @@ import {
   type MemoryResource,
   type TrimOptions,
 } from '../../memory-resource.js';
+import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../../ownership/bulk-frees.js';
+import { noteFree, servedTwice } from '../../ownership/served-memory.js';
 import { defineAdaptor } from '../../resource-kind.js';
+import { withoutCaching } from '../../scopes/resource-scope.js';
 import { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { assertFence } from '../../stream-ordering/stream-ordering.js';
 import { AddressTable } from '../../suballocation/address-table.js';

@@ -1,7 +1,7 @@
 import type { MemoryResource } from '../../memory-resource.js';
-import { giveToWorker } from '../sharing/give-to-workers.js';
-import { shareAttached } from './attached-memory.js';
-import { type Origin, origin, type ResourceWithOrigin } from './origin.js';
+import { shareAttached } from '../../workers/attached-memory.js';
+import { giveToWorker } from '../../workers/give-to-workers.js';
+import { type Origin, origin, type ResourceWithOrigin } from '../origin.js';
 
 /** Memory that its resource allocated. */
 export const allocated: Origin = {

@@ -1,0 +1,250 @@
+/**
+ * How the memory of one resource sleeps and wakes.
+ *
+ *     awake ── begin ──► falling asleep ── fallAsleep ──► asleep ── wake ──► waking ── finishWaking ──► awake
+ *       ▲                      │ cancel                     ▲                   │ sleepOn
+ *       └──────────────────────┘                            └───────────────────┘
+ *
+ * From `begin` on, the addresses count as asleep, so that cistern queues nothing more there. What is queued
+ * already is waited for, first without blocking, and at last, for streams that this worker does not know,
+ * on the host. Only then contents are read and pages unmapped. Frees are served in every state; one that
+ * comes while contents are being copied waits for the copies.
+ *
+ * Contents are kept in pieces of pinned memory until everything is back, so a wake that fails loses nothing.
+ */
+
+import { setImmediate, setTimeout } from 'node:timers/promises';
+import { CisternError } from '../../basics/errors.js';
+import { ALLOCATION_ALIGNMENT, MiB } from '../../basics/units.js';
+import { devicesUsing } from '../../driver/device.js';
+import { lackForRegisteredMemory, PlainMemory } from '../../driver/memory/plain-memory.js';
+import { queueCopy } from '../../driver/memory/transfer.js';
+import type { Extent, VirtualMemory } from '../../driver/memory/virtual-memory.js';
+import { Stream } from '../../driver/streams/stream.js';
+import type { ResourcesAbove } from '../../observing/resources-above.js';
+import type { MemorySleep, SleepableMemory, SleepObserver } from '../../observing/sleepable.js';
+
+/** A piece of the memory, and where its contents are meanwhile. */
+interface KeptPiece extends Extent {
+  readonly host: number;
+}
+
+/** Pinning memory takes long, so the event loop gets a turn after so many bytes. */
+const mostPieceBytes = 64 * MiB;
+/** They clear a piece before the driver pins it. */
+const populateThreads = 4;
+
+export class Sleeper implements MemorySleep {
+  #phase: 'awake' | 'falling asleep' | 'asleep' | 'waking' = 'awake';
+  /** Whether it was asleep when it last began to fall asleep: what was left mapped is unmapped then. */
+  #wasAsleep = false;
+  readonly #memory: VirtualMemory;
+  readonly #above: ResourcesAbove<SleepObserver>;
+  #kept: KeptPiece[] = [];
+  /** What they are pieces of. */
+  #pinned: PlainMemory;
+  /** For copies, and for what goes back meanwhile: no stream of the program waits for it. */
+  #ownStream: Stream | undefined;
+  #isCopying = false;
+
+  private constructor({ memory, above }: SleepableMemory) {
+    this.#memory = memory;
+    this.#above = above;
+    this.#pinned = PlainMemory.of('pinned-host', memory.device);
+  }
+
+  /** The one of a memory; it is made at the first call. */
+  static of(sleepable: SleepableMemory): Sleeper {
+    sleepable.sleep ??= new Sleeper(sleepable);
+    return sleepable.sleep as Sleeper;
+  }
+
+  get isAwake(): boolean {
+    return this.#phase === 'awake';
+  }
+
+  get mappedBytes(): number {
+    return this.#memory.mappedBytes;
+  }
+
+  /** The bytes whose contents are kept on the host. */
+  get keptBytes(): number {
+    return this.#kept.reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
+  /** @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the memory is on the way to another state. */
+  assertSettled(operation: string): void {
+    if (this.#phase === 'awake' || this.#phase === 'asleep') return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is ${this.#phase}; await the call before`);
+  }
+
+  /** From now on, uses of the memory are refused. */
+  begin(): void {
+    this.#wasAsleep = this.#phase === 'asleep';
+    this.#phase = 'falling asleep';
+    if (this.#wasAsleep) return;
+    this.#memory.isAsleep = true;
+    for (const resource of this.#above.fromTheTop()) resource.forgetLastStream();
+  }
+
+  /** Waits for what is queued, makes the resources above give free memory back, and keeps the contents if asked to. */
+  async prepare(keepsContents: boolean): Promise<void> {
+    if (this.#wasAsleep) return;
+    this.#freeKept();
+    await this.#awaitDevices();
+    await this.#unlessStalled(() => this.#memory.awaitBeforeSleep());
+    for (const resource of this.#above.fromTheTop()) resource.trim(this.#stream);
+    if (keepsContents) await this.#copying(() => this.#keepContents());
+  }
+
+  /** `prepare` or `fallAsleep` has failed, and nothing was unmapped: the memory is as it was before `begin`. */
+  cancel(): void {
+    this.#phase = this.#wasAsleep ? 'asleep' : 'awake';
+    if (this.#wasAsleep) return;
+    this.#memory.isAsleep = false;
+    this.#tryFreeKept();
+  }
+
+  /** Gives the memory back to the device. What the driver refuses to unmap stays until the next call. */
+  async fallAsleep(): Promise<void> {
+    try {
+      await this.#unlessStalled(() => this.#memory.unmap());
+      this.#phase = 'asleep';
+    } catch (error) {
+      if (this.#memory.mappedBytes === this.#memory.liveBytes) this.cancel();
+      else this.#phase = 'asleep';
+      throw error;
+    }
+  }
+
+  /** Maps memory again, and fills it. If this throws, `sleepOn` must follow. */
+  async wake(): Promise<void> {
+    if (this.#phase !== 'asleep') return;
+    this.#phase = 'waking';
+    this.#memory.mapAgain();
+    await this.#copying(() => {
+      for (const { address, bytes, host } of this.#kept) {
+        for (const part of this.#liveWithin(address, bytes))
+          queueCopy(part.address, host + part.address - address, part.bytes, this.#stream);
+      }
+    });
+  }
+
+  /** A wake, of this memory or of another, has failed: all stays asleep. */
+  async sleepOn(): Promise<void> {
+    if (this.#phase !== 'waking') return;
+    try {
+      await this.#unlessStalled(() => this.#memory.unmap());
+    } finally {
+      this.#phase = 'asleep';
+    }
+  }
+
+  /** Everything is back: the memory can be used, and the host's is not needed any more. */
+  finishWaking(): void {
+    if (this.#phase === 'waking') {
+      this.#phase = 'awake';
+      this.#memory.isAsleep = false;
+    }
+    if (this.#phase === 'awake') this.#freeKept();
+  }
+
+  /** Copies may be using the memory. */
+  beforeFree(): void {
+    if (this.#isCopying) this.#stream.synchronizeSync();
+  }
+
+  freed(): void {
+    if (this.#memory.liveBytes === 0 && this.#kept.length > 0 && !this.#isCopying) this.#tryFreeKept();
+  }
+
+  /** Memory of a disposed resource can still wake. */
+  close(): void {
+    if (this.#isCopying) return;
+    if (this.#memory.liveBytes === 0 || this.#phase === 'awake') this.#freeKept();
+    this.#ownStream?.dispose();
+    this.#ownStream = undefined;
+  }
+
+  get #stream(): Stream {
+    this.#ownStream ??= new Stream({ device: this.#memory.device, nonBlocking: true });
+    return this.#ownStream;
+  }
+
+  /** Lets the program go on while the devices work. */
+  async #awaitDevices(): Promise<void> {
+    await Promise.all(devicesUsing('device', this.#memory.device).map((device) => device.synchronize()));
+    await setImmediate();
+  }
+
+  /** A call returns false while a hold, or a host function of another worker, stalls a stream. */
+  async #unlessStalled(call: () => boolean): Promise<void> {
+    while (!call()) {
+      await setTimeout(1);
+      await this.#awaitDevices();
+    }
+  }
+
+  async #copying(queue: () => void | Promise<void>): Promise<void> {
+    const stream = this.#stream;
+    this.#isCopying = true;
+    try {
+      await queue();
+      await stream.synchronize();
+    } catch (error) {
+      try {
+        stream.synchronizeSync();
+      } catch {
+        // The device is in error.
+      }
+      throw error;
+    } finally {
+      this.#isCopying = false;
+    }
+  }
+
+  async #keepContents(): Promise<void> {
+    // Registered memory is pinned several times as fast as the driver's own.
+    const isRegistered = lackForRegisteredMemory() === undefined;
+    this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
+    for (const { address, bytes } of this.#memory.liveExtents()) {
+      for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
+        const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
+        if (this.#liveWithin(piece.address, piece.bytes).length === 0) continue;
+        const host = this.#pinned.allocate(piece.bytes, ALLOCATION_ALIGNMENT, populateThreads);
+        this.#kept.push({ ...piece, host });
+        // Some of it may have been freed while the event loop had its turn, or just now by a host function.
+        for (const part of this.#liveWithin(piece.address, piece.bytes)) {
+          queueCopy(host + part.address - piece.address, part.address, part.bytes, this.#stream);
+        }
+        await setImmediate();
+      }
+    }
+  }
+
+  #liveWithin(address: number, bytes: number): Extent[] {
+    return this.#memory.liveExtents().flatMap((extent) => {
+      const begin = Math.max(extent.address, address);
+      const end = Math.min(extent.address + extent.bytes, address + bytes);
+      return begin < end ? [{ address: begin, bytes: end - begin }] : [];
+    });
+  }
+
+  #tryFreeKept(): void {
+    try {
+      this.#freeKept();
+    } catch {
+      // The next call tries again.
+    }
+  }
+
+  /** What the driver refuses to free is freed by a later call. */
+  #freeKept(): void {
+    for (;;) {
+      const piece = this.#kept.at(-1);
+      if (piece === undefined) return;
+      this.#pinned.deallocate(piece.host, piece.bytes, this.#stream);
+      this.#kept.pop();
+    }
+  }
+}

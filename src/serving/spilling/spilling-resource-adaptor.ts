@@ -1,0 +1,799 @@
+/**
+ * Makes room when memory is short: buffers that are not pinned are spilled to host memory, and come back
+ * when they are pinned. With a folder, those on the host go on to files when the host is full.
+ *
+ *     pinned ◄── pin ── on the device ── spill ──► on the host ── host full ──► in a file
+ *        └─ end of the pin ─►   ▲                      │                           │
+ *                               └─ pin, or prefetch ───┴───────────────────────────┘
+ *
+ * The host never waits. A copy out runs on a separate stream after the last use of the memory, which is freed on that
+ * stream after the copy, so the resources below order the next user of the memory after it. A copy back runs on
+ * another separate stream, so that both directions of the bus are used at the same time.
+ *
+ * This file decides who leaves, and who waits; what moves is in `SpillableMemory`.
+ *
+ * Invariants: a member is in `#members` exactly while it has memory; live bytes = Σ bytes allocated and not freed; only
+ * the first that waits tries.
+ * Cost: an allocation that finds memory takes an addition more; making room takes logarithmic time for each buffer that
+ * leaves, and for each before it that cannot, unless that is pinned; a wait for admission or for files looks at all members.
+ */
+
+import { layersOf } from '../../adaptors/layers.js';
+import { outOfMemoryThrough, PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
+import {
+  ArgumentRangeError,
+  type CisternError,
+  DriverError,
+  formatValue,
+  NotAdmittedError,
+  OutOfMemoryError,
+  reasonOf,
+  UnsupportedError,
+} from '../../basics/errors.js';
+import { LiveInstances } from '../../basics/live-instances.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
+import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
+import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
+import { captureStatusOf } from '../../driver/graphs/capture.js';
+import { Stream } from '../../driver/streams/stream.js';
+import {
+  assertMemoryResource,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+} from '../../memory-resource.js';
+import { seen, tentatively } from '../../observing/failed-allocations.js';
+import { defineAdaptor } from '../../resource-kind.js';
+import { withoutCaching } from '../../scopes/resource-scope.js';
+import { currentAccount } from '../accounts/account.js';
+import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
+import { assertWait, endingWait, type WaitOptions } from '../admission/waits.js';
+import { PinHolds } from './pin-holds.js';
+import { type Ranked, RankHeap } from './rank-heap.js';
+import { type Lane, SpillFiles } from './spill-files.js';
+import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
+import type { SpillStatistics } from './spill-statistics.js';
+
+/** Options of {@link SpillingResourceAdaptor}. */
+export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * If an allocation would bring the allocated bytes, in spillable buffers or not, above this, buffers are first
+   * spilled as far as possible; from 0 to 2^53 - 1.
+   * @defaultValue not set: buffers are spilled when the upstream is out of memory
+   */
+  readonly softBytes?: number;
+  /**
+   * Which buffers are spilled first: `'least-recently-used'`; `'cost-of-return'`, which prefers large buffers that are
+   * seldom used; or a policy of your own.
+   * @defaultValue `'least-recently-used'`
+   */
+  readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy;
+  /**
+   * A folder on a local disk, which is made if it does not exist. When the host has no memory for a buffer that leaves, those that
+   * are there go on to files in this folder, the least recently used first. The files have no names: nobody else can open them, and they end with
+   * their buffers, or with the process. Takes 8 MiB of pinned memory to stage them.
+   * @defaultValue not set: a buffer for which the host has no memory stays on the device
+   */
+  readonly folder?: string;
+  /**
+   * Above so many bytes of buffers on the host, buffers go on to files in the background, before the host is full: from 0 to 2^53 - 1. Leave
+   * room for what may leave at once, since an allocation cannot wait for a file. Needs a `folder`.
+   * @defaultValue not set: buffers go on when the host has no memory
+   */
+  readonly hostBytes?: number;
+}
+
+/** @internal The memory of a buffer that can be spilled. */
+export interface Spillable extends SpillCandidate, Ranked {
+  /** The address on the device; 0 while it is on the host. */
+  readonly devicePointer: DevicePointer;
+  readonly isPinned: boolean;
+  /** Whether it has a pin that was made outside all grants. */
+  readonly isPinnedOutsideGrants: boolean;
+  /** Whether it is on the device, and not needed there. */
+  readonly canLeave: boolean;
+  uses: number;
+  lastUse: number;
+  /** The rank that the policy returned at the last use. */
+  rank: number;
+  /** The number of its join. */
+  serial: number;
+  /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
+  leave(): boolean;
+  /** Whether it is on the host, and nothing moves it. */
+  readonly isOnHost: boolean;
+  readonly isInFile: boolean;
+  /**
+   * Writes the contents to a file, and frees the host's memory. Returns whether it did: not if it is needed meanwhile.
+   * @throws CisternError (`ERR_CISTERN_SPILL_FILE`): it then stays on the host
+   */
+  goToFile(lane: Lane): Promise<boolean>;
+}
+
+const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  folder: true,
+  hostBytes: true,
+  policy: true,
+  softBytes: true,
+});
+
+const instances = new LiveInstances<SpillingResourceAdaptor>();
+
+/** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
+export function liveSpillingAdaptors(): SpillingResourceAdaptor[] {
+  return instances.all();
+}
+
+/** How long no file is written after one could not be. */
+const millisecondsToNextFile = 1000;
+
+/** How long a call waits before garbage is collected for it. */
+const millisecondsToCollection = 1000;
+
+/** A call that waits for memory. */
+class Wait {
+  failure: 'timeout' | 'aborted' | 'deadlock' | undefined;
+  /** Withdraws it from those who may wait for each other. */
+  withdraw: (() => void) | undefined;
+  #isWoken = false;
+  #resolve = () => {};
+
+  wake(): void {
+    this.#isWoken = true;
+    this.#resolve();
+  }
+
+  /** Resolves if it was woken since this resolved last, or once it is. */
+  async woken(): Promise<void> {
+    if (!this.#isWoken) {
+      await new Promise<void>((resolve) => {
+        this.#resolve = resolve;
+      });
+    }
+    this.#isWoken = false;
+  }
+}
+
+/**
+ * Spills idle buffers from the device to host memory when memory is short. {@link SpillableBuffer}s
+ * of a stack with this adaptor keep their contents in host memory, and come back when you pin them.
+ * They are spilled:
+ *
+ * - if the upstream is out of memory, as many as the allocation needs, the least recently used first; then it is tried again;
+ * - above `softBytes`, before an allocation;
+ * - by {@link SpillingResourceAdaptor.spill};
+ * - if the upstream has an {@link AdmittingResourceAdaptor}, as many as the first waiting request
+ *   needs, if that many can be spilled.
+ *
+ * A buffer stays while it is pinned; while another library or process has its memory; while its memory is asleep; and
+ * as long as a graph may have its address: until the graph of a capture in which it was made or pinned, or its address read,
+ * the executable graphs made from that, and their launches have ended. Buffers that are not spillable stay, too.
+ *
+ * Stream order: that of the upstream. Copies are queued on streams of this adaptor, after the last use of the
+ * memory; the freed memory is ordered after the copy. The host waits only if the upstream or `host` makes it
+ * wait, so use a pool of pinned memory as `host`, because pinning and unpinning are slow and wait for the
+ * device. The alignment is that of the upstream.
+ *
+ * In a stack, put accounts and statistics above it, so that they see spilled buffers, and admission and pools
+ * below it.
+ *
+ * RMM has no counterpart; rapidsmpf's spill manager and cuDF's spillable buffers do this.
+ * @example
+ * ```ts
+ * using device = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(device, { maximumBytes: 64 * MiB });
+ * using pinned = new PinnedHostMemoryResource();
+ * using host = new PoolMemoryResource(pinned);
+ * using resource = new SpillingResourceAdaptor(pool, host);
+ * using stream = new Stream();
+ * using one = new SpillableBuffer(new Uint8Array(40 * MiB), { stream, resource });
+ * using other = new SpillableBuffer(40 * MiB, { stream, resource }); // `one` leaves
+ * using pin = await one.pin(); // and comes back: `other` leaves
+ * console.log(pin.ptr, other.isOnDevice);
+ * ```
+ */
+export class SpillingResourceAdaptor extends PassThroughAdaptor {
+  /** @internal */
+  static override readonly name = 'SpillingResourceAdaptor';
+  /** The resource for spilled buffers, of pinned host memory. */
+  readonly host: MemoryResource;
+  /** As given; `undefined` if it was not. */
+  readonly softBytes: number | undefined;
+  readonly #policy: SpillPolicy;
+  readonly #files: SpillFiles | undefined;
+  readonly #mostHostBytes: number | undefined;
+  /** Bytes that are to go on to files, and whether some are on their way. */
+  #bytesToFile = 0;
+  #isFiling = false;
+  /** Why no file could be written last, and when. */
+  #fileFailure: unknown;
+  #failedAt = Number.NEGATIVE_INFINITY;
+  /** That the policy has thrown. */
+  #hasWarned = false;
+  readonly #members = new Set<Spillable>();
+  /** Those that may leave: all on the device, but for pinned ones that were met at a spill. */
+  readonly #candidates = new RankHeap<Spillable>();
+  #joined = 0;
+  readonly #registration = instances.add(this);
+  readonly #admitting: readonly AdmittingResourceAdaptor[];
+  /** @internal */
+  readonly pinHolds: PinHolds;
+  /** In an array, since V8 makes an object for each large integer that is stored in a field. */
+  readonly #liveBytes = new Float64Array(1);
+  readonly #waiting: Wait[] = [];
+  #outward: Stream | undefined;
+  #homeward: Stream | undefined;
+  /** What an attempt frees on its way is no reason to try again. */
+  #isTrying = false;
+  #collections: NodeJS.Timeout | undefined;
+  #lastUse = 0;
+  #leftRank = 0;
+  #spills = 0;
+  #spilledBytes = 0;
+  #returns = 0;
+  #returnedBytes = 0;
+  #refusedByHost = 0;
+  /** Why a buffer could not leave, since the last allocation began to make room. */
+  #hostRefusal: CisternError | undefined;
+  #filed = 0;
+  #filedBytes = 0;
+  #refusedByFile = 0;
+  #failedForAdmission = 0;
+  #waits = 0;
+  #waitedMilliseconds = 0;
+  #longestWaitMilliseconds = 0;
+
+  /**
+   * @param host a resource of pinned host memory, which should keep freed memory, such as a pool
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid resource or option; CisternError (`ERR_CISTERN_SPILL_FILE`) if the folder cannot be
+   * made, OutOfMemoryError if there is no memory to stage files in.
+   */
+  constructor(upstream: MemoryResource, host: MemoryResource, options: SpillingResourceAdaptorOptions = {}) {
+    super(upstream, options, knownOptions);
+    assertMemoryResource(host, 'host');
+    if (host.memoryKind !== 'pinned-host') {
+      throw new ArgumentRangeError(
+        `host must be a resource of pinned host memory, got one of kind ${formatValue(host.memoryKind)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    const { softBytes, policy = 'least-recently-used', folder, hostBytes } = options;
+    if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
+    if (folder !== undefined) assertName(folder, 'folder');
+    if (hostBytes !== undefined) assertBytes(hostBytes, 'hostBytes');
+    if (hostBytes !== undefined && folder === undefined)
+      throw new ArgumentRangeError(`hostBytes must not be given without a folder, got ${hostBytes}`, 'ERR_INVALID_ARG_VALUE');
+    this.host = host;
+    this.softBytes = softBytes;
+    this.#policy = policyOf(policy);
+    this.#mostHostBytes = hostBytes;
+    this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
+    this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
+    this.pinHolds = new PinHolds(this.#admitting);
+    for (const admitting of this.#admitting) admitting.takeFrom(this);
+  }
+
+  /** What is where, and what has moved. */
+  statistics(): SpillStatistics {
+    let [deviceBytes, pinnedBytes, hostBytes, fileBytes] = [0, 0, 0, 0];
+    for (const { devicePointer, bytes, isPinned, isInFile } of this.#members) {
+      if (isInFile) fileBytes += bytes;
+      else if (devicePointer === 0) hostBytes += bytes;
+      else deviceBytes += bytes;
+      if (isPinned) pinnedBytes += bytes;
+    }
+    return Object.freeze({
+      buffers: this.#members.size,
+      deviceBytes,
+      pinnedBytes,
+      hostBytes,
+      fileBytes,
+      liveBytes: this.#liveBytes[0] as number,
+      spills: this.#spills,
+      spilledBytes: this.#spilledBytes,
+      returns: this.#returns,
+      returnedBytes: this.#returnedBytes,
+      refusedByHost: this.#refusedByHost,
+      filed: this.#filed,
+      filedBytes: this.#filedBytes,
+      refusedByFile: this.#refusedByFile,
+      failedForAdmission: this.#failedForAdmission,
+      waiting: this.#waiting.length,
+      waits: this.#waits,
+      waitedMilliseconds: this.#waitedMilliseconds,
+      longestWaitMilliseconds: this.#longestWaitMilliseconds,
+    });
+  }
+
+  /**
+   * Spills buffers until this many bytes are free for others, or no more can be spilled. Does not wait: the copies
+   * are queued, and the next user of the memory is ordered after them.
+   * @param bytes an integer from 0 to 2^53 - 1
+   * @defaultValue bytes all that can be spilled
+   * @returns the bytes of the spilled buffers
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the
+   * driver refuses a copy: that buffer stays, with its contents.
+   */
+  spill(bytes: number = Number.MAX_SAFE_INTEGER): number {
+    assertBytes(bytes);
+    this.assertLive('spill');
+    const before = this.#spilledBytes;
+    this.#spill(bytes, () => true);
+    return this.#spilledBytes - before;
+  }
+
+  /**
+   * Moves buffers that are on the host to files until so many of the host's bytes are free, or no more can go. Does not block.
+   * @param bytes an integer from 0 to 2^53 - 1
+   * @defaultValue bytes all that are on the host
+   * @returns the bytes of the buffers that have gone
+   * @throws CisternError (`ERR_CISTERN_SPILL_FILE`) if a file cannot be made or written, as on a full disk: that buffer stays on the host; its `cause` is the
+   * system's error.
+   * @throws UnsupportedError without a `folder`; ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError
+   * (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the driver refuses a copy.
+   */
+  async spillToFiles(bytes: number = Number.MAX_SAFE_INTEGER): Promise<number> {
+    assertBytes(bytes);
+    this.assertLive('move buffers to files');
+    if (this.#files === undefined)
+      throw new UnsupportedError('cannot move buffers to files: the SpillingResourceAdaptor was given no folder');
+    return this.#toFiles(this.#files, bytes);
+  }
+
+  /**
+   * @throws OutOfMemoryError if nothing more can be spilled, and the upstream still has no memory. If buffers could not leave
+   * since the host has no memory, or the driver refuses it, the `cause` is an `AggregateError` of both errors.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    this.assertUsable(stream);
+    if (this.softBytes !== undefined) this.#keepBelow(this.softBytes, bytes);
+    for (;;) {
+      let pointer: DevicePointer;
+      try {
+        pointer = this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
+      } catch (error) {
+        if (!(error instanceof OutOfMemoryError)) throw error;
+        if (!this.#makeRoom(bytes, stream)) throw this.#withHostRefusal(error);
+        continue;
+      }
+      if (pointer !== 0) this.#liveBytes[0] = (this.#liveBytes[0] as number) + bytes;
+      return pointer;
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents));
+    if (pointer === 0) return;
+    const liveBytes = this.#liveBytes;
+    liveBytes[0] = (liveBytes[0] as number) - bytes;
+    this.#wakeFirst();
+  }
+
+  /**
+   * Ends allocation through this object, and all waits. Buffers that are on the host can no longer
+   * come back, so dispose them first. Memory allocated through it can still be freed through it.
+   * Neither the upstream nor `host` is disposed. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    instances.delete(this.#registration);
+    this.#outward?.dispose();
+    this.#homeward?.dispose();
+    this.#files?.end();
+    for (const wait of this.#waiting) wait.wake();
+  }
+
+  /** @internal The stream of copies to the host. */
+  get outward(): Stream {
+    this.assertMoves();
+    this.#outward ??= this.#newStream();
+    return this.#outward;
+  }
+
+  /** @internal The stream of copies to the device. */
+  get homeward(): Stream {
+    this.assertMoves();
+    this.#homeward ??= this.#newStream();
+    return this.#homeward;
+  }
+
+  /** @internal What reads files; there is one if there are files. */
+  get fromFiles(): Lane {
+    this.assertMoves();
+    return (this.#files as SpillFiles).homeward;
+  }
+
+  /** @internal @throws LifetimeError if it moves no buffers any more. */
+  assertMoves(): void {
+    this.assertLive('move a buffer');
+  }
+
+  /** @internal Whether it still moves buffers. */
+  get isLive(): boolean {
+    return !this.isDisposed;
+  }
+
+  /** @internal */
+  join(member: Spillable): void {
+    this.#members.add(member);
+    member.serial = ++this.#joined;
+    this.used(member);
+    this.#candidates.put(member);
+  }
+
+  /** @internal The member no longer has memory. */
+  remove(member: Spillable): void {
+    this.#candidates.remove(member);
+    if (this.#members.delete(member)) this.#wakeFirst();
+  }
+
+  /** @internal A member was used. */
+  used(member: Spillable): void {
+    member.uses++;
+    member.lastUse = ++this.#lastUse;
+    try {
+      const rank = this.#policy.rank(member, this.#leftRank);
+      member.rank = Number.isFinite(rank) ? rank : 0;
+      if (this.#candidates.has(member)) this.#candidates.put(member);
+    } catch (error) {
+      // The use has succeeded, even if the policy fails.
+      if (this.#hasWarned) return;
+      this.#hasWarned = true;
+      process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reasonOf(error)}`, { code: 'CISTERN_SPILL_POLICY' });
+    }
+  }
+
+  /** @internal A member came back. */
+  cameBack(member: Spillable): void {
+    this.#returns++;
+    this.#returnedBytes += member.bytes;
+    this.#candidates.put(member);
+  }
+
+  /** @internal A member is on the device, and not pinned any more. */
+  mayLeave(member: Spillable): void {
+    if (this.#members.has(member) && member.devicePointer !== 0) this.#candidates.put(member);
+  }
+
+  /** @internal A member can leave that could not: whoever waits may have its memory. */
+  isIdle(): void {
+    this.#wakeFirst();
+    for (const admitting of this.#admitting) admitting.admitBySpilling();
+  }
+
+  /** @internal Memory of the host for a member; 0 if there is none. */
+  allocateHost(bytes: number): DevicePointer {
+    try {
+      const allocate = () => withoutCaching(() => this.host.allocate(bytes, this.outward));
+      return this.served(tentatively(allocate), bytes, this.outward, this.host);
+    } catch (error) {
+      // A driver that refuses pinned memory is a host without memory, too.
+      if (!(error instanceof OutOfMemoryError || error instanceof DriverError)) throw error;
+      this.#refusedByHost++;
+      this.#hostRefusal = error;
+      this.#fileInBackground(bytes);
+      return 0;
+    }
+  }
+
+  /**
+   * @internal For an admission below, or accounts above: lets those leave whose memory helps, if they have so many bytes. Does not throw: who
+   * frees memory or ends a pin has done that, and whoever waits goes on waiting.
+   */
+  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused' {
+    this.#hostRefusal = undefined;
+    if (this.isDisposed) return 'lacking';
+    try {
+      let sum = 0;
+      for (const member of this.#members) {
+        if (member.canLeave && helps(member.devicePointer)) sum += roundedBytes(member);
+        if (sum >= bytes) break;
+      }
+      if (sum < bytes) return 'lacking';
+      return this.#spill(bytes, helps) >= bytes ? 'given' : 'refused';
+    } catch {
+      this.#failedForAdmission++;
+      return 'refused';
+    }
+  }
+
+  /** @internal Why the last buffer that was to leave could not, if that was the host's. */
+  get hostRefusal(): CisternError | undefined {
+    return this.#hostRefusal;
+  }
+
+  /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */
+  reclaiming<T>(attempt: () => T): T {
+    try {
+      return tentatively(attempt);
+    } catch (error) {
+      if (this.#isTrying || !(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw seen(error);
+      return attempt();
+    }
+  }
+
+  /** @internal Does something that needs memory, as soon as there is enough, in the order of the calls. */
+  async inTurn<T>(attempt: () => T, options: WaitOptions): Promise<T> {
+    assertWait(options);
+    let shortage: OutOfMemoryError | undefined;
+    const tryNow = (): { readonly result: T } | undefined => {
+      this.#isTrying = true;
+      try {
+        return { result: tentatively(attempt) };
+      } catch (error) {
+        if (!(error instanceof OutOfMemoryError)) throw error;
+        shortage = error;
+        return undefined;
+      } finally {
+        this.#isTrying = false;
+      }
+    };
+    const first = this.#waiting.length === 0 ? tryNow() : undefined;
+    if (first !== undefined) return first.result;
+    const began = performance.now();
+    const wait = new Wait();
+    this.#waiting.push(wait);
+    const fail = (failure: 'timeout' | 'aborted') => {
+      wait.failure = failure;
+      wait.wake();
+    };
+    const stop = endingWait(options, fail);
+    if (options.signal?.aborted === true) fail('aborted');
+    try {
+      if (this.#waiting[0] === wait) wait.wake();
+      else this.#waitOn(wait);
+      for (;;) {
+        await wait.woken();
+        if (wait.failure === 'aborted') throw options.signal?.reason;
+        this.assertLive('wait for memory');
+        const isFirst = this.#waiting[0] === wait;
+        const done = isFirst ? tryNow() : undefined;
+        if (done !== undefined) return done.result;
+        if (wait.failure === 'timeout') throw seen(shortage ?? this.#noTime(began), this);
+        if (wait.failure === 'deadlock') throw this.#waitsInVain(shortage);
+        if (!isFirst || this.#mayBecomeFree()) this.#waitOn(wait);
+        else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
+        else throw seen(this.#withFileFailure(shortage), this);
+      }
+    } finally {
+      stop();
+      wait.withdraw?.();
+      this.#waiting.splice(this.#waiting.indexOf(wait), 1);
+      if (this.#waiting.length === 0) this.#endCollections();
+      this.#wakeFirst();
+      this.#noteWait(performance.now() - began);
+    }
+  }
+
+  /** Others may give memory back, unless all of them wait, too. */
+  #waitOn(wait: Wait): void {
+    this.#collectInTime();
+    this.pinHolds.noteOthers(this.#othersMayGiveBack());
+    if (wait.withdraw !== undefined) return;
+    wait.withdraw = this.pinHolds.wait(() => {
+      wait.failure = 'deadlock';
+      wait.wake();
+    });
+  }
+
+  /** What is pinned by garbage comes back only after a collection: while somebody waits, there is one now and then. */
+  #collectInTime(): void {
+    this.#collections ??= setInterval(() => {
+      reclaimUnreachableBuffers('major');
+      this.#wakeFirst();
+    }, millisecondsToCollection);
+  }
+
+  #endCollections(): void {
+    clearInterval(this.#collections);
+    this.#collections = undefined;
+  }
+
+  /** Moves buffers on before the host is full. */
+  #keepHostBelow(most: number): void {
+    let excess = -most;
+    for (const member of this.#members) if (member.isOnHost) excess += member.bytes;
+    if (excess > 0) this.#fileInBackground(excess);
+  }
+
+  /** Moves buffers on from the host, for those who wait. */
+  #fileInBackground(bytes: number): void {
+    if (this.#files === undefined || performance.now() - this.#failedAt < millisecondsToNextFile) return;
+    this.#bytesToFile = Math.max(this.#bytesToFile, bytes);
+    if (this.#isFiling) return;
+    for (const member of this.#members) {
+      if (member.isOnHost) return void this.#fileWhileAsked(this.#files);
+    }
+  }
+
+  async #fileWhileAsked(files: SpillFiles): Promise<void> {
+    this.#isFiling = true;
+    try {
+      while (this.#bytesToFile > 0 && this.isLive) {
+        const wanted = this.#bytesToFile;
+        this.#bytesToFile = 0;
+        if ((await this.#toFiles(files, wanted)) === 0) break;
+      }
+    } catch {
+      // Noted; whoever waits is told.
+    } finally {
+      this.#bytesToFile = 0;
+      this.#isFiling = false;
+      if (this.isLive) this.isIdle();
+    }
+  }
+
+  /** Moves those of the least rank first from the host to files, until so many bytes have gone. */
+  async #toFiles(files: SpillFiles, bytes: number): Promise<number> {
+    let gone = 0;
+    for (const member of [...this.#members].sort((a, b) => a.rank - b.rank)) {
+      if (gone >= bytes || !this.isLive) break;
+      if (!member.isOnHost) continue;
+      try {
+        if (!(await member.goToFile(files.outward))) continue;
+      } catch (error) {
+        this.#refusedByFile++;
+        this.#fileFailure = error;
+        this.#failedAt = performance.now();
+        throw error;
+      }
+      gone += member.bytes;
+      this.#filed++;
+      this.#filedBytes += member.bytes;
+      if (this.isLive) this.isIdle();
+    }
+    return gone;
+  }
+
+  #newStream(): Stream {
+    return new Stream({ device: this.device, nonBlocking: true });
+  }
+
+  /** Makes room for an allocation below the soft limit, as far as that is possible. */
+  #keepBelow(softBytes: number, bytes: number): void {
+    assertBytes(bytes);
+    const excess = (this.#liveBytes[0] as number) + bytes - softBytes;
+    if (excess > 0) this.#spill(excess, () => true);
+  }
+
+  /** Returns whether something was freed, so that an allocation may succeed now. */
+  #makeRoom(bytes: number, stream: Stream): boolean {
+    this.#hostRefusal = undefined;
+    this.assertUsable(stream);
+    if (freeUnreachableBuffers() > 0) return true;
+    // A captured stream cannot wait for a copy that is not in its graph.
+    if (captureStatusOf(stream.handle) !== 'none') return false;
+    return this.#spill(bytes, () => true) > 0;
+  }
+
+  /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */
+  #spill(bytes: number, helps: (pointer: DevicePointer) => boolean): number {
+    let left = 0;
+    let tooLarge = Number.POSITIVE_INFINITY;
+    const candidates = this.#candidates;
+    const met: Spillable[] = [];
+    try {
+      while (left < bytes) {
+        const member = candidates.take();
+        if (member === undefined) break;
+        // It comes back when the last pin ends.
+        if (member.isPinned) continue;
+        met.push(member);
+        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer)) continue;
+        if (!member.leave()) {
+          tooLarge = member.bytes;
+          continue;
+        }
+        left += roundedBytes(member);
+        this.#leftRank = Math.max(this.#leftRank, member.rank);
+        this.#spills++;
+        this.#spilledBytes += member.bytes;
+      }
+    } finally {
+      // Host functions may have run in between.
+      for (const member of met) this.mayLeave(member);
+    }
+    if (left > 0 && this.#mostHostBytes !== undefined) this.#keepHostBelow(this.#mostHostBytes);
+    return left;
+  }
+
+  /** Whether somebody who goes on may give memory back: what is pinned, or allocated for others. */
+  #mayBecomeFree(): boolean {
+    return this.#mayComeBack(({ isPinned }) => isPinned);
+  }
+
+  /** Whether somebody may do so of whom no grant is known. */
+  #othersMayGiveBack(): boolean {
+    return this.#mayComeBack(({ isPinnedOutsideGrants }) => isPinnedOutsideGrants);
+  }
+
+  /** Whether memory of others may come back, or that of a member which somebody uses in this way. */
+  #mayComeBack(isUsed: (member: Spillable) => boolean): boolean {
+    if (this.#isFiling) return true;
+    let others = this.#liveBytes[0] as number;
+    for (const member of this.#members) {
+      if (isUsed(member)) return true;
+      if (member.devicePointer !== 0) others -= member.bytes;
+    }
+    return others > 0;
+  }
+
+  #wakeFirst(): void {
+    if (!this.#isTrying) this.#waiting[0]?.wake();
+  }
+
+  #noteWait(milliseconds: number): void {
+    this.#waits++;
+    this.#waitedMilliseconds += milliseconds;
+    this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
+    currentAccount()?.noteWait(milliseconds);
+  }
+
+  /** The error of an allocation for which no buffer could leave, with the reason if that was the host's. */
+  #withHostRefusal(shortage: OutOfMemoryError): unknown {
+    const refusal = this.#hostRefusal;
+    if (refusal === undefined) return this.passOn(shortage);
+    return couldNotLeave(this.constructor.name, shortage, refusal);
+  }
+
+  /** A shortage that a file would have prevented names what was wrong with it. */
+  #withFileFailure(shortage: OutOfMemoryError | undefined): OutOfMemoryError | undefined {
+    if (shortage === undefined || performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
+    const { name } = this.constructor;
+    const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(this.#fileFailure)}`;
+    return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, this.#fileFailure as Error);
+  }
+
+  #waitsInVain(shortage: OutOfMemoryError | undefined): NotAdmittedError {
+    const live = this.#liveBytes[0] as number;
+    return new NotAdmittedError(
+      'cannot wait for memory: all who pin buffers, or hold promised memory, wait for more, and this call is the youngest of the lowest priority; end a pin or return memory before you try again',
+      { reason: 'deadlock', requestedBytes: shortage?.requestedBytes ?? 0, limitBytes: live },
+    );
+  }
+
+  #noTime(began: number): OutOfMemoryError {
+    const waited = Math.round(performance.now() - began);
+    return new OutOfMemoryError(
+      `the time is over after ${waited} ms, and ${this.#waiting.length - 1} others wait for memory; ${formatBytes(this.#liveBytes[0] as number)} are allocated`,
+      { requestedBytes: 0, path: [this.constructor.name] },
+    );
+  }
+}
+
+/** The error of an allocation for which buffers could not leave. */
+export function couldNotLeave(name: string, shortage: OutOfMemoryError, refusal: CisternError): OutOfMemoryError {
+  const message = `${shortage.message}; and buffers could not leave: ${refusal.message}`;
+  const cause = new AggregateError([shortage, refusal], 'neither the device nor the host has enough memory');
+  return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, cause);
+}
+
+/** What resources below count for a member, as they round sizes up. */
+function roundedBytes({ bytes }: Spillable): number {
+  return alignUp(bytes, ALLOCATION_ALIGNMENT);
+}
+
+function policyOf(policy: NonNullable<SpillingResourceAdaptorOptions['policy']>): SpillPolicy {
+  if (typeof policy === 'object' && policy !== null && typeof policy.rank === 'function') return policy;
+  assertOneOf(policy, spillPolicyWords, 'policy');
+  return spillPolicies[policy];
+}
+
+/** `spilling` in a specification. */
+export const spillingKind = defineAdaptor({
+  name: 'spilling',
+  role: 'pass-through',
+  summary: 'spills idle buffers to host memory when memory is short',
+  options: {
+    host: { type: 'resource', summary: 'the resource for spilled buffers: pinned host memory', required: true },
+    hostBytes: { type: 'size', summary: 'above this, buffers go on to files before the host is full' },
+    folder: { type: 'text', summary: 'a folder for files, where they go on to when the host is full', default: 'none' },
+    softBytes: { type: 'size', summary: 'above this, buffers are spilled before an allocation' },
+    policy: { type: 'word', words: spillPolicyWords, summary: 'which buffers are spilled first', default: 'least-recently-used' },
+  },
+  example: 'spilling(cuda, host=pool(pinned-host))',
+  create: ({ upstream, options: { host, ...options } }) => new SpillingResourceAdaptor(upstream, host, options),
+});

@@ -1,0 +1,165 @@
+import { Command } from 'commander';
+import { CisternError } from '../../basics/errors.js';
+import { formatBytes } from '../../basics/units.js';
+import {
+  type Backend,
+  type BackendChoice,
+  backendFromEnvironment,
+  cudaUnavailableReason,
+  type MissingDriverFunction,
+  missingDriverFunctions,
+  selectBackend,
+} from '../../driver/backend.js';
+import { Device } from '../../driver/device.js';
+import { addonPath } from '../../package/addon.js';
+import { foreignSettings, type SettingDescription, type SettingName, setting, settings } from '../../settings.js';
+import { ExitCode } from './exit-code.js';
+import { deviceOption, jsonOption } from './options.js';
+import { exitCodeOf } from './print-error.js';
+import type { Terminal } from './terminal.js';
+
+/** The findings of `cistern doctor`. */
+interface Diagnosis {
+  readonly node: string;
+  readonly platform: string;
+  /** The path of the addon, or null if none could be loaded. */
+  readonly addon: string | null;
+  /** The backend in use, or null if none works. */
+  readonly backend: Backend | null;
+  /** In CUDA's numbering: 13000 is 13.0. Null if the device in use is not a CUDA device. */
+  readonly driverVersion: number | null;
+  /** The functions that the CUDA driver in use lacks, and what does not work without each. */
+  readonly missingFunctions: readonly MissingDriverFunction[];
+  /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
+  readonly cudaUnavailableReason: string | null;
+  readonly devices: readonly DeviceDescription[];
+  /** Each environment variable that cistern reads, with its value; null if it is not set. */
+  readonly settings: Readonly<Record<string, string | null>>;
+  /** Why the requested device does not work. */
+  readonly error: { readonly code: string; readonly message: string } | null;
+}
+
+interface DeviceDescription {
+  readonly index: number;
+  readonly name: string;
+  readonly uuid: string;
+  readonly totalBytes: number;
+  readonly freeBytes: number;
+  readonly computeCapability: string;
+  readonly memoryPools: boolean;
+  readonly managedMemory: boolean;
+}
+
+const examples = `
+Exit status: 0 if the device works, 1 if not.
+
+Examples:
+  $ cistern doctor
+  $ cistern doctor --device cuda
+  $ cistern doctor --json
+`;
+
+/** `cistern doctor`: prints which device is used and, if it is not a CUDA device, why. */
+export function doctorCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
+  return new Command('doctor')
+    .addOption(deviceOption())
+    .addOption(jsonOption())
+    .addHelpText('after', examples)
+    .action(({ device, json }: { device?: BackendChoice; json?: boolean }) => {
+      const diagnosis = diagnose(device);
+      terminal.stdout.write(json === true ? `${JSON.stringify(diagnosis, undefined, 2)}\n` : toText(diagnosis));
+      if (diagnosis.error === null) return;
+      terminal.stderr.write(`error: ${diagnosis.error.message}\n`);
+      exitWith(ExitCode.failure);
+    });
+}
+
+function diagnose(choice: BackendChoice | undefined): Diagnosis {
+  let reason: string | undefined;
+  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'error'>;
+  try {
+    reason = cudaUnavailableReason();
+    found = { ...openDevices(choice, reason), error: null };
+  } catch (error) {
+    if (!(error instanceof CisternError) && exitCodeOf(error) !== ExitCode.usage) throw error;
+    const { code, message } = error as CisternError;
+    found = { backend: null, driverVersion: null, missingFunctions: [], devices: [], error: { code, message } };
+  }
+  return {
+    node: process.version,
+    platform: `${process.platform} ${process.arch}`,
+    addon: addonPath() ?? null,
+    cudaUnavailableReason: reason ?? null,
+    settings: Object.fromEntries(descriptions().map(([name, description]) => [name, printableValue(name, description)])),
+    ...found,
+  };
+}
+
+function openDevices(
+  choice: BackendChoice | undefined,
+  cudaReason: string | undefined,
+): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
+  const wanted = choice ?? backendFromEnvironment();
+  // The output includes the reason, so avoid the warning of 'auto'.
+  const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : wanted);
+  const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
+  const isCuda = backend === 'cuda';
+  return {
+    backend,
+    driverVersion: isCuda ? Device.driverVersion() : null,
+    missingFunctions: isCuda ? missingDriverFunctions() : [],
+    devices,
+  };
+}
+
+function describeDevice(device: Device): DeviceDescription {
+  const { index, name, uuid } = device;
+  return {
+    index,
+    name,
+    uuid,
+    ...device.memoryInfo(),
+    computeCapability: `${device.attribute('computeCapabilityMajor')}.${device.attribute('computeCapabilityMinor')}`,
+    memoryPools: device.attribute('memoryPoolsSupported') === 1,
+    managedMemory: device.attribute('managedMemory') === 1,
+  };
+}
+
+function toText(diagnosis: Diagnosis): string {
+  const rows: [string, string][] = [
+    ['node', `${diagnosis.node}, ${diagnosis.platform}`],
+    ['addon', diagnosis.addon ?? 'not found'],
+  ];
+  if (diagnosis.cudaUnavailableReason !== null) rows.push(['no CUDA', diagnosis.cudaUnavailableReason]);
+  if (diagnosis.backend !== null) rows.push(['backend', diagnosis.backend]);
+  if (diagnosis.driverVersion !== null) rows.push(['driver', formatDriverVersion(diagnosis.driverVersion)]);
+  for (const { name, cost } of diagnosis.missingFunctions) rows.push(['missing', `${name}: ${cost}`]);
+  for (const device of diagnosis.devices) {
+    const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
+    const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';
+    rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
+  }
+  const lines = rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`);
+  return [...lines, '\nenvironment variables:\n', ...settingLines(diagnosis.settings)].join('');
+}
+
+function settingLines(values: Diagnosis['settings']): string[] {
+  const width = Math.max(...Object.keys(values).map((name) => name.length));
+  return descriptions().map(([name, description]) => {
+    const value = values[name] ?? `${description.default.replaceAll('`', '')} (default)`;
+    return `  ${name.padEnd(width)}  ${value}\n`;
+  });
+}
+
+function printableValue(name: SettingName, { isSecret }: SettingDescription): string | null {
+  const value = setting(name);
+  return value === undefined ? null : isSecret === true ? 'set, not shown' : value;
+}
+
+function descriptions(): [SettingName, SettingDescription][] {
+  return Object.entries({ ...settings, ...foreignSettings }) as [SettingName, SettingDescription][];
+}
+
+function formatDriverVersion(version: number): string {
+  return `CUDA ${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
+}

@@ -1,0 +1,37 @@
+import { readdirSync } from 'node:fs';
+import { basename, dirname, join, resolve } from 'node:path';
+import { DeviceUnavailableError, InvalidLogError } from '../../basics/errors.js';
+import { nearestWord } from '../../basics/nearest-word.js';
+
+/** Advice about a log without allocations. */
+export const emptyLogAdvice =
+  'the program allocated nothing through a recorded resource; run it with CISTERN_LOG_FILE=run.cistern to record all of its resources';
+
+/** Advice about an error, unless its message already has it. */
+export function adviceFor(error: unknown): string | undefined {
+  if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
+  if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
+    return '"cistern report" shows the part of a recording before the damage';
+  }
+  if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
+  if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
+    return 'a log is a CSV file from LoggingResourceAdaptor or RMM, a recording or a report from cistern, or a memory snapshot from PyTorch; "cistern generate" makes one to try';
+  }
+  if (error instanceof DeviceUnavailableError) return '"cistern doctor" shows what was tried; --device software needs no GPU';
+  const { code, path, syscall } = error as NodeJS.ErrnoException;
+  if (code === 'ENOENT' && path !== undefined && syscall !== 'access') return adviceOnPath(path);
+  return undefined;
+}
+
+function adviceOnPath(path: string): string {
+  const folder = dirname(path);
+  try {
+    // A dangling link exists, so this lists it.
+    const others = readdirSync(folder).filter((name) => name !== basename(path));
+    const nearest = nearestWord(basename(path), others);
+    if (nearest !== undefined) return `did you mean ${join(folder, nearest)}?`;
+  } catch {
+    return `there is no folder ${resolve(folder)}`;
+  }
+  return `no file of a similar name is in ${resolve(folder)}`;
+}

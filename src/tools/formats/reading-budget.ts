@@ -1,0 +1,68 @@
+import { InvalidLogError } from '../../basics/errors.js';
+import { formatBytes, MiB } from '../../basics/units.js';
+
+/** What any file may cost, and what each of its bytes adds to that. */
+const leastBytes = 64 * MiB;
+const costPerByte = 128;
+
+/**
+ * What things that a file claims cost, about the bytes of memory that they take: so many bytes out
+ * of gzip data, an object, a value of a column, and so on.
+ */
+export const Cost = {
+  /** Out of gzip data. With a cost of 2, a file may expand to 64 times its bytes, and 32 MiB more. */
+  unpackedByte: 2,
+  /** In a text of JSON, which stands for objects. */
+  jsonByte: 16,
+  /** An object of a pickle, each time it is used: it may be referred to any number of times. */
+  node: 128,
+  /** Going past something in a search. */
+  step: 8,
+  /** A number in a column, which takes no bytes in the file if all numbers near it are the same. */
+  value: 4,
+  /** A character of a call stack, each time it is put together. */
+  stackCharacter: 1 / 32,
+} as const;
+
+/**
+ * What reading one file may cost. A small file can claim to hold far more than its bytes: gzip data
+ * expands a thousand times, a pickle refers to the same object again and again, and a report counts
+ * columns whose values take no bytes. All readers of a file spend from one budget before they
+ * believe such a claim, and a file that exceeds it is refused: work and memory stay in
+ * proportion to its bytes. Logs of real programs stay below a tenth of it.
+ */
+export class ReadingBudget {
+  readonly #name: string;
+  #left = leastBytes;
+
+  /** @param name the file, in errors */
+  constructor(name: string) {
+    this.#name = name;
+  }
+
+  /** More bytes of the file have been read. */
+  add(fileBytes: number): void {
+    this.#left += fileBytes * costPerByte;
+  }
+
+  /** How much more there may be of something. */
+  affordable(cost: number): number {
+    return Math.floor(this.#left / cost);
+  }
+
+  /**
+   * @param what is too much if the file cannot afford it, such as `gzip data`
+   * @param advice what to do about it
+   * @throws InvalidLogError
+   */
+  spend(cost: number, what: string, advice?: string): void {
+    this.#left -= cost;
+    if (!(this.#left >= 0)) throw this.excess(what, advice);
+  }
+
+  excess(what: string, advice?: string, cause?: unknown): InvalidLogError {
+    const limit = `${formatBytes(leastBytes)} and ${costPerByte} times its bytes`;
+    const fault = `holds ${what} that would take far more memory than a file of its size should (more than ${limit})${advice === undefined ? '' : `; ${advice}`}`;
+    return new InvalidLogError(this.#name, undefined, fault, { cause });
+  }
+}

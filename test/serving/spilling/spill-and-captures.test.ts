@@ -1,0 +1,274 @@
+/** A graph has the addresses that were used in its capture: spillable buffers stay there for as long as it can run. */
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { native } from '../../../src/driver/native.js';
+import {
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  DeviceBuffer,
+  Event,
+  failCall,
+  type Graph,
+  type MemoryResource,
+  MiB,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  SpillableBuffer,
+  SpillingResourceAdaptor,
+  type SpillPin,
+  Stream,
+  set,
+} from '../../../src/index.js';
+import { code } from '../../support/errors.js';
+import { needCaptures } from '../../support/need-captures.js';
+import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
+
+let stream: Stream;
+let leaf: CudaMemoryResource;
+let host: PoolMemoryResource;
+let resource: SpillingResourceAdaptor;
+
+beforeEach(() => {
+  stream = new Stream({ nonBlocking: true });
+  needCaptures(stream);
+  leaf = new CudaMemoryResource();
+  host = new PoolMemoryResource(new PinnedHostMemoryResource());
+  resource = new SpillingResourceAdaptor(leaf, host);
+});
+
+afterEach(() => {
+  failCall('cuUserObjectCreate', 0);
+  vi.useRealTimers();
+  for (const each of [resource, host, leaf, stream]) each[Symbol.dispose]();
+  expect(leaf.reservedBytes).toBe(0);
+});
+
+checkOrderInEachTest();
+
+const made = (value: number, through: MemoryResource = resource) =>
+  new SpillableBuffer(Uint8Array.of(value, value), { stream, resource: through });
+
+const contents = async (buffer: SpillableBuffer) => {
+  using pin = await buffer.pin();
+  return [...(await pin.toHost())];
+};
+
+/** The driver tells some time later that a graph has ended. */
+const untilItLeaves = () => vi.waitFor(() => expect(resource.spill()).toBeGreaterThan(0), { interval: 1, timeout: 30_000 });
+
+describe('a buffer whose address a graph has', () => {
+  /** Launches a graph that writes 9, with another buffer made where the buffer would have left. */
+  async function expectToStay(buffer: SpillableBuffer, graph: Graph): Promise<void> {
+    using exec = graph.instantiate();
+    graph.dispose();
+    expect(resource.spill()).toBe(0);
+    using other = new DeviceBuffer(Uint8Array.of(7, 7), { stream, resource });
+    exec.launch(stream);
+    await stream.synchronize();
+    expect([...other.toHostSync()]).toEqual([7, 7]);
+    expect(await contents(buffer)).toEqual([9, 9]);
+    exec.dispose();
+    await untilItLeaves();
+    expect(await contents(buffer)).toEqual([9, 9]);
+  }
+
+  const uses: [string, (pin: SpillPin, address: number) => void][] = [
+    ['by a method of a pin that was made before', (pin) => pin.fill(9)],
+    ['by an address that was read in the capture', (pin) => set(pin.ptr, 9, 1, 2, stream)],
+    ['by an address that was read before', (_, address) => set(address, 9, 1, 2, stream)],
+    ['as the target of a copy', (pin) => pin.copyFrom(Uint8Array.of(9, 9))],
+  ];
+
+  test.each(uses)('stays where it is as long as the graph can be launched, used %s', async (_, use) => {
+    using buffer = made(1);
+    const pin = await buffer.pin();
+    const { ptr } = pin;
+    const graph = stream.capture(() => use(pin, ptr));
+    pin.dispose();
+    await expectToStay(buffer, graph);
+  });
+
+  test('stays when its pin ends in the capture', async () => {
+    using buffer = made(1);
+    const pin = await buffer.pin();
+    const graph = stream.capture(() => {
+      pin.fill(9);
+      pin.dispose();
+    });
+    await expectToStay(buffer, graph);
+  });
+
+  test('stays when it is pinned in the capture', async () => {
+    using buffer = made(1);
+    using before = await buffer.pin();
+    const { ptr } = before;
+    before.dispose();
+    const graph = stream.capture(() => {
+      using _pin = buffer.pinSync();
+      set(ptr, 9, 1, 2, stream);
+    });
+    await expectToStay(buffer, graph);
+  });
+
+  test('stays when another stream is captured, on which its address is used', async () => {
+    using buffer = made(1);
+    using pin = await buffer.pin();
+    using captured = new Stream({ nonBlocking: true });
+    await stream.synchronize();
+    const graph = captured.capture(() => set(pin.ptr, 9, 1, 2, captured));
+    pin.dispose();
+    await expectToStay(buffer, graph);
+  });
+
+  test.each(['outer', 'inner'] as const)('stays for the graph of the %s of two streams that are captured', async (kept) => {
+    using buffer = made(1);
+    using pin = await buffer.pin();
+    using outer = new Stream({ nonBlocking: true });
+    using inner = new Stream({ nonBlocking: true });
+    await stream.synchronize();
+    const graphs: Partial<Record<'outer' | 'inner', Graph>> = {};
+    graphs.outer = outer.capture(() => {
+      let address = 0;
+      graphs.inner = inner.capture(() => {
+        address = pin.ptr;
+        set(address, 9, 1, 2, inner);
+      });
+      set(address, 9, 1, 2, outer);
+    });
+    pin.dispose();
+    graphs[kept === 'outer' ? 'inner' : 'outer']?.dispose();
+    await expectToStay(buffer, graphs[kept] as Graph);
+  });
+
+  test('stays when its stream joins the capture of another one', async () => {
+    using buffer = made(1);
+    const pin = await buffer.pin();
+    const { ptr } = pin;
+    using origin = new Stream({ nonBlocking: true });
+    using fork = new Event();
+    using back = new Event();
+    await stream.synchronize();
+    const graph = origin.capture(() => {
+      fork.record(origin);
+      stream.wait(fork);
+      set(ptr, 9, 1, 2, stream);
+      back.record(stream);
+      origin.wait(back);
+    });
+    pin.dispose();
+    await expectToStay(buffer, graph);
+  });
+
+  test.each(['is used', 'ends'])('stays when another library captures the stream of a pin that %s meanwhile', async (what) => {
+    using buffer = made(1);
+    const pin = await buffer.pin();
+    const { ptr } = pin;
+    native().beginCapture(stream.handle, 0);
+    if (what === 'is used') pin.fill(9);
+    else set(ptr, 9, 1, 2, stream);
+    if (what === 'ends') pin.dispose();
+    const graph = stream.endCapture();
+    pin.dispose();
+    await expectToStay(buffer, graph);
+  });
+
+  test('stays when it was made with its contents in the capture', async () => {
+    let buffer: SpillableBuffer | undefined;
+    const graph = stream.capture(() => {
+      buffer = made(9);
+    });
+    await expectToStay(buffer as SpillableBuffer, graph);
+    buffer?.dispose();
+  });
+
+  test('stays when a child graph has it, until the graph that contains it has ended', async () => {
+    using buffer = made(1);
+    const pin = await buffer.pin();
+    using child = stream.capture(() => pin.fill(9));
+    pin.dispose();
+    const graph = stream.capture(() => stream.addChildGraph(child));
+    child.dispose();
+    await expectToStay(buffer, graph);
+  });
+
+  test('may leave once the executable graph has adopted another one', async () => {
+    using buffer = made(1);
+    using other = new DeviceBuffer(Uint8Array.of(1, 1), { stream, resource });
+    const pin = await buffer.pin();
+    using first = stream.capture(() => pin.fill(9));
+    pin.dispose();
+    using exec = first.instantiate();
+    first.dispose();
+    using second = stream.capture(() => other.fill(8));
+    expect(resource.spill()).toBe(0);
+    expect(exec.update(second)).toBe(true);
+    await untilItLeaves();
+    exec.launch(stream);
+    expect([...other.toHostSync()]).toEqual([8, 8]);
+    expect(await contents(buffer)).toEqual([1, 1]);
+  });
+
+  test('stays for good if the driver cannot tell when the graph has ended', async () => {
+    using buffer = made(1);
+    using other = made(2);
+    const pins = [await buffer.pin(), await other.pin()];
+    const { ptr } = pins[0] as SpillPin;
+    failCall('cuUserObjectCreate', 1, 801);
+    stream.capture(() => set(ptr, 9, 1, 2, stream)).dispose();
+    for (const pin of pins) pin.dispose();
+    await untilItLeaves();
+    expect([buffer.isOnDevice, other.isOnDevice]).toEqual([true, false]);
+  });
+});
+
+describe('a capture that is given up', () => {
+  test.each(['before', 'in'])('lets a buffer leave again that was pinned %s it', async (when) => {
+    using buffer = made(1);
+    let pin = when === 'before' ? await buffer.pin() : undefined;
+    const capture = () =>
+      stream.capture(() => {
+        pin ??= buffer.pinSync();
+        set(pin.ptr, 9, 1, 2, stream);
+        throw new RangeError('no more');
+      });
+    expect(capture).toThrow('no more');
+    pin?.dispose();
+    await untilItLeaves();
+    expect(await contents(buffer)).toEqual([1, 1]);
+  });
+
+  test('admits a request that waited for the buffer', async () => {
+    using admitting = new AdmittingResourceAdaptor(leaf, { limitBytes: MiB });
+    using spilling = new SpillingResourceAdaptor(admitting, host);
+    using buffer = made(1, spilling);
+    using pin = await buffer.pin();
+    const graph = stream.capture(() => pin.fill(9));
+    pin.dispose();
+    vi.useFakeTimers({ toFake: ['setInterval'] });
+    const request = admitting.reserve(MiB);
+    expect([admitting.statistics().waiting, buffer.isOnDevice]).toEqual([1, true]);
+    graph.dispose();
+    (await request).dispose();
+    expect(buffer.isOnDevice).toBe(false);
+  });
+});
+
+describe('a pin that ends while its stream is captured', () => {
+  test('orders what was queued for it before the next use on another stream, which is refused until then', async () => {
+    using buffer = made(1);
+    using other = new Stream({ nonBlocking: true });
+    const pin = await buffer.pin(stream);
+    using overlapping = await buffer.pin(other);
+    overlapping.dispose();
+    using hold = stream.hold();
+    set(pin.ptr, 5, 1, 2, stream);
+    stream.beginCapture();
+    pin.dispose();
+    expect(resource.spill()).toBe(0);
+    expect(() => buffer.pinSync(other)).toThrow(code('ERR_CISTERN_CAPTURING'));
+    expect(() => buffer.dispose()).toThrow(code('ERR_CISTERN_CAPTURING'));
+    stream.endCapture().dispose();
+    await untilItLeaves();
+    hold.release();
+    expect(await contents(buffer)).toEqual([5, 5]);
+  });
+});

@@ -1,0 +1,451 @@
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
+import {
+  AdmittingResourceAdaptor,
+  CudaMemoryResource,
+  currentBackend,
+  Device,
+  DeviceBuffer,
+  failCall,
+  MiB,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  SpillableBuffer,
+  type SpillableBufferOptions,
+  type SpillCandidate,
+  SpillingResourceAdaptor,
+  Stream,
+  UnsupportedError,
+} from '../../../src/index.js';
+import { SpillFiles } from '../../../src/serving/spilling/spill-files.js';
+import type { Spillable } from '../../../src/serving/spilling/spilling-resource-adaptor.js';
+import { allocationsMayWait } from '../../support/direct-faults.mjs';
+import { caught, code } from '../../support/errors.js';
+import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
+import { skipTest } from '../../support/skip-test.js';
+import { expectOrdered } from '../../support/stream-order.js';
+
+const fileError = code('ERR_CISTERN_SPILL_FILE');
+const disposedError = code('ERR_CISTERN_DISPOSED');
+const outOfMemory = code('ERR_CISTERN_OUT_OF_MEMORY');
+const most = 4 * MiB;
+/** More than one piece of the staging memory. */
+const large = 5 * MiB;
+
+let folder: string;
+let stream: Stream;
+let leaf: CudaMemoryResource;
+let pool: PoolMemoryResource;
+let pinned: PinnedHostMemoryResource;
+let host: PoolMemoryResource;
+let resource: SpillingResourceAdaptor;
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'cistern-spill-test-'));
+  stream = new Stream({ nonBlocking: true });
+  leaf = new CudaMemoryResource();
+  pool = new PoolMemoryResource(leaf, { initialBytes: most, maximumBytes: most });
+  pinned = new PinnedHostMemoryResource();
+  host = new PoolMemoryResource(pinned, { initialBytes: 2 * MiB, maximumBytes: 2 * MiB });
+  resource = new SpillingResourceAdaptor(pool, host, { folder });
+});
+
+afterEach(async () => {
+  for (const name of driverCalls) failCall(name, 0);
+  resource.dispose();
+  // What stages the last transfer is freed once that has ended.
+  for (let turn = 0; turn < 1000 && pinned.reservedBytes > 2 * MiB; turn++) await nextTurn();
+  for (const each of [pool, host, leaf, pinned, stream]) each.dispose();
+  expect([leaf.reservedBytes, pinned.reservedBytes, watchedBuffers().count]).toEqual([0, 0, 0]);
+  expect(readdirSync(folder)).toEqual([]);
+  rmSync(folder, { recursive: true });
+});
+
+checkOrderInEachTest();
+
+const driverCalls = ['cuMemcpyAsync', 'cuEventRecord', 'cuStreamWaitEvent', 'cuMemAlloc'];
+
+/** Each byte says where it is, so that no piece can be in the place of another. */
+function bytesOf(bytes: number, value: number): Uint8Array {
+  const data = new Uint8Array(bytes);
+  for (let i = 0; i < bytes; i++) data[i] = i + (i >> 12) * 7 + value;
+  return data;
+}
+
+const made = (bytes: number, value: number, options: Partial<SpillableBufferOptions> = {}) =>
+  new SpillableBuffer(bytesOf(bytes, value), { stream, resource, ...options });
+
+const holds = async (buffer: SpillableBuffer, value: number) => {
+  using pin = await buffer.pin();
+  return Buffer.compare(await pin.toHost(), bytesOf(buffer.byteLength, value)) === 0;
+};
+
+/** A resource whose device and host have room for `large`. */
+function roomy(): SpillingResourceAdaptor & Disposable {
+  return new SpillingResourceAdaptor(leaf, pinned, { folder });
+}
+
+describe('a buffer on the host', () => {
+  test('goes on to a file by call, and comes back with its contents', async () => {
+    using buffer = made(MiB, 1);
+    resource.spill();
+    expect(await resource.spillToFiles()).toBe(MiB);
+    expect(resource.statistics()).toMatchObject({ deviceBytes: 0, hostBytes: 0, fileBytes: MiB, filed: 1, filedBytes: MiB, liveBytes: 0 });
+    // All of the host's memory is free again.
+    host.deallocate(host.allocate(2 * MiB, stream), 2 * MiB, stream);
+    expect(buffer.isOnDevice).toBe(false);
+    expect(await holds(buffer, 1)).toBe(true);
+    expect(resource.statistics()).toMatchObject({ deviceBytes: MiB, fileBytes: 0, returns: 1, returnedBytes: MiB });
+    expect(await resource.spillToFiles()).toBe(0);
+  });
+
+  test('keeps its memory on the host from others until the copy to the file has run', async () => {
+    if (allocationsMayWait) skipTest('an allocation of this driver waits for the stream that the test holds');
+    const members: SpillCandidate[] = [];
+    const policy = { rank: (member: SpillCandidate) => members.push(member) };
+    using above = new SpillingResourceAdaptor(pool, host, { policy });
+    const buffer = made(2 * MiB, 6, { resource: above });
+    above.spill();
+    Device.get().synchronizeSync();
+    const files = new SpillFiles(folder, Device.get());
+    using hold = files.outward.stream.hold();
+    const going = (members[0] as Spillable).goToFile(files.outward);
+    buffer.dispose();
+    using other = new Stream({ nonBlocking: true });
+    const pointer = host.allocate(2 * MiB, other);
+    expectOrdered(pointer, 2 * MiB, other, hold);
+    expect(await going).toBe(false);
+    host.deallocate(pointer, 2 * MiB, other);
+    files.end();
+  });
+
+  test('goes in pieces, in both directions', async () => {
+    using above = roomy();
+    using buffer = made(large, 2, { resource: above });
+    for (let round = 0; round < 2; round++) {
+      above.spill();
+      expect(await above.spillToFiles()).toBe(large);
+      expect(await holds(buffer, 2)).toBe(true);
+    }
+  });
+
+  test('goes when the host is full, the least recently used first, and a pin waits for that', async () => {
+    using one = made(MiB, 1);
+    using two = made(MiB, 2);
+    using three = made(2 * MiB, 3);
+    using four = made(2 * MiB, 4);
+    expect([one, two, three, four].map((each) => each.isOnDevice)).toEqual([false, false, true, true]);
+    // The device and the host are full.
+    expect(caught(() => made(2 * MiB, 5))).toEqual(outOfMemory);
+    using five = await SpillableBuffer.create(bytesOf(2 * MiB, 5), { stream, resource });
+    // Who comes back needs a place for another, and that one a place on the host.
+    expect(await holds(one, 1)).toBe(true);
+    expect(await holds(two, 2)).toBe(true);
+    expect(await holds(three, 3)).toBe(true);
+    expect(await holds(four, 4)).toBe(true);
+    expect(await holds(five, 5)).toBe(true);
+    expect(await holds(one, 1)).toBe(true);
+    const { filed, fileBytes, refusedByFile } = resource.statistics();
+    expect(filed).toBeGreaterThan(0);
+    expect(fileBytes).toBeGreaterThan(0);
+    expect(refusedByFile).toBe(0);
+  });
+
+  test('goes on before the host is full, above `hostBytes`, so that an allocation finds room', async () => {
+    using above = new SpillingResourceAdaptor(pool, host, { folder, hostBytes: MiB });
+    using one = made(MiB, 1, { resource: above });
+    above.spill();
+    expect(above.statistics()).toMatchObject({ hostBytes: MiB, filed: 0 });
+    using two = made(MiB, 2, { resource: above });
+    above.spill();
+    while (above.statistics().hostBytes > MiB) await nextTurn();
+    expect(above.statistics()).toMatchObject({ hostBytes: MiB, fileBytes: MiB, filed: 1, refusedByHost: 0 });
+    expect([await holds(one, 1), await holds(two, 2)]).toEqual([true, true]);
+    expect(() => new SpillingResourceAdaptor(pool, host, { hostBytes: 1 })).toThrow('hostBytes must not be given without a folder, got 1');
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder, hostBytes: -1 })).toThrow(RangeError);
+  });
+
+  test('has no name in the folder while it is in a file', async () => {
+    if (process.platform === 'win32') skipTest('an open file may keep its name there');
+    using _buffer = made(MiB, 1);
+    resource.spill();
+    await resource.spillToFiles();
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  test('lets a request in that waits for promised memory', async () => {
+    const admitting = new AdmittingResourceAdaptor(pool, { limitBytes: most });
+    using above = new SpillingResourceAdaptor(admitting, host, { folder });
+    using one = made(2 * MiB, 1, { resource: above });
+    above.spill();
+    using two = made(2 * MiB, 2, { resource: above });
+    using grant = await admitting.reserve(4 * MiB, { timeoutMilliseconds: 20_000 });
+    expect(grant.bytes).toBe(4 * MiB);
+    grant.dispose();
+    expect(await holds(one, 1)).toBe(true);
+    expect(await holds(two, 2)).toBe(true);
+  });
+});
+
+describe('the way to a file', () => {
+  test('does not block, also behind work that has not run', async () => {
+    const hold = stream.hold();
+    using buffer = made(MiB, 1);
+    resource.spill();
+    const going = resource.spillToFiles();
+    await sleep(5);
+    expect(stream.query()).toBe(false);
+    hold.release();
+    expect(await going).toBe(MiB);
+    expect(await holds(buffer, 1)).toBe(true);
+  });
+
+  test('is given up if the buffer is pinned meanwhile', async () => {
+    const hold = stream.hold();
+    using buffer = made(2 * MiB, 1);
+    resource.spill();
+    const going = resource.spillToFiles();
+    await sleep(20);
+    using pin = buffer.pinSync();
+    // Its memory on the host serves another one, in order.
+    using other = made(2 * MiB, 2, { stream: new Stream({ nonBlocking: true }) });
+    expect(resource.spill()).toBe(2 * MiB);
+    hold.release();
+    expect(await going).toBe(0);
+    expect(Buffer.compare(await pin.toHost(), bytesOf(2 * MiB, 1))).toBe(0);
+    expect(resource.statistics()).toMatchObject({ filed: 0, fileBytes: 0, deviceBytes: 2 * MiB });
+    expect(await holds(other, 2)).toBe(true);
+  });
+
+  test('is given up if the buffer is disposed meanwhile, or the resource', async () => {
+    for (const ended of ['buffer', 'resource']) {
+      const above = roomy();
+      const buffer = made(large, 1, { resource: above });
+      above.spill();
+      const going = above.spillToFiles();
+      await nextTurn();
+      if (ended === 'buffer') buffer.dispose();
+      else above.dispose();
+      expect(await going.catch((error: Error) => error)).toEqual(ended === 'buffer' ? 0 : expect.anything());
+      buffer.dispose();
+      above.dispose();
+      for (let turn = 0; turn < 1000 && pinned.reservedBytes > 2 * MiB; turn++) await sleep(1);
+    }
+  });
+
+  test('leaves the buffer on the host if no file can be made, and says why', async () => {
+    using buffer = made(MiB, 1);
+    resource.spill();
+    rmSync(folder, { recursive: true });
+    const error = await resource.spillToFiles().catch((reason: Error) => reason);
+    expect(error).toEqual(fileError);
+    expect(error).toMatchObject({ message: expect.stringContaining(folder), cause: expect.objectContaining({ code: 'ENOENT' }) });
+    expect(resource.statistics()).toMatchObject({ hostBytes: MiB, fileBytes: 0, refusedByFile: 1 });
+    expect(await holds(buffer, 1)).toBe(true);
+    mkdirSync(folder);
+  });
+
+  test('leaves the buffer on the host if the disk is full, and whoever waits for memory is told', () => {
+    if (process.platform === 'win32') skipTest('there is no limit for files');
+    if (currentBackend() !== 'software') skipTest('other devices may have files that are larger');
+    const program = `
+      import * as c from ${JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href)};
+      const stream = new c.Stream();
+      const device = new c.PoolMemoryResource(new c.CudaMemoryResource(), { initialBytes: 4 * c.MiB, maximumBytes: 4 * c.MiB });
+      const host = new c.PoolMemoryResource(new c.PinnedHostMemoryResource(), { initialBytes: 4 * c.MiB, maximumBytes: 4 * c.MiB });
+      const resource = new c.SpillingResourceAdaptor(device, host, { folder: ${JSON.stringify(folder)} });
+      const [one, two] = [1, 2].map((value) => new c.SpillableBuffer(new Uint8Array(4 * c.MiB).fill(value), { stream, resource }));
+      const full = await resource.spillToFiles().catch((error) => error);
+      console.log(full.code, full.cause.code, resource.statistics().hostBytes);
+      const pinned = await one.pin().catch((error) => error);
+      console.log(pinned.code, pinned.cause.code, pinned.message.includes('could not go on to files'));
+      two.dispose();
+      console.log((await (await one.pin()).toHost()).every((byte) => byte === 1));
+      process.exit();
+    `;
+    const output = execFileSync('sh', ['-c', 'ulimit -f 4096; exec "$0" --input-type=module -e "$1"', process.execPath, program], {
+      encoding: 'utf8',
+    });
+    expect(output).toBe('ERR_CISTERN_SPILL_FILE EFBIG 4194304\nERR_CISTERN_OUT_OF_MEMORY ERR_CISTERN_SPILL_FILE true\ntrue\n');
+  });
+
+  test('leaves no file behind in a worker that is ended at any moment', async () => {
+    if (process.platform !== 'linux') skipTest('a file has a name for a moment there');
+    const program = `
+      const { parentPort } = require('node:worker_threads');
+      import(${JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href)}).then(async (c) => {
+        const stream = new c.Stream();
+        const options = { folder: ${JSON.stringify(folder)} };
+        const resource = new c.SpillingResourceAdaptor(new c.CudaMemoryResource(), new c.PinnedHostMemoryResource(), options);
+        const buffers = [1, 2].map((value) => new c.SpillableBuffer(new Uint8Array(5 * c.MiB).fill(value), { stream, resource }));
+        resource.spill();
+        parentPort.postMessage('begins');
+        for (;;) {
+          await resource.spillToFiles();
+          for (const buffer of buffers) (await buffer.pin()).dispose();
+          resource.spill();
+        }
+      });
+    `;
+    for (let round = 0; round < 8; round++) {
+      const worker = new Worker(program, { eval: true });
+      await once(worker, 'message');
+      await sleep(round);
+      await worker.terminate();
+    }
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  test('leaves the buffer on the host if the driver refuses', async () => {
+    if (currentBackend() !== 'software') skipTest('only the software device fails on demand');
+    using above = roomy();
+    using buffer = made(large, 1, { resource: above });
+    above.spill();
+    for (const call of ['cuMemcpyAsync', 'cuEventRecord', 'cuStreamWaitEvent']) {
+      for (const nth of [1, 2, 3]) {
+        failCall(call, nth);
+        const going = await above.spillToFiles().catch(() => 0);
+        failCall(call, 0);
+        if (going === large) await buffer.pin().then((pin) => pin.dispose());
+        above.spill();
+        expect(above.statistics()).toMatchObject({ hostBytes: large, fileBytes: 0 });
+      }
+    }
+    expect(await holds(buffer, 1)).toBe(true);
+  });
+});
+
+describe('a buffer in a file', () => {
+  const inFile = async (value: number, bytes = MiB, above = resource) => {
+    const buffer = made(bytes, value, { resource: above });
+    above.spill();
+    await above.spillToFiles();
+    return buffer;
+  };
+
+  test('cannot be pinned at once, but prefetched', async () => {
+    using buffer = await inFile(1);
+    expect(caught(() => buffer.pinSync())).toMatchObject({
+      code: 'ERR_CISTERN_INVALID_STATE',
+      message: 'cannot pin a buffer at once: its contents are in a file; await pin, or prefetch before',
+    });
+    expect(buffer.prefetch()).toBe(true);
+    expect(buffer.prefetch()).toBe(true);
+    expect(await holds(buffer, 1)).toBe(true);
+    expect(resource.statistics().returns).toBe(1);
+    buffer.pinSync().dispose();
+  });
+
+  test('comes back once for several pins, each of which is ordered after the copy', async () => {
+    using other = new Stream({ nonBlocking: true });
+    using buffer = await inFile(1);
+    const pins = await Promise.all([buffer.pin(), buffer.pin(other), SpillableBuffer.pinAll([buffer], other).then(([pin]) => pin)]);
+    for (const pin of pins) expect(Buffer.compare((await pin?.toHost()) as Uint8Array, bytesOf(MiB, 1))).toBe(0);
+    expect(resource.statistics().returns).toBe(1);
+    for (const pin of pins) pin?.dispose();
+  });
+
+  test('comes back with others, all or none', async () => {
+    using one = await inFile(1);
+    using two = await inFile(2);
+    const pins = await SpillableBuffer.pinAll([one, two]);
+    expect(pins.map((pin) => pin.byteLength)).toEqual([MiB, MiB]);
+    for (const pin of pins) pin.dispose();
+    resource.spill();
+    await resource.spillToFiles();
+    const controller = new AbortController();
+    const waiting = SpillableBuffer.pinAll([one, two], stream, { signal: controller.signal });
+    await Promise.resolve();
+    controller.abort(new Error('over'));
+    await expect(waiting).rejects.toThrow('over');
+    expect([one.isPinned, two.isPinned]).toEqual([false, false]);
+    expect(await holds(one, 1)).toBe(true);
+    expect(await holds(two, 2)).toBe(true);
+  });
+
+  test('is gone when it is disposed, also on its way back', async () => {
+    const resting = await inFile(1);
+    resting.dispose();
+    expect(resource.statistics()).toMatchObject({ buffers: 0, fileBytes: 0 });
+    const coming = await inFile(2);
+    const pin = coming.pin();
+    const refused = expect(pin).rejects.toEqual(disposedError);
+    await nextTurn();
+    coming.dispose();
+    await refused;
+    expect(resource.statistics()).toMatchObject({ buffers: 0, liveBytes: 0 });
+  });
+
+  test('stays there if the driver refuses, or there is no memory', async () => {
+    if (currentBackend() !== 'software') skipTest('only the software device fails on demand');
+    using above = roomy();
+    using buffer = await inFile(1, large, above);
+    for (const call of ['cuMemAlloc', 'cuMemcpyAsync', 'cuStreamWaitEvent']) {
+      for (const nth of [1, 2, 3]) {
+        failCall(call, nth);
+        const pin = await buffer.pin().catch((error: Error) => error);
+        failCall(call, 0);
+        if (!(pin instanceof Error)) pin.dispose();
+        // They may have come back before the pin was refused.
+        above.spill();
+        await above.spillToFiles();
+        expect(above.statistics()).toMatchObject({ fileBytes: large, liveBytes: 0 });
+      }
+    }
+    expect(await holds(buffer, 1)).toBe(true);
+  });
+
+  test('waits for memory on the device like others', async () => {
+    using buffer = await inFile(1);
+    const pointer = resource.allocate(most, stream);
+    const waiting = buffer.pin(stream, { timeoutMilliseconds: 20_000 });
+    await nextTurn();
+    expect(resource.statistics().waiting).toBe(1);
+    resource.deallocate(pointer, most, stream);
+    using pin = await waiting;
+    expect(Buffer.compare(await pin.toHost(), bytesOf(MiB, 1))).toBe(0);
+    await expect(buffer.pin(stream, { signal: AbortSignal.abort(new Error('no')) })).rejects.toThrow('no');
+  });
+
+  test('does not come back to a resource that is disposed', async () => {
+    const above = roomy();
+    using buffer = await inFile(1, MiB, above);
+    above.dispose();
+    await expect(buffer.pin()).rejects.toEqual(disposedError);
+    expect(above.statistics().fileBytes).toBe(MiB);
+  });
+});
+
+describe('a SpillingResourceAdaptor', () => {
+  test('makes its folder, and refuses what can be none', () => {
+    const inner = join(folder, 'a', 'b');
+    new SpillingResourceAdaptor(pool, host, { folder: inner }).dispose();
+    expect(existsSync(inner)).toBe(true);
+    rmSync(join(folder, 'a'), { recursive: true });
+    const file = join(folder, 'file');
+    writeFileSync(file, '');
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder: join(file, 'x') })).toThrow(fileError);
+    rmSync(file);
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder: '' })).toThrow();
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder: 7 as never })).toThrow(TypeError);
+  });
+
+  test('without a folder moves nothing to files', async () => {
+    using above = new SpillingResourceAdaptor(pool, host);
+    await expect(above.spillToFiles()).rejects.toThrow(UnsupportedError);
+    using one = made(2 * MiB, 1, { resource: above });
+    above.spill();
+    using two = made(2 * MiB, 2, { resource: above });
+    expect(above.spill()).toBe(0);
+    using _other = new DeviceBuffer(2 * MiB, { stream, resource: above });
+    await expect(one.pin(stream, { timeoutMilliseconds: 50 })).rejects.toEqual(outOfMemory);
+    expect(two.isOnDevice).toBe(true);
+  });
+});
