@@ -10,8 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'vite';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const pages = join(root, 'src', 'pages');
-const output = join(root, 'dist', 'pages');
+const pages = join(root, 'src', 'tools', 'pages');
+const output = join(root, 'dist', 'tools', 'pages');
 
 const names = argv.length > 2 ? argv.slice(2) : readdirSync(pages).filter((name) => existsSync(join(pages, name, 'index.html')));
 mkdirSync(output, { recursive: true });

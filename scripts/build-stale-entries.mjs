@@ -15,7 +15,7 @@ const changedAt = (path) => statSync(join(root, path)).mtimeMs;
 function* sources() {
   yield* ['package.json', 'scripts/build-entries.mjs', 'src'];
   for (const name of readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' }))
-    if (!name.startsWith('pages')) yield join('src', name);
+    if (!name.startsWith('tools/pages')) yield join('src', name);
 }
 
 // What scripts/bundle.mjs makes has everything, and nothing with which to build.

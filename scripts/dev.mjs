@@ -15,7 +15,7 @@ const targets = [
   { name: 'addon', script: 'scripts/build-native.mjs', sources: /^native\/(?!test|fuzz)/ },
   { name: 'index', script: 'scripts/build-wasm.mjs', sources: /^assembly\/|^src\/suballocation\/index-layout\.ts$/ },
   { name: 'entries', script: 'scripts/build-entries.mjs', sources: /^src\/(?!pages\/).*\.ts$/ },
-  { name: 'pages', script: 'scripts/build-pages.mjs', sources: /^src\/(pages|report|watch)\// },
+  { name: 'pages', script: 'scripts/build-pages.mjs', sources: /^src\/tools\/(pages|report|watch)\// },
 ];
 
 const stale = new Set(targets);

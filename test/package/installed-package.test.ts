@@ -210,7 +210,7 @@ describe('the package, once installed', () => {
   });
 
   test('builds its addon from its own files, twice at once too, and takes that', { timeout: 900_000 }, async () => {
-    const main = join(installed, 'dist', 'cli', 'main.js');
+    const main = join(installed, 'dist', 'tools', 'cli', 'main.js');
     const built = join(installed, 'build', 'Release', 'cistern.node');
     const broken = mkdtempSync(join(tools, 'broken-'));
     writeFileSync(join(broken, 'ccache'), '#!/bin/sh\necho "the cache cannot be written" >&2\nexit 1\n', { mode: 0o755 });
@@ -235,7 +235,7 @@ describe('the package, once installed', () => {
       /No CMAKE_CXX_COMPILER could be found(?:.|\n)*\nerror: CMake cannot configure the build, .*\)\n$/,
     ],
   ])('%s, says what to install instead of building', (_, programs, message) => {
-    const main = join(installed, 'dist', 'cli', 'main.js');
+    const main = join(installed, 'dist', 'tools', 'cli', 'main.js');
     const some = mkdtempSync(join(tools, 'some-'));
     for (const program of programs) symlinkSync(run('which', [program], root).trim(), join(some, program));
     const { status, stderr } = spawnSync(process.execPath, [main, 'build'], {
@@ -354,7 +354,7 @@ describe('the package, once installed', () => {
   });
 
   test('has the command', () => {
-    const command = join(installed, 'dist', 'cli', 'main.js');
+    const command = join(installed, 'dist', 'tools', 'cli', 'main.js');
     expect(run(process.execPath, [command, '--version'], application)).toBe(
       `${JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8')).version}\n`,
     );
@@ -368,7 +368,7 @@ describe('the package, once installed', () => {
   });
 
   test('has a command that a shell can run', () => {
-    expect(readFileSync(join(installed, 'dist', 'cli', 'main.js'), 'utf8')).toMatch(/^#!\/usr\/bin\/env node\n/);
+    expect(readFileSync(join(installed, 'dist', 'tools', 'cli', 'main.js'), 'utf8')).toMatch(/^#!\/usr\/bin\/env node\n/);
   });
 
   describe('runs the projects of examples/', () => {
@@ -436,7 +436,7 @@ describe('the package, once installed', () => {
       );
       const found = run(process.execPath, [reader, join(project('server'), 'run.cistern')], application);
       expect(found).toMatch(/^limiting,pool render \(.*handlers\.js:\d+:13\),render \(.*\),sum \(.*handlers\.js:\d+:13\)\n$/);
-      const command = join(installed, 'dist', 'cli', 'main.js');
+      const command = join(installed, 'dist', 'tools', 'cli', 'main.js');
       expect(run(process.execPath, [command, 'report', 'run.cistern'], project('server'))).toMatch(/^report\.html: \d+ events/);
     });
   });
