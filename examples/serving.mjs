@@ -5,9 +5,6 @@
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
   DeviceBuffer,
   formatBytes,
   MiB,
@@ -18,6 +15,7 @@ import {
   VirtualMemoryResource,
   withResource,
 } from 'cistern';
+import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor } from 'cistern/serving';
 import Fastify from 'fastify';
 
 const pool = new PoolMemoryResource(new VirtualMemoryResource());

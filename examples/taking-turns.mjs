@@ -13,10 +13,9 @@ import {
   MiB,
   PoolMemoryResource,
   Stream,
-  sleepResource,
   VirtualMemoryResource,
-  wakeResource,
 } from 'cistern';
+import { sleepResource, wakeResource } from 'cistern/serving';
 
 const deviceBytes = 64 * MiB;
 const weightBytes = 32 * MiB;

@@ -5,8 +5,9 @@
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
-import { annotate, CudaMemoryResource, KiB, MiB, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+import { CudaMemoryResource, KiB, MiB, PoolMemoryResource, Stream } from 'cistern';
 import { readRecordedRun } from 'cistern/logs';
+import { annotate, Recording, RecordingResourceAdaptor } from 'cistern/recording';
 
 const file = process.argv[2] ?? join(tmpdir(), 'training.cistern');
 const steps = 10;

@@ -6,6 +6,7 @@ import { once } from 'node:events';
 import process from 'node:process';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { CudaMemoryResource, DeviceBuffer, formatBytes, KiB, MiB, OutOfMemoryError, PoolMemoryResource, Stream } from 'cistern';
+import { attachBuffer, detachBuffer } from 'cistern/workers';
 
 const stages = 4;
 const bufferBytes = 256 * KiB;
@@ -24,7 +25,7 @@ if (isMainThread) {
     worker.on('message', (message) => {
       if (i + 1 < stages) return workers[i + 1].postMessage(message);
       // The last stage returns the buffer.
-      const buffer = DeviceBuffer.attach(message, { stream });
+      const buffer = attachBuffer(message, { stream });
       if (buffer.toHostSync().every((value) => value === stages)) correct++;
       buffer.dispose();
       finished++;
@@ -43,7 +44,7 @@ if (isMainThread) {
       }
     }
     work(buffer, 0);
-    workers[0].postMessage(buffer.detach());
+    workers[0].postMessage(detachBuffer(buffer));
   }
   while (finished < count) await new Promise(setImmediate);
   while (pool.statistics().allocatedBytes > 0) await new Promise(setImmediate);
@@ -59,8 +60,8 @@ if (isMainThread) {
   const stream = new Stream({ nonBlocking: true });
   parentPort.on('message', (message) => {
     if (message === 'end') return parentPort.close();
-    const buffer = DeviceBuffer.attach(message, { stream });
+    const buffer = attachBuffer(message, { stream });
     work(buffer, workerData);
-    parentPort.postMessage(buffer.detach());
+    parentPort.postMessage(detachBuffer(buffer));
   });
 }

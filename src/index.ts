@@ -1,21 +1,93 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 
+export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/pass-through/aligned-resource-adaptor.js';
 export {
   type FailureCallback,
   FailureCallbackResourceAdaptor,
   type FailureCallbackResourceAdaptorOptions,
 } from './adaptors/pass-through/failure-callback-resource-adaptor.js';
+export { FallbackResourceAdaptor } from './adaptors/pass-through/fallback-resource-adaptor.js';
+export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/pass-through/limiting-resource-adaptor.js';
+export {
+  type FileLogOptions,
+  LoggingResourceAdaptor,
+  type LoggingResourceAdaptorOptions,
+  type StreamLogOptions,
+} from './adaptors/pass-through/logging-resource-adaptor.js';
 export type { OutstandingAllocation } from './adaptors/pass-through/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through/pass-through-adaptor.js';
+export { PerDeviceResourceAdaptor } from './adaptors/pass-through/per-device-resource-adaptor.js';
+export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/pass-through/prefetch-resource-adaptor.js';
+export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/pass-through/reclaiming-resource-adaptor.js';
+export {
+  type DivisionsRounding,
+  type MultipleRounding,
+  RoundingResourceAdaptor,
+  type RoundingResourceAdaptorOptions,
+  type TopBitsRounding,
+} from './adaptors/pass-through/rounding-resource-adaptor.js';
+export {
+  formatSanitizerViolation,
+  type LifetimeViolation,
+  type SanitizerViolation,
+  SanitizingResourceAdaptor,
+  type SanitizingResourceAdaptorOptions,
+} from './adaptors/pass-through/sanitizing-resource-adaptor.js';
+export {
+  type AllocationStatistics,
+  type CounterSnapshot,
+  StatisticsResourceAdaptor,
+  type StatisticsResourceAdaptorOptions,
+} from './adaptors/pass-through/statistics-resource-adaptor.js';
+export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/pass-through/tracking-resource-adaptor.js';
+export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/pooling/arena-memory-resource.js';
+export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/pooling/binning-memory-resource.js';
+export {
+  CachingMemoryResource,
+  type CachingMemoryResourceOptions,
+  type CachingStatistics,
+} from './adaptors/pooling/caching-memory-resource.js';
+export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/pooling/fixed-size-memory-resource.js';
 export type { StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
+export {
+  MonotonicMark,
+  MonotonicMemoryResource,
+  type MonotonicMemoryResourceOptions,
+  type MonotonicStatistics,
+} from './adaptors/pooling/monotonic-memory-resource.js';
 export { type GrowthOption, type Strategy, Tries } from './adaptors/pooling/order-of-tries.js';
+export { PoolMemoryResource, type PoolMemoryResourceOptions, type PoolStatistics } from './adaptors/pooling/pool-memory-resource.js';
 export { StreamOrderedMemoryResource } from './adaptors/pooling/stream-ordered-memory-resource.js';
-export * from './basics/errors.js';
+export {
+  AddonMissingError,
+  type ArgumentErrorCode,
+  ArgumentRangeError,
+  ArgumentTypeError,
+  CisternError,
+  type CisternErrorCode,
+  DeviceUnavailableError,
+  DriverError,
+  FaultyResourceError,
+  InvalidLogError,
+  LifetimeError,
+  type MemoryHolder,
+  NotAdmittedError,
+  type NotAdmittedReason,
+  type OutOfMemoryDetails,
+  OutOfMemoryError,
+  PeerAccessError,
+  type RecoveryStage,
+  ReplayError,
+  SpecificationError,
+  type SpecificationErrorDetails,
+  UnsupportedError,
+} from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB } from './basics/units.js';
 export { parseBytes } from './basics/validation.js';
 export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { DeviceBuffer } from './buffers/device-buffer.js';
+export type { ExportableBuffer } from './buffers/exportable-buffer.js';
 export type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/transfers/buffer-transfer.js';
 export type { ByteRange } from './buffers/transfers/byte-range.js';
@@ -77,56 +149,30 @@ export {
 export { Event, type EventOptions } from './driver/streams/event.js';
 export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/streams/stream.js';
 export { StreamPool, type StreamPoolOptions } from './driver/streams/stream-pool.js';
-export type { BufferMessage, EventMessage, StreamMessage } from './driver/workers/hand-over.js';
-export { type AddonInterface, addonInterface } from './interchange/addon-interface.js';
-export type { BufferInterchange } from './interchange/buffer-interchange.js';
-export type {
-  CudaArray,
-  CudaArrayInterface,
-  CudaArrayInterfaceOptions,
-  FromCudaArrayInterfaceOptions,
-} from './interchange/cuda-array-interface.js';
-export type { DLPackCapsule, DLPackDataType, DLPackOptions, DLPackTypeName } from './interchange/dlpack.js';
-export { ForeignMemoryResource } from './interchange/foreign-memory-resource.js';
-export { type DLPackTensor, type FromDLPackOptions, fromDLPack } from './interchange/from-dlpack.js';
-export type { WrapOptions } from './interchange/wrap.js';
+export type { EventMessage, StreamMessage } from './driver/workers/hand-over.js';
 export type * from './memory-resource.js';
-export { formatPlan, type Plan, parsePlan } from './plans/plan.js';
-export type { AllocationSequence, OrderedSequence, StreamWait } from './plans/sequence.js';
-export type { HandleInJson, OpenOptions } from './processes/open-from-process.js';
-export { annotate } from './recording/annotate.js';
-export { Recording, type RecordingOptions } from './recording/recording.js';
 export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
-export * from './resource-kinds.js';
 export {
   type AllocateCallback,
   CallbackMemoryResource,
   type CallbackMemoryResourceOptions,
   type DeallocateCallback,
 } from './resources/callback-memory-resource.js';
+export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
+export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
+export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';
+export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { LeafMemoryResource } from './resources/leaf-memory-resource.js';
+export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
+export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
+export { PinnedAsyncMemoryResource, type PinnedAsyncMemoryResourceOptions } from './resources/pinned-async-memory-resource.js';
+export { PinnedHostMemoryResource, type PinnedHostMemoryResourceOptions } from './resources/pinned-host-memory-resource.js';
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
+export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
 export { uncached, withResource } from './scopes/resource-scope.js';
-export { Account, type AccountOptions, currentAccount, withQuota } from './serving/accounts/account.js';
-export type { WaitOptions } from './serving/admission/waits.js';
-export { memorySummary } from './serving/out-of-memory/memory-summary.js';
-export { type BudgetEvent, type BudgetObserver, type BudgetOptions, observeBudget } from './serving/out-of-memory/observe-budget.js';
-export {
-  type SleepOptions,
-  type SleepReport,
-  sleepResource,
-  type WakeOptions,
-  type WakeReport,
-  wakeResource,
-} from './serving/sleep/sleep.js';
-export type { SpillCandidate, SpillPolicy } from './serving/spilling/spill-policy.js';
-export {
-  SpillableBuffer,
-  type SpillableBufferCreateOptions,
-  type SpillableBufferOptions,
-  SpillPin,
-} from './serving/spilling/spillable-buffer.js';
+export { resourceKinds } from './specification/core-kinds.js';
 export { formatSpecification } from './specification/format-specification.js';
+export { addResourceKinds } from './specification/kinds-by-name.js';
 export { parseSpecification } from './specification/parse-specification.js';
 export {
   type CreateResourceOptions,
@@ -136,10 +182,5 @@ export {
   type ResourceStackOptions,
 } from './specification/resource-stack.js';
 export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
-export type { AttachOptions, BufferSharing } from './workers/buffer-sharing.js';
-export type { GlobalArenaMemoryKind } from './workers/global-arena.js';
-export type { ThreadSafeArenaStatistics } from './workers/thread-safe-arena.js';
 
-import './serving/out-of-memory/dump.js';
-import './recording/record-everything.js';
-import './tools/watch/start-if-asked.js';
+import './start-if-asked.js';

@@ -1,5 +1,6 @@
 // npm start: many jobs through a few workers, within one limit for all of them.
 import { DeviceBuffer, formatBytes, MiB, OutOfMemoryError } from 'cistern';
+import { attachBuffer } from 'cistern/workers';
 import { disposeMemory, sharedBytes, stack, stream } from './memory.js';
 import { WorkerPool } from './pool.js';
 
@@ -29,7 +30,7 @@ async function runJob(value) {
   let buffer = await makeInput(value);
   for (;;) {
     const { message, isRefused } = await pool.run(buffer);
-    buffer = DeviceBuffer.attach(message, { stream });
+    buffer = attachBuffer(message, { stream });
     if (!isRefused) break;
     refusals++;
     await later();

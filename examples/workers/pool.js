@@ -1,7 +1,7 @@
 // A pool of workers: gives each job to the worker with the fewest jobs.
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
-import { DeviceBuffer } from 'cistern';
+import { detachBuffer, discardBuffer } from 'cistern/workers';
 
 export class WorkerPool {
   #workers;
@@ -29,7 +29,7 @@ export class WorkerPool {
   run(buffer) {
     const worker = this.#workers.reduce((least, each) => (each.busy.size < least.busy.size ? each : least));
     const id = ++this.#lastId;
-    const message = buffer.detach();
+    const message = detachBuffer(buffer);
     worker.busy.add(id);
     worker.worker.postMessage({ id, message });
     return new Promise((resolve, reject) => this.#jobs.set(id, { resolve, reject, message }));
@@ -53,7 +53,7 @@ export class WorkerPool {
   #fail(each, error) {
     for (const id of each.busy) {
       const { reject, message } = this.#jobs.get(id);
-      DeviceBuffer.discard(message);
+      discardBuffer(message);
       reject(error);
       this.#jobs.delete(id);
     }

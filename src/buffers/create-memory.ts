@@ -15,7 +15,7 @@ import { assertStream, assertStreamOf, Stream } from '../driver/streams/stream.j
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { BufferMemory } from './buffer-memory.js';
 import { currentResource } from './current-resource.js';
-import { allocated, originOf } from './origins/allocated.js';
+import { allocated, originOf } from './origin.js';
 import type { DeviceMemory, HostData } from './transfers/buffer-contents.js';
 import { queueCopy, readable } from './transfers/copies.js';
 

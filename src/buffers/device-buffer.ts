@@ -1,36 +1,15 @@
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentTypeError, CisternError, formatPointer, formatValue, UnsupportedError } from '../basics/errors.js';
-import { assertBytes, assertOptions } from '../basics/validation.js';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue } from '../basics/errors.js';
+import { assertBytes } from '../basics/validation.js';
 import { disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import type { MemoryLocation } from '../driver/memory/managed-memory.js';
 import { Event } from '../driver/streams/event.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
-import { flushLast } from '../files/flush-at-exit.js';
-import type { BufferInterchange } from '../interchange/buffer-interchange.js';
-import {
-  type CudaArray,
-  type CudaArrayInterface,
-  type CudaArrayInterfaceOptions,
-  cudaArrayMemory,
-  describeCudaArray,
-  type FromCudaArrayInterfaceOptions,
-  fromCudaArrayInterfaceOptionNames,
-} from '../interchange/cuda-array-interface.js';
-import { type DLPackCapsule, type DLPackOptions, exportTensorOf } from '../interchange/dlpack.js';
-import { type CheckedForeignMemory, foreignMemory, type WrapOptions, wrapOptionNames } from '../interchange/wrap.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { isOwned } from '../ownership/bulk-frees.js';
 import { markCopy } from '../package/copy.js';
-import { exportToProcesses, untilUnused } from '../processes/export-to-processes.js';
-import { type HandleInJson, type OpenOptions, openedMemory } from '../processes/open-from-process.js';
-import { ProcessExport } from '../processes/process-export.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
-import { attachedMemory } from '../workers/attach-from-worker.js';
-import type { AttachOptions, BufferSharing } from '../workers/buffer-sharing.js';
-import { freeReturned } from '../workers/take-returned-memory.js';
-import { ThreadSafeArenaMemoryResource } from '../workers/thread-safe-arena-memory-resource.js';
 import { BufferMemory, disposed, memoryOf } from './buffer-memory.js';
 import {
   anyMemory,
@@ -41,7 +20,6 @@ import {
   type DeviceBufferOptions,
   plainMemory,
 } from './create-memory.js';
-import type { HandOvers } from './origin.js';
 import type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './transfers/buffer-contents.js';
 import {
   type BlockingBufferTransferOptions,
@@ -54,11 +32,10 @@ import {
 import type { ByteRange } from './transfers/byte-range.js';
 import { copyInto, copyOut, copyOutSync, fill } from './transfers/copies.js';
 import { type HostViewOptions, hostView, type TypedArrayClass } from './transfers/host-view.js';
-import { follow } from './transfers/ordered-copy.js';
 import { assertEvents, changeCapacity, copyToResource } from './transfers/relocate.js';
 
 /** See `cannotBeCloned`: the message says what to send instead. */
-const neverCloned = Symbol('a DeviceBuffer: send what its detach() returns to a worker, or its export() to a process; it');
+const neverCloned = Symbol('a DeviceBuffer: send what detachBuffer() returns to a worker, or exportBuffer() to a process; it');
 
 /**
  * Owns untyped memory of any kind from a resource. The memory is freed when you dispose the buffer,
@@ -88,7 +65,7 @@ const neverCloned = Symbol('a DeviceBuffer: send what its detach() returns to a 
  * console.log(new Float32Array(bytes.buffer)); // 1, 2, 3
  * ```
  */
-export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, BufferInterchange {
+export class DeviceBuffer implements Disposable, BufferContents {
   /** @internal As {@link refuseCloning} does, but faster: see there. */
   readonly cannotBeCloned = neverCloned;
   #memory: BufferMemory;
@@ -163,204 +140,34 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     if (ptr !== 0 && isOwned(ptr, memory.resource)) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot adopt ${formatPointer(ptr)}: a buffer owns this memory already`);
     }
-    return DeviceBuffer.#adopt(checked, allocation);
+    return DeviceBuffer.owning(checked);
   }
 
-  static #adopt({ memory, ptr, capacityBytes }: CheckedAllocation, allocation: BufferAllocation): DeviceBuffer {
-    const buffer = new DeviceBuffer(0, allocation, memory);
-    // A native thread may have allocated it.
-    if (allocation.resource instanceof ThreadSafeArenaMemoryResource && capacityBytes > 0) allocation.resource.claim(ptr, capacityBytes);
+  /** @internal A buffer that takes over allocated memory. */
+  static owning({ memory, ptr, capacityBytes }: CheckedAllocation): DeviceBuffer {
+    const buffer = DeviceBuffer.of(memory);
+    memory.origin.adopted?.(ptr, capacityBytes);
     memory.adopt(ptr, capacityBytes);
     return buffer;
   }
 
-  /**
-   * A buffer over memory that another library allocated. Without `release`, the memory is borrowed:
-   * its owner must keep it until the work queued on `stream` has run. With `release`, the buffer owns
-   * the memory, and returns it exactly once: after the buffer is disposed or collected, or when the
-   * process or the worker exits, and only after the work queued on `stream` has run. If it has
-   * already run, `dispose` calls `release`; otherwise, the event loop calls it later, possibly after
-   * the scope of `stream` has ended. If a resource of cistern takes the memory back, as a pool does
-   * when it is disposed, it waits for the work and calls `release` first.
-   *
-   * An error of `release` is reported as an uncaught exception; at exit, it is printed, and the
-   * exit code is 1. A worker that is terminated runs no JavaScript, and so does not call `release`.
-   *
-   * The driver, or a {@link HostMemoryResource} of this process, must know the memory. Order the
-   * stream after the writes to it. The buffer cannot grow: `resize` beyond `byteLength`, `reserve`
-   * and `shrinkToFit` throw an {@link UnsupportedError}. `recast` moves the contents to memory of a
-   * resource, and releases the memory; `to` copies as from any buffer, but needs a `resource` for a
-   * copy of managed memory.
-   *
-   * RMM has no counterpart; its users keep the owner next to a `device_span`.
-   * @throws ArgumentTypeError, ArgumentRangeError for invalid options, memory that nobody knows, or a
-   * stream of a device that cannot access it; LifetimeError for a disposed stream. The memory is then
-   * still the caller's.
-   * @example
-   * ```ts
-   * using stream = new Stream();
-   * const ptr = resource.allocate(4096, stream); // of another library
-   * // May run after `stream` is disposed.
-   * const release = () => resource.deallocate(ptr, 4096, Stream.legacyDefault());
-   * using buffer = DeviceBuffer.wrap({ ptr, byteLength: 4096, stream, release });
-   * ```
-   */
-  static wrap(memory: WrapOptions): DeviceBuffer {
-    assertOptions(memory, wrapOptionNames, 'memory');
-    return DeviceBuffer.#wrap(memory, foreignMemory(memory));
+  /** @internal A buffer with memory that a capability has made. */
+  static of(memory: BufferMemory): DeviceBuffer {
+    return new DeviceBuffer(0, { stream: memory.stream }, memory);
   }
 
-  static #wrap({ stream, label }: WrapOptions, foreign: CheckedForeignMemory): DeviceBuffer {
-    const allocation = { ...foreign, stream, ...(label === undefined ? {} : { label }) };
-    // Others may wrap the same memory, and each has a function to call in the end.
-    const buffer = DeviceBuffer.#adopt(checkedAllocation(allocation, DeviceBuffer.adopt), allocation);
-    foreign.resource.own();
-    if (!foreign.resource.isBorrowed) flushLast();
-    return buffer;
+  /** @internal Disposes a buffer whose memory somebody else has taken over. */
+  static end(buffer: DeviceBuffer): void {
+    disown(buffer.#standIn as StandIn);
+    buffer.#standIn = undefined;
+    buffer.#memory.endReason = disposed;
   }
 
-  /**
-   * A buffer over the memory of an array in the form of `__cuda_array_interface__`, versions 0 to 3:
-   * from the array's first element to the end of its last one, including gaps. The memory is
-   * borrowed: its owner must keep it until the buffer is disposed and the work queued on the buffer's
-   * stream has run. The buffer keeps the object alive until then. If the object refers to the buffer,
-   * the garbage collector never finds either, so dispose the buffer. `stream` waits for the work
-   * queued on the array's stream, unless the array names none. A buffer over read-only memory does
-   * not refuse writes.
-   *
-   * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
-   * @param array the description, or an object that has it as `__cuda_array_interface__`
-   * @throws ArgumentTypeError, ArgumentRangeError if `array` does not describe an array, or one
-   * with negative strides or more than 2^53 - 1 bytes, or memory that the driver does not know.
-   * @throws UnsupportedError for an array with a mask, or of a later version.
-   * @throws LifetimeError for a disposed stream; DriverError if the driver does not know the
-   * array's stream.
-   * @example
-   * ```ts
-   * using stream = new Stream();
-   * const array = buffer.toCudaArrayInterface({ shape: [4, 4], typestr: '<f4' });
-   * using view = DeviceBuffer.fromCudaArrayInterface(array, { stream });
-   * ```
-   */
-  static fromCudaArrayInterface(array: CudaArrayInterface | CudaArray, options: FromCudaArrayInterfaceOptions): DeviceBuffer {
-    assertOptions(options, fromCudaArrayInterfaceOptionNames);
-    const { stream } = options;
-    assertStream(stream, 'use an array');
-    const { ptr, byteLength, producer, owner } = cudaArrayMemory(array, stream);
-    const held: { owner: object | undefined } = { owner };
-    const release = () => {
-      held.owner = undefined;
-    };
-    try {
-      const memory = { ...options, ptr, byteLength, release };
-      const buffer = DeviceBuffer.#wrap(memory, foreignMemory(memory, true));
-      try {
-        if (producer !== undefined && producer.identity !== stream.identity) follow(stream, producer);
-        return buffer;
-      } catch (error) {
-        buffer.dispose();
-        throw error;
-      }
-    } finally {
-      producer?.dispose();
-    }
-  }
-
-  /**
-   * Attaches a buffer that {@link DeviceBuffer.detach} or {@link DeviceBuffer.share} handed over, in
-   * this or any other worker of the process. It has the same `ptr` as in the sender. When the buffer
-   * is disposed or collected, or this worker ends, its memory is returned: the sender frees it,
-   * after everything queued on this buffer's stream. If the sender has ended by then, the memory is
-   * freed nevertheless.
-   *
-   * The buffer cannot grow, unless it was handed over without memory: `resize` beyond the capacity
-   * throws an {@link UnsupportedError}. First move it to a resource of this worker with {@link
-   * DeviceBuffer.recast}. You can detach it again, for the next worker. Does not block.
-   *
-   * Stream order: `stream` waits for everything that the sender queued on its stream before the
-   * hand-over. RMM has no counterpart.
-   * @param message from `detach`, which one call can attach; or from `share`, which any number of
-   * calls can attach
-   * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
-   * discarded, if its sender has ended, or if the sender has disposed a shared buffer;
-   * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it.
-   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of a device
-   * that cannot access the memory; LifetimeError for a disposed stream.
-   * @throws DriverError if the driver refuses the wait; the message can then be attached again.
-   * @example
-   * ```ts
-   * import { parentPort } from 'node:worker_threads';
-   *
-   * parentPort?.on('message', async (message: BufferMessage) => {
-   *   using stream = new Stream();
-   *   using buffer = DeviceBuffer.attach(message, { stream });
-   *   console.log(await buffer.toHost());
-   * });
-   * ```
-   */
-  static attach(message: BufferMessage, options: AttachOptions): DeviceBuffer {
-    return new DeviceBuffer(0, options, attachedMemory(message, options, DeviceBuffer.attach));
-  }
-
-  /**
-   * Discards a message without attaching it: the memory is returned to the sender. Any worker that has
-   * the message can call this, for example when the receiver has ended. If the buffer is shared, only
-   * the worker that shares it can; the message can then no longer be attached. In another worker, the
-   * call does nothing.
-   *
-   * A lost message cannot be detected: its memory stays allocated until the sender's environment
-   * ends.
-   * @returns whether the message could be attached until now; if it is false, nothing has changed
-   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
-   * message; ArgumentTypeError for any other value.
-   * @example
-   * ```ts
-   * const message = buffer.detach();
-   * worker.once('exit', () => DeviceBuffer.discard(message));
-   * worker.postMessage(message);
-   * ```
-   */
-  static discard(message: BufferMessage): boolean {
-    const wasOpen = discardMessage(checkedMessage(message), 'buffer');
-    freeReturned(false);
-    return wasOpen;
-  }
-
-  /**
-   * A buffer over memory that another process exported with {@link DeviceBuffer.export}. Nothing is
-   * copied, and both processes may read and write. Its `ptr` differs from that in the other process.
-   * When it is disposed or collected, the memory is unmapped after everything queued on its stream has
-   * run; if this process ends, the system unmaps it. Until then, the other process keeps the memory.
-   * You can open a handle any number of times.
-   *
-   * The buffer cannot grow; {@link DeviceBuffer.recast} moves it to a resource of this process. It can
-   * be neither exported nor handed over to another worker. If the exporting process ends, the contents
-   * stay readable on a software device; on CUDA, this is undefined.
-   *
-   * Stream order: `stream` waits for everything that the other process had queued on the buffer's
-   * stream when it called `export`. If that process ends before this has run, the wait ends. Does not
-   * block. RMM has no counterpart.
-   * @param handle the result of `export`, in any typed array, or in the form that JSON gives a
-   * `Buffer`
-   * @throws LifetimeError (`ERR_CISTERN_STALE_HANDLE`) if the other process has ended or disposed its
-   * buffer; (`ERR_CISTERN_FOREIGN_HANDLE`) for any other bytes, or memory of another kind of device.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) in the process that exported the buffer, or if
-   * 64 processes have memory of that process open.
-   * @throws UnsupportedError for a handle of another version, or of a process that this one may not
-   * access, such as another user's; DeviceUnavailableError if this process does not have the device.
-   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of another
-   * device; LifetimeError for a disposed stream; DriverError if the driver refuses.
-   * @example
-   * ```ts
-   * process.once('message', (handle: Uint8Array) => {
-   *   using stream = new Stream();
-   *   using buffer = DeviceBuffer.open(handle, { stream });
-   *   buffer.fill(1);
-   * });
-   * ```
-   */
-  static open(handle: Uint8Array | HandleInJson, options: OpenOptions): DeviceBuffer {
-    return new DeviceBuffer(0, options, openedMemory(handle, options, DeviceBuffer.open));
+  /** @internal The same, but the buffer goes on with other memory. */
+  static replaceMemory(buffer: DeviceBuffer, memory: BufferMemory): void {
+    DeviceBuffer.end(buffer);
+    buffer.#memory = memory;
+    buffer.#standIn = own(memory);
   }
 
   /** @internal The object watched in place of a buffer; `undefined` once the buffer is disposed. */
@@ -579,45 +386,6 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     return hostView(this, type, options);
   }
 
-  toCudaArrayInterface(options: CudaArrayInterfaceOptions): CudaArrayInterface {
-    return describeCudaArray(this.#memory, options);
-  }
-
-  toDLPack(options: DLPackOptions): DLPackCapsule {
-    return exportTensorOf(this, options);
-  }
-
-  export(): Uint8Array {
-    return exportToProcesses(this.#memory);
-  }
-
-  async importersDone(): Promise<void> {
-    const processExport = this.#memory.outsideUse(ProcessExport);
-    this.#memory.assertLive('wait for other processes');
-    if (processExport !== undefined) await untilUnused(processExport);
-  }
-
-  detach(): BufferMessage {
-    const operation = 'detach a buffer';
-    const handOvers = handOversOf(this.#memory, operation, false);
-    this.#memory.assertNotShared(operation);
-    const message = this.#memory.giveUp(operation, (given) => handOvers.give(given));
-    DeviceBuffer.#end(this);
-    return message;
-  }
-
-  share(): BufferMessage {
-    const operation = 'share a buffer';
-    const handOvers = handOversOf(this.#memory, operation, true);
-    const { message, memory } = this.#memory.giveUp(operation, (given) => handOvers.share(given));
-    if (memory !== this.#memory) {
-      DeviceBuffer.#end(this);
-      this.#memory = memory;
-      this.#standIn = own(memory);
-    }
-    return message;
-  }
-
   /**
    * Releases the memory without freeing it, and disposes the buffer. You must now free the memory
    * on the resource in the order of the stream, or pass it to {@link DeviceBuffer.adopt}. Does not
@@ -639,7 +407,7 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
     memory.assertLive(operation);
     return memory.giveUp(operation, () => {
       const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = memory;
-      DeviceBuffer.#end(this);
+      DeviceBuffer.end(this);
       memory.release();
       return Object.freeze({ ptr, byteLength, capacityBytes, alignment, resource, stream });
     });
@@ -688,16 +456,6 @@ export class DeviceBuffer implements Disposable, BufferContents, BufferSharing, 
       }
     }
   }
-
-  /**
-   * Marks the buffer as without memory. Not a private method, because that would cost each new buffer a
-   * field.
-   */
-  static #end(buffer: DeviceBuffer): void {
-    disown(buffer.#standIn as StandIn);
-    buffer.#standIn = undefined;
-    buffer.#memory.endReason = disposed;
-  }
 }
 
 markCopy(DeviceBuffer);
@@ -713,14 +471,4 @@ function asMemory(found: unknown): BufferMemory {
   throw new ArgumentTypeError(
     `a DeviceBuffer takes a source and options, such as { stream, resource }, but also got a third argument: ${formatValue(found)}`,
   );
-}
-
-/** @throws UnsupportedError if other workers cannot use the memory. */
-function handOversOf(memory: BufferMemory, operation: string, needsMemory: boolean): HandOvers {
-  freeReturned(false);
-  memory.assertUsable(operation);
-  if (needsMemory && memory.pointer === 0) throw new UnsupportedError(`cannot ${operation}: it has no memory`);
-  const { toWorkers } = memory.origin;
-  if (typeof toWorkers === 'string') throw new UnsupportedError(`cannot ${operation}: ${toWorkers}`);
-  return toWorkers;
 }

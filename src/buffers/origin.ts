@@ -7,11 +7,11 @@
  *     imported    from another process
  *     foreign     from another library
  *
- * All but the first are resources with one piece of memory, which allocate nothing. Such a class is
- * its own origin, so a new origin needs only one file here.
+ * All but the first are resources with one piece of memory, which allocate nothing, and belong to the
+ * capability that brings the memory in.
  */
-import type { BufferMessage } from '../driver/workers/hand-over.js';
-import type { MemoryResource } from '../memory-resource.js';
+
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import type { StreamFor } from '../ownership/bulk-frees.js';
 import type { BufferMemory } from './buffer-memory.js';
 
@@ -24,35 +24,30 @@ export interface Origin {
   readonly isCounted: boolean;
   /** Whether other workers may be reading the memory, so that nobody may write to it. */
   readonly isShared: boolean;
-  /** How to hand the memory over to other workers; or, as a clause, why that is impossible. */
-  readonly toWorkers: HandOvers | string;
+  /** Why other workers cannot get the memory, as a clause; `undefined` if its origin does not prevent it. */
+  readonly notToWorkers: string | undefined;
   /** Why other processes cannot use the memory, as a clause; `undefined` if its origin does not prevent it. */
   readonly notToProcesses: string | undefined;
+  /** A buffer takes over memory that the program, or a thread of it, has allocated. */
+  adopted?(pointer: DevicePointer, bytes: number): void;
   /** Frees memory that a resource takes back while a buffer has it, if `BufferMemory.free` is not enough. */
   end?(memory: BufferMemory, streamFor: StreamFor): void;
 }
 
-/**
- * How memory is handed over to other workers. If it throws, nothing changes, except that host views have no
- * bytes.
- */
-export interface HandOvers {
-  /** Hands the memory over to another worker: the object that had it then has none. */
-  give(memory: BufferMemory): BufferMessage;
-  /** Shares the memory with other workers. */
-  share(memory: BufferMemory): SharedMemory;
-}
-
-/** Memory that was just shared. */
-export interface SharedMemory {
-  readonly message: BufferMessage;
-  /**
-   * The memory that the buffer uses from now on; the same object as before if it was already shared.
-   */
-  readonly memory: BufferMemory;
-}
-
-/** A resource of memory that it did not allocate. */
+/** A resource whose memory has another origin than its own `allocate` for a buffer. */
 export interface ResourceWithOrigin extends MemoryResource {
   readonly [origin]: Origin;
+}
+
+/** Memory that its resource allocated. */
+export const allocated: Origin = {
+  isCounted: true,
+  isShared: false,
+  notToWorkers: undefined,
+  notToProcesses: undefined,
+};
+
+/** The origin of the memory of a resource. */
+export function originOf(resource: MemoryResource): Origin {
+  return (resource as Partial<ResourceWithOrigin>)[origin] ?? allocated;
 }

@@ -13,6 +13,7 @@ import { Stream } from '../driver/streams/stream.js';
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { noteFree, servedPointer } from '../ownership/served-memory.js';
 import { ThreadSafeArenaMemoryResource } from '../workers/thread-safe-arena-memory-resource.js';
+import { wrapMemory } from './wrap.js';
 
 /**
  * The interface to addons that are built with `cistern.h`. Pass it to the addon once; the addon
@@ -81,7 +82,7 @@ export const addonInterface: AddonInterface = Object.freeze({
   },
   wrap(ptr: DevicePointer, byteLength: number, device: number, stream: number, release: (() => void) | undefined): DeviceBuffer {
     const memory = { ptr, byteLength, stream: streamOf(stream, Device.get(device)) };
-    return DeviceBuffer.wrap(release === undefined ? memory : { ...memory, release });
+    return wrapMemory(release === undefined ? memory : { ...memory, release });
   },
 });
 

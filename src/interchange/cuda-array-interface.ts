@@ -6,10 +6,12 @@
 
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
-import type { BufferMemory } from '../buffers/buffer-memory.js';
-import { Stream } from '../driver/streams/stream.js';
+import type { DeviceBuffer } from '../buffers/device-buffer.js';
+import { type ExportableBuffer, exportableMemory } from '../buffers/exportable-buffer.js';
+import { follow } from '../buffers/transfers/ordered-copy.js';
+import { assertStream, Stream } from '../driver/streams/stream.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
-import { addressOf } from './wrap.js';
+import { addressOf, wrapForeign } from './wrap.js';
 
 /** An object in the form of `__cuda_array_interface__`. */
 export interface CudaArrayInterface {
@@ -44,7 +46,7 @@ export interface CudaArray {
   readonly __cuda_array_interface__: CudaArrayInterface;
 }
 
-/** Options of {@link DeviceBuffer.toCudaArrayInterface}. */
+/** Options of {@link toCudaArrayInterface}. */
 export interface CudaArrayInterfaceOptions {
   /** The number of elements in each dimension; empty for a single element. */
   readonly shape: readonly number[];
@@ -82,7 +84,7 @@ const optionsOfDescriptions = optionNames<CudaArrayInterfaceOptions>({
   typestr: true,
 });
 
-/** Options of {@link DeviceBuffer.fromCudaArrayInterface}. */
+/** Options of {@link fromCudaArrayInterface}. */
 export interface FromCudaArrayInterfaceOptions {
   /** The stream of the buffer. It waits for the work queued on the array's stream. */
   readonly stream: Stream;
@@ -93,11 +95,27 @@ export interface FromCudaArrayInterfaceOptions {
   readonly label?: string;
 }
 
-/** @internal */
-export const fromCudaArrayInterfaceOptionNames = optionNames<FromCudaArrayInterfaceOptions>({ label: true, stream: true });
+const optionsOfViews = optionNames<FromCudaArrayInterfaceOptions>({ label: true, stream: true });
 
-/** Implements `toCudaArrayInterface` of a buffer. */
-export function describeCudaArray(memory: BufferMemory, options: CudaArrayInterfaceOptions): CudaArrayInterface {
+/**
+ * Describes an array in the buffer in the form of `__cuda_array_interface__`, version 3. The
+ * description owns nothing: do not dispose or move the buffer until the user of the array is
+ * done. That user waits for the `stream` in the description, which is the buffer's, before it
+ * uses the memory; and you must make the buffer's stream wait for it before you write, resize or
+ * dispose the buffer. Does nothing on the device.
+ *
+ * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
+ * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type or stride, or an array
+ * outside the buffer.
+ * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed;
+ * CisternError (`ERR_CISTERN_INVALID_STATE`) if `readOnly` is false and the buffer is shared.
+ * @example
+ * ```ts
+ * const { data, stream } = toCudaArrayInterface(buffer, { shape: [2, 3], typestr: '<f4' });
+ * ```
+ */
+export function toCudaArrayInterface(buffer: ExportableBuffer, options: CudaArrayInterfaceOptions): CudaArrayInterface {
+  const memory = exportableMemory(buffer);
   memory.assertUsable('describe an array in a buffer');
   assertOptions(options, optionsOfDescriptions);
   if (options.readOnly === false) memory.assertNotShared('describe a buffer as writable');
@@ -120,8 +138,54 @@ export function describeCudaArray(memory: BufferMemory, options: CudaArrayInterf
   };
 }
 
+/**
+ * A buffer over the memory of an array in the form of `__cuda_array_interface__`, versions 0 to 3:
+ * from the array's first element to the end of its last one, including gaps. The memory is
+ * borrowed: its owner must keep it until the buffer is disposed and the work queued on the buffer's
+ * stream has run. The buffer keeps the object alive until then. If the object refers to the buffer,
+ * the garbage collector never finds either, so dispose the buffer. `stream` waits for the work
+ * queued on the array's stream, unless the array names none. A buffer over read-only memory does
+ * not refuse writes.
+ *
+ * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
+ * @param array the description, or an object that has it as `__cuda_array_interface__`
+ * @throws ArgumentTypeError, ArgumentRangeError if `array` does not describe an array, or one
+ * with negative strides or more than 2^53 - 1 bytes, or memory that the driver does not know.
+ * @throws UnsupportedError for an array with a mask, or of a later version.
+ * @throws LifetimeError for a disposed stream; DriverError if the driver does not know the
+ * array's stream.
+ * @example
+ * ```ts
+ * using stream = new Stream();
+ * const array = toCudaArrayInterface(buffer, { shape: [4, 4], typestr: '<f4' });
+ * using view = fromCudaArrayInterface(array, { stream });
+ * ```
+ */
+export function fromCudaArrayInterface(array: CudaArrayInterface | CudaArray, options: FromCudaArrayInterfaceOptions): DeviceBuffer {
+  assertOptions(options, optionsOfViews);
+  const { stream } = options;
+  assertStream(stream, 'use an array');
+  const { ptr, byteLength, producer, owner } = cudaArrayMemory(array, stream);
+  const held: { owner: object | undefined } = { owner };
+  const release = () => {
+    held.owner = undefined;
+  };
+  try {
+    const buffer = wrapForeign({ ...options, ptr, byteLength, release }, true);
+    try {
+      if (producer !== undefined && producer.identity !== stream.identity) follow(stream, producer);
+      return buffer;
+    } catch (error) {
+      buffer.dispose();
+      throw error;
+    }
+  } finally {
+    producer?.dispose();
+  }
+}
+
 /** The memory that an array occupies. */
-export interface CudaArrayMemory {
+interface CudaArrayMemory {
   readonly ptr: number;
   readonly byteLength: number;
   /** The stream to wait for, if any. */
@@ -131,7 +195,7 @@ export interface CudaArrayMemory {
 }
 
 /** @throws ArgumentTypeError, ArgumentRangeError, UnsupportedError for an object that describes no array that a buffer can have. */
-export function cudaArrayMemory(array: CudaArrayInterface | CudaArray, stream: Stream): CudaArrayMemory {
+function cudaArrayMemory(array: CudaArrayInterface | CudaArray, stream: Stream): CudaArrayMemory {
   if (typeof array !== 'object' || array === null) {
     throw new ArgumentTypeError(`array must be an object with shape, typestr and data, got ${formatValue(array)}`);
   }

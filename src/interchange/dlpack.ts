@@ -5,7 +5,7 @@
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
-import { type HasMemory, memoryOf } from '../buffers/buffer-memory.js';
+import { type ExportableBuffer, exportableMemory } from '../buffers/exportable-buffer.js';
 import { kindOfMemory } from '../buffers/transfers/buffer-transfer.js';
 import { follow } from '../buffers/transfers/ordered-copy.js';
 import { Stream } from '../driver/streams/stream.js';
@@ -51,7 +51,7 @@ export interface DLPackDataType {
   readonly lanes?: number;
 }
 
-/** Options of {@link DeviceBuffer.toDLPack}. */
+/** Options of {@link toDLPack}. */
 export interface DLPackOptions {
   /** The number of elements in each dimension; empty for a single element. */
   readonly shape: readonly number[];
@@ -139,10 +139,33 @@ export function itemBytesOf({ bits, lanes }: Required<DLPackDataType>): number {
   throw new UnsupportedError(`dtype must have whole bytes, got ${lanes} lanes of ${bits} bits`);
 }
 
-/** Implements `toDLPack` of a buffer. */
-export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPackCapsule {
+/**
+ * Passes an array in the buffer to another library, as a DLPack capsule. Nothing is copied, and the
+ * buffer stays usable: its memory is freed once the buffer no longer has it and the consumer has
+ * called the deleter. The consumer may do that on any thread; this environment learns of it from its
+ * event loop. If the capsule is never consumed, the garbage collector calls the deleter. If this
+ * environment ends first, the memory is still freed only after the deleter's call. Before that, do
+ * not dispose or rewind the resource, or end the run of a cache; the memory of an attached buffer is
+ * returned when this worker ends. A shared buffer can only be exported with `readOnly`. An exported
+ * buffer can be neither released nor handed over to another worker.
+ *
+ * Stream order: the consumer's stream waits for the work queued on the buffer's. When the deleter
+ * is called, the buffer's stream waits for the work queued on the consumer's, so the memory is
+ * freed in stream order. Does not block, except for host memory without a `stream`.
+ *
+ * RMM has no counterpart.
+ * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type, stride or stream, or an
+ * array outside the buffer; UnsupportedError for elements that are not whole bytes.
+ * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or a stream is disposed; DriverError
+ * if the driver refuses.
+ * @example
+ * ```ts
+ * const capsule = toDLPack(buffer, { shape: [2, 3], dtype: 'float32', stream: consumer });
+ * ```
+ */
+export function toDLPack(buffer: ExportableBuffer, options: DLPackOptions): DLPackCapsule {
   const operation = 'export a buffer';
-  const before = buffer[memoryOf];
+  const before = exportableMemory(buffer);
   before.assertUsable(operation);
   assertOptions(options, optionsOfTensors);
   if (options.readOnly !== true) before.assertNotShared('export a buffer to be written');
@@ -159,7 +182,7 @@ export function exportTensorOf(buffer: HasMemory, options: DLPackOptions): DLPac
   if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
   const consumer = giveTo(options.stream, kind === 'host' || kind === 'pinned-host', before.stream, kind);
   // Host functions may have run during a wait.
-  const memory = buffer[memoryOf];
+  const memory = exportableMemory(buffer);
   memory.assertUsable(operation);
   const consumers = Consumers.begin(memory);
   const description = {

@@ -41,7 +41,7 @@ const whyNotGiven = 'its memory was wrapped, so its owner may take it back while
 const borrowed: Origin = {
   isCounted: false,
   isShared: false,
-  toWorkers: whyNotGiven,
+  notToWorkers: whyNotGiven,
   notToProcesses: whyNotGiven,
 };
 
@@ -72,7 +72,7 @@ export interface ForeignMemory {
 }
 
 /**
- * The resource of a buffer from {@link DeviceBuffer.wrap}: one piece of memory that was allocated
+ * The resource of a buffer from {@link wrapMemory}: one piece of memory that was allocated
  * elsewhere. It allocates nothing, so a buffer cannot grow in it, and frees that one piece, once.
  *
  * Stream order: a free does nothing to borrowed memory. Owned memory is released once the work
@@ -83,7 +83,7 @@ export interface ForeignMemory {
  * @example
  * ```ts
  * using stream = new Stream();
- * using wrapped = DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: buffer.byteLength, stream });
+ * using wrapped = wrapMemory({ ptr: buffer.ptr, byteLength: buffer.byteLength, stream });
  * console.log(wrapped.resource instanceof ForeignMemoryResource); // true
  * ```
  */

@@ -1,11 +1,12 @@
 import { ArgumentRangeError, UnsupportedError } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
-import { DeviceBuffer } from '../buffers/device-buffer.js';
+import type { DeviceBuffer } from '../buffers/device-buffer.js';
 import { Device } from '../driver/device.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import { arrayLayout } from './array-layout.js';
 import { type DLPackCapsule, type DLPackDataType, type DLPackTypeName, itemBytesOf, nameOf } from './dlpack.js';
 import { dlpackDeviceType, inspectTensor, isCopiedFlag, readOnlyFlag, type TensorDescription, takeTensor } from './dlpack-capsule.js';
+import { wrapMemory } from './wrap.js';
 
 /** Options of {@link fromDLPack}. */
 export interface FromDLPackOptions {
@@ -60,7 +61,7 @@ export interface DLPackTensor {
  * @example
  * ```ts
  * using stream = new Stream();
- * const capsule = buffer.toDLPack({ shape: [4, 4], dtype: 'float32', stream }); // or another library's
+ * const capsule = toDLPack(buffer, { shape: [4, 4], dtype: 'float32', stream }); // or another library's
  * const { buffer: tensor, shape } = fromDLPack(capsule, { stream });
  * tensor.dispose();
  * ```
@@ -78,11 +79,11 @@ export function fromDLPack(capsule: DLPackCapsule, options: FromDLPackOptions): 
   // Refuses tensors that the buffer would refuse, before the capsule is consumed. Ordinary host memory
   // becomes known only once the tensor is consumed.
   const isOnHost = tensor.deviceType === dlpackDeviceType.host;
-  DeviceBuffer.wrap(isOnHost ? { ...place, byteLength: 0 } : place).dispose();
+  wrapMemory(isOnHost ? { ...place, byteLength: 0 } : place).dispose();
   const release = takeTensor(capsule);
   let buffer: DeviceBuffer;
   try {
-    buffer = DeviceBuffer.wrap({ ...place, release });
+    buffer = wrapMemory({ ...place, release });
   } catch (error) {
     release();
     throw error;

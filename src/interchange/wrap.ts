@@ -1,12 +1,15 @@
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
-import { assertBytes, optionNames } from '../basics/validation.js';
+import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
+import { checkedAllocation } from '../buffers/create-memory.js';
+import { DeviceBuffer } from '../buffers/device-buffer.js';
 import { Device } from '../driver/device.js';
 import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
+import { flushLast } from '../files/flush-at-exit.js';
 import { ForeignMemoryResource } from './foreign-memory-resource.js';
 
-/** The argument of {@link DeviceBuffer.wrap}. */
+/** The argument of {@link wrapMemory}. */
 export interface WrapOptions {
   /** The address of the first byte; any, if there are no bytes. */
   readonly ptr: number | bigint;
@@ -36,8 +39,7 @@ export interface WrapOptions {
   readonly label?: string;
 }
 
-/** @internal */
-export const wrapOptionNames = optionNames<WrapOptions>({
+const knownOptions = optionNames<WrapOptions>({
   byteLength: true,
   device: true,
   label: true,
@@ -46,8 +48,56 @@ export const wrapOptionNames = optionNames<WrapOptions>({
   stream: true,
 });
 
+/**
+ * A buffer over memory that another library allocated. Without `release`, the memory is borrowed:
+ * its owner must keep it until the work queued on `stream` has run. With `release`, the buffer owns
+ * the memory, and returns it exactly once: after the buffer is disposed or collected, or when the
+ * process or the worker exits, and only after the work queued on `stream` has run. If it has
+ * already run, `dispose` calls `release`; otherwise, the event loop calls it later, possibly after
+ * the scope of `stream` has ended. If a resource of cistern takes the memory back, as a pool does
+ * when it is disposed, it waits for the work and calls `release` first.
+ *
+ * An error of `release` is reported as an uncaught exception; at exit, it is printed, and the
+ * exit code is 1. A worker that is terminated runs no JavaScript, and so does not call `release`.
+ *
+ * The driver, or a {@link HostMemoryResource} of this process, must know the memory. Order the
+ * stream after the writes to it. The buffer cannot grow: `resize` beyond `byteLength`, `reserve`
+ * and `shrinkToFit` throw an {@link UnsupportedError}. `recast` moves the contents to memory of a
+ * resource, and releases the memory; `to` copies as from any buffer, but needs a `resource` for a
+ * copy of managed memory.
+ *
+ * RMM has no counterpart; its users keep the owner next to a `device_span`.
+ * @throws ArgumentTypeError, ArgumentRangeError for invalid options, memory that nobody knows, or a
+ * stream of a device that cannot access it; LifetimeError for a disposed stream. The memory is then
+ * still the caller's.
+ * @example
+ * ```ts
+ * using stream = new Stream();
+ * const ptr = resource.allocate(4096, stream); // of another library
+ * // May run after `stream` is disposed.
+ * const release = () => resource.deallocate(ptr, 4096, Stream.legacyDefault());
+ * using buffer = wrapMemory({ ptr, byteLength: 4096, stream, release });
+ * ```
+ */
+export function wrapMemory(memory: WrapOptions): DeviceBuffer {
+  assertOptions(memory, knownOptions, 'memory');
+  return wrapForeign(memory, memory.release === undefined);
+}
+
+/** @internal The same, for options that are known to be right. @param isBorrowed whether somebody else keeps the memory */
+export function wrapForeign(memory: WrapOptions, isBorrowed: boolean): DeviceBuffer {
+  const { stream, label } = memory;
+  const foreign = foreignMemory(memory, isBorrowed);
+  const allocation = { ...foreign, stream, ...(label === undefined ? {} : { label }) };
+  // Others may wrap the same memory, and each has a function to call in the end.
+  const buffer = DeviceBuffer.owning(checkedAllocation(allocation, wrapMemory));
+  foreign.resource.own();
+  if (!isBorrowed) flushLast();
+  return buffer;
+}
+
 /** A piece of foreign memory, checked, and its resource. */
-export interface CheckedForeignMemory {
+interface CheckedForeignMemory {
   /** 0 if there are no bytes. */
   readonly ptr: number;
   readonly byteLength: number;
@@ -61,7 +111,7 @@ export interface CheckedForeignMemory {
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, and for memory that neither
  * the driver nor a host resource of this process knows.
  */
-export function foreignMemory(memory: WrapOptions, isBorrowed = memory.release === undefined): CheckedForeignMemory {
+function foreignMemory(memory: WrapOptions, isBorrowed: boolean): CheckedForeignMemory {
   const { ptr: given, byteLength, device, stream, release } = memory;
   const ptr = addressOf(given, 'ptr');
   assertBytes(byteLength, 'byteLength');

@@ -11,7 +11,7 @@ import { endLater } from './wait-for-processes.js';
 const imported: Origin = {
   isCounted: false,
   isShared: false,
-  toWorkers: 'its memory belongs to another process',
+  notToWorkers: 'its memory belongs to another process',
   notToProcesses: 'its memory belongs to another process, and only that one can export it',
 };
 

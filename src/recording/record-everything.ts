@@ -6,6 +6,7 @@
 import { bytesSetting } from '../basics/checked-settings.js';
 import { wrapDefaultResources } from '../buffers/current-resource.js';
 import type { MemoryResource } from '../memory-resource.js';
+import { noteLoaded } from '../package/entry.js';
 import { kindOf } from '../resource-kind.js';
 import { setting } from '../settings.js';
 import { observeProgramCalls } from './program-calls.js';
@@ -38,6 +39,7 @@ function stackSampleBytes(): number {
   return bytesSetting('CISTERN_LOG_STACKS', expected) ?? Number.POSITIVE_INFINITY;
 }
 
+noteLoaded('recording');
 if (setting('CISTERN_LOG_FILE') !== undefined) {
   wrapDefaultResources((resource) => recorded(resource, false));
   observeProgramCalls<RecordingResourceAdaptor>({

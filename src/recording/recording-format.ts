@@ -27,8 +27,7 @@
  * fields of the header are ignored.
  */
 
-import { EventKind } from '../tools/formats/event-columns.js';
-import type { CsvSpelling } from '../tools/formats/recorded-run.js';
+import { EventKind } from './event-kind.js';
 
 const encoder = new TextEncoder();
 
@@ -100,6 +99,13 @@ export type RecordKind = (typeof RecordKind)[keyof typeof RecordKind];
 /** Where the ranges of kinds begin, known ones or not: those before are events. */
 export const firstStateKind = 16;
 export const firstDefinitionKind = 32;
+
+/** How an RMM log spells what RMM's versions write differently. */
+export interface CsvSpelling {
+  /** What separates seconds from microseconds. */
+  readonly timeSeparator: '.' | ':';
+  readonly nullPointer: '(nil)' | '0x0' | '0';
+}
 
 /** The header of a recording, as JSON. */
 export interface RecordingHeader {

@@ -21,8 +21,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    */
   readonly pool?: 'default' | 'current' | number | bigint;
   /**
-   * Whether buffers in the pool's memory can be exported to other processes ({@link
-   * DeviceBuffer.export}). CUDA then creates the pool with the handle type of POSIX file
+   * Whether buffers in the pool's memory can be exported to other processes ({@link exportBuffer}). CUDA then creates the pool with the handle type of POSIX file
    * descriptors, and the software device uses shared pages. You cannot give it with a `pool`, whose
    * creator has decided it.
    *

@@ -3,10 +3,18 @@ import { BufferMemory } from '../buffers/buffer-memory.js';
 import { anyMemory } from '../buffers/create-memory.js';
 import { creationStack } from '../collector/free-unreachable-buffers.js';
 import { collectForOthers } from '../collector/reclaim-unreachable-buffers.js';
-import { assertStream, assertStreamOf } from '../driver/streams/stream.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import { attach, type BufferMessage, checkedMessage, giveBack, messageInfo } from '../driver/workers/hand-over.js';
 import { AttachedMemory } from './attached-memory.js';
-import type { AttachOptions } from './buffer-sharing.js';
+
+/** Options of {@link attachBuffer}. */
+export interface AttachOptions {
+  /**
+   * The stream that the memory is ordered on from now on. It waits for the work queued on the
+   * sender's stream before the hand-over.
+   */
+  readonly stream: Stream;
+}
 
 const knownOptions = optionNames<AttachOptions>({ stream: true });
 

@@ -1,6 +1,6 @@
 import { formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import { BufferMemory } from '../buffers/buffer-memory.js';
-import { type HandOvers, type Origin, origin, type ResourceWithOrigin, type SharedMemory } from '../buffers/origin.js';
+import { type Origin, origin, type ResourceWithOrigin } from '../buffers/origin.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
@@ -9,15 +9,25 @@ import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseC
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { giveToWorker, handedMemory } from './give-to-workers.js';
 
+/** Memory that was just shared. */
+export interface SharedMemory {
+  readonly message: BufferMessage;
+  /**
+   * The memory that the buffer uses from now on; the same object as before if it was already shared.
+   */
+  readonly memory: BufferMemory;
+}
+
 /**
  * The resource of an attached or shared buffer: a free returns that buffer's memory to the
  * environment that allocated it. It has no other memory.
  */
-export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
+export class AttachedMemory implements ResourceWithOrigin, Origin {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
   /** Memory of this environment counts as its own until it has been returned and freed. */
   readonly isCounted: boolean;
+  readonly notToWorkers = undefined;
   readonly notToProcesses =
     'its memory belongs to another worker, which frees it when this one ends; first recast it to a CudaMemoryResource';
   readonly #attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number };
@@ -52,10 +62,7 @@ export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
     return this;
   }
 
-  get toWorkers(): HandOvers {
-    return this;
-  }
-
+  /** Hands the memory over to another worker: the object that had it then has none. */
   give(memory: BufferMemory): BufferMessage {
     const { pointer, byteLength, stream, label } = memory;
     if (!this.#isAt(pointer)) return giveToWorker(memory, false).message;
@@ -64,6 +71,7 @@ export class AttachedMemory implements ResourceWithOrigin, Origin, HandOvers {
     return message;
   }
 
+  /** Shares the memory with other workers. */
   share(memory: BufferMemory): SharedMemory {
     const { pointer, byteLength, stream, label } = memory;
     if (!this.#isAt(pointer)) return shareAttached(memory);

@@ -10,6 +10,7 @@ import {
   assertPointer,
   optionNames,
 } from '../basics/validation.js';
+import { allocated, type Origin, origin } from '../buffers/origin.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import type {
   BulkMemoryResource,
@@ -192,10 +193,13 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
     return Object.freeze(this.#arena.statistics());
   }
 
-  /** @internal Takes over memory that a native thread has allocated. */
-  claim(pointer: DevicePointer, bytes: number): void {
-    this.#arena.claim(pointer, bytes);
-  }
+  /** @internal A native thread may have allocated what a buffer takes over. */
+  readonly [origin]: Origin = {
+    ...allocated,
+    adopted: (pointer, bytes) => {
+      if (bytes > 0) this.#arena.claim(pointer, bytes);
+    },
+  };
 
   /** @internal The address of a new table of functions for native threads; see `include/cistern_resource.h`. */
   table(): number {

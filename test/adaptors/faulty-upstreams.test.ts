@@ -21,12 +21,12 @@ import {
   MonotonicMemoryResource,
   OutOfMemoryError,
   PerDeviceResourceAdaptor,
-  PlannedMemoryResource,
   type ResourceKind,
   resourceKinds,
   Stream,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { exampleOf } from '../support/kind-stacks.js';

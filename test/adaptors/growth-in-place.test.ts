@@ -1,14 +1,14 @@
 /** Memory that grows in place does so below every adaptor that leaves its pages as they are. */
+
 import { describe, expect, test } from 'vitest';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   AlignedResourceAdaptor,
   BinningMemoryResource,
   createResourceStack,
   FailureCallbackResourceAdaptor,
   formatSpecification,
-  GlobalArenaMemoryResource,
   type Graph,
-  GraphMemoryResource,
   KiB,
   type MemoryResource,
   MiB,
@@ -23,6 +23,7 @@ import {
   TrackingResourceAdaptor,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { GlobalArenaMemoryResource } from '../../src/workers/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import { stream } from '../support/stream.js';
 

@@ -15,6 +15,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { attachBuffer, detachBuffer } from '../../src/workers/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { BusyBlock, eventRecords, expectWaiting, policies } from '../support/stream-order.js';
 
@@ -55,7 +56,7 @@ function waitFor(a: Stream, b: Stream): void {
 
 function attachFrom(a: Stream, b: Stream): void {
   const given = new DeviceBuffer(bytes, { resource: new CudaMemoryResource(), stream: a });
-  DeviceBuffer.attach(given.detach(), { stream: b }).dispose();
+  attachBuffer(detachBuffer(given), { stream: b }).dispose();
 }
 
 /** How stream `b` becomes ordered after stream `a`. */

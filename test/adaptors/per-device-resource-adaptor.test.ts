@@ -8,7 +8,6 @@ import {
   createResourceStack,
   Device,
   DeviceBuffer,
-  fromDLPack,
   MiB,
   PerDeviceResourceAdaptor,
   PoolMemoryResource,
@@ -16,6 +15,8 @@ import {
   type StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { fromDLPack, toDLPack } from '../../src/interchange/index.js';
+import { attachBuffer, detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 
 const deviceOf = ({ ptr }: DeviceBuffer) => pointerInfo(ptr).device;
@@ -98,17 +99,17 @@ describe('buffers', () => {
 
   test('say which device their memory is on to other libraries and to other workers', () => {
     using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource, stream: streams[1] as Stream });
-    const tensor = fromDLPack(buffer.toDLPack({ shape: [3], dtype: 'uint8', stream: streams[1] as Stream }), {
+    const tensor = fromDLPack(toDLPack(buffer, { shape: [3], dtype: 'uint8', stream: streams[1] as Stream }), {
       stream: streams[1] as Stream,
     });
     expect(tensor.buffer.resource.device).toBe(Device.get(1));
     tensor.buffer.dispose();
     using other = new DeviceBuffer(16, { resource, stream: streams[1] as Stream });
-    const attached = DeviceBuffer.attach(other.detach(), { stream: streams[1] as Stream });
+    const attached = attachBuffer(detachBuffer(other), { stream: streams[1] as Stream });
     expect(attached.resource.device).toBe(Device.get(1));
     attached.dispose();
     using shared = new DeviceBuffer(16, { resource, stream: streams[1] as Stream });
-    shared.share();
+    shareBuffer(shared);
     expect(shared.resource.device).toBe(Device.get(1));
   });
 });

@@ -158,7 +158,7 @@ describe('a limit that adaptors share', () => {
         post(new DeviceBuffer(8 * MiB, { resource, stream }).detach());
         await received();
       \`, 1);
-      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const buffer = attachBuffer(await received(worker), { stream });
       await worker.terminate();
       let code;
       try { resource.allocate(4 * MiB, stream); } catch (error) { code = error.code; }
@@ -180,7 +180,7 @@ describe('a limit that adaptors share', () => {
         post(new DeviceBuffer(256, { resource: unlimited, stream }).detach());
         await received();
       \`, 1);
-      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const buffer = attachBuffer(await received(worker), { stream });
       await worker.terminate();
       resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
       show(resource.allocatedBytes);

@@ -2,8 +2,11 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
+import { fromCudaArrayInterface, toCudaArrayInterface, toDLPack, wrapMemory } from '../../src/interchange/index.js';
+import { openBuffer } from '../../src/processes/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { readReportRun } from '../../src/tools/report/read-report-run.js';
+import { attachBuffer } from '../../src/workers/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import * as cistern from '../support/package.js';
 
@@ -65,8 +68,8 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ...cistern.resourceKinds.filter(({ role, name }) => role !== 'upstream' && !named.includes(name)).map(takerOf),
   ['AccountOptions', (bogus) => new cistern.Account({ name: 'tenant', ...bogus })],
   ['AccountOptions', (bogus) => cistern.withQuota({ name: 'tenant', ...bogus }, () => {})],
-  ['AttachOptions', (bogus) => DeviceBuffer.attach({ kind: 'cistern-buffer', number: 1, nonce: 1 }, { stream, ...bogus })],
-  ['OpenOptions', (unknown) => DeviceBuffer.open(new Uint8Array(56), { stream, ...unknown })],
+  ['AttachOptions', (bogus) => attachBuffer({ kind: 'cistern-buffer', number: 1, nonce: 1 }, { stream, ...bogus })],
+  ['OpenOptions', (unknown) => openBuffer(new Uint8Array(56), { stream, ...unknown })],
   ['Bin', (bogus) => new BinningMemoryResource(cuda, { bins: [{ bytes: 512, resource: cuda, ...bogus }] })],
   ['BlockingBufferTransferOptions', (bogus) => buffer.to('host', bogus)],
   ['BufferAllocation', (bogus) => DeviceBuffer.adopt({ ptr: 256, byteLength: 1, resource: cuda, stream, ...bogus })],
@@ -91,10 +94,10 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['ConvertLogOptions', (bogus) => cistern.convertLog(csv(), file, { to: 'recording', ...bogus })],
   ['CreateResourceOptions', (bogus) => cistern.createResource('cuda', bogus)],
   ['CreateResourceOptions', (bogus) => cistern.createResourceStack('cuda', bogus)],
-  ['CudaArrayInterfaceOptions', (bogus) => buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4', ...bogus })],
+  ['CudaArrayInterfaceOptions', (bogus) => toCudaArrayInterface(buffer, { shape: [4], typestr: '<f4', ...bogus })],
   [
     'FromCudaArrayInterfaceOptions',
-    (bogus) => DeviceBuffer.fromCudaArrayInterface(buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' }), { stream, ...bogus }),
+    (bogus) => fromCudaArrayInterface(toCudaArrayInterface(buffer, { shape: [4], typestr: '<f4' }), { stream, ...bogus }),
   ],
   ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
   ['BudgetOptions', (bogus) => cistern.observeBudget(() => {}, bogus)],
@@ -103,7 +106,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
   ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
-  ['DLPackOptions', (bogus) => buffer.toDLPack({ shape: [4], dtype: 'float32', ...bogus })],
+  ['DLPackOptions', (bogus) => toDLPack(buffer, { shape: [4], dtype: 'float32', ...bogus })],
   ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
   ['EventOptions', (bogus) => new Event(bogus)],
   ['ExplainFailureOptions', (bogus) => cistern.explainFailure(log, 'cuda', bogus)],
@@ -114,7 +117,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['GraphMemoryResourceOptions', (bogus) => new cistern.GraphMemoryResource(cuda, bogus)],
   ['GraphInstantiationOptions', (bogus) => cistern.Graph.prototype.instantiate.call({} as cistern.Graph, bogus)],
   ['ForeignStreamOptions', (bogus) => Stream.fromHandle(1, bogus)],
-  ['FromDLPackOptions', (bogus) => cistern.fromDLPack(buffer.toDLPack({ shape: [4], dtype: 'float32' }), { stream, ...bogus })],
+  ['FromDLPackOptions', (bogus) => cistern.fromDLPack(toDLPack(buffer, { shape: [4], dtype: 'float32' }), { stream, ...bogus })],
   ['GenerateLogOptions', (bogus) => cistern.generateLog('small-hot', bogus)],
   ['GlobalArenaMemoryResourceOptions', (bogus) => new cistern.GlobalArenaMemoryResource(bogus)],
   ['ThreadSafeArenaMemoryResourceOptions', (bogus) => new cistern.ThreadSafeArenaMemoryResource(bogus)],
@@ -163,7 +166,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['WaitOptions', (bogus) => spillable.pin(stream, bogus)],
   ['WaitOptions', (bogus) => cistern.SpillableBuffer.pinAll([spillable], stream, bogus)],
   ['WakeOptions', (bogus) => cistern.wakeResource(new VirtualMemoryResource(), bogus)],
-  ['WrapOptions', (bogus) => DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 64, stream, ...bogus })],
+  ['WrapOptions', (bogus) => wrapMemory({ ptr: buffer.ptr, byteLength: 64, stream, ...bogus })],
   ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],
   ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
 ];

@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { StatisticsResourceAdaptor } from '../../src/adaptors/pass-through/statistics-resource-adaptor.js';
-import { CudaMemoryResource, DeviceBuffer, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from '../../src/index.js';
+import { CudaMemoryResource, DeviceBuffer, PoolMemoryResource, Stream } from '../../src/index.js';
+import { Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { eventsOf, readRecording } from '../support/read-recording.js';
 
 let folder: string;

@@ -11,11 +11,13 @@ import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { fromDLPack } from '../../src/interchange/from-dlpack.js';
+import { toDLPack, wrapMemory } from '../../src/interchange/index.js';
 import type { DeallocationFence, MemoryResource } from '../../src/memory-resource.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
+import { detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';
 
@@ -196,10 +198,10 @@ describe('memory that a buffer owns', () => {
     using cuda = new CudaMemoryResource();
     using equal = new CudaMemoryResource();
     using buffer = new DeviceBuffer(256, { resource: cuda, stream });
-    using _view = DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 256, stream });
+    using _view = wrapMemory({ ptr: buffer.ptr, byteLength: 256, stream });
     const release = () => {};
     const { ptr } = buffer;
-    const borrowed = DeviceBuffer.wrap({ ptr, byteLength: 256, stream, release });
+    const borrowed = wrapMemory({ ptr, byteLength: 256, stream, release });
     expect(() => adopt(buffer, equal)).toThrow(refusal);
     borrowed.dispose();
     expect(() => adopt(buffer, equal)).toThrow(refusal);
@@ -208,16 +210,16 @@ describe('memory that a buffer owns', () => {
   it('is not adopted while another worker, or the consumer of a tensor, has it', async () => {
     const given = new DeviceBuffer(256, { resource, stream });
     const again = { ptr: given.ptr, byteLength: 256, resource, stream };
-    const message = given.detach();
+    const message = detachBuffer(given);
     expect(() => DeviceBuffer.adopt(again)).toThrow(refusal);
-    DeviceBuffer.discard(message);
+    discardBuffer(message);
     const shared = new DeviceBuffer(256, { resource, stream });
-    shared.share();
+    shareBuffer(shared);
     expect(() => adopt(shared, resource)).toThrow(refusal);
     shared.dispose();
     const exported = new DeviceBuffer(256, { resource, stream });
     const kept = { ...again, ptr: exported.ptr };
-    const { buffer: tensor } = fromDLPack(exported.toDLPack({ shape: [256], dtype: 'uint8', stream }), { stream });
+    const { buffer: tensor } = fromDLPack(toDLPack(exported, { shape: [256], dtype: 'uint8', stream }), { stream });
     exported.dispose();
     expect(() => DeviceBuffer.adopt(kept)).toThrow(refusal);
     tensor.dispose();

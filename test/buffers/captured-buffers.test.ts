@@ -2,10 +2,12 @@
  * Everything that a buffer does, on a stream that is captured: it works, or is refused with one error and adds
  * nothing to the graph; the capture stays valid, and no memory is lost.
  */
+
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { mailbox, native } from '../../src/driver/native.js';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CisternError,
   CudaMemoryResource,
@@ -14,13 +16,14 @@ import {
   Device,
   DeviceBuffer,
   Event,
-  fromDLPack,
-  GraphMemoryResource,
   type MemoryResource,
   Stream,
   set,
   setSync,
 } from '../../src/index.js';
+import { fromCudaArrayInterface, fromDLPack, toCudaArrayInterface, toDLPack } from '../../src/interchange/index.js';
+import { exportBuffer } from '../../src/processes/index.js';
+import { attachBuffer, detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 
 const bytes = 4096;
@@ -77,43 +80,43 @@ const uses: Record<string, readonly [outcome: string, use: (situation: Situation
   ],
   setStream: ['works', ({ buffer, other }) => buffer.setStream(other)],
   'recast to another stream': ['refused', ({ buffer, resource, other }) => buffer.recast(resource, { stream: other })],
-  toCudaArrayInterface: ['works', ({ buffer }) => buffer.toCudaArrayInterface({ typestr: '|u1', shape: [bytes] })],
+  toCudaArrayInterface: ['works', ({ buffer }) => toCudaArrayInterface(buffer, { typestr: '|u1', shape: [bytes] })],
   fromCudaArrayInterface: [
     'refused',
     ({ captured, others, ends }) => {
-      const array = others.toCudaArrayInterface({ typestr: '|u1', shape: [bytes] });
-      ends.push(DeviceBuffer.fromCudaArrayInterface(array, { stream: captured }));
+      const array = toCudaArrayInterface(others, { typestr: '|u1', shape: [bytes] });
+      ends.push(fromCudaArrayInterface(array, { stream: captured }));
     },
   ],
   'toDLPack and fromDLPack': [
     'works',
     ({ buffer, captured, ends }) => {
-      const tensor = buffer.toDLPack({ dtype: 'uint8', shape: [bytes], stream: captured });
+      const tensor = toDLPack(buffer, { dtype: 'uint8', shape: [bytes], stream: captured });
       ends.push(fromDLPack(tensor, { stream: captured }).buffer);
     },
   ],
   'toDLPack for another stream': [
     'refused',
-    ({ buffer, other }) => void buffer.toDLPack({ dtype: 'uint8', shape: [bytes], stream: other }),
+    ({ buffer, other }) => void toDLPack(buffer, { dtype: 'uint8', shape: [bytes], stream: other }),
   ],
   'toDLPack of another stream': [
     'refused',
-    ({ others, captured }) => void others.toDLPack({ dtype: 'uint8', shape: [bytes], stream: captured }),
+    ({ others, captured }) => void toDLPack(others, { dtype: 'uint8', shape: [bytes], stream: captured }),
   ],
   fromDLPack: [
     'refused',
     ({ captured, others, ends }) => {
-      const { buffer } = fromDLPack(others.toDLPack({ dtype: 'uint8', shape: [bytes], stream: captured }), { stream: captured });
+      const { buffer } = fromDLPack(toDLPack(others, { dtype: 'uint8', shape: [bytes], stream: captured }), { stream: captured });
       ends.push(buffer);
     },
   ],
-  export: ['refused', ({ buffer }) => buffer.export()],
-  'detach and attach': ['refused', ({ buffer, captured, ends }) => ends.push(DeviceBuffer.attach(buffer.detach(), { stream: captured }))],
+  export: ['refused', ({ buffer }) => exportBuffer(buffer)],
+  'detach and attach': ['refused', ({ buffer, captured, ends }) => ends.push(attachBuffer(detachBuffer(buffer), { stream: captured }))],
   'detach and attach on another stream': [
     'refused',
-    ({ buffer, other, ends }) => ends.push(DeviceBuffer.attach(buffer.detach(), { stream: other })),
+    ({ buffer, other, ends }) => ends.push(attachBuffer(detachBuffer(buffer), { stream: other })),
   ],
-  share: ['refused', ({ buffer, captured, ends }) => ends.push(DeviceBuffer.attach(buffer.share(), { stream: captured }))],
+  share: ['refused', ({ buffer, captured, ends }) => ends.push(attachBuffer(shareBuffer(buffer), { stream: captured }))],
   'release and adopt': ['works', ({ buffer, ends }) => ends.push(DeviceBuffer.adopt(buffer.release()))],
   dispose: ['refused', ({ buffer }) => buffer.dispose()],
 };

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { layersOf } from '../../src/adaptors/layers.js';
-import * as cistern from '../../src/index.js';
+import * as cistern from '../support/package.js';
 import { harnessesOf } from './harnesses.js';
 
 test('every exported resource is in the conformance suite', () => {

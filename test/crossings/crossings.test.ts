@@ -2,32 +2,37 @@
  * What two features do with the same memory, for each pair and in each order: the table of docs/crossings.md. Whatever happens, nobody else's
  * bytes change, the buffer's are those that were written last, and nothing is left.
  */
+
 import { readFileSync } from 'node:fs';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
 import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
   CachingMemoryResource,
   CudaMemoryResource,
   DeviceBuffer,
-  fromDLPack,
   type GraphExec,
   KiB,
   type MemoryResource,
   PinnedHostMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
+  Stream,
+  VirtualMemoryResource,
+} from '../../src/index.js';
+import { fromDLPack, toDLPack, wrapMemory } from '../../src/interchange/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
+import { exportBuffer } from '../../src/processes/index.js';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  AdmittingResourceAdaptor,
   SpillableBuffer,
   SpillingResourceAdaptor,
   type SpillPin,
-  Stream,
   sleepResource,
-  VirtualMemoryResource,
   wakeResource,
-} from '../../src/index.js';
+} from '../../src/serving/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { attachBuffer, detachBuffer } from '../../src/workers/index.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 
 const bytes = 64 * KiB;
@@ -149,13 +154,13 @@ const features: Readonly<Record<string, (world: World) => Feature>> = {
   'another worker': (world) => ({
     begin: async () => {
       if (world.buffer instanceof SpillableBuffer) return none;
-      world.buffer = DeviceBuffer.attach(world.buffer.detach(), { stream: world.stream });
+      world.buffer = attachBuffer(detachBuffer(world.buffer), { stream: world.stream });
       return 'yes';
     },
   }),
   'another process': (world) => ({
     begin: async () => {
-      await world.using((memory) => memory.export());
+      await world.using((memory) => exportBuffer(memory));
       return 'yes';
     },
   }),
@@ -163,7 +168,7 @@ const features: Readonly<Record<string, (world: World) => Feature>> = {
     let tensor: DeviceBuffer | undefined;
     return {
       begin: async () => {
-        const capsule = await world.using((memory) => memory.toDLPack({ shape: [bytes], dtype: 'uint8', stream: world.stream }));
+        const capsule = await world.using((memory) => toDLPack(memory, { shape: [bytes], dtype: 'uint8', stream: world.stream }));
         tensor = fromDLPack(capsule, { stream: world.stream }).buffer;
         return 'yes';
       },
@@ -200,7 +205,7 @@ const features: Readonly<Record<string, (world: World) => Feature>> = {
         // A view of foreign memory does not hold it: the program does.
         if (world.buffer instanceof SpillableBuffer) pin = await world.buffer.pin(world.stream, { timeoutMilliseconds: 0 });
         const { ptr } = pin ?? (world.buffer as DeviceBuffer);
-        view = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream: world.stream });
+        view = wrapMemory({ ptr, byteLength: bytes, stream: world.stream });
         return 'yes';
       },
       write: (value) => {

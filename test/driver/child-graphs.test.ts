@@ -1,20 +1,11 @@
 /** Graphs that are nodes of other graphs: what they do, what they own, and which cannot be. */
+
 import { readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import {
-  CudaMemoryResource,
-  checkOrder,
-  copy,
-  copyToHostSync,
-  Event,
-  failCall,
-  type Graph,
-  GraphMemoryResource,
-  Stream,
-  set,
-} from '../../src/index.js';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
+import { CudaMemoryResource, checkOrder, copy, copyToHostSync, Event, failCall, type Graph, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
 import { retainedBy } from '../support/retained-by.js';

@@ -10,6 +10,7 @@ import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage, EventMessage, StreamMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { attachBuffer, discardBuffer } from '../../src/workers/index.js';
 import { caught, code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';
 
@@ -339,8 +340,8 @@ describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
     // What the others take for a message of theirs.
     using stream = new Stream();
     const asBuffer = { number, nonce, kind: 'cistern-buffer' } as BufferMessage;
-    expect(caught(() => DeviceBuffer.attach(asBuffer, { stream }))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
-    expect(caught(() => DeviceBuffer.discard(asBuffer))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    expect(caught(() => attachBuffer(asBuffer, { stream }))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    expect(caught(() => discardBuffer(asBuffer))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
     const asOther = { number, nonce, kind: kind === 'stream' ? 'cistern-event' : 'cistern-stream' };
     const other = kind === 'stream' ? Event : Stream;
     expect(caught(() => other.attach(asOther as StreamMessage & EventMessage))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { MessageChannel } from 'node:worker_threads';
 import { afterAll, describe, expect, test } from 'vitest';
+import { detachBuffer } from '../../src/workers/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import * as cistern from '../support/package.js';
 import { skipTest } from '../support/skip-test.js';
@@ -69,8 +70,8 @@ const objects: readonly object[] = [
   spillable,
   spillable.pinSync(),
   monotonic.mark(),
-  cistern.DeviceBuffer.wrap({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
-  cistern.DeviceBuffer.attach(new cistern.DeviceBuffer(4096, { resource: cuda, stream }).detach(), { stream }).resource,
+  cistern.wrapMemory({ ptr: cuda.allocate(4096, stream), byteLength: 4096, stream }).resource,
+  cistern.attachBuffer(detachBuffer(new cistern.DeviceBuffer(4096, { resource: cuda, stream })), { stream }).resource,
   new cistern.Recording({ file: join(folder, 'run.cistern') }),
   cistern.createResourceStack('pool(cuda)'),
   await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 })),

@@ -78,7 +78,7 @@ const program = `
   });
   attempt('export', () => {
     const buffer = new c.DeviceBuffer(1000, { resource: plain, stream });
-    buffer.export();
+    exportBuffer(buffer);
     buffer.dispose();
   });
   attempt('times', () => {

@@ -4,11 +4,11 @@
  */
 import assert from 'node:assert/strict';
 import { SpecificationError } from '../../src/basics/errors.js';
-import { resourceKinds } from '../../src/resource-kinds.js';
 import { checkSpecification } from '../../src/specification/check-specification.js';
 import { formatSpecification } from '../../src/specification/format-specification.js';
 import { parseSpecification } from '../../src/specification/parse-specification.js';
 import type { Specification } from '../../src/specification/specification.js';
+import { everyKind as resourceKinds } from '../../src/tools/every-kind.js';
 
 export const words: readonly string[] = [
   ...new Set(resourceKinds.flatMap(({ name, options }) => [name, ...Object.keys(options)])),

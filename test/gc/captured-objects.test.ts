@@ -10,13 +10,14 @@ import {
   MiB,
   OutOfMemoryError,
   PinnedHostMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   Stream,
   uncached,
   withResource,
 } from '../../src/index.js';
+import { wrapMemory } from '../../src/interchange/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { collectGarbage } from './collection.js';
 
@@ -176,7 +177,7 @@ const uses: Readonly<Record<string, Use>> = {
   'the function that releases memory of a disposed buffer': async (captured) => {
     const host = new PinnedHostMemoryResource();
     const ptr = host.allocate(4096, stream);
-    const buffer = DeviceBuffer.wrap({
+    const buffer = wrapMemory({
       ptr,
       byteLength: 4096,
       stream,

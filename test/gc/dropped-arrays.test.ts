@@ -1,14 +1,15 @@
 import { setImmediate } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { CudaMemoryResource, DeviceBuffer, Stream } from '../../src/index.js';
+import { fromCudaArrayInterface, toCudaArrayInterface } from '../../src/interchange/index.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
 
 /** An array of a resource, with an object that the array refers to, and a buffer over it. */
 function useArray(resource: CudaMemoryResource, stream: Stream): { readonly owner: WeakRef<object>; readonly view: DeviceBuffer } {
   const buffer = new DeviceBuffer(4096, { resource, stream });
   const owner = { buffer };
-  const array = { ...buffer.toCudaArrayInterface({ shape: [4096], typestr: '|u1' }), owner };
-  return { owner: new WeakRef(owner), view: DeviceBuffer.fromCudaArrayInterface(array, { stream }) };
+  const array = { ...toCudaArrayInterface(buffer, { shape: [4096], typestr: '|u1' }), owner };
+  return { owner: new WeakRef(owner), view: fromCudaArrayInterface(array, { stream }) };
 }
 
 it('an array lives until its buffer was dropped, and the work on it has run', async () => {

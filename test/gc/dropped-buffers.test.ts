@@ -14,6 +14,7 @@ import type { MemoryResource } from '../../src/memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { attachBuffer, detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { needSmallDevice } from '../support/device-memory.js';
 import { madeElsewhere } from '../support/stream-order.js';
@@ -461,11 +462,11 @@ it.each<[string, (buffer: DeviceBuffer) => DeviceBuffer]>([
   [
     'shared',
     (buffer) => {
-      buffer.share();
+      shareBuffer(buffer);
       return buffer;
     },
   ],
-  ['attached', (buffer) => DeviceBuffer.attach(buffer.detach(), { stream })],
+  ['attached', (buffer) => attachBuffer(detachBuffer(buffer), { stream })],
 ])('finds a dropped buffer that was %s when memory runs out', async (_, make) => {
   using upstream = new CudaMemoryResource();
   using pool = new PoolMemoryResource(upstream, { initialBytes: MiB, maximumBytes: MiB });

@@ -1,17 +1,7 @@
 import { expect, test } from 'vitest';
-import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
-  CudaMemoryResource,
-  currentAccount,
-  DeviceBuffer,
-  KiB,
-  PoolMemoryResource,
-  reclaimUnreachableBuffers,
-  withQuota,
-} from '../../src/index.js';
+import { CudaMemoryResource, DeviceBuffer, KiB, PoolMemoryResource, reclaimUnreachableBuffers } from '../../src/index.js';
 import { liveAccounts } from '../../src/serving/accounts/account.js';
+import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, currentAccount, withQuota } from '../../src/serving/index.js';
 import { stream } from '../support/stream.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
 

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { eventObserver } from '../../src/driver/streams/event-observer.js';
-import { CudaMemoryResource, Event, PlannedMemoryResource, PoolMemoryResource, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Event, PoolMemoryResource, Stream } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { collectGarbageUntil } from './collection.js';
 

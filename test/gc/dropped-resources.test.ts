@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, test } from 'vitest';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
@@ -6,13 +7,13 @@ import {
   Device,
   DeviceBuffer,
   FailureCallbackResourceAdaptor,
-  GraphMemoryResource,
   type MemoryResource,
   PoolMemoryResource,
   resourceKinds,
   Stream,
 } from '../../src/index.js';
 import { GlobalArena } from '../../src/workers/global-arena.js';
+import { attachBuffer, detachBuffer } from '../../src/workers/index.js';
 import { stacksOf } from '../support/kind-stacks.js';
 import { collectGarbageUntil } from './collection.js';
 
@@ -82,8 +83,8 @@ test('a resource is collected once memory that it gave away has come home', asyn
   });
   (() => {
     const resource = new PoolMemoryResource(new CudaMemoryResource());
-    const message = new DeviceBuffer(bytes, { resource, stream: streams[1] }).detach();
-    DeviceBuffer.attach(message, { stream: streams[2] }).dispose();
+    const message = detachBuffer(new DeviceBuffer(bytes, { resource, stream: streams[1] }));
+    attachBuffer(message, { stream: streams[2] }).dispose();
     registry.register(resource, undefined);
   })();
   await collectGarbageUntil(() => isCollected);

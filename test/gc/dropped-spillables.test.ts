@@ -1,18 +1,14 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type BufferLeak, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import { CudaMemoryResource, MiB, PinnedHostMemoryResource, PoolMemoryResource, Stream } from '../../src/index.js';
 import {
   AccountingResourceAdaptor,
   AdmittingResourceAdaptor,
-  CudaMemoryResource,
-  MiB,
-  PinnedHostMemoryResource,
-  PoolMemoryResource,
   SpillableBuffer,
   SpillingResourceAdaptor,
-  Stream,
   withQuota,
-} from '../../src/index.js';
+} from '../../src/serving/index.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
 import { collectGarbageUntil } from './collection.js';
 

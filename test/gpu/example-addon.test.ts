@@ -1,19 +1,12 @@
 /** The example addon that launches a kernel of its own, on a stream and while that is captured. */
+
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { beforeAll, beforeEach, expect, test } from 'vitest';
-import {
-  type AddonInterface,
-  addonInterface,
-  CudaMemoryResource,
-  Device,
-  type DeviceBuffer,
-  GraphMemoryResource,
-  type MemoryResource,
-  PoolMemoryResource,
-  Stream,
-} from '../../src/index.js';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
+import { CudaMemoryResource, Device, type DeviceBuffer, type MemoryResource, PoolMemoryResource, Stream } from '../../src/index.js';
+import { type AddonInterface, addonInterface } from '../../src/interchange/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';

@@ -2,8 +2,10 @@
  * Memory of captured graphs: what is used again within a capture, what survives it, how graphs share one
  * region, and how launches come one after the other.
  */
+
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CudaMemoryResource,
   checkOrder,
@@ -15,7 +17,6 @@ import {
   Event,
   failCall,
   type Graph,
-  GraphMemoryResource,
   KiB,
   LimitingResourceAdaptor,
   MiB,

@@ -3,11 +3,10 @@
  * planner, the upstream, host functions. Each is refused with a code, and changes nothing; no memory is lost, and none is
  * served twice.
  */
+
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
   CudaMemoryResource,
   checkOrder,
   copyToHostSync,
@@ -16,7 +15,6 @@ import {
   Event,
   failCall,
   type Graph,
-  GraphMemoryResource,
   KiB,
   type MemoryResource,
   MiB,
@@ -27,6 +25,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor } from '../../src/serving/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { printed } from '../support/run-module.js';
 import { runWithWorkers } from '../support/workers.js';
@@ -353,13 +352,13 @@ describe('other workers', () => {
         output = new DeviceBuffer(4 * KiB, { resource: graphs.kept, stream });
       });
       const [worker] = start(\`
-        const buffer = DeviceBuffer.attach(await received(), { stream: new Stream({ nonBlocking: true }) });
+        const buffer = attachBuffer(await received(), { stream: new Stream({ nonBlocking: true }) });
         post('attached');
         await received();
         buffer.dispose();
         post('disposed');
       \`);
-      worker.postMessage(output.detach());
+      worker.postMessage(detachBuffer(output));
       show(await received(worker));
       graph.dispose();
       graphs.trim(stream);

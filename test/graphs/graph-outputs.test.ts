@@ -1,18 +1,16 @@
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
-  annotate,
   CudaMemoryResource,
   Event,
   type Graph,
-  GraphMemoryResource,
   LoggingResourceAdaptor,
   type MemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
   Stream,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { annotate, Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { convertLog } from '../../src/tools/formats/index.js';
 import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
 import { planGraphs } from '../../src/tools/planning/index.js';

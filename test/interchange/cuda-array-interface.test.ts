@@ -7,7 +7,9 @@ import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { CudaArrayInterface } from '../../src/interchange/cuda-array-interface.js';
+import { fromCudaArrayInterface, toCudaArrayInterface } from '../../src/interchange/index.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
+import { shareBuffer } from '../../src/workers/index.js';
 
 let resource: CudaAsyncMemoryResource;
 let stream: Stream;
@@ -34,7 +36,7 @@ afterEach(() => {
 describe('toCudaArrayInterface', () => {
   it('describes an array without gaps', () => {
     const { ptr } = buffer;
-    expect(buffer.toCudaArrayInterface({ shape: [2, 3], typestr: '<f8' })).toEqual({
+    expect(toCudaArrayInterface(buffer, { shape: [2, 3], typestr: '<f8' })).toEqual({
       shape: [2, 3],
       typestr: '<f8',
       data: [ptr, false],
@@ -42,16 +44,16 @@ describe('toCudaArrayInterface', () => {
       stream: stream.nativeHandle,
       version: 3,
     });
-    const described = buffer.toCudaArrayInterface({ shape: [], typestr: '|u1', byteOffset: 95, readOnly: true, stream: null });
+    const described = toCudaArrayInterface(buffer, { shape: [], typestr: '|u1', byteOffset: 95, readOnly: true, stream: null });
     expect(described).toMatchObject({ shape: [], data: [ptr + 95, true], strides: null, stream: null });
-    expect(buffer.toCudaArrayInterface({ shape: [2, 3], typestr: '<f8', strides: [24, 8] }).strides).toBeNull();
-    expect(buffer.toCudaArrayInterface({ shape: [4, 0], typestr: '<f8', byteOffset: 96 })).toMatchObject({ data: [0, false] });
+    expect(toCudaArrayInterface(buffer, { shape: [2, 3], typestr: '<f8', strides: [24, 8] }).strides).toBeNull();
+    expect(toCudaArrayInterface(buffer, { shape: [4, 0], typestr: '<f8', byteOffset: 96 })).toMatchObject({ data: [0, false] });
   });
 
   it('describes one with gaps, or with its dimensions in another order', () => {
-    expect(buffer.toCudaArrayInterface({ shape: [2, 3], typestr: '<f8', strides: [8, 16] }).strides).toEqual([8, 16]);
-    expect(buffer.toCudaArrayInterface({ shape: [3], typestr: '<f4', strides: [40] }).strides).toEqual([40]);
-    expect(buffer.toCudaArrayInterface({ shape: [1000], typestr: '<f4', strides: [0] }).strides).toEqual([0]);
+    expect(toCudaArrayInterface(buffer, { shape: [2, 3], typestr: '<f8', strides: [8, 16] }).strides).toEqual([8, 16]);
+    expect(toCudaArrayInterface(buffer, { shape: [3], typestr: '<f4', strides: [40] }).strides).toEqual([40]);
+    expect(toCudaArrayInterface(buffer, { shape: [1000], typestr: '<f4', strides: [0] }).strides).toEqual([0]);
   });
 
   it('names the default streams as the interface does', () => {
@@ -60,7 +62,7 @@ describe('toCudaArrayInterface', () => {
       [Stream.perThreadDefault(), 2],
     ] as const) {
       using other = new DeviceBuffer(4, { resource, stream: of });
-      expect(other.toCudaArrayInterface({ shape: [1], typestr: '<f4' }).stream).toBe(handle);
+      expect(toCudaArrayInterface(other, { shape: [1], typestr: '<f4' }).stream).toBe(handle);
     }
   });
 
@@ -97,32 +99,32 @@ describe('toCudaArrayInterface', () => {
       [{ stream: 1 }, ArgumentRangeError],
     ];
     for (const [change, type] of wrong) {
-      expect(() => buffer.toCudaArrayInterface({ ...right, ...change } as never), JSON.stringify(Object.keys(change))).toThrow(type);
+      expect(() => toCudaArrayInterface(buffer, { ...right, ...change } as never), JSON.stringify(Object.keys(change))).toThrow(type);
     }
     const gone = new DeviceBuffer(16, { resource, stream });
     gone.dispose();
-    expect(() => gone.toCudaArrayInterface(right)).toThrow(LifetimeError);
+    expect(() => toCudaArrayInterface(gone, right)).toThrow(LifetimeError);
   });
 });
 
 describe('toCudaArrayInterface of special arrays', () => {
   it('says that a shared buffer must not be written', () => {
-    buffer.share();
+    shareBuffer(buffer);
     const array = { shape: [4], typestr: '<f4' };
     for (const options of [array, { ...array, readOnly: undefined }, { ...array, readOnly: true }]) {
-      expect(buffer.toCudaArrayInterface(options as never).data[1]).toBe(true);
+      expect(toCudaArrayInterface(buffer, options as never).data[1]).toBe(true);
     }
-    expect(() => buffer.toCudaArrayInterface({ ...array, readOnly: false })).toThrow(
+    expect(() => toCudaArrayInterface(buffer, { ...array, readOnly: false })).toThrow(
       'cannot describe a buffer as writable: it is shared, so other workers may be reading it',
     );
   });
 
   it('takes times with a unit, and no other units', () => {
     for (const typestr of ['<M8[ns]', '<m8[us]', '>m8[25s]', '<M8[D]', '<M8']) {
-      expect(buffer.toCudaArrayInterface({ shape: [2], typestr }).typestr).toBe(typestr);
+      expect(toCudaArrayInterface(buffer, { shape: [2], typestr }).typestr).toBe(typestr);
     }
     for (const typestr of ['<f8[ns]', '<M8[]', '<M8[ns', '<M8[nsx]', '<M8ns']) {
-      expect(() => buffer.toCudaArrayInterface({ shape: [2], typestr }), typestr).toThrow(ArgumentRangeError);
+      expect(() => toCudaArrayInterface(buffer, { shape: [2], typestr }), typestr).toThrow(ArgumentRangeError);
     }
   });
 
@@ -131,21 +133,21 @@ describe('toCudaArrayInterface of special arrays', () => {
       [2 ** 52, 2 ** 52, 0],
       [0, ...new Array(40).fill(2 ** 52)],
     ]) {
-      expect(() => buffer.toCudaArrayInterface({ shape, typestr: '<f4' })).toThrow(/shape must have at most 2\^53 - 1 bytes, got \[/);
+      expect(() => toCudaArrayInterface(buffer, { shape, typestr: '<f4' })).toThrow(/shape must have at most 2\^53 - 1 bytes, got \[/);
     }
-    expect(buffer.toCudaArrayInterface({ shape: [2 ** 40, 0], typestr: '<f4' }).strides).toBeNull();
+    expect(toCudaArrayInterface(buffer, { shape: [2 ** 40, 0], typestr: '<f4' }).strides).toBeNull();
   });
 });
 
 describe('fromCudaArrayInterface', () => {
   it('borrows the memory from the first element to the last', () => {
-    const array = buffer.toCudaArrayInterface({ shape: [2, 2], typestr: '|u1', byteOffset: 8, strides: [16, 4] });
+    const array = toCudaArrayInterface(buffer, { shape: [2, 2], typestr: '|u1', byteOffset: 8, strides: [16, 4] });
     for (const source of [
       array,
       { __cuda_array_interface__: array },
       { ...array, strides: [16, 4], data: [BigInt(buffer.ptr) + 8n, true] },
     ]) {
-      using view = DeviceBuffer.fromCudaArrayInterface(source as CudaArrayInterface, { stream, label: 'array' });
+      using view = fromCudaArrayInterface(source as CudaArrayInterface, { stream, label: 'array' });
       expect([view.ptr, view.byteLength, view.label]).toEqual([buffer.ptr + 8, 21, 'array']);
       expect(view.toHostSync()).toEqual(ramp(29).subarray(8));
     }
@@ -156,8 +158,8 @@ describe('fromCudaArrayInterface', () => {
     using other = new Stream({ nonBlocking: true });
     using hold = stream.hold();
     buffer.fill(7);
-    const array = buffer.toCudaArrayInterface({ shape: [96], typestr: '|u1' });
-    using view = DeviceBuffer.fromCudaArrayInterface(array, { stream: other });
+    const array = toCudaArrayInterface(buffer, { shape: [96], typestr: '|u1' });
+    using view = fromCudaArrayInterface(array, { stream: other });
     expect(other.query()).toBe(false);
     hold.release();
     expect(view.toHostSync()).toEqual(new Uint8Array(96).fill(7));
@@ -166,13 +168,13 @@ describe('fromCudaArrayInterface', () => {
 
   it('waits for the default streams, and for nothing if no stream is named', () => {
     using other = new Stream({ nonBlocking: true });
-    const array = buffer.toCudaArrayInterface({ shape: [96], typestr: '|u1' });
+    const array = toCudaArrayInterface(buffer, { shape: [96], typestr: '|u1' });
     for (const [handle, producer] of [
       [1, Stream.legacyDefault()],
       [2n, Stream.perThreadDefault()],
     ] as const) {
       using hold = producer.hold();
-      using view = DeviceBuffer.fromCudaArrayInterface({ ...array, stream: handle }, { stream: other });
+      using view = fromCudaArrayInterface({ ...array, stream: handle }, { stream: other });
       expect(other.query()).toBe(false);
       hold.release();
       other.synchronizeSync();
@@ -180,19 +182,19 @@ describe('fromCudaArrayInterface', () => {
     }
     using hold = stream.hold();
     for (const none of [null, undefined]) {
-      using view = DeviceBuffer.fromCudaArrayInterface({ ...array, stream: none as null }, { stream: other });
+      using view = fromCudaArrayInterface({ ...array, stream: none as null }, { stream: other });
       expect([other.query(), view.byteLength]).toEqual([true, 96]);
     }
     hold.release();
   });
 
   it('takes an empty array, which has no address', () => {
-    using view = DeviceBuffer.fromCudaArrayInterface({ shape: [0, 4], typestr: '<f4', data: [0, false], version: 3 }, { stream });
+    using view = fromCudaArrayInterface({ shape: [0, 4], typestr: '<f4', data: [0, false], version: 3 }, { stream });
     expect([view.ptr, view.byteLength]).toEqual([0, 0]);
   });
 
   it('refuses what describes no array', () => {
-    const right = buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' });
+    const right = toCudaArrayInterface(buffer, { shape: [4], typestr: '<f4' });
     const wrong: [object, new (...args: never[]) => Error][] = [
       [{ shape: undefined }, ArgumentTypeError],
       [{ shape: [Number.NaN] }, ArgumentRangeError],
@@ -216,19 +218,19 @@ describe('fromCudaArrayInterface', () => {
     ];
     for (const [change, type] of wrong) {
       const array = { ...right, ...change } as CudaArrayInterface;
-      expect(() => DeviceBuffer.fromCudaArrayInterface(array, { stream }), Object.keys(change).join()).toThrow(type);
+      expect(() => fromCudaArrayInterface(array, { stream }), Object.keys(change).join()).toThrow(type);
     }
     for (const none of [undefined, null, 1, { __cuda_array_interface__: null }] as never[]) {
-      expect(() => DeviceBuffer.fromCudaArrayInterface(none, { stream })).toThrow(ArgumentTypeError);
+      expect(() => fromCudaArrayInterface(none, { stream })).toThrow(ArgumentTypeError);
     }
-    expect(() => DeviceBuffer.fromCudaArrayInterface(right, {} as never)).toThrow(ArgumentTypeError);
+    expect(() => fromCudaArrayInterface(right, {} as never)).toThrow(ArgumentTypeError);
   });
 
   it('leaves nothing behind if the driver refuses the wait', () => {
     using other = new Stream({ nonBlocking: true });
-    const array = buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' });
+    const array = toCudaArrayInterface(buffer, { shape: [4], typestr: '<f4' });
     failCall('cuStreamWaitEvent', 1);
-    expect(() => DeviceBuffer.fromCudaArrayInterface(array, { stream: other })).toThrow(DriverError);
+    expect(() => fromCudaArrayInterface(array, { stream: other })).toThrow(DriverError);
     expect(watchedBuffers().count).toBe(watched + 1);
   });
 });

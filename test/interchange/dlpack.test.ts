@@ -14,10 +14,12 @@ import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { DLPackOptions } from '../../src/interchange/dlpack.js';
 import { fromDLPack } from '../../src/interchange/from-dlpack.js';
+import { toDLPack, wrapMemory } from '../../src/interchange/index.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
@@ -84,19 +86,19 @@ describe('toDLPack', () => {
   it('describes the array to another library', () => {
     using buffer = new DeviceBuffer(ramp(96), { resource, stream });
     const { ptr } = buffer;
-    const versioned = buffer.toDLPack({ shape: [2, 3], dtype: 'float32', byteOffset: 8, readOnly: true, stream });
+    const versioned = toDLPack(buffer, { shape: [2, 3], dtype: 'float32', byteOffset: 8, readOnly: true, stream });
     expect(library.describe(versioned)).toEqual({
       ...{ isVersioned: 1, major: 1, minor: 0, flags: 1, data: ptr, deviceType: 2, deviceId: 0 },
       ...{ code: 2, bits: 32, lanes: 1, byteOffset: 8, shape: [2, 3], strides: [3, 1] },
     });
-    const unversioned = buffer.toDLPack({ shape: [2, 2], strides: [1, 4], dtype: { code: 4, bits: 16, lanes: 2 }, versioned: false });
+    const unversioned = toDLPack(buffer, { shape: [2, 2], strides: [1, 4], dtype: { code: 4, bits: 16, lanes: 2 }, versioned: false });
     expect(library.describe(unversioned)).toEqual({
       ...{ isVersioned: 0, data: ptr, deviceType: 2, deviceId: 0, code: 4, bits: 16, lanes: 2, byteOffset: 0 },
       ...{ shape: [2, 2], strides: [1, 4] },
     });
-    const single = buffer.toDLPack({ shape: [], dtype: 'bool', stream });
+    const single = toDLPack(buffer, { shape: [], dtype: 'bool', stream });
     expect(library.describe(single)).toMatchObject({ shape: [], strides: [], code: 6 });
-    const empty = buffer.toDLPack({ shape: [3, 0], dtype: 'complex128', byteOffset: 96, stream });
+    const empty = toDLPack(buffer, { shape: [3, 0], dtype: 'complex128', byteOffset: 96, stream });
     expect(library.describe(empty)).toMatchObject({ data: 0, byteOffset: 0, shape: [3, 0] });
     for (const capsule of [versioned, unversioned, single, empty]) library.release(library.consume(capsule));
   });
@@ -109,7 +111,7 @@ describe('toDLPack', () => {
     ] as const) {
       using lender = new make();
       using buffer = new DeviceBuffer(ramp(96), { resource: lender, stream });
-      const capsule = buffer.toDLPack({
+      const capsule = toDLPack(buffer, {
         shape: [4, 3],
         strides: [20, 2],
         dtype: 'uint8',
@@ -137,7 +139,7 @@ describe('toDLPack', () => {
     ] as const) {
       using buffer = new DeviceBuffer(96, { resource, stream });
       using hold = stream.hold();
-      const capsule = buffer.toDLPack({ ...bytes, ...(option === undefined ? {} : { stream: option }) });
+      const capsule = toDLPack(buffer, { ...bytes, ...(option === undefined ? {} : { stream: option }) });
       expect(waiting.query(), inspect(option)).toBe(false);
       hold.release();
       waiting.synchronizeSync();
@@ -149,7 +151,7 @@ describe('toDLPack', () => {
     await delivered();
     legacy.synchronizeSync();
     using hold = stream.hold();
-    const capsules = [buffer.toDLPack({ ...bytes, stream: -1 }), buffer.toDLPack({ ...bytes, stream: -1n })];
+    const capsules = [toDLPack(buffer, { ...bytes, stream: -1 }), toDLPack(buffer, { ...bytes, stream: -1n })];
     expect(legacy.query()).toBe(true);
     hold.release();
     for (const capsule of capsules) library.release(library.consume(capsule));
@@ -163,7 +165,7 @@ describe('toDLPack', () => {
       stream.launchHostFunction(() => {
         hasRun = true;
       });
-      const capsule = buffer.toDLPack(bytes);
+      const capsule = toDLPack(buffer, bytes);
       expect(hasRun).toBe(true);
       library.release(library.consume(capsule));
     }
@@ -172,7 +174,7 @@ describe('toDLPack', () => {
   it('keeps the memory until the buffer and the consumer are done with it', async () => {
     for (const isBufferFirst of [true, false]) {
       const buffer = new DeviceBuffer(ramp(96), { resource, stream });
-      const tensors = [1, 2].map(() => library.consume(buffer.toDLPack({ ...bytes, stream })));
+      const tensors = [1, 2].map(() => library.consume(toDLPack(buffer, { ...bytes, stream })));
       const release = async () => {
         for (const tensor of tensors) {
           expect(usedBytes()).toBeGreaterThan(0);
@@ -199,7 +201,7 @@ describe('toDLPack', () => {
     for (const move of moves) {
       using buffer = new DeviceBuffer(ramp(96), { resource: pool, stream });
       const { ptr } = buffer;
-      const tensor = library.consume(buffer.toDLPack({ ...bytes, stream }));
+      const tensor = library.consume(toDLPack(buffer, { ...bytes, stream }));
       move(buffer);
       const { allocatedBytes } = pool.statistics();
       using other = new DeviceBuffer(96, { resource: pool, stream });
@@ -216,7 +218,7 @@ describe('toDLPack', () => {
     using consumer = new Stream({ nonBlocking: true });
     for (const isBufferFirst of [true, false]) {
       const buffer = new DeviceBuffer(ramp(96), { resource, stream });
-      const tensor = library.consume(buffer.toDLPack({ ...bytes, stream: consumer }));
+      const tensor = library.consume(toDLPack(buffer, { ...bytes, stream: consumer }));
       stream.synchronizeSync();
       using hold = consumer.hold();
       if (isBufferFirst) buffer.dispose();
@@ -233,7 +235,7 @@ describe('toDLPack', () => {
   it('waits for the device if the consumer’s stream may be gone', async () => {
     const consumer = new Stream({ nonBlocking: true });
     using buffer = new DeviceBuffer(ramp(96), { resource, stream });
-    const tensor = library.consume(buffer.toDLPack({ ...bytes, stream: consumer }));
+    const tensor = library.consume(toDLPack(buffer, { ...bytes, stream: consumer }));
     consumer.dispose();
     let hasRun = false;
     using other = new Stream({ nonBlocking: true });
@@ -249,7 +251,7 @@ describe('toDLPack', () => {
   it('tries again if the driver refuses the order', async () => {
     using consumer = new Stream({ nonBlocking: true });
     const buffer = new DeviceBuffer(ramp(96), { resource, stream });
-    const tensor = library.consume(buffer.toDLPack({ ...bytes, stream: consumer }));
+    const tensor = library.consume(toDLPack(buffer, { ...bytes, stream: consumer }));
     buffer.dispose();
     using hold = consumer.hold();
     failCall('cuEventRecord', 1);
@@ -262,7 +264,7 @@ describe('toDLPack', () => {
 
   it('frees a capsule’s memory if another thread calls the deleter', async () => {
     const buffers = Array.from({ length: 50 }, () => new DeviceBuffer(ramp(96), { resource, stream }));
-    for (const buffer of buffers) library.consume(buffer.toDLPack({ ...bytes, stream }));
+    for (const buffer of buffers) library.consume(toDLPack(buffer, { ...bytes, stream }));
     for (const buffer of buffers) buffer.dispose();
     expect(usedBytes()).toBeGreaterThan(0);
     library.releaseOnThread();
@@ -277,7 +279,7 @@ describe('toDLPack', () => {
     const tensor = cache.run(() => {
       const buffer = new DeviceBuffer(96, { resource: cache, stream });
       buffers.push(buffer);
-      return library.consume(buffer.toDLPack({ ...bytes, stream }));
+      return library.consume(toDLPack(buffer, { ...bytes, stream }));
     });
     expect(buffers[0]?.isDisposed).toBe(true);
     buffers[0]?.dispose();
@@ -291,7 +293,7 @@ describe('toDLPack', () => {
   it('frees at the end of its resource what a consumer still uses', async () => {
     const pool = new PoolMemoryResource(resource, { initialBytes: 4096 });
     const buffer = new DeviceBuffer(96, { resource: pool, stream });
-    const tensor = library.consume(buffer.toDLPack({ ...bytes, stream }));
+    const tensor = library.consume(toDLPack(buffer, { ...bytes, stream }));
     buffer.dispose();
     pool.dispose();
     expect(usedBytes()).toBe(0);
@@ -301,8 +303,8 @@ describe('toDLPack', () => {
 
   it('refuses to give the memory away meanwhile', async () => {
     using buffer = new DeviceBuffer(96, { resource, stream });
-    const tensor = library.consume(buffer.toDLPack({ ...bytes, stream }));
-    for (const give of [() => buffer.release(), () => buffer.detach(), () => buffer.share()]) {
+    const tensor = library.consume(toDLPack(buffer, { ...bytes, stream }));
+    for (const give of [() => buffer.release(), () => detachBuffer(buffer), () => shareBuffer(buffer)]) {
       expect(give).toThrow(code('ERR_CISTERN_INVALID_STATE'));
       expect(give).toThrow(/the consumer of a DLPack tensor uses its memory/);
     }
@@ -315,9 +317,9 @@ describe('toDLPack', () => {
 
   it('exports a shared buffer only to be read', async () => {
     using buffer = new DeviceBuffer(96, { resource, stream });
-    buffer.share();
-    expect(() => buffer.toDLPack({ ...bytes, stream })).toThrow(/cannot export a buffer to be written: it is shared/);
-    const tensor = library.consume(buffer.toDLPack({ ...bytes, stream, readOnly: true }));
+    shareBuffer(buffer);
+    expect(() => toDLPack(buffer, { ...bytes, stream })).toThrow(/cannot export a buffer to be written: it is shared/);
+    const tensor = library.consume(toDLPack(buffer, { ...bytes, stream, readOnly: true }));
     buffer.dispose();
     await delivered();
     expect(usedBytes()).toBeGreaterThan(0);
@@ -357,18 +359,18 @@ describe('toDLPack', () => {
       [{ shap: [] }, ArgumentRangeError],
     ];
     for (const [change, type] of wrong) {
-      expect(() => buffer.toDLPack({ ...right, ...change } as DLPackOptions), inspect(change)).toThrow(type);
+      expect(() => toDLPack(buffer, { ...right, ...change } as DLPackOptions), inspect(change)).toThrow(type);
     }
     using host = new DeviceBuffer(96, { resource: new HostMemoryResource(), stream });
-    expect(() => host.toDLPack({ ...bytes, stream })).toThrow(/stream must be -1 or left out for host memory/);
+    expect(() => toDLPack(host, { ...bytes, stream })).toThrow(/stream must be -1 or left out for host memory/);
     failCall('cuStreamWaitEvent', 1);
-    expect(() => buffer.toDLPack(bytes)).toThrow(DriverError);
+    expect(() => toDLPack(buffer, bytes)).toThrow(DriverError);
     const gone = new DeviceBuffer(96, { resource, stream });
     gone.dispose();
-    expect(() => gone.toDLPack(bytes)).toThrow(LifetimeError);
+    expect(() => toDLPack(gone, bytes)).toThrow(LifetimeError);
     const ended = new Stream();
     ended.dispose();
-    expect(() => buffer.toDLPack({ ...bytes, stream: ended })).toThrow(LifetimeError);
+    expect(() => toDLPack(buffer, { ...bytes, stream: ended })).toThrow(LifetimeError);
   });
 });
 
@@ -390,7 +392,7 @@ describe('fromDLPack', () => {
       buffer.dispose();
       buffer.dispose();
       expect(library.deletedCount()).toBe(before + 1);
-      expect(() => DeviceBuffer.wrap({ ptr, byteLength: 1, stream }), 'memory that is no longer lent').toThrow(ArgumentRangeError);
+      expect(() => wrapMemory({ ptr, byteLength: 1, stream }), 'memory that is no longer lent').toThrow(ArgumentRangeError);
     }
   });
 
@@ -414,7 +416,7 @@ describe('fromDLPack', () => {
   it('takes a tensor of this library', async () => {
     const given = new DeviceBuffer(ramp(96), { resource, stream });
     const { buffer, shape, strides, dtype } = fromDLPack(
-      given.toDLPack({ shape: [2, 3], strides: [4, 1], dtype: 'bfloat16', byteOffset: 2, stream }),
+      toDLPack(given, { shape: [2, 3], strides: [4, 1], dtype: 'bfloat16', byteOffset: 2, stream }),
       { stream },
     );
     expect({ shape, strides, dtype }).toEqual({ shape: [2, 3], strides: [4, 1], dtype: 'bfloat16' });
@@ -503,6 +505,7 @@ describe('at the end of an environment', () => {
       import { setFlagsFromString } from 'node:v8';
       import { runInNewContext } from 'node:vm';
       import { CudaAsyncMemoryResource, Device, DeviceBuffer, Stream } from 'cistern';
+      import { toDLPack } from 'cistern/interchange';
       setFlagsFromString('--expose-gc');
       const gc = runInNewContext('gc');
       const stream = new Stream();
@@ -510,7 +513,7 @@ describe('at the end of an environment', () => {
       const drop = () => {
         for (let i = 0; i < 10; i++) {
           const buffer = new DeviceBuffer(96, { resource, stream });
-          buffer.toDLPack({ shape: [96], dtype: 'uint8' });
+          toDLPack(buffer, { shape: [96], dtype: 'uint8' });
           buffer.dispose();
         }
       };
@@ -533,12 +536,13 @@ describe('at the end of an environment', () => {
     for (const end of ['', 'process.exit();', 'library.releaseOnThread();', 'process.on("exit", () => library.releaseOnThread());']) {
       const result = runModule(`
         import { createRequire } from 'node:module';
-        import { CudaAsyncMemoryResource, DeviceBuffer, fromDLPack, Stream } from 'cistern';
+        import { CudaAsyncMemoryResource, DeviceBuffer, Stream } from 'cistern';
+        import { fromDLPack, toDLPack } from 'cistern/interchange';
         const library = createRequire(import.meta.url)(${JSON.stringify(libraryPath)});
         const stream = new Stream();
         const buffer = new DeviceBuffer(96, { resource: new CudaAsyncMemoryResource(), stream });
-        globalThis.kept = [buffer.toDLPack({ shape: [96], dtype: 'uint8' }), library.produce({ bytes: 4, shape: [4] })];
-        library.consume(buffer.toDLPack({ shape: [96], dtype: 'uint8' }));
+        globalThis.kept = [toDLPack(buffer, { shape: [96], dtype: 'uint8' }), library.produce({ bytes: 4, shape: [4] })];
+        library.consume(toDLPack(buffer, { shape: [96], dtype: 'uint8' }));
         globalThis.theirs = fromDLPack(library.produce({ bytes: 4, shape: [4] }), { stream });
         process.on('exit', () => console.log(library.deletedCount()));
         ${end}`);
@@ -558,7 +562,7 @@ describe('at the end of an environment', () => {
           const buffer = new DeviceBuffer(96, { resource, stream });
           const other = new DeviceBuffer(96, { resource, stream });
           globalThis.kept = [buffer, other];
-          parentPort.postMessage(library.consume(buffer.toDLPack({ shape: [96], dtype: 'uint8' })));
+          parentPort.postMessage(library.consume(toDLPack(buffer, { shape: [96], dtype: 'uint8' })));
           ${end}
         });`,
         { eval: true, workerData: { libraryPath, pool: resource.nativeHandle } },

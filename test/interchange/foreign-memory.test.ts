@@ -16,6 +16,7 @@ import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { ForeignMemoryResource } from '../../src/interchange/foreign-memory-resource.js';
+import { fromCudaArrayInterface, wrapMemory } from '../../src/interchange/index.js';
 import type { WrapOptions } from '../../src/interchange/wrap.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
@@ -57,14 +58,14 @@ async function until(isSo: () => boolean): Promise<void> {
 
 describe('borrowed memory', () => {
   it('is used like any other, and left alone', () => {
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: 16, stream, label: 'lent' });
+    const buffer = wrapMemory({ ptr, byteLength: 16, stream, label: 'lent' });
     buffer.copyFrom(ramp(16));
     expect([buffer.ptr, buffer.byteLength, buffer.capacityBytes, buffer.label, buffer.stream]).toEqual([ptr, 16, 16, 'lent', stream]);
     expect(buffer.resource).toBeInstanceOf(ForeignMemoryResource);
     expect(buffer.resource).toMatchObject({ memoryKind: 'device', device: stream.device });
     expect(buffer.toHostSync()).toEqual(ramp(16));
     buffer.dispose();
-    using again = DeviceBuffer.wrap({ ptr: BigInt(ptr), byteLength: 16, device: Device.get(), stream });
+    using again = wrapMemory({ ptr: BigInt(ptr), byteLength: 16, device: Device.get(), stream });
     expect(again.toHostSync()).toEqual(ramp(16));
   });
 
@@ -72,7 +73,7 @@ describe('borrowed memory', () => {
     for (const make of [ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource]) {
       using lender = new make();
       using lent = new DeviceBuffer(ramp(64), { resource: lender, stream });
-      using buffer = DeviceBuffer.wrap({ ptr: lent.ptr + 8, byteLength: 8, stream });
+      using buffer = wrapMemory({ ptr: lent.ptr + 8, byteLength: 8, stream });
       expect(buffer.resource.memoryKind).toBe(lender.memoryKind);
       expect(buffer.toHostSync()).toEqual(ramp(16).subarray(8));
       if (make === ManagedMemoryResource && lender.device.attribute('concurrentManagedAccess') !== 1) continue;
@@ -84,7 +85,7 @@ describe('borrowed memory', () => {
 describe('owned memory', () => {
   it('is released at once if the stream has nothing to do', () => {
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: bytes, stream, release });
     stream.synchronizeSync();
     expect(release).not.toHaveBeenCalled();
     buffer.dispose();
@@ -95,7 +96,7 @@ describe('owned memory', () => {
 
   it('is released only after the work of the stream', async () => {
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: bytes, stream, release });
     const hold = stream.hold();
     buffer.fill(1);
     using filled = new Event();
@@ -112,7 +113,7 @@ describe('owned memory', () => {
   it('waits for the stream that the buffer has when it is disposed', async () => {
     using other = new Stream({ nonBlocking: true });
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: bytes, stream, release });
     buffer.setStream(other);
     using hold = other.hold();
     buffer.fill(1);
@@ -126,16 +127,16 @@ describe('owned memory', () => {
 
   it('without bytes is released at once', () => {
     const release = vi.fn();
-    using buffer = DeviceBuffer.wrap({ ptr: 0, byteLength: 0, stream, release });
+    using buffer = wrapMemory({ ptr: 0, byteLength: 0, stream, release });
     expect(release).toHaveBeenCalledTimes(1);
     expect([buffer.ptr, buffer.byteLength]).toEqual([0, 0]);
-    using other = DeviceBuffer.wrap({ ptr: 12, byteLength: 0, stream });
+    using other = wrapMemory({ ptr: 12, byteLength: 0, stream });
     expect(other.ptr).toBe(0);
   });
 
   it('can be taken out of the buffer, and freed once', () => {
     const release = vi.fn();
-    const taken = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release }).release();
+    const taken = wrapMemory({ ptr, byteLength: bytes, stream, release }).release();
     stream.synchronizeSync();
     expect(() => taken.resource.deallocate(ptr + 256, bytes, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
     expect(() => taken.resource.deallocate(ptr, bytes - 1, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
@@ -148,7 +149,7 @@ describe('owned memory', () => {
 
   it('stays with the buffer if no event can be recorded', async () => {
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: bytes, stream, release });
     using hold = stream.hold();
     for (const name of ['cuEventCreate', 'cuEventRecord', 'cuStreamQuery']) {
       failCall(name, 1);
@@ -163,7 +164,7 @@ describe('owned memory', () => {
 
   it('is not released early if the wait for its event fails', async () => {
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: bytes, stream, release });
     const hold = stream.hold();
     buffer.dispose();
     failCall('cuEventQuery', 1);
@@ -179,7 +180,7 @@ describe('memory that its resource takes back', () => {
     const pool = new PoolMemoryResource(new CudaAsyncMemoryResource());
     const lent = pool.allocate(bytes, stream);
     const release = vi.fn(() => pool.deallocate(lent, bytes, Stream.legacyDefault()));
-    return { pool, lent, release, buffer: DeviceBuffer.wrap({ ptr: lent, byteLength: bytes, stream, release }) };
+    return { pool, lent, release, buffer: wrapMemory({ ptr: lent, byteLength: bytes, stream, release }) };
   };
   /** Keeps the stream busy until this thread waits for it. */
   const keepBusy = () => stream.launchHostFunction(() => {});
@@ -214,7 +215,7 @@ describe('a wrapped buffer', () => {
       [128, 128],
       [256, 256],
     ] as const) {
-      using buffer = DeviceBuffer.wrap({ ptr: ptr + offset, byteLength: 1, stream });
+      using buffer = wrapMemory({ ptr: ptr + offset, byteLength: 1, stream });
       expect(buffer.alignment, `offset ${offset}`).toBe(alignment);
     }
   });
@@ -224,11 +225,11 @@ describe('a wrapped buffer', () => {
     const before = held.heldBytes;
     const memory = { ptr, byteLength: bytes, stream };
     const array = { shape: [bytes], typestr: '|u1', data: [ptr, false], version: 3 } as const;
-    using borrowed = DeviceBuffer.wrap(memory);
-    using view = DeviceBuffer.fromCudaArrayInterface(array, { stream });
+    using borrowed = wrapMemory(memory);
+    using view = fromCudaArrayInterface(array, { stream });
     expect([borrowed.byteLength, view.byteLength, held.heldBytes]).toEqual([bytes, bytes, before]);
     {
-      using owned = DeviceBuffer.wrap({ ...memory, release: () => {} });
+      using owned = wrapMemory({ ...memory, release: () => {} });
       expect(held.heldBytes).toBe(before + owned.byteLength);
     }
     expect(held.heldBytes).toBe(before);
@@ -236,7 +237,7 @@ describe('a wrapped buffer', () => {
   });
 
   it('has a fixed capacity', () => {
-    using buffer = DeviceBuffer.wrap({ ptr, byteLength: 64, stream });
+    using buffer = wrapMemory({ ptr, byteLength: 64, stream });
     buffer.copyFrom(ramp(64));
     buffer.resize(16);
     buffer.resize(64);
@@ -252,7 +253,7 @@ describe('a wrapped buffer', () => {
 
   it('moves to a resource and releases its memory, by recast and to', () => {
     const release = vi.fn();
-    const buffer = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release });
+    const buffer = wrapMemory({ ptr, byteLength: 64, stream, release });
     buffer.copyFrom(ramp(64));
     expect(buffer.to(stream.device)).toEqual({ buffer, isCopy: false });
     const { buffer: copy } = buffer.to('host');
@@ -269,7 +270,7 @@ describe('a wrapped buffer', () => {
   it('is copied to a given resource if its memory is managed', () => {
     using managed = new ManagedMemoryResource();
     using lent = new DeviceBuffer(ramp(64), { resource: managed, stream });
-    using buffer = DeviceBuffer.wrap({ ptr: lent.ptr, byteLength: 64, stream });
+    using buffer = wrapMemory({ ptr: lent.ptr, byteLength: 64, stream });
     expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
     expect(() => buffer.to('host', { copy: true })).toThrow(UnsupportedError);
     const { buffer: copy, isCopy } = buffer.to('host', { copy: true, resource: managed });
@@ -302,10 +303,10 @@ describe('a wrapped buffer', () => {
     ];
     for (const [change, type] of wrong) {
       const memory = { ptr, byteLength: bytes, stream, release, ...change } as WrapOptions;
-      expect(() => DeviceBuffer.wrap(memory), inspect(change)).toThrow(type);
+      expect(() => wrapMemory(memory), inspect(change)).toThrow(type);
     }
-    expect(() => DeviceBuffer.wrap(undefined as never)).toThrow(ArgumentTypeError);
-    expect(() => DeviceBuffer.wrap({ ptr: 4096, byteLength: 1, stream })).toThrow(/got 0x1000: nothing is known at 0x1000/);
+    expect(() => wrapMemory(undefined as never)).toThrow(ArgumentTypeError);
+    expect(() => wrapMemory({ ptr: 4096, byteLength: 1, stream })).toThrow(/got 0x1000: nothing is known at 0x1000/);
     expect(release).not.toHaveBeenCalled();
   });
 
@@ -313,13 +314,11 @@ describe('a wrapped buffer', () => {
     needSecondDevice();
     const other = Device.get(1);
     using elsewhere = new Stream({ device: other });
-    expect(() => DeviceBuffer.wrap({ ptr, byteLength: bytes, stream, device: other })).toThrow(
-      /device must be device \d, which the memory at 0x/,
-    );
-    expect(() => DeviceBuffer.wrap({ ptr, byteLength: bytes, stream: elsewhere })).toThrow(ArgumentRangeError);
+    expect(() => wrapMemory({ ptr, byteLength: bytes, stream, device: other })).toThrow(/device must be device \d, which the memory at 0x/);
+    expect(() => wrapMemory({ ptr, byteLength: bytes, stream: elsewhere })).toThrow(ArgumentRangeError);
     using pinned = new PinnedHostMemoryResource();
     using lent = new DeviceBuffer(64, { resource: pinned, stream });
-    using buffer = DeviceBuffer.wrap({ ptr: lent.ptr, byteLength: 64, device: other, stream });
+    using buffer = wrapMemory({ ptr: lent.ptr, byteLength: 64, device: other, stream });
     expect(buffer.resource.device).toBe(other);
   });
 });
@@ -328,11 +327,12 @@ describe('a wrapped buffer', () => {
 function runWithMemory(script: string) {
   return runModule(`
     import { CudaMemoryResource, DeviceBuffer, Stream } from 'cistern';
+    import { wrapMemory } from 'cistern/interchange';
     const stream = new Stream();
     const memory = new CudaMemoryResource();
     const ptr = memory.allocate(1 << 20, stream);
     const release = () => console.log(stream.query() ? 'released' : 'released too early');
-    const wrap = () => DeviceBuffer.wrap({ ptr, byteLength: 1 << 20, stream, release });
+    const wrap = () => wrapMemory({ ptr, byteLength: 1 << 20, stream, release });
     ${script}`);
 }
 
@@ -371,9 +371,7 @@ describe('at the end of the process', () => {
   it('an error of a release makes the process fail, and is reported', () => {
     const release = `() => { throw new Error('on purpose'); }`;
     for (const last of ['', 'buffer.dispose();', 'buffer.fill(1); buffer.dispose();']) {
-      const { status, stderr } = runWithMemory(
-        `const buffer = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release: ${release} }); ${last}`,
-      );
+      const { status, stderr } = runWithMemory(`const buffer = wrapMemory({ ptr, byteLength: 64, stream, release: ${release} }); ${last}`);
       expect([status === 0, stderr.includes('on purpose')], last).toEqual([false, true]);
     }
   });
@@ -389,13 +387,13 @@ describe('at the end of the process', () => {
       for (let i = 0; i < 100; i++) recorded.allocate(256, stream);
       const pointer = recorded.allocate(4096, stream);`;
     const wrapped = `
-      const first = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release: () => { throw new Error('on purpose'); } });
-      const second = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release: () => recorded.deallocate(pointer, 4096, stream) });`;
+      const first = wrapMemory({ ptr, byteLength: 64, stream, release: () => { throw new Error('on purpose'); } });
+      const second = wrapMemory({ ptr, byteLength: 64, stream, release: () => recorded.deallocate(pointer, 4096, stream) });`;
     for (const script of [
       `${record}${use}${wrapped}`,
       `let recorded, pointer;${wrapped}{${record.replace('const recorded', 'recorded')}${use.replace('const pointer', 'pointer')}}`,
     ]) {
-      const { status, stderr } = runWithMemory(`import { Recording, RecordingResourceAdaptor } from 'cistern';${script}`);
+      const { status, stderr } = runWithMemory(`import { Recording, RecordingResourceAdaptor } from 'cistern/recording';${script}`);
       expect([status, stderr.includes('on purpose')]).toEqual([1, true]);
       const { eventCount } = await readRecordedRun(file);
       expect(eventCount).toBe(102);
@@ -406,7 +404,7 @@ describe('at the end of the process', () => {
     const { stdout, stderr } = runWithMemory(`
       const { CudaMemoryResource: Resource } = await import('cistern');
       const lender = new DeviceBuffer(64, { resource: new Resource(), stream });
-      const buffer = DeviceBuffer.wrap({ ptr: lender.ptr, byteLength: 16, stream, release });
+      const buffer = wrapMemory({ ptr: lender.ptr, byteLength: 16, stream, release });
       process.on('exit', () => console.log(buffer.isDisposed, lender.isDisposed, lender.toHostSync().length));
     `);
     expect([stdout, stderr]).toEqual(['released\ntrue false 64\n', '']);
@@ -419,7 +417,7 @@ describe('at the end of the process', () => {
         const stream = new Stream();
         const memory = new CudaMemoryResource();
         const ptr = memory.allocate(4096, stream);
-        globalThis.kept = DeviceBuffer.wrap({ ptr, byteLength: 4096, stream, release: () => parentPort.postMessage('released') });
+        globalThis.kept = wrapMemory({ ptr, byteLength: 4096, stream, release: () => parentPort.postMessage('released') });
         parentPort.postMessage('wrapped');
         ${end}
       });`;
@@ -448,11 +446,12 @@ it('a program in plain JavaScript sees a collected buffer’s memory released', 
       '--eval',
       `
         import { CudaMemoryResource, DeviceBuffer, Stream } from 'cistern';
+        import { wrapMemory } from 'cistern/interchange';
         const stream = new Stream();
         const memory = new CudaMemoryResource();
         const ptr = memory.allocate(4096, stream);
         let released = 0;
-        const drop = () => void DeviceBuffer.wrap({ ptr, byteLength: 4096, stream, release: () => released++ });
+        const drop = () => void wrapMemory({ ptr, byteLength: 4096, stream, release: () => released++ });
         drop();
         for (let round = 0; round < 10 && released === 0; round++) {
           gc();

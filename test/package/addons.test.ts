@@ -3,8 +3,6 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import {
-  type AddonInterface,
-  addonInterface,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   Device,
@@ -13,8 +11,9 @@ import {
   type MemoryResource,
   PinnedHostMemoryResource,
   Stream,
-  ThreadSafeArenaMemoryResource,
 } from '../../src/index.js';
+import { type AddonInterface, addonInterface } from '../../src/interchange/index.js';
+import { ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 import { code } from '../support/errors.js';
 import { runModule } from '../support/run-module.js';
 
@@ -160,7 +159,8 @@ describe('the addon in C++', () => {
   it('has its memory released when the process ends', () => {
     const result = runModule(`
       import { createRequire } from 'node:module';
-      import { addonInterface, CudaAsyncMemoryResource, Stream } from 'cistern';
+      import { CudaAsyncMemoryResource, Stream } from 'cistern';
+      import { addonInterface } from 'cistern/interchange';
       const addon = createRequire(import.meta.url)(${JSON.stringify(join(folder, 'arena.node'))});
       addon.open(addonInterface);
       const arena = new addon.Arena(new CudaAsyncMemoryResource(), 4096, 1);

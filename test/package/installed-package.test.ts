@@ -334,7 +334,7 @@ describe('the package, once installed', () => {
     const program = join(application, 'stacks.js');
     writeFileSync(
       program,
-      `import { DeviceBuffer, HostMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+      `import { DeviceBuffer, HostMemoryResource, Stream } from 'cistern'; import { Recording, RecordingResourceAdaptor } from 'cistern/recording';
        import { readRecordedRun } from 'cistern/logs';
        const file = ${JSON.stringify(join(application, 'stacks.cistern'))};
        const recording = new Recording({ file });

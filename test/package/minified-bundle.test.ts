@@ -14,7 +14,8 @@ const specifications = resourceKinds.map((kind) => formatSpecification(exampleOf
 
 /** Prints, for each kind, the classes of its stack, the path of an error, and the layers of a recording. */
 const program = `
-  import { createResourceStack, FailureCallbackResourceAdaptor, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+  import { createResourceStack, FailureCallbackResourceAdaptor, Stream } from 'cistern';
+  import { Recording, RecordingResourceAdaptor } from 'cistern/recording';
   const stream = new Stream();
   const file = process.env.RECORDING;
   const outcomes = ${JSON.stringify(specifications)}.map((specification, i) => {

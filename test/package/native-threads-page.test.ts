@@ -1,7 +1,9 @@
 /** The table of docs/guides/native-threads.md says what each kind does. */
+
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { addonInterface, type CisternError, createResource, KiB, resourceKinds, Stream } from '../../src/index.js';
+import { type CisternError, createResource, KiB, resourceKinds, Stream } from '../../src/index.js';
+import { addonInterface } from '../../src/interchange/index.js';
 
 const page = readFileSync('docs/guides/native-threads.md', 'utf8');
 const rows = [...page.matchAll(/^\| (`.*`) \| (.*) \| (.*) \| (.*) \|$/gm)].flatMap(([, names = '', ...cells]) =>

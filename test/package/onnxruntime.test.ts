@@ -68,7 +68,9 @@ function program(body: string): string {
     import { once } from 'node:events';
     import { createRequire } from 'node:module';
     import { Worker } from 'node:worker_threads';
-    import { addonInterface, KiB, MiB, CudaMemoryResource, ThreadSafeArenaMemoryResource } from 'cistern';
+    import { KiB, MiB, CudaMemoryResource } from 'cistern';
+    import { addonInterface } from 'cistern/interchange';
+    import { ThreadSafeArenaMemoryResource } from 'cistern/workers';
     const require = createRequire(import.meta.url);
     const addon = require(${JSON.stringify(addon)});
     addon.open(addonInterface);

@@ -7,14 +7,10 @@ import {
   driverCallCounts,
   Event,
   formatOrderViolation,
-  formatPlan,
-  PlannedMemoryResource,
-  type PlannedMemoryResourceOptions,
-  type Planner,
   PoolMemoryResource,
-  parsePlan,
   Stream,
 } from '../../src/index.js';
+import { formatPlan, PlannedMemoryResource, type PlannedMemoryResourceOptions, type Planner, parsePlan } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { code } from '../support/errors.js';
 import { page } from '../support/plans.js';

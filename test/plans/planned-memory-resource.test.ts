@@ -7,14 +7,12 @@ import {
   Device,
   driverCallCounts,
   type MemoryResource,
-  type PlanDeviation,
-  PlannedMemoryResource,
-  type PlannedMemoryResourceOptions,
   PoolMemoryResource,
   type ResourceKind,
   resourceKinds,
   Stream,
 } from '../../src/index.js';
+import { type PlanDeviation, PlannedMemoryResource, type PlannedMemoryResourceOptions } from '../../src/plans/index.js';
 import { page, planOf } from '../support/plans.js';
 
 function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {

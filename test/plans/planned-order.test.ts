@@ -9,13 +9,11 @@ import {
   failCall,
   formatOrderViolation,
   type MemoryResource,
-  type Plan,
-  PlannedMemoryResource,
-  type PlannedStatistics,
   PoolMemoryResource,
   Stream,
   set,
 } from '../../src/index.js';
+import { type Plan, PlannedMemoryResource, type PlannedStatistics } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { code } from '../support/errors.js';
 import { page, planOf } from '../support/plans.js';

@@ -1,13 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import {
-  CallbackMemoryResource,
-  CudaMemoryResource,
-  Device,
-  PlannedMemoryResource,
-  type PlannedMemoryResourceOptions,
-  PoolMemoryResource,
-  Stream,
-} from '../../src/index.js';
+import { CallbackMemoryResource, CudaMemoryResource, Device, PoolMemoryResource, Stream } from '../../src/index.js';
+import { PlannedMemoryResource, type PlannedMemoryResourceOptions } from '../../src/plans/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 import { page, planOf } from '../support/plans.js';

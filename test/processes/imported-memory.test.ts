@@ -1,4 +1,5 @@
 /** What a resource of memory of another process does by itself; `other-processes.test.ts` has the processes. */
+
 import { setTimeout } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -7,6 +8,7 @@ import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buf
 import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
 import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, Event, failCall, MiB, Stream } from '../../src/index.js';
 import { ImportedMemory } from '../../src/processes/imported-memory.js';
+import { openBuffer } from '../../src/processes/index.js';
 import { caught, code } from '../support/errors.js';
 
 const bytes = MiB;
@@ -73,7 +75,7 @@ describe('a buffer is opened', () => {
     using event = new Event();
     event.record(stream);
     expect(stream.identity.receivedAt).toBeLessThan(event.version);
-    const buffer = DeviceBuffer.open(handle, { stream });
+    const buffer = openBuffer(handle, { stream });
     expect(stream.identity.receivedAt).toBe(event.version);
     expect(buffer).toMatchObject({ ptr: pointer, byteLength: bytes, stream });
     stream.synchronizeSync();
@@ -90,7 +92,7 @@ describe('a buffer is opened', () => {
     { type: 'Other', data: [...handle] },
     { type: 'Buffer', data: [1n] },
   ])('with bytes only: %o', (value) => {
-    expect(caught<Error>(() => DeviceBuffer.open(value as never, { stream }))).toMatchObject({
+    expect(caught<Error>(() => openBuffer(value as never, { stream }))).toMatchObject({
       code: 'ERR_INVALID_ARG_TYPE',
       message: expect.stringMatching(/^handle must be the bytes that export of a buffer returned, got /),
     });
@@ -110,7 +112,7 @@ describe('a buffer is opened', () => {
       },
     ],
   ])('with valid options only: %s', (expected, options) => {
-    expect(caught(() => DeviceBuffer.open(handle, options() as never))).toEqual(code(expected));
+    expect(caught(() => openBuffer(handle, options() as never))).toEqual(code(expected));
     expect(opened).toBe(0);
   });
 });

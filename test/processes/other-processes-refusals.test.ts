@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { Stream } from '../../src/driver/streams/stream.js';
+import { exportBuffer } from '../../src/processes/index.js';
 import { isStrictDriver, needExportablePools, runProcesses } from '../support/processes.js';
 import { printed } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
@@ -27,7 +28,7 @@ test('a forged handle with a valid checksum opens nothing, and least of all a re
       ${seal}
       const stream = new Stream();
       const handle = await received();
-      const tryAll = (changes) => [...new Set(changes.map((change) => codeOf(() => DeviceBuffer.open(forged(handle, change), { stream }))))];
+      const tryAll = (changes) => [...new Set(changes.map((change) => codeOf(() => openBuffer(forged(handle, change), { stream }))))];
       const processes = [0, -1, 2 ** 31 - 1].map((value) => (copy) => copy.writeInt32LE(value, 12));
       const files = [-1, 0, 1, 2, 2 ** 31 - 1].map((value) => (copy) => copy.writeInt32LE(value, 16));
       const records = [2, 65_535, 65_536, 2 ** 32 - 1].map((value) => (copy) => copy.writeUInt32LE(value, 20));
@@ -37,7 +38,7 @@ test('a forged handle with a valid checksum opens nothing, and least of all a re
       await post(tryAll(records).join());
       await post(tryAll(nonces).join());
       await post(tryAll([0, 1].map((number) => (copy) => { copy.writeUInt32LE(number, 20); copy.writeBigUInt64LE(0n, 24); })).join());
-      await post(valuesOf(DeviceBuffer.open(forged(handle, () => {}), { stream })));
+      await post(valuesOf(openBuffer(forged(handle, () => {}), { stream })));
       process.disconnect();
     \`);
     const stream = new Stream();
@@ -45,7 +46,7 @@ test('a forged handle with a valid checksum opens nothing, and least of all a re
     const [disposed, buffer] = [new DeviceBuffer(4096, { resource, stream }), new DeviceBuffer(4096, { resource, stream })];
     buffer.fill(8);
     disposed.export();
-    const handle = buffer.export();
+    const handle = exportBuffer(buffer);
     disposed.dispose();
     child.post(handle);
     for (let i = 0; i < 6; i++) show(await child.received());
@@ -60,7 +61,7 @@ test('the wait for the exporter is not cut short by memory of an exportable pool
   const end = runProcesses(`
     const child = start(\`
       const stream = new Stream({ nonBlocking: true });
-      const buffer = DeviceBuffer.open(await received(), { stream });
+      const buffer = openBuffer(await received(), { stream });
       const contents = buffer.toHost();
       await post(await Promise.race([contents.then(() => 'read too early'), sleep(100).then(() => 'waits')]));
       await post([...new Set(await contents)].join());
@@ -73,7 +74,7 @@ test('the wait for the exporter is not cut short by memory of an exportable pool
     stream.synchronizeSync();
     const hold = stream.hold();
     buffer.fill(2);
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     show(await child.received());
     hold.release();
     show(await child.received());
@@ -87,8 +88,8 @@ test('a stream that waits for another process blocks nothing else in the process
     const child = start(\`
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
       const [first, second] = await received();
-      const idle = DeviceBuffer.open(first, { stream: a });
-      const late = DeviceBuffer.open(second, { stream: b });
+      const idle = openBuffer(first, { stream: a });
+      const late = openBuffer(second, { stream: b });
       idle.dispose();
       new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream: a }).dispose();
       await post('disposed');
@@ -120,7 +121,7 @@ test('a hold of the importer keeps only memory that must be unmapped', () => {
   const end = runProcesses(`
     const child = start(\`
       const [stream, other] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
-      const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+      const buffers = (await received()).map((handle) => openBuffer(handle, { stream }));
       const hold = other.hold();
       for (const index of [0, 1]) buffers[index].dispose();
       await post('disposed');
@@ -134,9 +135,9 @@ test('a hold of the importer keeps only memory that must be unmapped', () => {
     const stream = new Stream({ nonBlocking: true });
     const pool = new PoolMemoryResource(new CudaAsyncMemoryResource({ exportable: true }), { initialBytes: 64 * KiB });
     const buffers = [0, 4096, 4096].map((byteLength) => new DeviceBuffer(byteLength, { resource: pool, stream }));
-    child.post(buffers.map((buffer) => buffer.export()));
+    child.post(buffers.map((buffer) => exportBuffer(buffer)));
     await child.received();
-    const all = Promise.all([buffers[0], buffers[1]].map((buffer) => buffer.importersDone()));
+    const all = Promise.all([buffers[0], buffers[1]].map((buffer) => importersDone(buffer)));
     show(await Promise.race([all.then(() => 'done'), sleep(1000, 'kept', { ref: false })]));
     child.post('release');
     await child.received();
@@ -168,21 +169,21 @@ test('a process without descriptors is told so at an open and at an export, and 
       const codes = [];
       useAllDescriptors();
       for (let free = 0; free < 4; free++) {
-        codes.push(codeOf(() => DeviceBuffer.open(handle, { stream }).dispose()));
+        codes.push(codeOf(() => openBuffer(handle, { stream }).dispose()));
         closeSync(descriptors.pop());
       }
       for (const descriptor of descriptors) closeSync(descriptor);
       await post([...new Set(codes)].join());
-      await post(valuesOf(DeviceBuffer.open(handle, { stream })));
+      await post(valuesOf(openBuffer(handle, { stream })));
       process.disconnect();
     \`);
     const stream = new Stream();
     const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
     buffer.fill(5);
     useAllDescriptors();
-    show(codeOf(() => buffer.export()));
+    show(codeOf(() => exportBuffer(buffer)));
     for (const descriptor of descriptors) closeSync(descriptor);
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     show(await child.received());
     show(await child.received());
     await child.ended;
@@ -197,14 +198,14 @@ test('the strict driver reports memory that is freed while another process has i
   const end = runProcesses(
     `
     const child = start(\`
-      const buffer = DeviceBuffer.open(await received(), { stream: new Stream() });
+      const buffer = openBuffer(await received(), { stream: new Stream() });
       await post('open');
       await received();
       process.disconnect();
     \`);
     const resource = new CudaMemoryResource();
     const buffer = new DeviceBuffer(4096, { resource, stream: new Stream() });
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     await child.received();
     resource.deallocate(buffer.ptr, 4096, buffer.stream);
     child.post('end');
@@ -222,7 +223,9 @@ test('where processes cannot share memory, an export is refused', () => {
   if (process.platform === 'linux') skipTest('on Linux they can');
   const stream = new Stream();
   const buffer = new DeviceBuffer(256, { stream });
-  expect(() => buffer.export()).toThrow(`cannot export a buffer: processes share memory on Linux only, and this is ${process.platform}`);
+  expect(() => exportBuffer(buffer)).toThrow(
+    `cannot export a buffer: processes share memory on Linux only, and this is ${process.platform}`,
+  );
   buffer.fill(1);
   expect(buffer.toHostSync()).toEqual(new Uint8Array(256).fill(1));
   buffer.dispose();

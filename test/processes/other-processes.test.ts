@@ -9,7 +9,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.open(await received(), { stream, label: 'theirs' });
+        const buffer = openBuffer(await received(), { stream, label: 'theirs' });
         const contents = buffer.toHost();
         const isDone = await Promise.race([contents.then(() => true), sleep(50).then(() => false)]);
         await post([buffer.byteLength, buffer.capacityBytes, buffer.alignment, buffer.label, isDone].join());
@@ -28,15 +28,15 @@ describe('a buffer that another process opens', () => {
       const buffer = new DeviceBuffer(64 * KiB, { resource, stream, capacityBytes: 65 * KiB, alignment: 256 });
       buffer.fill(1);
       stream.synchronizeSync();
-      buffer.export();
+      exportBuffer(buffer);
       const hold = stream.hold();
       buffer.fill(2);
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       show(await child.received());
       hold.release();
       show(await child.received());
       show(await child.received());
-      const done = buffer.importersDone();
+      const done = importersDone(buffer);
       show(await Promise.race([done.then(() => 'past'), sleep(50).then(() => 'in use')]));
       child.post('go on');
       await done;
@@ -53,7 +53,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.open(await received(), { stream });
+        const buffer = openBuffer(await received(), { stream });
         await post('open');
         await received();
         await post(valuesOf(buffer));
@@ -72,7 +72,7 @@ describe('a buffer that another process opens', () => {
       const buffer = new DeviceBuffer(400 * KiB, { resource: pool, stream });
       buffer.fill(5);
       const { ptr } = buffer;
-      const handle = buffer.export();
+      const handle = exportBuffer(buffer);
       child.post(handle);
       await child.received();
       buffer.dispose();
@@ -96,7 +96,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream();
-        const buffer = DeviceBuffer.open(await received(), { stream });
+        const buffer = openBuffer(await received(), { stream });
         await post('open');
         await received();
         buffer.dispose();
@@ -108,7 +108,7 @@ describe('a buffer that another process opens', () => {
       const upstream = new CudaMemoryResource();
       const pool = new PoolMemoryResource(upstream, { initialBytes: 1 * MiB });
       const buffer = new DeviceBuffer(4096, { resource: pool, stream });
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       await child.received();
       show(errorOf(() => pool.dispose()).replace(/0x\\w+/, 'P'));
       buffer.dispose();
@@ -133,7 +133,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+        const buffers = (await received()).map((handle) => openBuffer(handle, { stream }));
         await post(buffers.map(valuesOf).join());
         for (const buffer of buffers) buffer.fill(100 + buffers.indexOf(buffer));
         for (const buffer of buffers) buffer.dispose();
@@ -150,7 +150,7 @@ describe('a buffer that another process opens', () => {
       child.post([1, 4, 6].map((index) => buffers[index].export()));
       show(await child.received());
       await child.received();
-      for (const buffer of buffers) await buffer.importersDone();
+      for (const buffer of buffers) await importersDone(buffer);
       show(buffers.map(valuesOf).join());
       await child.ended;
     `);
@@ -162,7 +162,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+        const buffers = (await received()).map((handle) => openBuffer(handle, { stream }));
         await post(buffers.map(valuesOf).join());
         for (const buffer of buffers) buffer.fill(100 + buffers.indexOf(buffer));
         for (const buffer of buffers) buffer.dispose();
@@ -183,7 +183,7 @@ describe('a buffer that another process opens', () => {
       child.post([0, 1, 3].map((index) => buffers[index].export()));
       show(await child.received());
       show(await child.received());
-      for (const buffer of buffers) await buffer.importersDone();
+      for (const buffer of buffers) await importersDone(buffer);
       show(buffers.map(valuesOf).join());
       for (const buffer of buffers) buffer.dispose();
       stream.synchronizeSync();
@@ -200,7 +200,7 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.open(await received(), { stream });
+        const buffer = openBuffer(await received(), { stream });
         buffer.fill(2);
         buffer.dispose();
         await post('disposed');
@@ -211,9 +211,9 @@ describe('a buffer that another process opens', () => {
       const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
       const hold = stream.hold();
       buffer.fill(1);
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       show(await child.received());
-      const done = buffer.importersDone();
+      const done = importersDone(buffer);
       show(await Promise.race([done.then(() => 'past'), sleep(50).then(() => 'in use')]));
       hold.release();
       await done;
@@ -229,7 +229,7 @@ describe('a buffer that another process opens', () => {
       const text = \`
         const stream = new Stream({ nonBlocking: true });
         const handle = await received();
-        const [first, second] = [DeviceBuffer.open(handle, { stream }), DeviceBuffer.open(handle, { stream })];
+        const [first, second] = [openBuffer(handle, { stream }), openBuffer(handle, { stream })];
         first.dispose();
         await post(valuesOf(second));
         await received();
@@ -242,8 +242,8 @@ describe('a buffer that another process opens', () => {
       const resource = new CudaMemoryResource();
       const buffer = new DeviceBuffer(4096, { resource, stream });
       buffer.fill(6);
-      const handle = buffer.export();
-      show(Buffer.compare(handle, buffer.export()), handle.byteLength);
+      const handle = exportBuffer(buffer);
+      show(Buffer.compare(handle, exportBuffer(buffer)), handle.byteLength);
       for (const child of children) child.post(handle);
       for (const child of children) show(await child.received());
       buffer.dispose();
@@ -263,7 +263,7 @@ describe('a buffer that another process opens', () => {
       const child = start(\`
         const stream = new Stream();
         for (const handle of await received()) {
-          const buffer = DeviceBuffer.open(handle, { stream });
+          const buffer = openBuffer(handle, { stream });
           await post([buffer.byteLength, buffer.capacityBytes, buffer.ptr === 0].join());
           buffer.dispose();
         }
@@ -273,9 +273,9 @@ describe('a buffer that another process opens', () => {
       const stream = new Stream();
       const resource = new CudaMemoryResource();
       const buffers = [new DeviceBuffer(0, { resource, stream }), new DeviceBuffer(0, { resource, stream, capacityBytes: 512 })];
-      child.post(buffers.map((buffer) => buffer.export()));
+      child.post(buffers.map((buffer) => exportBuffer(buffer)));
       show(await child.received(), await child.received());
-      for (const buffer of buffers) await buffer.importersDone();
+      for (const buffer of buffers) await importersDone(buffer);
       for (const buffer of buffers) buffer.dispose();
       show(resource.reservedBytes);
       child.post('end');
@@ -291,7 +291,7 @@ describe('a buffer that another process opens', () => {
         for (;;) {
           const handle = await received();
           if (handle === 'end') break;
-          const buffer = DeviceBuffer.open(handle, { stream });
+          const buffer = openBuffer(handle, { stream });
           buffer.fill(1);
           buffer.dispose();
           await until(() => filesOf() === 0);
@@ -304,9 +304,9 @@ describe('a buffer that another process opens', () => {
       const seen = new Set();
       for (let i = 0; i < 20; i++) {
         const buffer = new DeviceBuffer(100 * KiB, { resource, stream });
-        child.post(buffer.export());
+        child.post(exportBuffer(buffer));
         seen.add(await child.received());
-        await buffer.importersDone();
+        await importersDone(buffer);
         buffer.dispose();
         seen.add('here ' + [filesOf(), mappingsOf()].join());
       }
@@ -324,8 +324,8 @@ describe('a buffer that another process opens', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream();
-        const buffer = DeviceBuffer.open(await received(), { stream });
-        await post([codeOf(() => buffer.detach()), codeOf(() => buffer.export()), codeOf(() => buffer.resize(8192))].join());
+        const buffer = openBuffer(await received(), { stream });
+        await post([codeOf(() => detachBuffer(buffer)), codeOf(() => exportBuffer(buffer)), codeOf(() => buffer.resize(8192))].join());
         await received();
         buffer.recast(new CudaMemoryResource());
         await post(valuesOf(buffer));
@@ -336,13 +336,13 @@ describe('a buffer that another process opens', () => {
       const resource = new CudaMemoryResource();
       const buffer = new DeviceBuffer(4096, { resource, stream });
       buffer.fill(4);
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       show(await child.received());
-      show(codeOf(() => buffer.detach()), codeOf(() => buffer.release()), codeOf(() => buffer.share()));
+      show(codeOf(() => detachBuffer(buffer)), codeOf(() => buffer.release()), codeOf(() => shareBuffer(buffer)));
       child.post('recast');
       show(await child.received());
-      await buffer.importersDone();
-      show(DeviceBuffer.discard(buffer.detach()), resource.reservedBytes);
+      await importersDone(buffer);
+      show(discardBuffer(detachBuffer(buffer)), resource.reservedBytes);
       child.post('end');
       await child.ended;
     `);
@@ -356,7 +356,7 @@ test('a wait for the other processes lasts until they are done, wherever the buf
   const end = runProcesses(`
     const child = start(\`
       const stream = new Stream();
-      const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+      const buffers = (await received()).map((handle) => openBuffer(handle, { stream }));
       await post('open');
       await received();
       for (const buffer of buffers) buffer.dispose();
@@ -366,9 +366,9 @@ test('a wait for the other processes lasts until they are done, wherever the buf
     const stream = new Stream();
     const resource = new CudaMemoryResource();
     const buffers = Array.from({ length: 2 }, () => new DeviceBuffer(4096, { resource, stream }));
-    child.post(buffers.map((buffer) => buffer.export()));
+    child.post(buffers.map((buffer) => exportBuffer(buffer)));
     await child.received();
-    const waits = buffers.map((buffer) => buffer.importersDone().then(() => 'done'));
+    const waits = buffers.map((buffer) => importersDone(buffer).then(() => 'done'));
     buffers[0].dispose();
     buffers[1].resize(8192);
     show(await Promise.race([...waits, sleep(40).then(() => 'in use')]), await Promise.race([buffers[1].importersDone(), sleep(40).then(() => 'in use')]));
@@ -385,15 +385,15 @@ test('a refused release leaves the handle open at any time, also for a process t
     const child = start(\`
       const stream = new Stream();
       const handle = await received();
-      const buffer = DeviceBuffer.open(handle, { stream });
+      const buffer = openBuffer(handle, { stream });
       await post('open');
       const codes = new Set();
-      for (const end = performance.now() + 200; performance.now() < end; ) codes.add(codeOf(() => DeviceBuffer.open(handle, { stream }).dispose()));
+      for (const end = performance.now() + 200; performance.now() < end; ) codes.add(codeOf(() => openBuffer(handle, { stream }).dispose()));
       await post([...codes].join());
       await received();
     \`);
     const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream: new Stream() });
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     await child.received();
     const answer = child.received();
     const codes = new Set();
@@ -402,7 +402,7 @@ test('a refused release leaves the handle open at any time, also for a process t
     }
     show([...codes].join(), await answer);
     process.kill(child.pid, 'SIGKILL');
-    await buffer.importersDone();
+    await importersDone(buffer);
     show(codeOf(() => buffer.release()));
   `);
   expect(end).toEqual(printed('ERR_CISTERN_INVALID_STATE nothing', 'nothing'));
@@ -413,7 +413,7 @@ test('a dispose, detach, share or move that the driver refuses leaves the handle
     const child = start(\`
       const stream = new Stream();
       for (let handle = await received(); handle !== 'end'; handle = await received()) {
-        await post(codeOf(() => { const buffer = DeviceBuffer.open(handle, { stream }); const values = valuesOf(buffer); buffer.dispose(); throw { code: values }; }));
+        await post(codeOf(() => { const buffer = openBuffer(handle, { stream }); const values = valuesOf(buffer); buffer.dispose(); throw { code: values }; }));
       }
       process.disconnect();
     \`);
@@ -421,14 +421,14 @@ test('a dispose, detach, share or move that the driver refuses leaves the handle
     const resource = new CudaMemoryResource();
     const buffer = new DeviceBuffer(4096, { resource, stream });
     buffer.fill(6);
-    const handle = buffer.export();
+    const handle = exportBuffer(buffer);
     const calls = [['cuMemFree', (each) => each.dispose()], ['cuMemFree', (each) => each.resize(8192)], ['cuEventRecord', (each) => each.detach()], ['cuEventRecord', (each) => each.share()]];
     for (const [name, call] of calls) {
       cistern.failCall(name, 1, 999);
       const refused = codeOf(() => call(buffer));
       child.post(handle);
-      show(refused, await child.received(), buffer.byteLength, Buffer.compare(handle, buffer.export()));
-      await buffer.importersDone();
+      show(refused, await child.received(), buffer.byteLength, Buffer.compare(handle, exportBuffer(buffer)));
+      await importersDone(buffer);
     }
     const empty = new DeviceBuffer(0, { resource, stream });
     const handles = [handle, empty.export()];
@@ -451,19 +451,19 @@ test('memory that is kept for another process cannot be opened after a refused f
     const child = start(\`
       const stream = new Stream();
       const handle = await received();
-      const buffer = DeviceBuffer.open(handle, { stream });
+      const buffer = openBuffer(handle, { stream });
       await post('open');
       await received();
       buffer.dispose();
-      await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+      await post(codeOf(() => openBuffer(handle, { stream })));
       await received();
-      await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+      await post(codeOf(() => openBuffer(handle, { stream })));
       process.disconnect();
     \`);
     const stream = new Stream();
     const resource = new CudaMemoryResource();
     const buffer = new DeviceBuffer(4096, { resource, stream });
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     await child.received();
     buffer.dispose();
     cistern.failCall('cuMemFree', 1000, 999);
@@ -482,12 +482,12 @@ test('memory that is kept for another process cannot be opened after a refused f
 test('a refused share leaves the handle of a buffer without memory as it is', () => {
   const end = runProcesses(`
     const child = start(\`
-      await post(codeOf(() => DeviceBuffer.open(handle, { stream: new Stream() })));
+      await post(codeOf(() => openBuffer(handle, { stream: new Stream() })));
       process.disconnect();
     \`.replace('await post', 'const handle = await received(); await post'));
     const buffer = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream: new Stream() });
-    const handle = buffer.export();
-    show(codeOf(() => buffer.share()));
+    const handle = exportBuffer(buffer);
+    show(codeOf(() => shareBuffer(buffer)));
     child.post(handle);
     show(await child.received());
     await child.ended;
@@ -506,7 +506,7 @@ describe('a process that ends', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.open(await received(), { stream });
+        const buffer = openBuffer(await received(), { stream });
         await post('open');
         await received();
         ${ending}
@@ -514,7 +514,7 @@ describe('a process that ends', () => {
       const stream = new Stream();
       const resource = new CudaMemoryResource();
       const buffer = new DeviceBuffer(4096, { resource, stream });
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       await child.received();
       buffer.dispose();
       await sleep(20);
@@ -543,12 +543,12 @@ describe('a process that ends', () => {
       \`);
       const stream = new Stream({ nonBlocking: true });
       const handles = await child.received();
-      const buffers = handles.map((handle) => DeviceBuffer.open(handle, { stream }));
+      const buffers = handles.map((handle) => openBuffer(handle, { stream }));
       const contents = buffers[1].toHost();
       child.post('end');
       await child.ended;
       show([...new Set(await contents)].join(), valuesOf(buffers[0]));
-      for (const handle of handles) show(errorOf(() => DeviceBuffer.open(handle, { stream })).replaceAll(child.pid, 'N'));
+      for (const handle of handles) show(errorOf(() => openBuffer(handle, { stream })).replaceAll(child.pid, 'N'));
       buffers[0].fill(5);
       show(valuesOf(buffers[0]));
       for (const buffer of buffers) buffer.dispose();
@@ -567,7 +567,7 @@ describe('a process that ends', () => {
         const worker = new Worker(\\\`
           const { parentPort, workerData } = require('node:worker_threads');
           import('cistern').then(({ DeviceBuffer, Stream }) => {
-            globalThis.buffer = DeviceBuffer.open(workerData, { stream: new Stream() });
+            globalThis.buffer = openBuffer(workerData, { stream: new Stream() });
             setInterval(() => {}, 1000);
             parentPort.postMessage('open');
           });
@@ -587,7 +587,7 @@ describe('a process that ends', () => {
         import('cistern').then(({ CudaMemoryResource, DeviceBuffer, Stream }) => {
           const stream = new Stream();
           globalThis.buffer = new DeviceBuffer(1 << 20, { resource: new CudaMemoryResource(), stream });
-          parentPort.postMessage(globalThis.buffer.export());
+          parentPort.postMessage(globalThis.exportBuffer(buffer));
           setInterval(() => {}, 1000);
         });
       \`, { eval: true, execArgv: [] });
@@ -613,7 +613,7 @@ describe('a handle that cannot be opened', () => {
       const child = start(\`
         const stream = new Stream();
         const handle = await received();
-        const open = (bytes) => codeOf(() => DeviceBuffer.open(bytes, { stream }));
+        const open = (bytes) => codeOf(() => openBuffer(bytes, { stream }));
         const codes = new Set();
         for (let i = 0; i < 8; i++) codes.add(open(Buffer.from(handle.map((byte, at) => (at === i ? byte ^ 1 : byte)))));
         await post([...codes].join());
@@ -625,13 +625,13 @@ describe('a handle that cannot be opened', () => {
         codes.add(open(handle.subarray(0, 55)));
         codes.add(open(Buffer.concat([handle, handle])));
         await post([...codes].join());
-        await post(errorOf(() => DeviceBuffer.open(Buffer.from(handle.map((byte, at) => (at === 8 ? 2 : byte))), { stream })));
+        await post(errorOf(() => openBuffer(Buffer.from(handle.map((byte, at) => (at === 8 ? 2 : byte))), { stream })));
         codes.clear();
         const transferred = new Uint8Array(56);
         structuredClone(transferred, { transfer: [transferred.buffer] });
         for (const value of [undefined, null, 'handle', 1, {}, [], { type: 'Buffer' }, { type: 'Buffer', data: [1n] }, transferred]) codes.add(open(value));
         await post([...codes].join());
-        const buffer = DeviceBuffer.open(JSON.parse(JSON.stringify(Buffer.from(handle))), { stream });
+        const buffer = openBuffer(JSON.parse(JSON.stringify(Buffer.from(handle))), { stream });
         await post(valuesOf(buffer));
         buffer.dispose();
         await post([filesOf(), mappingsOf()].join());
@@ -640,7 +640,7 @@ describe('a handle that cannot be opened', () => {
       const stream = new Stream();
       const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
       buffer.fill(8);
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       for (let i = 0; i < 7; i++) show(await child.received());
       await child.ended;
     `);
@@ -654,28 +654,28 @@ describe('a handle that cannot be opened', () => {
     const end = runProcesses(`
       const child = start(\`
         const stream = new Stream();
-        for (let i = 0; i < 3; i++) await post(errorOf(() => DeviceBuffer.open(handle = globalThis.handle ?? (globalThis.handle = null), { stream })));
+        for (let i = 0; i < 3; i++) await post(errorOf(() => openBuffer(handle = globalThis.handle ?? (globalThis.handle = null), { stream })));
       \`.replace(/for .*/, \`
         for (let i = 0; i < 2; i++) {
           const handle = await received();
-          await post(errorOf(() => DeviceBuffer.open(handle, { stream })));
+          await post(errorOf(() => openBuffer(handle, { stream })));
         }
         process.disconnect();
       \`));
       const stream = new Stream();
       const resource = new CudaMemoryResource();
       const buffer = new DeviceBuffer(4096, { resource, stream });
-      const handle = buffer.export();
+      const handle = exportBuffer(buffer);
       const name = (text) => text.replaceAll(process.pid, 'N');
-      show(name(errorOf(() => DeviceBuffer.open(handle, { stream }))));
+      show(name(errorOf(() => openBuffer(handle, { stream }))));
       buffer.resize(8192);
       child.post(handle);
       show(name(await child.received()));
-      const second = buffer.export();
+      const second = exportBuffer(buffer);
       buffer.dispose();
       child.post(second);
       show(name(await child.received()));
-      show(errorOf(() => buffer.export()));
+      show(errorOf(() => exportBuffer(buffer)));
       show(resource.reservedBytes);
       await child.ended;
     `);
@@ -698,26 +698,26 @@ describe('a handle that cannot be opened', () => {
       process.env.CISTERN_SOFTWARE_DEVICES = process.env.STRICT_DRIVER_DEVICES = '1';
       const child = start(\`
         const stream = new Stream();
-        await post(errorOf(() => DeviceBuffer.open(handle, { stream })));
+        await post(errorOf(() => openBuffer(handle, { stream })));
         process.disconnect();
       \`.replace('await post', 'const handle = await received(); await post'));
       process.env.CISTERN_SOFTWARE_DEVICES = process.env.STRICT_DRIVER_DEVICES = '2';
       const other = start(\`
         const stream = new Stream();
         const handle = await received();
-        await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+        await post(codeOf(() => openBuffer(handle, { stream })));
         process.disconnect();
       \`);
       const device = Device.get(1);
       const stream = new Stream({ device });
       const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource({ device }), stream });
-      child.post(buffer.export());
+      child.post(exportBuffer(buffer));
       show((await child.received()).replaceAll(process.pid, 'N'));
-      other.post(buffer.export());
+      other.post(exportBuffer(buffer));
       show(await other.received());
       await child.ended;
       await other.ended;
-      await buffer.importersDone();
+      await importersDone(buffer);
     `,
       { CISTERN_SOFTWARE_DEVICES: '2', STRICT_DRIVER_DEVICES: '2' },
     );
@@ -737,9 +737,9 @@ test('a driver that refuses a call of an export or an open leaves everything as 
       const handle = await received();
       for (const name of ['cuIpcOpenMemHandle', 'cuIpcOpenEventHandle', 'cuStreamWaitEvent']) {
         cistern.failCall(name, 1, 999);
-        await post([name, codeOf(() => DeviceBuffer.open(handle, { stream })), filesOf(), mappingsOf()].join(' '));
+        await post([name, codeOf(() => openBuffer(handle, { stream })), filesOf(), mappingsOf()].join(' '));
       }
-      const buffer = DeviceBuffer.open(handle, { stream });
+      const buffer = openBuffer(handle, { stream });
       cistern.failCall('cuIpcCloseMemHandle', 1, 999);
       await post(valuesOf(buffer));
       buffer.dispose();
@@ -754,11 +754,11 @@ test('a driver that refuses a call of an export or an open leaves everything as 
     buffer.fill(3);
     for (const name of ['cuIpcGetMemHandle', 'cuEventCreate', 'cuEventRecord', 'cuIpcGetEventHandle']) {
       cistern.failCall(name, 1, 999);
-      show(name, codeOf(() => buffer.export()));
+      show(name, codeOf(() => exportBuffer(buffer)));
     }
-    child.post(buffer.export());
+    child.post(exportBuffer(buffer));
     for (let i = 0; i < 5; i++) show(await child.received());
-    await buffer.importersDone();
+    await importersDone(buffer);
     buffer.dispose();
     show(resource.reservedBytes);
     child.post('end');
@@ -780,13 +780,13 @@ test('memory that cannot be exported is refused with a sentence that names its r
     ];
     for (const resource of resources) {
       const buffer = new DeviceBuffer(4096, { resource, stream });
-      show(errorOf(() => buffer.export()).replace(/0x\\w+/, 'P'));
+      show(errorOf(() => exportBuffer(buffer)).replace(/0x\\w+/, 'P'));
       buffer.dispose();
     }
     const owner = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
-    const wrapped = DeviceBuffer.wrap({ ptr: owner.ptr, byteLength: 4096, stream });
+    const wrapped = wrapMemory({ ptr: owner.ptr, byteLength: 4096, stream });
     show(errorOf(() => wrapped.export()));
-    show(errorOf(() => DeviceBuffer.attach(new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream }).detach(), { stream }).export()));
+    show(errorOf(() => attachBuffer(new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream }).detach(), { stream }).export()));
     owner.share();
     show(codeOf(() => owner.export()));
     show(filesOf());

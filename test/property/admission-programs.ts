@@ -3,16 +3,11 @@
  * states the rules as plainly as possible: it sorts and searches everything at every step. Which dropped grant
  * the collector finds at which moment, it is told; that it finds all of them, it demands.
  */
+
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import {
-  AdmittingResourceAdaptor,
-  type Grant,
-  NotAdmittedError,
-  OutOfMemoryError,
-  reclaimUnreachableBuffers,
-  Stream,
-} from '../../src/index.js';
+import { NotAdmittedError, OutOfMemoryError, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
 import { AdmissionQueue, type Holder } from '../../src/serving/admission/admission-queue.js';
+import { AdmittingResourceAdaptor, type Grant } from '../../src/serving/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 

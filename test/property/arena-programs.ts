@@ -4,25 +4,25 @@
  * streams, some of them held, read it before they free it, on whichever thread and stream, and look at what was read
  * when everything has run. No two live blocks may overlap, and nothing may be left.
  */
+
 import { createRequire } from 'node:module';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
-  addonInterface,
   type CisternError,
   checkOrder,
   copy,
   DeviceBuffer,
   Event,
-  GlobalArenaMemoryResource,
   KiB,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
   type StreamHold,
   set,
-  ThreadSafeArenaMemoryResource,
 } from '../../src/index.js';
+import { addonInterface } from '../../src/interchange/index.js';
 import { Random } from '../../src/tools/testing/random.js';
+import { GlobalArenaMemoryResource, ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 
 /** `native/test/threads`: calls on other threads, one at a time. */
 export interface ThreadsAddon {

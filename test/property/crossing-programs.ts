@@ -7,35 +7,40 @@
  * checker watches all of them. What the documentation leaves to programs, these do: they launch no graph of memory that is asleep or freed,
  * and end views before their memory.
  */
+
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
   CachingMemoryResource,
   CisternError,
   CudaMemoryResource,
   checkOrder,
   DeviceBuffer,
-  fromDLPack,
-  type Grant,
   type GraphExec,
   KiB,
   type MemoryResource,
   PinnedHostMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
+  Stream,
+  set,
+  VirtualMemoryResource,
+} from '../../src/index.js';
+import { fromDLPack, toDLPack, wrapMemory } from '../../src/interchange/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
+import { exportBuffer } from '../../src/processes/index.js';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  AdmittingResourceAdaptor,
+  type Grant,
   SpillableBuffer,
   SpillingResourceAdaptor,
   type SpillPin,
-  Stream,
-  set,
   sleepResource,
-  VirtualMemoryResource,
   wakeResource,
-} from '../../src/index.js';
+} from '../../src/serving/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { Random } from '../../src/tools/testing/random.js';
+import { attachBuffer, detachBuffer } from '../../src/workers/index.js';
 
 const unit = 4 * KiB;
 const memoryUnits = 24;
@@ -229,13 +234,13 @@ class CrossingProgram {
         return this.#unpin(piece);
       case 'tensor':
         return this.#using(piece, (memory) => {
-          const capsule = memory.toDLPack({ shape: [piece.bytes], dtype: 'uint8', stream: this.#stream });
+          const capsule = toDLPack(memory, { shape: [piece.bytes], dtype: 'uint8', stream: this.#stream });
           piece.views.push(fromDLPack(capsule, { stream: this.#stream }).buffer);
         });
       case 'view':
         // Only while it cannot leave: a view of foreign memory does not hold it.
         if (piece.buffer instanceof SpillableBuffer) return false;
-        piece.views.push(DeviceBuffer.wrap({ ptr: piece.buffer.ptr, byteLength: piece.bytes, stream: this.#stream }));
+        piece.views.push(wrapMemory({ ptr: piece.buffer.ptr, byteLength: piece.bytes, stream: this.#stream }));
         return true;
       case 'writeView': {
         const view = piece.views[0];
@@ -244,7 +249,7 @@ class CrossingProgram {
       case 'endView':
         return piece.views.length > 0 && piece.views.shift()?.dispose();
       case 'export':
-        return this.#using(piece, (memory) => memory.export());
+        return this.#using(piece, (memory) => exportBuffer(memory));
       case 'handOver':
         return this.#handOver(piece);
       default:
@@ -319,7 +324,7 @@ class CrossingProgram {
   /** As if another worker had attached it, and passed it on. */
   #handOver(piece: Piece): boolean {
     if (piece.buffer instanceof SpillableBuffer || piece.views.length > 0 || this.#isAsleep) return false;
-    piece.buffer = DeviceBuffer.attach(piece.buffer.detach(), { stream: this.#stream });
+    piece.buffer = attachBuffer(detachBuffer(piece.buffer), { stream: this.#stream });
     return true;
   }
 

@@ -13,10 +13,12 @@
  *    those contents, and each host function has run as often as its graph was launched;
  *  - nothing is left at the end, and the order checker has found nothing.
  */
+
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
 import { mailbox, native } from '../../src/driver/native.js';
 import { check } from '../../src/driver/status.js';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CisternError,
   CudaMemoryResource,
@@ -29,7 +31,6 @@ import {
   Event,
   type Graph,
   type GraphExec,
-  GraphMemoryResource,
   LimitingResourceAdaptor,
   OutOfMemoryError,
   PoolMemoryResource,

@@ -4,8 +4,10 @@
  *
  * What is checked: no task waits when it could not be served by those who go on; nobody is refused who could be; all tasks end.
  */
+
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { AdmittingResourceAdaptor, type Grant, NotAdmittedError } from '../../src/index.js';
+import { NotAdmittedError } from '../../src/index.js';
+import { AdmittingResourceAdaptor, type Grant } from '../../src/serving/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { SpyResource } from '../support/spy-resource.js';
 

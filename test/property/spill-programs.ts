@@ -3,6 +3,7 @@
  * memory for only a part of them; memory sleeps and wakes, streams end, and calls of the driver fail. In every other program, buffers go on to
  * files. The model knows what each buffer contains, who has pinned it, and what may leave: it does not know how.
  */
+
 import { mkdtempSync, readdirSync, rmdirSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,16 +21,12 @@ import {
   PinnedHostMemoryResource,
   PoolMemoryResource,
   reclaimUnreachableBuffers,
-  SpillableBuffer,
-  SpillingResourceAdaptor,
-  type SpillPin,
   Stream,
   type StreamHold,
   set,
-  sleepResource,
   VirtualMemoryResource,
-  wakeResource,
 } from '../../src/index.js';
+import { SpillableBuffer, SpillingResourceAdaptor, type SpillPin, sleepResource, wakeResource } from '../../src/serving/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 
 /** What programs did. */

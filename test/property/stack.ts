@@ -13,7 +13,6 @@ import {
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
-  type PlannedMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
   resourceKinds,
@@ -23,6 +22,7 @@ import {
   type StreamOrderedStatistics,
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
+import type { PlannedMemoryResource } from '../../src/plans/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
 import { QuickPool } from '../support/quick-pool.js';
 import { Leaf, type Misuse, Probe } from './probe.js';

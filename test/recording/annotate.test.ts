@@ -1,6 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { annotate, RecordingResourceAdaptor, withResource } from '../../src/index.js';
+import { withResource } from '../../src/index.js';
+import { annotate, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { eventsOf, phasePath } from '../support/read-recording.js';
 import { recorded } from '../support/recordings.js';
 import { SpyResource } from '../support/spy-resource.js';

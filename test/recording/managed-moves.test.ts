@@ -3,7 +3,6 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   advise,
-  annotate,
   CudaMemoryResource,
   configureSoftwareDevice,
   currentBackend,
@@ -14,12 +13,11 @@ import {
   managedActivity,
   PoolMemoryResource,
   prefetch,
-  Recording,
-  RecordingResourceAdaptor,
   resetManagedActivity,
   Stream,
   set,
 } from '../../src/index.js';
+import { annotate, Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { EventKind } from '../../src/tools/formats/event-columns.js';
 import { convertLog, type RecordedRun } from '../../src/tools/formats/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';

@@ -3,7 +3,6 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import {
   ArenaMemoryResource,
-  annotate,
   BinningMemoryResource,
   CachingMemoryResource,
   CudaAsyncMemoryResource,
@@ -19,11 +18,9 @@ import {
   MonotonicMemoryResource,
   OutOfMemoryError,
   PoolMemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
-  type RecordingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
+import { annotate, Recording, RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from '../../src/recording/index.js';
 import { eventsOf, layersOf, readRecording, rowsOf } from '../support/read-recording.js';
 import { folder, newFile, recorded } from '../support/recordings.js';
 import { SpyResource } from '../support/spy-resource.js';

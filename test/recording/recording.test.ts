@@ -3,17 +3,9 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, test } from 'vitest';
-import {
-  Account,
-  AccountingResourceAdaptor,
-  CudaMemoryResource,
-  Event,
-  PoolMemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
-  Stream,
-  withQuota,
-} from '../../src/index.js';
+import { CudaMemoryResource, Event, PoolMemoryResource, Stream } from '../../src/index.js';
+import { Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
+import { Account, AccountingResourceAdaptor, withQuota } from '../../src/serving/index.js';
 import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
 import { eventsOf, readRecording, rowsOf } from '../support/read-recording.js';
 import { folder, newFile, recorded } from '../support/recordings.js';
@@ -249,7 +241,8 @@ describe('the file of a recording', () => {
   test('is complete when the process exits without dispose, even by process.exit', async () => {
     const [file, other] = [newFile(), newFile()];
     const { status, stderr } = runModule(`
-      import { CudaMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+      import { CudaMemoryResource, Stream } from 'cistern';
+      import { Recording, RecordingResourceAdaptor } from 'cistern/recording';
       const upstream = new CudaMemoryResource();
       const resource = new RecordingResourceAdaptor(upstream, { recording: new Recording({ file: ${JSON.stringify(file)} }) });
       const shared = new RecordingResourceAdaptor(resource, { file: ${JSON.stringify(other)} });
@@ -266,7 +259,8 @@ describe('the file of a recording', () => {
     const file = newFile();
     const count = 10_000;
     const { signal } = runModule(`
-      import { CudaMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+      import { CudaMemoryResource, Stream } from 'cistern';
+      import { Recording, RecordingResourceAdaptor } from 'cistern/recording';
       const recording = new Recording({ file: ${JSON.stringify(file)}, autoFlush: ${autoFlush} });
       const resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording });
       const stream = new Stream();
@@ -381,7 +375,8 @@ describe('streams', () => {
 
 describe('CISTERN_LOG_FILE', () => {
   const program = `
-    import { annotate, currentResource, DeviceBuffer, resetCurrentResource, setCurrentResource, CudaMemoryResource, Stream } from 'cistern';
+    import { currentResource, DeviceBuffer, resetCurrentResource, setCurrentResource, CudaMemoryResource, Stream } from 'cistern';
+    import { annotate } from 'cistern/recording';
     const stream = new Stream();
   `;
 

@@ -12,11 +12,10 @@ import {
   OutOfMemoryError,
   PinnedAsyncMemoryResource,
   pointerInfo,
-  SpillableBuffer,
-  SpillingResourceAdaptor,
   Stream,
   UnsupportedError,
 } from '../../src/index.js';
+import { SpillableBuffer, SpillingResourceAdaptor } from '../../src/serving/index.js';
 import { skipTest } from '../support/skip-test.js';
 
 const device = Device.get();

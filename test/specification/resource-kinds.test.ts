@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, test, vi } from 'vitest';
 import { assertOptions, type OptionNames } from '../../src/basics/validation.js';
-import * as cistern from '../../src/index.js';
 import {
   CudaMemoryResource,
   createResource,
@@ -16,6 +15,7 @@ import {
   type Specification,
 } from '../../src/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
+import * as cistern from '../support/package.js';
 
 vi.mock(import('../../src/basics/validation.js'), async (original) => {
   const validation = await original();

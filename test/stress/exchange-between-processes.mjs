@@ -198,7 +198,7 @@ async function peer() {
   async function take({ number, from, handle }) {
     let buffer;
     try {
-      buffer = DeviceBuffer.open(handle, { stream });
+      buffer = openBuffer(handle, { stream });
     } catch (error) {
       // Its owner has ended, or took this process for dead and gave the buffer up.
       if (error.code === 'ERR_CISTERN_STALE_HANDLE') return;
@@ -222,7 +222,7 @@ async function peer() {
     const { buffer } = entry;
     // Some are disposed while the other process still works on them.
     if (number % 5 !== 0) {
-      await buffer.importersDone();
+      await importersDone(buffer);
       if (exported.get(number) !== entry) return;
       const wrong = await wrongIn(buffer, valueAt(number, 1), bytesOf(number));
       if (wrong !== undefined) report(`buffer ${number} back in process ${generation}: ${wrong}`, importer);
@@ -250,7 +250,7 @@ async function peer() {
     stall();
     buffer.fill(valueAt(number, 0));
     exported.set(number, { buffer });
-    process.send({ number, from: generation, handle: buffer.export() });
+    process.send({ number, from: generation, handle: exportBuffer(buffer) });
     number++;
   }
   await draining;

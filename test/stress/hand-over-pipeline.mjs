@@ -128,7 +128,7 @@ function stage() {
   parentPort.on('message', ({ next, previous }) => {
     if (next !== undefined) {
       // Whoever had the old port has ended, and with it what it had attached.
-      for (const message of unanswered.values()) DeviceBuffer.discard(message);
+      for (const message of unanswered.values()) discardBuffer(message);
       unanswered.clear();
       nextPort = next;
       next.on('message', (number) => unanswered.delete(number));
@@ -138,7 +138,7 @@ function stage() {
   });
 
   const send = (number, buffer) => {
-    const message = buffer.detach();
+    const message = detachBuffer(buffer);
     unanswered.set(number, message);
     nextPort?.postMessage({ number, message });
   };
@@ -183,7 +183,7 @@ function stage() {
   async function take(port, number, message) {
     let buffer;
     try {
-      buffer = DeviceBuffer.attach(message, { stream });
+      buffer = attachBuffer(message, { stream });
     } catch (error) {
       // The sender has ended meanwhile.
       if (error.code === 'ERR_CISTERN_STALE_MESSAGE') return;

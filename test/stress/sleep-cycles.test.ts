@@ -8,10 +8,9 @@ import {
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
-  sleepResource,
   VirtualMemoryResource,
-  wakeResource,
 } from '../../src/index.js';
+import { sleepResource, wakeResource } from '../../src/serving/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { settledFreeBytes } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';

@@ -1,4 +1,4 @@
-import type { Plan } from '../../src/index.js';
+import type { Plan } from '../../src/plans/index.js';
 import { type OrderedSequence, planAllocations } from '../../src/tools/planning/index.js';
 
 /** The unit of sizes and offsets in words. */

@@ -3,6 +3,7 @@
  * streams that come and go, fences, alignments, host functions in the middle of calls. What the resource does
  * is logged.
  */
+
 import {
   ArenaMemoryResource,
   ArgumentRangeError,
@@ -18,11 +19,11 @@ import {
   MiB,
   type MonotonicMark,
   MonotonicMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
   Stream,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { LoggedCalls, LoggedGrowingUpstream, LoggedUpstream, randomNumbers } from './logged-calls.js';
 

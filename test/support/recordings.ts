@@ -2,7 +2,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
-import { Recording } from '../../src/index.js';
+import { Recording } from '../../src/recording/index.js';
+
 import { readRecording } from './read-recording.js';
 
 /** A folder for the tests of one file; it is removed after them. */

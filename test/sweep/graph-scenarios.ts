@@ -1,4 +1,5 @@
 import { devNull } from 'node:os';
+import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CudaMemoryResource,
   copy,
@@ -9,7 +10,6 @@ import {
   Event,
   type Graph,
   type GraphExec,
-  GraphMemoryResource,
   type MemoryResource,
   PoolMemoryResource,
   Stream,

@@ -16,13 +16,13 @@ import {
   LoggingResourceAdaptor,
   type MemoryResource,
   MonotonicMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   reclaimUnreachableBuffers,
   Stream,
   withResource,
 } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 

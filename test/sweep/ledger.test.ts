@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { failCall, Stream, ThreadSafeArenaMemoryResource } from '../../src/index.js';
+import { failCall, Stream } from '../../src/index.js';
+import { ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 import { leaksBetween, takeLedger } from './ledger.js';
 
 test('a stream that is not destroyed is a leak', () => {

@@ -5,7 +5,6 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { mailbox, native } from '../../src/driver/native.js';
 import { check } from '../../src/driver/status.js';
 import {
-  AdmittingResourceAdaptor,
   ArenaMemoryResource,
   advise,
   CachingMemoryResource,
@@ -32,16 +31,19 @@ import {
   pointerInfo,
   prefetch,
   ReclaimingResourceAdaptor,
+  Stream,
+  setSync,
+  VirtualMemoryResource,
+} from '../../src/index.js';
+import {
+  AdmittingResourceAdaptor,
   SpillableBuffer,
   SpillingResourceAdaptor,
   type SpillingResourceAdaptorOptions,
   type SpillPin,
-  Stream,
-  setSync,
   sleepResource,
-  VirtualMemoryResource,
   wakeResource,
-} from '../../src/index.js';
+} from '../../src/serving/index.js';
 import { replayLog } from '../../src/tools/replay/index.js';
 import { logText, readText, row } from '../tools/formats/logs.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';

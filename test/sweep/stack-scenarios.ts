@@ -9,7 +9,6 @@ import {
   FixedSizeMemoryResource,
   LimitingResourceAdaptor,
   type MemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   resourceKinds,
@@ -20,6 +19,7 @@ import {
   TrackingResourceAdaptor,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { stacksOf } from '../support/kind-stacks.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 

@@ -14,10 +14,10 @@ import type {
   MemoryKind,
   MemoryResource,
   ReclaimingResourceAdaptorOptions,
-  RecordingResourceAdaptorOptions,
   RoundingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
+import type { RecordingResourceAdaptorOptions } from '../../src/recording/index.js';
 import type { ConformanceSubject, ResourceHarness } from '../../src/tools/testing/index.js';
 
 test('the interface can be implemented with the exported types', () => {

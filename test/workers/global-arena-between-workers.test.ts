@@ -324,10 +324,10 @@ describe('one arena for all workers', () => {
         const first = new DeviceBuffer(3 * MiB, { resource: pool, stream });
         const buffer = new DeviceBuffer(100 * KiB, { resource: pool, stream });
         buffer.fill(7);
-        post(buffer.detach());
+        post(detachBuffer(buffer));
         await received();
       \`);
-      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const buffer = attachBuffer(await received(worker), { stream });
       await worker.terminate();
       const message = messageOf(() => arena.allocate(8 * MiB, stream));
       show(message.includes('out of memory'), arena.statistics().usedBytes <= 512 * KiB);
@@ -347,7 +347,7 @@ describe('one arena for all workers', () => {
         post(new DeviceBuffer(100 * KiB, { resource: open(), stream }).detach());
         await received();
       \`);
-      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const buffer = attachBuffer(await received(worker), { stream });
       await worker.terminate();
       new Stream().dispose();
       const cuda = new cistern.CudaMemoryResource();

@@ -10,13 +10,13 @@ import {
   driverCallCounts,
   Event,
   failCall,
-  GlobalArenaMemoryResource,
   KiB,
   MiB,
   PoolMemoryResource,
   Stream,
   set,
 } from '../../src/index.js';
+import { GlobalArenaMemoryResource } from '../../src/workers/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 

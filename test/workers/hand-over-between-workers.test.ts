@@ -49,7 +49,7 @@ describe('a buffer that a worker gives to another', () => {
         stream.synchronizeSync();
         const hold = stream.hold();
         buffer.fill(2);
-        post(buffer.detach());
+        post(detachBuffer(buffer));
         await received();
         hold.release();
         while (pool.statistics().allocatedBytes > 0) await new Promise(setImmediate);
@@ -57,7 +57,7 @@ describe('a buffer that a worker gives to another', () => {
         post('home');
       \`);
       const stream = new Stream({ nonBlocking: true });
-      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const buffer = attachBuffer(await received(worker), { stream });
       const contents = buffer.toHost();
       await setTimeout(20);
       show(stream.query());
@@ -81,7 +81,7 @@ describe('a buffer that a worker gives to another', () => {
           const pool = new PoolMemoryResource(${upstream}, { initialBytes: 8 * MiB });
           const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
           buffer.fill(7);
-          post(buffer.detach());
+          post(detachBuffer(buffer));
           const ending = await received();
           if (ending === 'exit') process.exit(0);
           if (ending === 'throw') setImmediate(() => { throw new Error('meant'); });
@@ -90,7 +90,7 @@ describe('a buffer that a worker gives to another', () => {
         worker.on('error', () => {});
         const ended = once(worker, 'exit').catch(() => {});
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.attach(await received(worker), { stream });
+        const buffer = attachBuffer(await received(worker), { stream });
         if (ending === 'terminate') await worker.terminate();
         else worker.postMessage(ending);
         await ended;
@@ -113,7 +113,7 @@ describe('a buffer that a worker gives to another', () => {
         const [worker] = start(\`
           const message = await received();
           const stream = new Stream({ nonBlocking: true });
-          let buffer = DeviceBuffer.attach(message, { stream });
+          let buffer = attachBuffer(message, { stream });
           for (let i = 0; i < 50; i++) buffer.fill(8);
           post('attached');
           const ending = await received();
@@ -123,7 +123,7 @@ describe('a buffer that a worker gives to another', () => {
           parentPort.on('message', () => {});
         \`);
         const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
-        worker.postMessage(buffer.detach());
+        worker.postMessage(detachBuffer(buffer));
         await received(worker);
         show(ending, codeOf(() => pool.allocate(MiB, stream)), codeOf(() => pool.dispose()));
         if (ending === 'terminate') await worker.terminate();
@@ -151,7 +151,7 @@ describe('a buffer that a worker gives to another', () => {
       const ended = once(dead, 'exit');
       dead.postMessage(lost);
       await ended;
-      show(pool.statistics().allocatedBytes === MiB, DeviceBuffer.discard(lost), DeviceBuffer.discard(lost), await returned(pool));
+      show(pool.statistics().allocatedBytes === MiB, discardBuffer(lost), discardBuffer(lost), await returned(pool));
       pool.dispose();
       const [worker] = start(\`
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
@@ -160,7 +160,7 @@ describe('a buffer that a worker gives to another', () => {
       const exit = once(worker, 'exit');
       const message = await received(worker);
       await exit;
-      show(codeOf(() => DeviceBuffer.attach(message, { stream })), DeviceBuffer.discard(message), before - free());
+      show(codeOf(() => attachBuffer(message, { stream })), discardBuffer(message), before - free());
     `);
     expect(end).toEqual(printed('true true false 0', 'ERR_CISTERN_STALE_MESSAGE false 0'));
   });
@@ -172,18 +172,18 @@ describe('a buffer that a worker gives to another', () => {
       const [worker] = start(\`
         const stream = new Stream({ nonBlocking: true });
         for (;;) {
-          const buffer = DeviceBuffer.attach(await received(), { stream });
+          const buffer = attachBuffer(await received(), { stream });
           buffer.fill(4);
-          post(buffer.detach());
+          post(detachBuffer(buffer));
         }
       \`);
       const buffer = new DeviceBuffer(KiB, { resource: pool, stream });
-      worker.postMessage(buffer.detach());
-      const back = DeviceBuffer.attach(await received(worker), { stream });
+      worker.postMessage(detachBuffer(buffer));
+      const back = attachBuffer(await received(worker), { stream });
       worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
       const lost = await received(worker);
       await worker.terminate();
-      show(valuesOf(back), codeOf(() => DeviceBuffer.attach(lost, { stream })));
+      show(valuesOf(back), codeOf(() => attachBuffer(lost, { stream })));
       back.dispose();
       show(await returned(pool));
     `);
@@ -196,11 +196,11 @@ describe('a buffer that a worker gives to another', () => {
       const stream = new Stream({ nonBlocking: true });
       const [worker] = start(\`
         const stream = new Stream({ nonBlocking: true });
-        post(DeviceBuffer.attach(await received(), { stream }).detach());
+        post(attachBuffer(await received(), { stream }).detach());
         Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
       \`);
       worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
-      DeviceBuffer.attach(await received(worker), { stream }).dispose();
+      attachBuffer(await received(worker), { stream }).dispose();
       show(await returned(pool));
       await worker.terminate();
     `);
@@ -214,7 +214,7 @@ describe('a buffer that a worker gives to another', () => {
       const [taker] = start(\`
         const stream = new cistern.Stream();
         parentPort.on('message', (messages) => {
-          for (const message of messages) DeviceBuffer.attach(message, { stream }).fill(1);
+          for (const message of messages) attachBuffer(message, { stream }).fill(1);
           post('dropped');
         });
       \`);
@@ -247,7 +247,7 @@ describe('a buffer that a worker gives to another', () => {
         const give = () => new DeviceBuffer(KiB, { resource: pool, stream }).detach();
         let kept;
         const keep = (message) => {
-          kept = DeviceBuffer.attach(message, { stream });
+          kept = attachBuffer(message, { stream });
           // From now on it is old, and no minor collection finds it.
           cistern.reclaimUnreachableBuffers('major');
         };
@@ -296,7 +296,7 @@ describe('a buffer that a worker gives to another', () => {
       const stream = new Stream();
       const [taker] = start(\`
         const stream = new cistern.Stream();
-        const buffer = DeviceBuffer.attach(await received(), { stream });
+        const buffer = attachBuffer(await received(), { stream });
         post('attached');
         for (;;);
       \`);
@@ -313,7 +313,7 @@ describe('a buffer that a worker gives to another', () => {
     const end = run(`
       const reader = \`
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.attach(await received(), { stream });
+        const buffer = attachBuffer(await received(), { stream });
         post([...new Set(buffer.toHostSync())].join());
         await received();
         buffer.dispose();
@@ -325,7 +325,7 @@ describe('a buffer that a worker gives to another', () => {
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
         const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
         buffer.fill(6);
-        post(buffer.share());
+        post(shareBuffer(buffer));
         globalThis.kept = buffer;
         parentPort.on('message', () => {});
       \`);
@@ -337,7 +337,7 @@ describe('a buffer that a worker gives to another', () => {
       }
       await giver.terminate();
       const stream = new Stream();
-      show(codeOf(() => DeviceBuffer.attach(message, { stream })), before - free() >= 8 * MiB);
+      show(codeOf(() => attachBuffer(message, { stream })), before - free() >= 8 * MiB);
       await readers[0].terminate();
       for (const each of readers.slice(1)) {
         show(before - free() >= 8 * MiB);
@@ -358,7 +358,7 @@ describe('a buffer that a worker gives to another', () => {
       const [worker] = start(\`
         cistern.checkOrder({ stacks: false });
         const stream = new Stream({ nonBlocking: true });
-        const buffer = DeviceBuffer.attach(await received(), { stream });
+        const buffer = attachBuffer(await received(), { stream });
         buffer.fill(1);
         buffer.dispose();
         const { ptr, bytes } = await received();
@@ -410,14 +410,14 @@ describe('the message of something that a worker shares', () => {
     const end = run(`
       const stream = new Stream({ nonBlocking: true });
       const buffer = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
-      const messages = [buffer.share(), stream.share(), new cistern.Event().share()];
+      const messages = [shareBuffer(buffer), stream.share(), new cistern.Event().share()];
       const [worker] = start(\`
         const [buffer, stream, event] = await received();
-        post([DeviceBuffer.discard(buffer), Stream.discard(stream), cistern.Event.discard(event)]);
+        post([discardBuffer(buffer), Stream.discard(stream), cistern.Event.discard(event)]);
       \`);
       worker.postMessage(messages);
       show(...await received(worker));
-      show(DeviceBuffer.discard(messages[0]), Stream.discard(messages[1]), cistern.Event.discard(messages[2]));
+      show(discardBuffer(messages[0]), Stream.discard(messages[1]), cistern.Event.discard(messages[2]));
       await worker.terminate();
     `);
     expect(end).toEqual(printed('false false false', 'true true true'));
@@ -485,7 +485,7 @@ describe('a stream that workers share', () => {
         const stream = cistern.Stream.attach(message);
         const ones = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
         ones.fill(2);
-        cistern.DeviceBuffer.wrap({ ptr, byteLength: 64 * KiB, stream }).copyFrom(ones);
+        cistern.wrapMemory({ ptr, byteLength: 64 * KiB, stream }).copyFrom(ones);
         post('queued');
         await received();
         ones.dispose();

@@ -15,6 +15,7 @@ import { CallbackMemoryResource } from '../../src/resources/callback-memory-reso
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { attachBuffer, detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { freeReturned } from '../../src/workers/take-returned-memory.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { allocationsMayWait } from '../support/direct-faults.mjs';
@@ -39,14 +40,14 @@ describe.each([
     using taker = new Stream({ nonBlocking: true });
     const before = { reservedBytes: resource.reservedBytes };
     const attached = [1, 2].map(() => {
-      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+      return attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker });
     });
     const hold = taker.hold();
     attached[0]?.fill(1);
     for (const buffer of attached) buffer.dispose();
     // None of these may wait for the taker.
     for (let turn = 0; turn < 5; turn++) await setImmediate();
-    new DeviceBuffer(4096, { resource, stream: giver }).detach();
+    detachBuffer(new DeviceBuffer(4096, { resource, stream: giver }));
     const { reservedBytes } = resource;
     hold.release();
     expect(reservedBytes).toBe(before.reservedBytes + 3 * 4096);
@@ -59,7 +60,7 @@ describe.each([
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ nonBlocking: true });
     const before = { reservedBytes: resource.reservedBytes };
-    const attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker });
     const hold = taker.hold();
     attached.dispose();
     await setTimeout(20);
@@ -73,7 +74,7 @@ describe.each([
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ nonBlocking: true });
     const before = { reservedBytes: resource.reservedBytes };
-    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker }).dispose();
     taker.synchronizeSync();
     const hold = giver.hold();
     await home(before, resource);
@@ -91,7 +92,7 @@ describe('memory of the host', () => {
     using idle = new Stream({ nonBlocking: true });
     const before = { reservedBytes: resource.reservedBytes };
     const attached = [busy, idle].map((stream) =>
-      DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream }),
+      attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream }),
     );
     giver.synchronizeSync();
     const hold = busy.hold();
@@ -109,7 +110,7 @@ describe('memory of the host', () => {
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ nonBlocking: true });
     using work = new DeviceBuffer(64 * MiB, { resource: upstream, stream: taker });
-    const attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker });
     for (let i = 0; i < 4; i++) work.fill(i);
     attached.dispose();
     expect(freeUnreachableBuffers()).toBe(4096);
@@ -142,7 +143,7 @@ describe('memory that comes home after its stream has ended', () => {
     using busy = new Stream({ device, nonBlocking: true });
     const giver = new Stream({ device, nonBlocking: true });
     const attached = returns.map(({ resource, isBusy }) => {
-      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: isBusy ? busy : taker });
+      return attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: isBusy ? busy : taker });
     });
     giver.dispose();
     device.synchronizeSync();
@@ -191,7 +192,7 @@ describe('memory that comes home after its stream has ended', () => {
     using plain = new CudaMemoryResource({ device });
     const resource = noting(plain);
     const giver = new Stream({ device, nonBlocking: true });
-    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: giver }).dispose();
+    attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: giver }).dispose();
     giver.dispose();
     device.synchronizeSync();
     // The first return of the device would make the stream.
@@ -219,10 +220,10 @@ describe('memory of a run of a cache', () => {
       new DeviceBuffer(MiB, { stream });
       await promise;
     });
-    const message = (buffer as DeviceBuffer).detach();
+    const message = detachBuffer(buffer as DeviceBuffer);
     resolve();
     await run;
-    using attached = DeviceBuffer.attach(message, { stream });
+    using attached = attachBuffer(message, { stream });
     expect(attached.byteLength).toBe(MiB);
     attached.dispose();
     await setTimeout(5);
@@ -236,13 +237,13 @@ describe('memory of a run of a cache', () => {
     const messages = cache.run(() => {
       new DeviceBuffer(256, { stream });
       const buffers = [1, 2, 3].map(() => new DeviceBuffer(1024, { resource, stream }));
-      return buffers.map((buffer) => buffer.detach());
+      return buffers.map((buffer) => detachBuffer(buffer));
     });
-    const attached = messages.map((message) => DeviceBuffer.attach(message, { stream }));
+    const attached = messages.map((message) => attachBuffer(message, { stream }));
     expect(attached.map(({ byteLength }) => byteLength)).toEqual([1024, 1024, 1024]);
     for (const buffer of attached) buffer.dispose();
     stream.synchronizeSync();
-    DeviceBuffer.discard(new DeviceBuffer(256, { resource: upstream, stream }).detach());
+    discardBuffer(detachBuffer(new DeviceBuffer(256, { resource: upstream, stream })));
   });
 });
 
@@ -259,7 +260,7 @@ describe('memory that has come home', () => {
   /** Gives memory of a pool away on a stream and takes it back; its taker has no work left. Returns the driver's calls of the return. */
   function returnOf(pool: PoolMemoryResource, giver: Stream, meanwhile = () => {}): ReturnType<typeof calls> {
     using taker = new Stream({ nonBlocking: true });
-    DeviceBuffer.attach(new DeviceBuffer(4096, { resource: pool, stream: giver }).detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource: pool, stream: giver })), { stream: taker }).dispose();
     Device.get().synchronizeSync();
     meanwhile();
     const before = calls();
@@ -288,7 +289,7 @@ describe('memory that has come home', () => {
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
     using taker = new Stream({ nonBlocking: true });
     const giver = new Stream({ nonBlocking: true });
-    DeviceBuffer.attach(new DeviceBuffer(4096, { resource: pool, stream: giver }).detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource: pool, stream: giver })), { stream: taker }).dispose();
     giver.dispose();
     Device.get().synchronizeSync();
     const before = calls();
@@ -308,8 +309,8 @@ describe('memory that has come home', () => {
     using upstream = new CudaMemoryResource();
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ nonBlocking: true });
-    const messages = [4096, 512].map((bytes) => new DeviceBuffer(bytes, { resource: upstream, stream: giver }).detach());
-    const attached = messages.map((message) => DeviceBuffer.attach(message, { stream: taker }));
+    const messages = [4096, 512].map((bytes) => detachBuffer(new DeviceBuffer(bytes, { resource: upstream, stream: giver })));
+    const attached = messages.map((message) => attachBuffer(message, { stream: taker }));
     for (const each of attached) each.dispose();
     Device.get().synchronizeSync();
     expect(freeUnreachableBuffers()).toBe(4608);
@@ -324,7 +325,7 @@ describe('an attached buffer', () => {
     using pinned = new PinnedHostMemoryResource();
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ device: Device.get(1), nonBlocking: true });
-    using attached = DeviceBuffer.attach(new DeviceBuffer(Uint8Array.of(9), { resource: pinned, stream: giver }).detach(), {
+    using attached = attachBuffer(detachBuffer(new DeviceBuffer(Uint8Array.of(9), { resource: pinned, stream: giver })), {
       stream: taker,
     });
     expect(attached.toHostSync()).toEqual(Uint8Array.of(9));
@@ -333,11 +334,11 @@ describe('an attached buffer', () => {
   test('without memory keeps its label and its alignment', () => {
     using stream = new Stream({ nonBlocking: true });
     const given = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream, label: 'none', alignment: 4096 });
-    using attached = DeviceBuffer.attach(given.detach(), { stream });
+    using attached = attachBuffer(detachBuffer(given), { stream });
     expect(attached).toMatchObject({ byteLength: 0, capacityBytes: 0, label: 'none', alignment: 4096 });
-    const message = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream }).detach();
+    const message = detachBuffer(new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream }));
     expect(message).not.toHaveProperty('label');
-    using unlabelled = DeviceBuffer.attach(message, { stream });
+    using unlabelled = attachBuffer(message, { stream });
     expect(unlabelled.label).toBeUndefined();
     // Its memory is of this worker then.
     unlabelled.resize(256);
@@ -348,13 +349,13 @@ describe('an attached buffer', () => {
     using upstream = new CudaMemoryResource();
     using giver = new Stream({ nonBlocking: true });
     using taker = new Stream({ nonBlocking: true });
-    using attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource: upstream, stream: giver }).detach(), { stream: taker });
+    using attached = attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource: upstream, stream: giver })), { stream: taker });
     const { resource } = attached;
-    const message = new DeviceBuffer(0, { resource, stream: taker }).detach();
-    DeviceBuffer.attach(message, { stream: taker }).dispose();
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    const message = detachBuffer(new DeviceBuffer(0, { resource, stream: taker }));
+    attachBuffer(message, { stream: taker }).dispose();
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     using empty = new DeviceBuffer(0, { resource, stream: taker });
-    expect(caught(() => empty.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(caught(() => shareBuffer(empty))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     expect(upstream.reservedBytes).toBe(4096);
     attached.dispose();
     await home({ reservedBytes: 0 }, upstream);
@@ -364,7 +365,7 @@ describe('an attached buffer', () => {
   test('is what one reading of the message says', () => {
     using upstream = new CudaMemoryResource();
     using stream = new Stream({ nonBlocking: true });
-    const messages = [256, 1 * MiB].map((bytes) => new DeviceBuffer(bytes, { resource: upstream, stream }).detach());
+    const messages = [256, 1 * MiB].map((bytes) => detachBuffer(new DeviceBuffer(bytes, { resource: upstream, stream })));
     let reads = 0;
     const changing = {
       ...messages[0],
@@ -372,8 +373,8 @@ describe('an attached buffer', () => {
         return messages[Math.min(1, reads++)]?.number;
       },
     };
-    using attached = DeviceBuffer.attach(changing as BufferMessage, { stream });
+    using attached = attachBuffer(changing as BufferMessage, { stream });
     expect([attached.capacityBytes, reads]).toEqual([256, 1]);
-    DeviceBuffer.discard(messages[1] as BufferMessage);
+    discardBuffer(messages[1] as BufferMessage);
   });
 });

@@ -15,12 +15,14 @@ import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
+import { wrapMemory } from '../../src/interchange/index.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { attachBuffer, detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { freeReturned } from '../../src/workers/take-returned-memory.js';
 import { needSecondDevice } from '../support/device-memory.js';
 
@@ -67,9 +69,9 @@ function valuesOf(buffer: DeviceBuffer): number[] {
 }
 
 test('a worker asks others for collections as long as a buffer is away, and listens for what comes home once', async () => {
-  const message = given().detach();
+  const message = detachBuffer(given());
   expect(mayBeWithWorkers()).toBe(true);
-  DeviceBuffer.attach(message, { stream: taker }).dispose();
+  attachBuffer(message, { stream: taker }).dispose();
   await home();
   expect(mayBeWithWorkers()).toBe(false);
   let begun = 0;
@@ -79,31 +81,31 @@ test('a worker asks others for collections as long as a buffer is away, and list
       onReturned(callback);
     },
   }));
-  DeviceBuffer.discard(given().detach());
+  discardBuffer(detachBuffer(given()));
   interpose();
   expect(begun).toBe(0);
 });
 
 describe('a detached buffer', () => {
   test('brings its taker memory that earlier events do not cover', () => {
-    const message = given().detach();
+    const message = detachBuffer(given());
     using event = new Event();
     event.record(taker);
     expect(taker.identity.receivedAt).toBeLessThan(event.version);
-    using _attached = DeviceBuffer.attach(message, { stream: taker });
+    using _attached = attachBuffer(message, { stream: taker });
     expect(taker.identity.receivedAt).toBe(event.version);
   });
 
   test('is disposed for its giver, and has the same contents, address and properties for its taker', () => {
     const buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: pool, stream: giver, capacityBytes: 512, label: 'a name' });
     const { ptr } = buffer;
-    const message = structuredClone(buffer.detach());
+    const message = structuredClone(detachBuffer(buffer));
     expect(buffer).toMatchObject({ isDisposed: true, byteLength: 0, capacityBytes: 0 });
     expect(caught(() => buffer.ptr)).toEqual(code('ERR_CISTERN_DISPOSED'));
-    expect(caught(() => buffer.detach())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => detachBuffer(buffer))).toEqual(code('ERR_CISTERN_DISPOSED'));
     buffer.dispose();
 
-    using attached = DeviceBuffer.attach(message, { stream: taker });
+    using attached = attachBuffer(message, { stream: taker });
     expect(attached).toMatchObject({ ptr, byteLength: 3, capacityBytes: 512, alignment: 256, label: 'a name', isDisposed: false });
     expect(attached.resource).toMatchObject({ memoryKind: 'device', device: giver.device });
     expect([...attached.toHostSync()]).toEqual([1, 2, 3]);
@@ -111,16 +113,16 @@ describe('a detached buffer', () => {
   });
 
   test('is empty if its giver had no memory', async () => {
-    const message = given(0).detach();
+    const message = detachBuffer(given(0));
     const before = driverCallCounts().byFunction['cuEventDestroy'] as number;
-    using attached = DeviceBuffer.attach(message, { stream: taker });
+    using attached = attachBuffer(message, { stream: taker });
     expect(attached).toMatchObject({ ptr: 0, byteLength: 0, capacityBytes: 0 });
     // Nothing of it is left.
     using next = given(0);
-    DeviceBuffer.discard(next.detach());
+    discardBuffer(detachBuffer(next));
     expect(driverCallCounts().byFunction['cuEventDestroy']).toBe(before + 2);
     using empty = given(0);
-    expect(caught(() => empty.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(caught(() => shareBuffer(empty))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
   });
 
   test.each([
@@ -132,13 +134,13 @@ describe('a detached buffer', () => {
   ] as const)('may be memory of any resource: %s', async (_name, make, memoryKind) => {
     const resource = new make();
     const buffer = new DeviceBuffer(Uint8Array.of(1, 2), { resource, stream: giver });
-    using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    using attached = attachBuffer(detachBuffer(buffer), { stream: taker });
     expect(attached.resource.memoryKind).toBe(memoryKind);
     expect([...(await attached.toHost())]).toEqual([1, 2]);
     const bytesOf = () => [heldMemory(memoryKind, giver.device).heldBytes, resource.reservedBytes];
     const before = bytesOf();
-    const next = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
-    using last = DeviceBuffer.attach(next.detach(), { stream: giver });
+    const next = attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker });
+    using last = attachBuffer(detachBuffer(next), { stream: giver });
     expect(last.resource.memoryKind).toBe(memoryKind);
     expect(bytesOf()).not.toEqual(before);
     last.dispose();
@@ -152,7 +154,7 @@ describe('a detached buffer', () => {
     giver.synchronizeSync();
     const hold = giver.hold();
     buffer.fill(2);
-    using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    using attached = attachBuffer(detachBuffer(buffer), { stream: taker });
     const contents = attached.toHost();
     await setImmediate();
     const isWaiting = !taker.query();
@@ -166,7 +168,7 @@ describe('a detached buffer', () => {
     const buffer = new DeviceBuffer(MiB, { resource: small, stream: giver });
     const { ptr } = buffer;
     buffer.fill(1);
-    const attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(buffer), { stream: taker });
     const hold = taker.hold();
     const contents = attached.toHost();
     attached.dispose();
@@ -188,7 +190,7 @@ describe('a detached buffer', () => {
   });
 
   test("does not make the giver's stream wait for the taker", async () => {
-    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(given()), { stream: taker });
     const hold = taker.hold();
     attached.dispose();
     await home();
@@ -202,13 +204,13 @@ describe('a detached buffer', () => {
 
   test('is there when memory runs out', () => {
     const buffer = given(4 * MiB);
-    DeviceBuffer.attach(buffer.detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(buffer), { stream: taker }).dispose();
     using next = given(4 * MiB);
     expect(next.byteLength).toBe(4 * MiB);
   });
 
   test('returns when its taker is collected', async () => {
-    DeviceBuffer.attach(given().detach(), { stream: taker }).fill(1);
+    attachBuffer(detachBuffer(given()), { stream: taker }).fill(1);
     reclaimUnreachableBuffers('major');
     await home();
     expect(pool.statistics().allocatedBytes).toBe(0);
@@ -221,11 +223,11 @@ describe('a detached buffer', () => {
     for (const [i, stream] of streams.entries()) {
       buffer.fill(i);
       const before = buffer;
-      buffer = DeviceBuffer.attach(before.detach(), { stream });
+      buffer = attachBuffer(detachBuffer(before), { stream });
       expect(before.isDisposed).toBe(true);
     }
     buffer.resize(100);
-    buffer = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    buffer = attachBuffer(detachBuffer(buffer), { stream: taker });
     expect(buffer.byteLength).toBe(100);
     const contents = buffer.toHost();
     let waits = 0;
@@ -243,7 +245,7 @@ describe('a detached buffer', () => {
   });
 
   test('cannot grow, but can be moved to a resource of its taker', () => {
-    using attached = DeviceBuffer.attach(given(256).detach(), { stream: taker });
+    using attached = attachBuffer(detachBuffer(given(256)), { stream: taker });
     attached.fill(5);
     attached.resize(100);
     expect(caught(() => attached.resize(1000))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
@@ -255,7 +257,7 @@ describe('a detached buffer', () => {
   });
 
   test('may be released and freed through its resource, once', async () => {
-    const { ptr, capacityBytes, resource, stream } = DeviceBuffer.attach(given().detach(), { stream: taker }).release();
+    const { ptr, capacityBytes, resource, stream } = attachBuffer(detachBuffer(given()), { stream: taker }).release();
     expect([resource, pool].map((each) => resource.isEqual(each))).toEqual([true, false]);
     resource.deallocate(0, capacityBytes, stream);
     expect(caught(() => resource.deallocate(ptr + 256, capacityBytes, stream))).toEqual(code('ERR_CISTERN_FOREIGN_POINTER'));
@@ -271,7 +273,7 @@ describe('a detached buffer', () => {
     const first = new Stream();
     const second = new Stream();
     const buffer = new DeviceBuffer(4096, { resource: pool, stream: first });
-    const attached = DeviceBuffer.attach(buffer.detach(), { stream: second });
+    const attached = attachBuffer(detachBuffer(buffer), { stream: second });
     first.dispose();
     second.dispose();
     attached.dispose();
@@ -283,7 +285,7 @@ describe('a detached buffer', () => {
     using checker = checkOrder();
     const buffer = given();
     buffer.fill(1);
-    const attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(buffer), { stream: taker });
     attached.fill(2);
     attached.dispose();
     await home();
@@ -294,8 +296,8 @@ describe('a detached buffer', () => {
 
   test('leaves the run of a cache that it was allocated in', async () => {
     using cache = new CachingMemoryResource(upstream);
-    const message = cache.run(() => new DeviceBuffer(Uint8Array.of(1, 2), { stream: giver }).detach());
-    const attached = DeviceBuffer.attach(message, { stream: taker });
+    const message = cache.run(() => detachBuffer(new DeviceBuffer(Uint8Array.of(1, 2), { stream: giver })));
+    const attached = attachBuffer(message, { stream: taker });
     expect([...attached.toHostSync()]).toEqual([1, 2]);
     attached.dispose();
     await setImmediate();
@@ -304,9 +306,9 @@ describe('a detached buffer', () => {
 
 describe('a message', () => {
   test('can be attached once', () => {
-    const message = given().detach();
-    using attached = DeviceBuffer.attach(message, { stream: taker });
-    const error = caught<Error>(() => DeviceBuffer.attach(message, { stream: taker }));
+    const message = detachBuffer(given());
+    using attached = attachBuffer(message, { stream: taker });
+    const error = caught<Error>(() => attachBuffer(message, { stream: taker }));
     expect(error).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     expect(error.message).toBe(
       `cannot attach a buffer: message ${message.number} was already attached or discarded, or the worker that made it has ended`,
@@ -315,26 +317,26 @@ describe('a message', () => {
   });
 
   test('of an earlier hand-over cannot be attached', () => {
-    const first = given().detach();
-    const second = DeviceBuffer.attach(first, { stream: taker }).detach();
-    expect(caught(() => DeviceBuffer.attach(first, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
-    DeviceBuffer.attach(second, { stream: taker }).dispose();
+    const first = detachBuffer(given());
+    const second = detachBuffer(attachBuffer(first, { stream: taker }));
+    expect(caught(() => attachBuffer(first, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    attachBuffer(second, { stream: taker }).dispose();
   });
 
   test('is refused if nobody made it, and the right one stays valid', () => {
-    const message = given().detach();
+    const message = detachBuffer(given());
     const forged = [
       { ...message, nonce: message.nonce + 1 },
       { ...message, number: message.number + 1 },
       { ...message, number: 0 },
     ];
     for (const each of forged) {
-      const error = caught<Error>(() => DeviceBuffer.attach(each, { stream: taker }));
+      const error = caught<Error>(() => attachBuffer(each, { stream: taker }));
       expect(error).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
       expect(error.message).toContain(`message ${each.number} with nonce ${each.nonce}`);
-      expect(caught(() => DeviceBuffer.discard(each))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+      expect(caught(() => discardBuffer(each))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
     }
-    DeviceBuffer.attach(message, { stream: taker }).dispose();
+    attachBuffer(message, { stream: taker }).dispose();
   });
 
   test.each([
@@ -349,49 +351,49 @@ describe('a message', () => {
     { kind: 'cistern-buffer', number: 1n, nonce: 1 },
     { kind: 'cistern-buffer', number: 1, nonce: 1, label: 7 },
   ])('must have the form of one: %o', (message) => {
-    const error = caught<Error>(() => DeviceBuffer.attach(message as BufferMessage, { stream: taker }));
+    const error = caught<Error>(() => attachBuffer(message as BufferMessage, { stream: taker }));
     expect(error).toEqual(code('ERR_INVALID_ARG_TYPE'));
     expect(error.message).toMatch(/^message must come from detach or share of a buffer, got /);
-    expect(caught(() => DeviceBuffer.discard(message as BufferMessage))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    expect(caught(() => discardBuffer(message as BufferMessage))).toEqual(code('ERR_INVALID_ARG_TYPE'));
   });
 
   test('stays valid if attaching it fails', () => {
-    const message = given().detach();
+    const message = detachBuffer(given());
     const ended = new Stream();
     ended.dispose();
-    expect(caught(() => DeviceBuffer.attach(message, { stream: ended }))).toEqual(code('ERR_CISTERN_DISPOSED'));
-    expect(caught(() => DeviceBuffer.attach(message, {} as { stream: Stream }))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    expect(caught(() => attachBuffer(message, { stream: ended }))).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => attachBuffer(message, {} as { stream: Stream }))).toEqual(code('ERR_INVALID_ARG_TYPE'));
     failCall('cuStreamWaitEvent');
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_DRIVER'));
-    DeviceBuffer.attach(message, { stream: taker }).dispose();
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_DRIVER'));
+    attachBuffer(message, { stream: taker }).dispose();
   });
 
   test('is refused on a stream of another device, and stays valid', () => {
     needSecondDevice();
     using stream = new Stream({ device: Device.get(1) });
-    const message = given().detach();
-    expect(caught(() => DeviceBuffer.attach(message, { stream }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
-    DeviceBuffer.attach(message, { stream: taker }).dispose();
+    const message = detachBuffer(given());
+    expect(caught(() => attachBuffer(message, { stream }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
+    attachBuffer(message, { stream: taker }).dispose();
     // What is known of the last message is not known of this one.
-    expect(caught(() => DeviceBuffer.attach(message, { stream }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(caught(() => attachBuffer(message, { stream }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
   });
 
   test('of memory of another device is attached there', () => {
     needSecondDevice();
     const device = Device.get(1);
     using stream = new Stream({ device });
-    const message = new DeviceBuffer(Uint8Array.of(7), { resource: new CudaMemoryResource({ device }), stream }).detach();
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
-    using attached = DeviceBuffer.attach(message, { stream });
+    const message = detachBuffer(new DeviceBuffer(Uint8Array.of(7), { resource: new CudaMemoryResource({ device }), stream }));
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
+    using attached = attachBuffer(message, { stream });
     expect(attached.resource.device).toBe(device);
     expect(attached.toHostSync()).toEqual(Uint8Array.of(7));
   });
 
   test('is not made for memory that was wrapped', () => {
     using owner = given();
-    using wrapped = DeviceBuffer.wrap({ ptr: owner.ptr, byteLength: owner.byteLength, stream: giver });
-    expect(caught(() => wrapped.detach())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
-    expect(caught(() => wrapped.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    using wrapped = wrapMemory({ ptr: owner.ptr, byteLength: owner.byteLength, stream: giver });
+    expect(caught(() => detachBuffer(wrapped))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(caught(() => shareBuffer(wrapped))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     expect(wrapped.isDisposed).toBe(false);
   });
 
@@ -401,28 +403,28 @@ describe('a message', () => {
     const view = buffer.hostView(Uint8Array);
     for (const name of ['cuEventCreate', 'cuEventRecord']) {
       failCall(name);
-      expect(caught(() => buffer.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+      expect(caught(() => detachBuffer(buffer))).toEqual(code('ERR_CISTERN_DRIVER'));
       failCall(name);
-      expect(caught(() => buffer.share())).toEqual(code('ERR_CISTERN_DRIVER'));
+      expect(caught(() => shareBuffer(buffer))).toEqual(code('ERR_CISTERN_DRIVER'));
       expect(buffer).toMatchObject({ isDisposed: false, byteLength: 4096 });
       expect(view).toHaveLength(4096);
     }
   });
 
   test('that is discarded frees the memory, and cannot be attached', async () => {
-    const message = given().detach();
+    const message = detachBuffer(given());
     const hold = giver.hold();
-    expect(DeviceBuffer.discard(message)).toBe(true);
+    expect(discardBuffer(message)).toBe(true);
     expect(pool.statistics().allocatedBytes).toBe(0);
-    expect(DeviceBuffer.discard(message)).toBe(false);
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(discardBuffer(message)).toBe(false);
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     hold.release();
   });
 
   test('that is attached cannot be discarded', () => {
-    const message = given().detach();
-    using attached = DeviceBuffer.attach(message, { stream: taker });
-    expect(DeviceBuffer.discard(message)).toBe(false);
+    const message = detachBuffer(given());
+    using attached = attachBuffer(message, { stream: taker });
+    expect(discardBuffer(message)).toBe(false);
     expect(attached.isDisposed).toBe(false);
   });
 });
@@ -444,7 +446,7 @@ describe('a pool with memory that was given away', () => {
   test('takes it back once more if its free was refused when it came home', () => {
     const own = new PoolMemoryResource(upstream);
     const { resource, frees } = refusingFirst(own);
-    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource, stream: giver })), { stream: taker }).dispose();
     Device.get().synchronizeSync();
     expect(freeReturned(true)).toBe(0);
     expect(own.statistics().allocatedBytes).toBe(4096);
@@ -455,7 +457,7 @@ describe('a pool with memory that was given away', () => {
   test('takes it back once more if its free is refused meanwhile', () => {
     const own = new PoolMemoryResource(upstream);
     const { resource, frees } = refusingFirst(own);
-    new DeviceBuffer(4096, { resource, stream: giver }).detach();
+    detachBuffer(new DeviceBuffer(4096, { resource, stream: giver }));
     own.dispose();
     expect(frees()).toBe(2);
   });
@@ -465,7 +467,7 @@ describe('a pool with memory that was given away', () => {
     const own = new PoolMemoryResource(pinned);
     using work = new DeviceBuffer(64 * MiB, { resource: upstream, stream: giver });
     for (let i = 0; i < 4; i++) work.fill(i);
-    new DeviceBuffer(4096, { resource: own, stream: giver }).detach();
+    detachBuffer(new DeviceBuffer(4096, { resource: own, stream: giver }));
     own.dispose();
     expect(giver.query()).toBe(true);
     expect(pinned.reservedBytes).toBe(0);
@@ -473,14 +475,14 @@ describe('a pool with memory that was given away', () => {
 
   test('takes it back when it is disposed, if nobody has attached it', () => {
     const own = new PoolMemoryResource(upstream);
-    const message = given(4096, own).detach();
+    const message = detachBuffer(given(4096, own));
     own.dispose();
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
   });
 
   test('disposes a taker of this worker with its other buffers', () => {
     const own = new PoolMemoryResource(upstream);
-    const attached = DeviceBuffer.attach(given(4096, own).detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(given(4096, own)), { stream: taker });
     own.dispose();
     expect(attached.isDisposed).toBe(true);
     attached.dispose();
@@ -490,7 +492,7 @@ describe('a pool with memory that was given away', () => {
     const own = new PoolMemoryResource(upstream);
     const { address, destroy } = madeElsewhere();
     using foreign = Stream.fromHandle(address);
-    const attached = [1, 2, 3].map(() => DeviceBuffer.attach(given(4096, own).detach(), { stream: foreign }));
+    const attached = [1, 2, 3].map(() => attachBuffer(detachBuffer(given(4096, own)), { stream: foreign }));
     destroy();
     const waits = () => driverCallCounts().byFunction['cuCtxSynchronize'] as number;
     const before = waits();
@@ -502,7 +504,7 @@ describe('a pool with memory that was given away', () => {
 
   test('takes back what has come home but was not freed yet', () => {
     const own = new PoolMemoryResource(upstream);
-    DeviceBuffer.attach(given(4096, own).detach(), { stream: taker }).dispose();
+    attachBuffer(detachBuffer(given(4096, own)), { stream: taker }).dispose();
     own.dispose();
     expect(own.statistics().allocatedBytes).toBe(0);
   });
@@ -510,18 +512,18 @@ describe('a pool with memory that was given away', () => {
 
 describe('a refused driver call', () => {
   test('leaves the buffer with its taker if no event can be recorded', async () => {
-    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(given()), { stream: taker });
     failCall('cuEventRecord');
     expect(caught(() => attached.dispose())).toEqual(code('ERR_CISTERN_DRIVER'));
     expect(attached.isDisposed).toBe(false);
     failCall('cuEventRecord');
-    expect(caught(() => attached.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+    expect(caught(() => detachBuffer(attached))).toEqual(code('ERR_CISTERN_DRIVER'));
     expect(attached.isDisposed).toBe(false);
     attached.dispose();
   });
 
   test('delays the return until the stream can wait', async () => {
-    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(given()), { stream: taker });
     const hold = taker.hold();
     attached.dispose();
     failCall('cuStreamWaitEvent');
@@ -538,9 +540,9 @@ describe('a refused driver call', () => {
 describe('a shared buffer', () => {
   test('counts for early collection where it is attached', async () => {
     const held = heldMemory('device', giver.device);
-    const message = given(4096).detach();
+    const message = detachBuffer(given(4096));
     const { heldBytes } = held;
-    const attached = DeviceBuffer.attach(message, { stream: taker });
+    const attached = attachBuffer(message, { stream: taker });
     expect(held.heldBytes - heldBytes).toBe(4096);
     attached.dispose();
     expect(held.heldBytes).toBe(heldBytes);
@@ -550,7 +552,7 @@ describe('a shared buffer', () => {
     const held = heldMemory('device', giver.device);
     const { heldBytes } = held;
     using buffer = given(4096);
-    buffer.share();
+    shareBuffer(buffer);
     expect(held.heldBytes - heldBytes).toBe(4096);
     buffer.dispose();
     await home();
@@ -560,16 +562,16 @@ describe('a shared buffer', () => {
   test('can be attached any number of times, and is freed after the last', async () => {
     const buffer = given();
     buffer.fill(7);
-    const message = buffer.share();
-    expect(buffer.share()).toEqual(message);
+    const message = shareBuffer(buffer);
+    expect(shareBuffer(buffer)).toEqual(message);
     expect(buffer.isDisposed).toBe(false);
-    const attached = [0, 1, 2].map(() => DeviceBuffer.attach(structuredClone(message), { stream: taker }));
+    const attached = [0, 1, 2].map(() => attachBuffer(structuredClone(message), { stream: taker }));
     for (const each of [buffer, ...attached]) expect(valuesOf(each)).toEqual([7]);
     attached[0]?.dispose();
     buffer.dispose();
     await setImmediate();
     expect(pool.statistics().allocatedBytes).toBe(4096);
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     attached[2]?.dispose();
     attached[1]?.dispose();
     await home();
@@ -578,21 +580,21 @@ describe('a shared buffer', () => {
 
   test('can be attached after others have given it back', () => {
     const buffer = given();
-    const message = buffer.share();
-    for (let i = 0; i < 30; i++) DeviceBuffer.attach(message, { stream: taker }).dispose();
+    const message = shareBuffer(buffer);
+    for (let i = 0; i < 30; i++) attachBuffer(message, { stream: taker }).dispose();
     expect(buffer.isDisposed).toBe(false);
     buffer.dispose();
   });
 
   test('is read-only', () => {
     using buffer = given();
-    const message = buffer.share();
-    using attached = DeviceBuffer.attach(message, { stream: taker });
+    const message = shareBuffer(buffer);
+    using attached = attachBuffer(message, { stream: taker });
     using source = given();
     for (const each of [buffer, attached]) {
       expect(caught(() => each.fill(1))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
       expect(caught(() => each.copyFrom(source))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
-      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => detachBuffer(each))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
       expect(caught(() => each.resize(8192))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     }
   });
@@ -601,9 +603,9 @@ describe('a shared buffer', () => {
     const streams = Array.from({ length: 12 }, () => new Stream({ nonBlocking: true }));
     const buffer = given(4 * MiB);
     buffer.fill(1);
-    const message = buffer.share();
+    const message = shareBuffer(buffer);
     const holds = streams.map((stream) => {
-      const attached = DeviceBuffer.attach(message, { stream });
+      const attached = attachBuffer(message, { stream });
       const hold = stream.hold();
       const contents = attached.toHost({ byteLength: 256 });
       attached.dispose();
@@ -627,19 +629,19 @@ describe('a shared buffer', () => {
   });
 
   test('may have been attached itself, and is then shared by its taker', async () => {
-    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const attached = attachBuffer(detachBuffer(given()), { stream: taker });
     attached.fill(3);
-    const message = attached.share();
-    using other = DeviceBuffer.attach(message, { stream: giver });
+    const message = shareBuffer(attached);
+    using other = attachBuffer(message, { stream: giver });
     attached.dispose();
     expect(valuesOf(other)).toEqual([3]);
   });
 
   test('keeps its memory if its message is discarded', () => {
     using buffer = given();
-    const message = buffer.share();
-    expect(DeviceBuffer.discard(message)).toBe(true);
-    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    const message = shareBuffer(buffer);
+    expect(discardBuffer(message)).toBe(true);
+    expect(caught(() => attachBuffer(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     expect(buffer.isDisposed).toBe(false);
   });
 });

@@ -6,15 +6,17 @@ import {
   Device,
   DeviceBuffer,
   driverCallCounts,
-  GlobalArenaMemoryResource,
   KiB,
   MiB,
   PoolMemoryResource,
   Stream,
   set,
+} from '../../src/index.js';
+import {
+  GlobalArenaMemoryResource,
   ThreadSafeArenaMemoryResource,
   type ThreadSafeArenaMemoryResourceOptions,
-} from '../../src/index.js';
+} from '../../src/workers/index.js';
 import { code } from '../support/errors.js';
 import { printed } from '../support/run-module.js';
 import { runWithWorkers } from '../support/workers.js';

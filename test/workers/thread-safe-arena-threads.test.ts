@@ -1,15 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import {
-  addonInterface,
-  Device,
-  type DeviceBuffer,
-  GlobalArenaMemoryResource,
-  KiB,
-  PoolMemoryResource,
-  Stream,
-  set,
-  ThreadSafeArenaMemoryResource,
-} from '../../src/index.js';
+import { Device, type DeviceBuffer, KiB, PoolMemoryResource, Stream, set } from '../../src/index.js';
+import { addonInterface } from '../../src/interchange/index.js';
+import { GlobalArenaMemoryResource, ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 import { loadThreads, type ThreadsAddon } from '../property/arena-programs.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';

@@ -11,7 +11,7 @@ import { check } from '../status.js';
 import type { Stream } from '../streams/stream.js';
 
 /**
- * What {@link DeviceBuffer.detach} and {@link DeviceBuffer.share} return: a plain object that
+ * What {@link detachBuffer} and {@link shareBuffer} return: a plain object that
  * `postMessage` can send to any worker of the process. It refers to the memory without containing
  * it.
  */

@@ -11,6 +11,7 @@ import { createFile, newPath } from '../../files/new-file.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { observeFailures } from '../../observing/failed-allocations.js';
 import { constructUnseen } from '../../observing/interceptor.js';
+import { noteLoaded } from '../../package/entry.js';
 import { Recording } from '../../recording/recording.js';
 import { RecordKind } from '../../recording/recording-format.js';
 import { RecordingResourceAdaptor } from '../../recording/recording-resource-adaptor.js';
@@ -55,5 +56,6 @@ function writeDump(file: string, error: OutOfMemoryError, resource: MemoryResour
   }
 }
 
+noteLoaded('serving');
 const folder = setting('CISTERN_DUMP_ON_OUT_OF_MEMORY');
 if (folder !== undefined) observeFailures((error, resource) => dump(folder, error, resource));

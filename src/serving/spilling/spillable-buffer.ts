@@ -4,6 +4,7 @@ import { assertMadeByCistern, assertOptions, optionNames } from '../../basics/va
 import { type BufferMemory, memoryOf } from '../../buffers/buffer-memory.js';
 import { anyMemory } from '../../buffers/create-memory.js';
 import { currentResource } from '../../buffers/current-resource.js';
+import type { ExportableBuffer } from '../../buffers/exportable-buffer.js';
 import type { BufferCopyOptions, DeviceMemory, HostData } from '../../buffers/transfers/buffer-contents.js';
 import type { ByteRange } from '../../buffers/transfers/byte-range.js';
 import { copyInto, copyOut, fill } from '../../buffers/transfers/copies.js';
@@ -18,11 +19,9 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
-import { type DLPackCapsule, type DLPackOptions, exportTensorOf } from '../../interchange/dlpack.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
-import { exportToProcesses } from '../../processes/export-to-processes.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../admission/waits.js';
 import { type PinState, SpillableMemory } from './spillable-memory.js';
 import { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
@@ -356,7 +355,7 @@ const unreachable = finalizationRegistry<Unfinished>('pin', 'CISTERN_UNREACHABLE
  * Stream order: `stream` is ordered after earlier uses of the memory, and work queued on it until this is disposed is
  * ordered before later uses.
  */
-export class SpillPin implements Disposable, DeviceMemory {
+export class SpillPin implements Disposable, ExportableBuffer {
   /** The stream whose work uses the memory. */
   readonly stream: Stream;
   /** Is not collected before this. */
@@ -417,21 +416,9 @@ export class SpillPin implements Disposable, DeviceMemory {
     fill(this.#used('fill a buffer'), value, range);
   }
 
-  /**
-   * Passes an array to another library, as {@link DeviceBuffer.toDLPack} does. Until the library
-   * releases it, the buffer stays on the device.
-   */
-  toDLPack(options: DLPackOptions): DLPackCapsule {
-    this.#used('export a buffer');
-    return exportTensorOf(this.#memory, options);
-  }
-
-  /**
-   * Returns a handle with which other processes can open the memory, as {@link DeviceBuffer.export}
-   * does. From then on, the buffer stays on the device.
-   */
-  export(): Uint8Array {
-    return exportToProcesses(this.#used('export a buffer'));
+  /** @internal What others use of it: from then on, the buffer stays on the device. */
+  get [memoryOf](): BufferMemory {
+    return this.#used('export a buffer');
   }
 
   /** The same as `[Symbol.dispose]()`. */

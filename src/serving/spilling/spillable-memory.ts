@@ -20,7 +20,7 @@
 
 import { CisternError, LifetimeError } from '../../basics/errors.js';
 import { BufferMemory, disposed, type HasMemory, memoryOf } from '../../buffers/buffer-memory.js';
-import { allocated } from '../../buffers/origins/allocated.js';
+import { allocated } from '../../buffers/origin.js';
 import { follow } from '../../buffers/transfers/ordered-copy.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
 import { AddressUses } from '../../driver/graphs/address-uses.js';

@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import type { OptionDefinition, ResourceKind } from '../../resource-kind.js';
-import { resourceKinds } from '../../resource-kinds.js';
+import { everyKind } from '../every-kind.js';
 import { jsonOption } from './options.js';
 import type { Terminal } from './terminal.js';
 
@@ -16,7 +16,7 @@ export function resourcesCommand(terminal: Terminal): Command {
     .addOption(jsonOption())
     .addHelpText('after', examples)
     .action(({ json }: { json?: boolean }) => {
-      const text = json === true ? `${JSON.stringify(resourceKinds.map(toJson), undefined, 2)}\n` : toText(terminal);
+      const text = json === true ? `${JSON.stringify(everyKind.map(toJson), undefined, 2)}\n` : toText(terminal);
       terminal.stdout.write(text);
     });
 }
@@ -34,7 +34,7 @@ function toJson({ name, summary, role, example, options }: ResourceKind): object
 
 function toText(terminal: Terminal): string {
   const { stdout } = terminal;
-  const sections = resourceKinds.map((kind) => {
+  const sections = everyKind.map((kind) => {
     const title = `${stdout.bold(kind.name)}${kind.role === 'upstream' ? '' : '(upstream, …)'}: ${kind.summary}`;
     const options = Object.entries(kind.options).map(([name, definition]) => ({
       ...definition,

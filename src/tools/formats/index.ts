@@ -1,4 +1,5 @@
 export { type FileSink, type WriteWholeOptions, writeWhole } from '../../files/write-whole.js';
+export type { CsvSpelling } from '../../recording/recording-format.js';
 export {
   type Conversion,
   type ConversionProgress,
@@ -10,7 +11,6 @@ export { type EventColumns, EventKind } from './event-columns.js';
 export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './log-source.js';
 export { type ReadRecordedRunOptions, readRecordedRun } from './read-recorded-run.js';
 export type {
-  CsvSpelling,
   RecordedLayer,
   RecordedPhase,
   RecordedRun,

@@ -1,3 +1,4 @@
+import type { CsvSpelling } from '../../recording/recording-format.js';
 import type { EventColumns, EventColumnsBuilder } from './event-columns.js';
 import { orderLayers } from './layers.js';
 
@@ -40,13 +41,6 @@ export interface RecordingDamage {
   readonly fault: string;
   /** Whether the file merely ends there, for example because the process was killed. */
   readonly isTruncation: boolean;
-}
-
-/** How an RMM log spells what RMM's versions write differently. */
-export interface CsvSpelling {
-  /** What separates seconds from microseconds. */
-  readonly timeSeparator: '.' | ':';
-  readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
 /** The greatest distance from 1970 that a date can have, in milliseconds. */

@@ -17,3 +17,5 @@ export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './r
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';
 export type { MemoryTaking } from './specification-maximum.js';
+
+import '../every-kind.js';

@@ -14,3 +14,9 @@ export type {
   SpillSample,
   StatisticsSample,
 } from './statistics-sample.js';
+
+import { noteLoaded } from '../../package/entry.js';
+import { watchFromEnvironment } from './watch-from-environment.js';
+
+noteLoaded('watch');
+void watchFromEnvironment();

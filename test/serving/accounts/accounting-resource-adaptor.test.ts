@@ -3,10 +3,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { inspect } from 'node:util';
 import { describe, expect, test } from 'vitest';
 import {
-  Account,
-  AccountingResourceAdaptor,
   CudaMemoryResource,
-  currentAccount,
   DeviceBuffer,
   FailureCallbackResourceAdaptor,
   LimitingResourceAdaptor,
@@ -14,9 +11,9 @@ import {
   MonotonicMemoryResource,
   OutOfMemoryError,
   Stream,
-  withQuota,
   withResource,
 } from '../../../src/index.js';
+import { Account, AccountingResourceAdaptor, currentAccount, withQuota } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
 import { printed } from '../../support/run-module.js';
 import { SpyResource } from '../../support/spy-resource.js';
@@ -521,7 +518,7 @@ describe('memory that goes to other workers', () => {
   const worker = (end: string) => `
     const [worker] = start(\`
       const stream = new Stream();
-      const buffers = [DeviceBuffer.attach(await received(), { stream })];
+      const buffers = [attachBuffer(await received(), { stream })];
       post('attached');
       await received();
       ${end}
@@ -533,7 +530,7 @@ describe('memory that goes to other workers', () => {
     const account = new cistern.Account({ name: 'a' });
     const buffer = account.run(() => new DeviceBuffer(64 * KiB, { stream, resource }));
     const came = received(worker);
-    worker.postMessage(buffer.detach());
+    worker.postMessage(detachBuffer(buffer));
     await came;
     show(account.liveBytes);`;
   const home = `

@@ -2,16 +2,8 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { getEventListeners } from 'node:events';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import {
-  type AdmissionEvent,
-  AdmittingResourceAdaptor,
-  CudaMemoryResource,
-  DeviceBuffer,
-  type Grant,
-  MiB,
-  MonotonicMemoryResource,
-  OutOfMemoryError,
-} from '../../../src/index.js';
+import { CudaMemoryResource, DeviceBuffer, MiB, MonotonicMemoryResource, OutOfMemoryError } from '../../../src/index.js';
+import { type AdmissionEvent, AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
 import { caught, code } from '../../support/errors.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';

@@ -1,19 +1,22 @@
 /** Requests that hold memory and wait for each other's, of one resource or several: one of them is refused. */
+
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
 import {
-  AdmittingResourceAdaptor,
   CudaMemoryResource,
   DeviceBuffer,
-  type Grant,
   KiB,
   NotAdmittedError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+} from '../../../src/index.js';
+import {
+  AdmittingResourceAdaptor,
+  type Grant,
   SpillableBuffer,
   SpillingResourceAdaptor,
   type SpillPin,
-} from '../../../src/index.js';
+} from '../../../src/serving/index.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
 import { runWithWorkers } from '../../support/workers.js';

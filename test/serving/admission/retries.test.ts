@@ -1,16 +1,15 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import {
-  AdmittingResourceAdaptor,
   ArgumentRangeError,
   ArgumentTypeError,
   CudaMemoryResource,
   DeviceBuffer,
-  type Grant,
   KiB,
   OutOfMemoryError,
   PoolMemoryResource,
 } from '../../../src/index.js';
+import { AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
 import { code } from '../../support/errors.js';
 import { stream } from '../../support/stream.js';
 

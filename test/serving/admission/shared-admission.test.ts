@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { AdmittingResourceAdaptor, KiB } from '../../../src/index.js';
+import { KiB } from '../../../src/index.js';
+import { AdmittingResourceAdaptor } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
 
 import { SpyResource } from '../../support/spy-resource.js';

@@ -4,7 +4,8 @@ import { printed, runModule } from '../../support/run-module.js';
 
 /** A program with a buffer that can leave the device unless it stays pinned; the first try is refused. */
 const spilling = (isRefused: boolean) => `
-  import { AdmittingResourceAdaptor, CudaMemoryResource, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor, Stream, failCall } from 'cistern';
+  import { CudaMemoryResource, PinnedHostMemoryResource, Stream, failCall } from 'cistern';
+  import { AdmittingResourceAdaptor, SpillableBuffer, SpillingResourceAdaptor } from 'cistern/serving';
   const admitting = new AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4096 });
   const resource = new SpillingResourceAdaptor(admitting, new PinnedHostMemoryResource());
   const stream = new Stream();
@@ -31,7 +32,8 @@ describe('a process that only waits', () => {
 
   test('ends if only it could return the memory', () => {
     const { status, stdout } = runModule(`
-      import { AdmittingResourceAdaptor, CudaMemoryResource } from 'cistern';
+      import { CudaMemoryResource } from 'cistern';
+      import { AdmittingResourceAdaptor } from 'cistern/serving';
       const resource = new AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4096 });
       const grant = await resource.reserve(4096);
       await resource.reserve(4096);

@@ -3,20 +3,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, describe, expect, test } from 'vitest';
+import { CudaMemoryResource, DeviceBuffer, KiB, MiB, PoolMemoryResource } from '../../../src/index.js';
 import {
   Account,
   AccountingResourceAdaptor,
   AdmittingResourceAdaptor,
   type BudgetEvent,
-  CudaMemoryResource,
-  DeviceBuffer,
-  KiB,
-  MiB,
   memorySummary,
   observeBudget,
-  PoolMemoryResource,
   withQuota,
-} from '../../../src/index.js';
+} from '../../../src/serving/index.js';
 import { eventsOf, readRecording } from '../../support/read-recording.js';
 import { runModule } from '../../support/run-module.js';
 import { SpyResource } from '../../support/spy-resource.js';
@@ -30,7 +26,9 @@ let folders = 0;
 function run(program: string, into = join(folder, String(++folders))) {
   const made = runModule(
     `import { mkdirSync } from 'node:fs';
-     import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, CudaMemoryResource, DeviceBuffer, FallbackResourceAdaptor, GraphMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor, Stream } from 'cistern';
+     import { CudaMemoryResource, DeviceBuffer, FallbackResourceAdaptor, LimitingResourceAdaptor, MiB, OutOfMemoryError, PoolMemoryResource, FailureCallbackResourceAdaptor, PinnedHostMemoryResource, Stream } from 'cistern';
+     import { GraphMemoryResource } from 'cistern/graphs';
+     import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, SpillableBuffer, SpillingResourceAdaptor } from 'cistern/serving';
      if (!process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY.includes('missing')) mkdirSync(process.env.CISTERN_DUMP_ON_OUT_OF_MEMORY, { recursive: true });
      const stream = new Stream();
      const attempt = (fn) => { try { return fn(); } catch (error) { if (!(error instanceof OutOfMemoryError)) throw error; console.log(error.message); } };

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { layersOf } from '../../../src/adaptors/layers.js';
+import { GraphMemoryResource } from '../../../src/graphs/index.js';
 import {
   ArenaMemoryResource,
   BinningMemoryResource,
@@ -16,7 +17,6 @@ import {
   FixedSizeMemoryResource,
   failCall,
   GiB,
-  GraphMemoryResource,
   KiB,
   LimitingResourceAdaptor,
   type MemoryResource,
@@ -24,15 +24,16 @@ import {
   MonotonicMemoryResource,
   OutOfMemoryError,
   PinnedHostMemoryResource,
-  PlannedMemoryResource,
   PoolMemoryResource,
   Stream,
   set,
-  sleepResource,
   VirtualMemoryResource,
-  wakeResource,
 } from '../../../src/index.js';
+import { toDLPack } from '../../../src/interchange/index.js';
+import { PlannedMemoryResource } from '../../../src/plans/index.js';
+import { sleepResource, wakeResource } from '../../../src/serving/index.js';
 import { planAllocations } from '../../../src/tools/planning/index.js';
+import { detachBuffer, shareBuffer } from '../../../src/workers/index.js';
 import { needSecondDevice, needSmallDevice, settledFreeBytes } from '../../support/device-memory.js';
 import { caught, code } from '../../support/errors.js';
 import { planOf } from '../../support/plans.js';
@@ -253,9 +254,9 @@ describe('while memory sleeps', () => {
       () => buffer.resize(2 * page),
       () => buffer.copyFrom(array),
       () => outside.copyFrom(buffer),
-      () => buffer.toDLPack({ dtype: 'uint8', shape: [page] }),
-      () => buffer.share(),
-      () => buffer.detach(),
+      () => toDLPack(buffer, { dtype: 'uint8', shape: [page] }),
+      () => shareBuffer(buffer),
+      () => detachBuffer(buffer),
       () => new DeviceBuffer(buffer, { resource: outside.resource, stream }),
       () => copy(outside.ptr, ptr, 16, stream),
       () => copy(ptr, outside.ptr, 16, stream),
@@ -537,7 +538,7 @@ describe('in stream order', () => {
 
   test('it does not sleep while another worker may use a part of it', async () => {
     const buffer = new DeviceBuffer(page, { resource: upstream, stream });
-    buffer.share();
+    shareBuffer(buffer);
     await expect(sleepResource(upstream, { keep: 'host' })).rejects.toThrow(invalidState);
     expect([upstream.isAsleep, upstream.reservedBytes, pinnedBytes()]).toEqual([false, page, 0]);
     expect(buffer.toHostSync()).toHaveLength(page);
@@ -670,7 +671,8 @@ test('memory stays until what another worker has queued there has run', () => {
   const end = runModule(`
     import { Worker } from 'node:worker_threads';
     import { once } from 'node:events';
-    import { checkOrder, copyToHostSync, MiB, sleepResource, Stream, VirtualMemoryResource, wakeResource } from 'cistern';
+    import { checkOrder, copyToHostSync, MiB, Stream, VirtualMemoryResource } from 'cistern';
+    import { sleepResource, wakeResource } from 'cistern/serving';
     const resource = new VirtualMemoryResource();
     const stream = new Stream({ nonBlocking: true });
     const bytes = 128 * MiB;

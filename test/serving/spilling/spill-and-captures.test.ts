@@ -1,8 +1,8 @@
 /** A graph has the addresses that were used in its capture: spillable buffers stay there for as long as it can run. */
+
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { native } from '../../../src/driver/native.js';
 import {
-  AdmittingResourceAdaptor,
   CudaMemoryResource,
   DeviceBuffer,
   Event,
@@ -12,12 +12,10 @@ import {
   MiB,
   PinnedHostMemoryResource,
   PoolMemoryResource,
-  SpillableBuffer,
-  SpillingResourceAdaptor,
-  type SpillPin,
   Stream,
   set,
 } from '../../../src/index.js';
+import { AdmittingResourceAdaptor, SpillableBuffer, SpillingResourceAdaptor, type SpillPin } from '../../../src/serving/index.js';
 import { code } from '../../support/errors.js';
 import { needCaptures } from '../../support/need-captures.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';

@@ -8,7 +8,6 @@ import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
 import {
-  AdmittingResourceAdaptor,
   CudaMemoryResource,
   currentBackend,
   Device,
@@ -17,13 +16,16 @@ import {
   MiB,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  Stream,
+  UnsupportedError,
+} from '../../../src/index.js';
+import {
+  AdmittingResourceAdaptor,
   SpillableBuffer,
   type SpillableBufferOptions,
   type SpillCandidate,
   SpillingResourceAdaptor,
-  Stream,
-  UnsupportedError,
-} from '../../../src/index.js';
+} from '../../../src/serving/index.js';
 import { SpillFiles } from '../../../src/serving/spilling/spill-files.js';
 import type { Spillable } from '../../../src/serving/spilling/spilling-resource-adaptor.js';
 import { allocationsMayWait } from '../../support/direct-faults.mjs';

@@ -2,29 +2,33 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
 import {
-  Account,
-  AccountingResourceAdaptor,
-  AdmittingResourceAdaptor,
   CudaMemoryResource,
   copy,
   Device,
   failCall,
-  type Grant,
   KiB,
   MiB,
   OutOfMemoryError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  Stream,
+  set,
+  VirtualMemoryResource,
+} from '../../../src/index.js';
+import { toDLPack } from '../../../src/interchange/index.js';
+import { exportBuffer } from '../../../src/processes/index.js';
+import {
+  Account,
+  AccountingResourceAdaptor,
+  AdmittingResourceAdaptor,
+  type Grant,
   SpillableBuffer,
   type SpillableBufferOptions,
   SpillingResourceAdaptor,
-  Stream,
-  set,
   sleepResource,
-  VirtualMemoryResource,
   wakeResource,
   withQuota,
-} from '../../../src/index.js';
+} from '../../../src/serving/index.js';
 import { SpillableMemory } from '../../../src/serving/spilling/spillable-memory.js';
 import { caught, code } from '../../support/errors.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
@@ -264,7 +268,7 @@ describe('a pin', () => {
     pin.dispose();
     pin.dispose();
     expect([pin.isDisposed, pin.byteLength, buffer.isPinned]).toEqual([true, 0, false]);
-    for (const use of [() => pin.ptr, () => pin.fill(1), () => pin.copyFrom(new Uint8Array(1)), () => pin.export()])
+    for (const use of [() => pin.ptr, () => pin.fill(1), () => pin.copyFrom(new Uint8Array(1)), () => exportBuffer(pin)])
       expect(use).toThrow(disposedError);
     await expect(pin.toHost()).rejects.toThrow(disposedError);
     expect(resource.spill()).toBe(MiB);
@@ -409,13 +413,13 @@ describe('a pin', () => {
     using exported = made(MiB, 1);
     {
       using pin = await exported.pin();
-      expect(pin.export().byteLength).toBeGreaterThan(0);
+      expect(exportBuffer(pin).byteLength).toBeGreaterThan(0);
     }
     expect(resource.spill()).toBe(0);
     using viewed = made(MiB, 1);
     {
       using pin = await viewed.pin();
-      pin.toDLPack({ shape: [MiB], dtype: 'uint8' });
+      toDLPack(pin, { shape: [MiB], dtype: 'uint8' });
     }
     expect(resource.spill()).toBe(0);
   });

@@ -17,10 +17,10 @@ import { join, relative } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import type { Command } from 'commander';
 import { afterAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { resourceKinds } from '../../../src/resource-kinds.js';
 import { checkFiles, FileArgument, FileOption, SpecificationOption } from '../../../src/tools/cli/command-files.js';
 import { createProgram } from '../../../src/tools/cli/program.js';
 import { terminalOf } from '../../../src/tools/cli/terminal.js';
+import { everyKind as resourceKinds } from '../../../src/tools/every-kind.js';
 import { logText, row } from '../formats/logs.js';
 import { type CommandRun, runCistern } from './run-cistern.js';
 

@@ -2,15 +2,9 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import {
-  CudaMemoryResource,
-  Event,
-  GraphMemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
-  Stream,
-  VirtualMemoryResource,
-} from '../../../src/index.js';
+import { GraphMemoryResource } from '../../../src/graphs/index.js';
+import { CudaMemoryResource, Event, Stream, VirtualMemoryResource } from '../../../src/index.js';
+import { Recording, RecordingResourceAdaptor } from '../../../src/recording/index.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-plan-'));

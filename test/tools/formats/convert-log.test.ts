@@ -154,7 +154,7 @@ describe('a recording of a process that was killed', () => {
   test('can be read, replayed and converted up to its last record', async () => {
     const path = join(folder, 'killed.cistern');
     const { signal } = runModule(
-      `import { HostMemoryResource, RecordingResourceAdaptor, Stream } from 'cistern';
+      `import { HostMemoryResource, Stream } from 'cistern'; import { RecordingResourceAdaptor } from 'cistern/recording';
        const resource = new RecordingResourceAdaptor(new HostMemoryResource(), { file: ${JSON.stringify(path)} });
        const stream = new Stream();
        for (let i = 0; i < 20_000; i++) resource.deallocate(resource.allocate(512, stream), 512, stream);

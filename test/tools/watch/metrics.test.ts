@@ -9,7 +9,8 @@ import {
   type ObservableGauge,
 } from '@opentelemetry/api';
 import { describe, expect, test } from 'vitest';
-import { Account, AccountingResourceAdaptor, ArgumentTypeError, currentBackend, StatisticsResourceAdaptor } from '../../../src/index.js';
+import { ArgumentTypeError, currentBackend, StatisticsResourceAdaptor } from '../../../src/index.js';
+import { Account, AccountingResourceAdaptor } from '../../../src/serving/index.js';
 import { observeStatistics, prometheusText, sampleStatistics } from '../../../src/tools/watch/index.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';

@@ -1,14 +1,13 @@
 import { expect, test } from 'vitest';
+import { CudaMemoryResource, PinnedHostMemoryResource } from '../../../src/index.js';
 import {
   Account,
   AccountingResourceAdaptor,
   AdmittingResourceAdaptor,
-  CudaMemoryResource,
-  PinnedHostMemoryResource,
   SpillableBuffer,
   SpillingResourceAdaptor,
   withQuota,
-} from '../../../src/index.js';
+} from '../../../src/serving/index.js';
 import { prometheusText, sampleStatistics } from '../../../src/tools/watch/index.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';

@@ -11,6 +11,7 @@ import { formatValue, InvalidLogError } from '../../../basics/errors.js';
 import { KiB } from '../../../basics/units.js';
 import {
   blockMarker,
+  type CsvSpelling,
   firstDefinitionKind,
   firstStateKind,
   maximumPayloadBytes,
@@ -23,7 +24,7 @@ import {
   recordingVersion,
 } from '../../../recording/recording-format.js';
 import { type EventKind, type EventSink, emptyEvent, maximumNames } from '../event-columns.js';
-import { type CsvSpelling, isDate, isUtcOffset, type RecordedNames, type RecordedPhase, type RecordingDamage } from '../recorded-run.js';
+import { isDate, isUtcOffset, type RecordedNames, type RecordedPhase, type RecordingDamage } from '../recorded-run.js';
 
 /** Longer headers are treated as damage. */
 const maximumHeaderBytes = 1024 * KiB;

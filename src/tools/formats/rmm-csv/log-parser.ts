@@ -1,7 +1,8 @@
 import { formatValue, InvalidLogError } from '../../../basics/errors.js';
 import { logHeader } from '../../../files/csv-rows.js';
+import type { CsvSpelling } from '../../../recording/recording-format.js';
 import { EventKind, type EventSink } from '../event-columns.js';
-import type { CsvSpelling, RecordedNames } from '../recorded-run.js';
+import type { RecordedNames } from '../recorded-run.js';
 import { explainRow, explainTime, holdsBinaryData } from './log-row-fault.js';
 import { RecordedRows } from './recorded-rows.js';
 

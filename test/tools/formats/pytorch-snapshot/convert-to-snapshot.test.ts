@@ -3,16 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
-import {
-  annotate,
-  HostMemoryResource,
-  KiB,
-  MiB,
-  PoolMemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
-  Stream,
-} from '../../../../src/index.js';
+import { HostMemoryResource, KiB, MiB, PoolMemoryResource, Stream } from '../../../../src/index.js';
+import { annotate, Recording, RecordingResourceAdaptor } from '../../../../src/recording/index.js';
 import { convertLog, EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../../src/tools/formats/index.js';
 import { readAllocationLog, readGraphLogs } from '../../../../src/tools/replay/index.js';
 import { arrowEtl, pieces } from '../logs.js';

@@ -1,0 +1,16 @@
+/** `cistern/plans`: memory that follows a plan: each allocation of a pass has its place. */
+import type { ResourceKind } from '../resource-kind.js';
+import { plannedKind } from './planned-memory-resource.js';
+
+export { formatPlan, type Plan, parsePlan } from './plan.js';
+export type { Planner } from './plan-learner.js';
+export {
+  type PlanDeviation,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  type PlannedStatistics,
+} from './planned-memory-resource.js';
+export type { AllocationSequence, OrderedSequence, StreamWait } from './sequence.js';
+
+/** The kinds of resources of this entry. A specification loads them by itself, unless the program is bundled: see {@link addResourceKinds}. */
+export const resourceKinds: readonly ResourceKind[] = [plannedKind];

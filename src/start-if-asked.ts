@@ -1,0 +1,24 @@
+/**
+ * What environment variables ask for when cistern is imported: each starts an entry that the program need not
+ * import. This is the only side effect of importing cistern.
+ */
+import { isLoaded, loadEntry } from './package/entry.js';
+import { setting } from './settings.js';
+
+const entries = {
+  CISTERN_LOG_FILE: 'recording',
+  CISTERN_DUMP_ON_OUT_OF_MEMORY: 'serving',
+  CISTERN_WATCH: 'watch',
+} as const;
+
+for (const [name, entry] of Object.entries(entries)) {
+  const value = setting(name as keyof typeof entries) ?? '0';
+  if (value === '0' || loadEntry(entry) !== undefined) continue;
+  // The bundle may import it later.
+  process.nextTick(() => {
+    if (isLoaded(entry)) return;
+    process.emitWarning(`${name} does nothing, because this program is bundled without 'cistern/${entry}': import that in it`, {
+      code: 'CISTERN_BUNDLE',
+    });
+  });
+}
