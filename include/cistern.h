@@ -276,7 +276,7 @@ static inline void cistern_forget_(napi_env env, void* data, void* hint) {
 
 /*
  * Makes a DeviceBuffer over the addon's own memory, which the driver must know, as
- * DeviceBuffer.wrap does. If this fails, you still own the memory, and it is not released.
+ * wrapMemory does. If this fails, you still own the memory, and it is not released.
  */
 static inline napi_status cistern_wrap(napi_env env, const cistern_interface* opened, const cistern_foreign_memory* memory,
                                        napi_value* buffer) {

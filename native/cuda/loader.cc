@@ -70,7 +70,7 @@ const Feature kFeatures[] = {
     {"no access between devices: Device.enablePeerAccess; no PinnedAsyncMemoryResource",
      {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuCtxDisablePeerAccess", "cuMemPoolSetAccess"}},
     {"no copies between devices", {"cuMemcpyPeerAsync"}},
-    {"no buffers of other processes: DeviceBuffer.export, DeviceBuffer.open",
+    {"no buffers of other processes: exportBuffer, openBuffer",
      {"cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"}},
     {"no exportable pools of the driver",
      {"cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle", "cuMemPoolExportPointer", "cuMemPoolImportPointer"}},

@@ -1,7 +1,7 @@
 /**
  * Memory of this environment that other workers use, until it has been returned and freed.
  *
- *     DeviceBuffer.detach ──► away ──► message ──► another worker's buffer
+ *     detachBuffer ──► away ──► message ──► another worker's buffer
  *                               ▲                            │
  *     free on a stream ◄────────┴─── takeReturned ◄──────────┘ disposed, collected, or its worker has ended
  *

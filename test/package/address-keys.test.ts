@@ -9,14 +9,14 @@ import { expect, test } from 'vitest';
  */
 const permitted: Readonly<Record<string, string>> = {
   // A few extents, made anew for each trim and each capture.
-  'adaptors/graph/capture-allocator.ts': 'used',
-  'adaptors/graph/captured-memory.ts': 'usedBytes',
-  'adaptors/graph/graph-memory-resource.ts': 'needed',
-  'adaptors/graph/graph-region.ts': 'needed',
+  'graphs/capture-allocator.ts': 'used',
+  'graphs/captured-memory.ts': 'usedBytes',
+  'graphs/graph-memory-resource.ts': 'needed',
+  'graphs/graph-region.ts': 'needed',
 };
 
 /** Addresses in files need not be multiples of 256, as an `AddressMap` has them; and `testing` imports no algorithms. */
-const offline = /^(?:cli|formats|pages|planning|replay|report|testing)\//;
+const offline = /^tools\/(?:cli|formats|pages|planning|replay|report|testing)\//;
 
 const collection = /^(?:Readonly|Weak)?(?:Map|Set)$/;
 const keyed = new Set(['add', 'delete', 'get', 'has', 'set']);

@@ -17,7 +17,7 @@ import { PlainMemory } from '../../driver/memory/plain-memory.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { Stream } from '../../driver/streams/stream.js';
 import type { DevicePointer } from '../../memory-resource.js';
-import { UnnamedFile } from './unnamed-file.js';
+import { UnnamedFile } from '../../files/unnamed-file.js';
 
 /** How often freeing is tried. */
 const mostAttempts = 3;

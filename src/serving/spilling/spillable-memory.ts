@@ -35,7 +35,7 @@ import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resour
 import { type Account, currentAccount } from '../accounts/account.js';
 import type { Lane } from './spill-files.js';
 import type { Spillable, SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
-import type { UnnamedFile } from './unnamed-file.js';
+import type { UnnamedFile } from '../../files/unnamed-file.js';
 
 /** A use of the memory that has not ended. */
 export interface PinState {

@@ -38,7 +38,7 @@ describe('to show its version or its help', () => {
   }
 
   test.each(['--version', '--help', 'help'])('cistern %s reads no addon, no parser and no resource', async (line) => {
-    expect(await loadedBy([line])).toEqual(['chunks/command.js', 'chunks/package.js', 'chunks/rolldown-runtime.js', 'cli/main.js']);
+    expect(await loadedBy([line])).toEqual(['chunks/command.js', 'chunks/package.js', 'chunks/rolldown-runtime.js', 'tools/cli/main.js']);
   });
 
   test('what is named is what is read', async () => {

@@ -61,12 +61,12 @@ describe('cistern watch', () => {
 
   test('imports the copy of cistern that the program imports', async () => {
     const copy = join(folder, 'node_modules', 'cistern');
-    mkdirSync(join(copy, 'dist', 'watch'), { recursive: true });
+    mkdirSync(join(copy, 'dist', 'tools', 'watch'), { recursive: true });
     writeFileSync(
       join(copy, 'package.json'),
       JSON.stringify({ name: 'cistern', type: 'module', exports: { './package.json': './package.json' } }),
     );
-    writeFileSync(join(copy, 'dist', 'watch', 'preload.js'), "console.log('the copy');");
+    writeFileSync(join(copy, 'dist', 'tools', 'watch', 'preload.js'), "console.log('the copy');");
     const { stdout } = await runCistern(['watch', program('with-copy.mjs', "console.log('the program');")]);
     rmSync(join(folder, 'node_modules'), { recursive: true });
     expect(stdout).toBe('the copy\nthe program\n');
