@@ -84,7 +84,7 @@ export {
 } from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB } from './basics/units.js';
 export { parseBytes } from './basics/validation.js';
-export type { BufferAllocation, DeviceBufferOptions } from './buffers/create-memory.js';
+export type { BufferAllocation, DeviceBufferOptions, ReleasedAllocation } from './buffers/create-memory.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { DeviceBuffer } from './buffers/device-buffer.js';
 export type { ExportableBuffer } from './buffers/exportable-buffer.js';

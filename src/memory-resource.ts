@@ -40,7 +40,7 @@ export interface DeallocationEventsOption {
    * own policy.
    * @defaultValue `'eager'` for a pooling resource, otherwise not set
    */
-  readonly deallocationEvents?: DeallocationEvents;
+  readonly deallocationEvents?: DeallocationEvents | undefined;
 }
 
 /** @internal */
@@ -142,7 +142,7 @@ export interface TrimOptions {
    * The least that the resource keeps, in bytes.
    * @defaultValue 0
    */
-  readonly bytesToKeep?: number;
+  readonly bytesToKeep?: number | undefined;
 }
 
 /** @internal */
@@ -188,7 +188,7 @@ export interface MemoryResourceAdaptor extends MemoryResource {
    * The resources other than `upstream` that it takes memory from, such as a fallback, or the bins
    * of a binning resource. Not set if there are none.
    */
-  readonly alternates?: readonly MemoryResource[];
+  readonly alternates?: readonly MemoryResource[] | undefined;
 }
 
 /** A resource of cistern's own classes, which have private fields, has itself here; a proxy of it has the resource. */

@@ -19,13 +19,13 @@ export interface OptionDefinition {
   /** A short, human-readable description. */
   readonly summary: string;
   /** The default, as human-readable text. */
-  readonly default?: string;
+  readonly default?: string | undefined;
   /** @defaultValue false */
-  readonly required?: boolean;
+  readonly required?: boolean | undefined;
   /** The allowed values, for the type `word`. */
-  readonly words?: readonly string[];
+  readonly words?: readonly string[] | undefined;
   /** What the resource does with the file, if the option is the path of one. */
-  readonly file?: 'read' | 'appended' | 'overwritten';
+  readonly file?: 'read' | 'appended' | 'overwritten' | undefined;
 }
 
 /**
@@ -45,7 +45,7 @@ export interface ResourceKind {
   /** An example specification. */
   readonly example: string;
   /** @internal The option that limits the memory of a resource, if there is one. */
-  readonly maximum?: string;
+  readonly maximum?: string | undefined;
   /** @internal Constructs the resource from values that were checked against `options`. */
   create(input: KindArguments<never>): MemoryResource;
 }

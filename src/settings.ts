@@ -12,9 +12,9 @@ export interface SettingDescription {
   /** What applies if it is not set. */
   readonly default: string;
   /** The page in `docs/` with the details. */
-  readonly page?: string;
+  readonly page?: string | undefined;
   /** Its value must not be printed. */
-  readonly isSecret?: true;
+  readonly isSecret?: true | undefined;
 }
 
 /** The variables that cistern defines. */

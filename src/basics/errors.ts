@@ -73,17 +73,17 @@ export interface OutOfMemoryDetails {
   /** The requested bytes, as seen by the outermost resource that failed. */
   readonly requestedBytes: number;
   /** Bytes that could still have been allocated, if the resource knows. */
-  readonly availableBytes?: number;
+  readonly availableBytes?: number | undefined;
   /** The limit that was hit, if there was one. */
-  readonly limitBytes?: number;
+  readonly limitBytes?: number | undefined;
   /** Names of the resources from the outermost to the one that failed first. */
   readonly path: readonly string[];
   /** The attempts to recover memory before giving up, in order. */
-  readonly stages?: readonly RecoveryStage[];
+  readonly stages?: readonly RecoveryStage[] | undefined;
   /** The path of the {@link Account} whose limit was hit, if the limit was an account's. */
-  readonly account?: string;
+  readonly account?: string | undefined;
   /** The accounts that hold the most memory, the largest first. */
-  readonly holders?: readonly MemoryHolder[];
+  readonly holders?: readonly MemoryHolder[] | undefined;
 }
 
 /** An account that holds memory. */
@@ -102,7 +102,7 @@ export interface RecoveryStage {
    * The stage that this one follows, for a sub-stage: `'settle'` and `'trim'` run again after a
    * collection or a callback, for the memory that it freed.
    */
-  readonly after?: string;
+  readonly after?: string | undefined;
   /** The bytes that it recovered; 0 if unknown. */
   readonly recoveredBytes: number;
 }

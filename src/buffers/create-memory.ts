@@ -28,12 +28,12 @@ export interface BufferAllocation extends DeviceMemory {
    * Bytes that were requested from the resource; at least `byteLength`.
    * @defaultValue `byteLength`
    */
-  readonly capacityBytes?: number;
+  readonly capacityBytes?: number | undefined;
   /**
    * The alignment that was requested from the resource; kept when the buffer moves.
    * @defaultValue 256
    */
-  readonly alignment?: number;
+  readonly alignment?: number | undefined;
   /** The resource that allocated the memory, and frees it. */
   readonly resource: MemoryResource;
   /** The stream that the memory is ordered on. */
@@ -42,7 +42,13 @@ export interface BufferAllocation extends DeviceMemory {
    * A human-readable name.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
+}
+
+/** Memory that a buffer has released, with everything that is needed to free it. */
+export interface ReleasedAllocation extends BufferAllocation {
+  readonly capacityBytes: number;
+  readonly alignment: number;
 }
 
 const allocationNames = optionNames<BufferAllocation>({
@@ -63,7 +69,7 @@ export interface DeviceBufferOptions {
    * @defaultValue the current resource of the stream's device: see {@link currentResource},
    * {@link withResource}
    */
-  readonly resource?: MemoryResource;
+  readonly resource?: MemoryResource | undefined;
   /**
    * The stream that the memory is ordered on. The buffer keeps it alive, but does not dispose it.
    */
@@ -72,18 +78,18 @@ export interface DeviceBufferOptions {
    * Bytes to allocate, at least the buffer's length, so that it can grow without moving.
    * @defaultValue the buffer's length
    */
-  readonly capacityBytes?: number;
+  readonly capacityBytes?: number | undefined;
   /**
    * A power of two that the resource supports; at least 256 is always given. Kept when the buffer
    * moves.
    * @defaultValue 256
    */
-  readonly alignment?: number;
+  readonly alignment?: number | undefined;
   /**
    * A human-readable name, shown in recordings and leak reports.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 const bufferOptions = optionNames<DeviceBufferOptions>({ alignment: true, capacityBytes: true, label: true, resource: true, stream: true });

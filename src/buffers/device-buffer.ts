@@ -19,6 +19,7 @@ import {
   checkedAllocation,
   type DeviceBufferOptions,
   plainMemory,
+  type ReleasedAllocation,
 } from './create-memory.js';
 import type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './transfers/buffer-contents.js';
 import {
@@ -401,7 +402,7 @@ export class DeviceBuffer implements Disposable, BufferContents {
    * resource.deallocate(ptr, capacityBytes, stream);
    * ```
    */
-  release(): Required<Omit<BufferAllocation, 'label'>> {
+  release(): ReleasedAllocation {
     const operation = 'release the memory of a buffer';
     const memory = this.#memory;
     memory.assertLive(operation);
@@ -462,7 +463,7 @@ markCopy(DeviceBuffer);
 
 function copyOf(buffer: DeviceBuffer, resource: MemoryResource, stream: Stream): DeviceBuffer {
   const { alignment, label } = buffer;
-  return new DeviceBuffer(buffer, { resource, stream, alignment, ...(label === undefined ? {} : { label }) });
+  return new DeviceBuffer(buffer, { resource, stream, alignment, label });
 }
 
 /** RMM's constructor takes the stream and the resource as arguments of their own. */

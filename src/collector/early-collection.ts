@@ -37,12 +37,12 @@ export interface EarlyCollectionOptions {
    * The share of memory that buffers may hold before garbage is collected, above 0 and at most 1.
    * @defaultValue 0.75
    */
-  readonly pressure?: number;
+  readonly pressure?: number | undefined;
   /**
    * The share of all time that collections may take, from 0 to 1. 0 turns them off.
    * @defaultValue 0.05; 0 if the environment variable `CISTERN_EARLY_COLLECTION` is `off`
    */
-  readonly timeShare?: number;
+  readonly timeShare?: number | undefined;
 }
 
 const knownOptions = optionNames<EarlyCollectionOptions>({ pressure: true, timeShare: true });
@@ -54,7 +54,13 @@ const criticalPressure = 0.95;
 /** The smallest amount of memory that is worth a collection. */
 const leastBytes = 64 * MiB;
 
-let settings: Required<EarlyCollectionOptions> | undefined;
+/** The options with all of their fields. */
+interface CompleteOptions extends EarlyCollectionOptions {
+  readonly pressure: number;
+  readonly timeShare: number;
+}
+
+let settings: CompleteOptions | undefined;
 /**
  * Before this time of `performance.now()`, a collection would take more than its share.
  */
@@ -183,7 +189,7 @@ export function configureEarlyCollection(options: EarlyCollectionOptions = {}): 
   for (const held of ofDevices) held?.restart();
 }
 
-function currentSettings(): Required<EarlyCollectionOptions> {
+function currentSettings(): CompleteOptions {
   settings ??= { pressure: defaultPressure, timeShare: timeShareFromEnvironment() };
   return settings;
 }

@@ -23,19 +23,19 @@ export interface CheckOrderOptions {
    * the last 4,096 operations, which costs a few tens of microseconds per operation.
    * @defaultValue true
    */
-  readonly stacks?: boolean;
+  readonly stacks?: boolean | undefined;
   /**
    * Called with each violation, from within the call that caused it. An error that it throws is
    * reported as an uncaught exception.
    */
-  readonly onViolation?: (violation: OrderViolation) => void;
+  readonly onViolation?: ((violation: OrderViolation) => void) | undefined;
   /**
    * Whether the copy, set, touch or declaration that causes a violation throws an {@link OrderError}.
    * It is submitted nevertheless. Violations by other calls, and by a copy to the host that must run
    * host functions first, are only reported.
    * @defaultValue false
    */
-  readonly throwOnViolation?: boolean;
+  readonly throwOnViolation?: boolean | undefined;
 }
 
 const knownOptions = optionNames<CheckOrderOptions>({ onViolation: 'function', stacks: 'boolean', throwOnViolation: 'boolean' });

@@ -16,53 +16,53 @@ export interface SoftwareDeviceSettings {
    * than is in use.
    * @defaultValue `CISTERN_SOFTWARE_MEMORY`, or half of the machine's memory
    */
-  readonly totalBytes?: number;
+  readonly totalBytes?: number | undefined;
   /**
    * The number of software devices, from 1 to 8. Fixed when the first one is used.
    * @defaultValue `CISTERN_SOFTWARE_DEVICES`, or 1
    */
-  readonly devices?: number;
+  readonly devices?: number | undefined;
   /**
    * Whether the device uses every freedom that CUDA's documentation leaves a driver: host functions
    * of all streams run one at a time, plain allocations wait for the device, and the default
    * streams of every device have the same ids. May change at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_STRICT` is 1
    */
-  readonly strict?: boolean;
+  readonly strict?: boolean | undefined;
   /**
    * Whether plain frees, and the unmapping of virtual memory, wait for the work of the devices that
    * can use the memory. CUDA's documentation says that a free may wait, not that it does. May change
    * at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_FREES_WAIT` is not 0
    */
-  readonly freesWait?: boolean;
+  readonly freesWait?: boolean | undefined;
   /**
    * Whether the host and the devices can use managed memory at the same time. Otherwise, as on GPUs
    * before Pascal and on Windows, managed memory cannot be prefetched, or viewed by the host. May
    * change at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_CONCURRENT_MANAGED` is not 0
    */
-  readonly concurrentManagedAccess?: boolean;
+  readonly concurrentManagedAccess?: boolean | undefined;
   /**
    * Whether the host and the devices are coherent, as on Grace Hopper: a device uses the host's page
    * tables, so that ordinary host memory can move to it, and the host reads managed memory that is at a
    * device without moving it. May change at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_COHERENT` is 1
    */
-  readonly coherent?: boolean;
+  readonly coherent?: boolean | undefined;
   /**
    * How long each page of managed memory takes to move, in nanoseconds: an integer from 0 to 10^15.
    * The stream whose work needs the page waits. May change at any time.
    * @defaultValue `CISTERN_SOFTWARE_MIGRATION_NS`, or 0
    */
-  readonly migrationNanoseconds?: number;
+  readonly migrationNanoseconds?: number | undefined;
   /**
    * Which devices can be given access to each other's memory ({@link Device.enablePeerAccess}):
    * `'all'`, `'none'`, or pairs such as `[[0, 1], [2, 3]]`, each in both directions. May change at any
    * time; access that was given stays.
    * @defaultValue `CISTERN_SOFTWARE_PEERS`, which is `all`, `none`, or pairs such as `0-1,2-3`; or `'all'`
    */
-  readonly peers?: 'all' | 'none' | readonly (readonly [number, number])[];
+  readonly peers?: 'all' | 'none' | readonly (readonly [number, number])[] | undefined;
 }
 
 const knownSettings = optionNames<SoftwareDeviceSettings>({

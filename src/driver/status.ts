@@ -99,7 +99,7 @@ export function allocationError(resource: string, bytes: number, status: number,
   const available = availableBytes === undefined ? '' : `, ${formatBytes(availableBytes)} are free`;
   return new OutOfMemoryError(`${resource} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for${available}`, {
     requestedBytes: bytes,
-    ...(availableBytes === undefined ? {} : { availableBytes }),
+    availableBytes,
     path: [resource],
   });
 }

@@ -33,7 +33,7 @@ export interface WriteWholeOptions {
    * Whether the file is compressed with gzip.
    * @defaultValue whether the path ends in `.gz`
    */
-  readonly gzip?: boolean;
+  readonly gzip?: boolean | undefined;
 }
 
 const knownOptions = optionNames<WriteWholeOptions>({ gzip: 'boolean' });

@@ -55,28 +55,28 @@ export interface GraphMemoryResourceOptions extends DeallocationEventsOption {
    * the beginning of a capture, and blocks the thread meanwhile.
    * @defaultValue none: each capture searches for free memory, as a pool does
    */
-  readonly planner?: Planner;
+  readonly planner?: Planner | undefined;
   /**
    * How long the planner may search for a better plan, in milliseconds.
    * @defaultValue 1000
    */
-  readonly planningMilliseconds?: number;
+  readonly planningMilliseconds?: number | undefined;
   /**
    * How to treat a request that differs from the plan of its capture: `'fallback'` serves it from other
    * memory of the region, `'refuse'` throws a CisternError (`ERR_CISTERN_PLAN_DEVIATION`).
    * @defaultValue `'fallback'`
    */
-  readonly deviations?: 'fallback' | 'refuse';
+  readonly deviations?: 'fallback' | 'refuse' | undefined;
   /**
    * Serves allocations outside captures; must be on the same device.
    * @defaultValue the upstream
    */
-  readonly fallback?: MemoryResource;
+  readonly fallback?: MemoryResource | undefined;
   /**
    * The most bytes to reserve from the upstream for graphs.
    * @defaultValue Infinity
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<GraphMemoryResourceOptions>({
@@ -95,12 +95,12 @@ export interface GraphCaptureOptions {
    * same order, because they share a plan. The plans of the last 1,024 names are remembered.
    * @defaultValue `'graph'`
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /**
    * As for {@link Stream.beginCapture}.
    * @defaultValue `'thread-local'`
    */
-  readonly mode?: CaptureMode;
+  readonly mode?: CaptureMode | undefined;
 }
 
 const captureOptions = optionNames<GraphCaptureOptions>({ mode: true, name: true });

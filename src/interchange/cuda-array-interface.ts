@@ -27,16 +27,16 @@ export interface CudaArrayInterface {
    * The bytes from an element to the next one in each dimension; `null` for an array in C order
    * without gaps.
    */
-  readonly strides?: readonly number[] | null;
+  readonly strides?: readonly number[] | null | undefined;
   /**
    * The stream that the array is ordered on: 1 for the legacy default stream, 2 for the per-thread
    * default stream, otherwise the driver's handle. `null` if there is nothing to wait for.
    */
-  readonly stream?: number | bigint | null;
+  readonly stream?: number | bigint | null | undefined;
   /** The version of the interface: 3. */
   readonly version: number;
   /** Arrays with a mask are not supported. */
-  readonly mask?: null;
+  readonly mask?: null | undefined;
   /** Ignored. */
   readonly descr?: unknown;
 }
@@ -56,23 +56,23 @@ export interface CudaArrayInterfaceOptions {
    * The bytes from an element to the next one in each dimension, 0 or more.
    * @defaultValue those of an array in C order without gaps
    */
-  readonly strides?: readonly number[];
+  readonly strides?: readonly number[] | undefined;
   /**
    * Where the first element begins in the buffer, in bytes.
    * @defaultValue 0
    */
-  readonly byteOffset?: number;
+  readonly byteOffset?: number | undefined;
   /**
    * Whether the memory must not be written. The memory of a shared buffer must never be written.
    * @defaultValue whether the buffer is shared
    */
-  readonly readOnly?: boolean;
+  readonly readOnly?: boolean | undefined;
   /**
    * `null` says that the memory needs no synchronization: everything queued on the buffer's stream
    * has run, or the user of the array orders it.
    * @defaultValue the buffer's stream
    */
-  readonly stream?: null;
+  readonly stream?: null | undefined;
 }
 
 const optionsOfDescriptions = optionNames<CudaArrayInterfaceOptions>({
@@ -92,7 +92,7 @@ export interface FromCudaArrayInterfaceOptions {
    * A human-readable name.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 const optionsOfViews = optionNames<FromCudaArrayInterfaceOptions>({ label: true, stream: true });

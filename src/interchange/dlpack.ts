@@ -48,7 +48,12 @@ export interface DLPackDataType {
    * The lanes of a vector.
    * @defaultValue 1
    */
-  readonly lanes?: number;
+  readonly lanes?: number | undefined;
+}
+
+/** A type with all of its fields. */
+interface CompleteDataType extends DLPackDataType {
+  readonly lanes: number;
 }
 
 /** Options of {@link toDLPack}. */
@@ -61,12 +66,12 @@ export interface DLPackOptions {
    * The elements from an element to the next one in each dimension, 0 or more.
    * @defaultValue those of an array in C order without gaps
    */
-  readonly strides?: readonly number[];
+  readonly strides?: readonly number[] | undefined;
   /**
    * Where the first element begins in the buffer, in bytes.
    * @defaultValue 0
    */
-  readonly byteOffset?: number;
+  readonly byteOffset?: number | undefined;
   /**
    * The stream on which the consumer will use the tensor, which waits for the work queued on the
    * buffer's stream: a stream, or a number: 1 for the legacy default stream, 2 for the per-thread
@@ -77,19 +82,19 @@ export interface DLPackOptions {
    * pinned memory, the call blocks until the buffer's stream has run, unless you set this option.
    * @defaultValue for device and managed memory the legacy default stream
    */
-  readonly stream?: Stream | number | bigint | null;
+  readonly stream?: Stream | number | bigint | null | undefined;
   /**
    * Whether the consumer must not write the memory. Not possible for an unversioned tensor, which
    * has no flag for it.
    * @defaultValue false
    */
-  readonly readOnly?: boolean;
+  readonly readOnly?: boolean | undefined;
   /**
    * Whether the capsule has a `DLManagedTensorVersioned`, of version 1.0; if not, it has the older
    * `DLManagedTensor`.
    * @defaultValue true
    */
-  readonly versioned?: boolean;
+  readonly versioned?: boolean | undefined;
 }
 
 const optionsOfTensors = optionNames<DLPackOptions>({
@@ -102,7 +107,7 @@ const optionsOfTensors = optionNames<DLPackOptions>({
   versioned: 'boolean',
 });
 
-const namedTypes: Readonly<Record<DLPackTypeName, Required<DLPackDataType>>> = {
+const namedTypes: Readonly<Record<DLPackTypeName, CompleteDataType>> = {
   int8: type(0, 8),
   int16: type(0, 16),
   int32: type(0, 32),
@@ -120,12 +125,12 @@ const namedTypes: Readonly<Record<DLPackTypeName, Required<DLPackDataType>>> = {
   bool: type(6, 8),
 };
 
-function type(code: number, bits: number): Required<DLPackDataType> {
+function type(code: number, bits: number): CompleteDataType {
   return Object.freeze({ code, bits, lanes: 1 });
 }
 
 /** The name of a type, or the type itself if it has none. */
-export function nameOf(dataType: Required<DLPackDataType>): DLPackTypeName | DLPackDataType {
+export function nameOf(dataType: CompleteDataType): DLPackTypeName | DLPackDataType {
   for (const [name, { code, bits }] of Object.entries(namedTypes)) {
     if (dataType.code === code && dataType.bits === bits && dataType.lanes === 1) return name as DLPackTypeName;
   }
@@ -133,7 +138,7 @@ export function nameOf(dataType: Required<DLPackDataType>): DLPackTypeName | DLP
 }
 
 /** @throws UnsupportedError for elements that are not whole bytes. */
-export function itemBytesOf({ bits, lanes }: Required<DLPackDataType>): number {
+export function itemBytesOf({ bits, lanes }: CompleteDataType): number {
   const all = bits * lanes;
   if (all > 0 && all % 8 === 0) return all / 8;
   throw new UnsupportedError(`dtype must have whole bytes, got ${lanes} lanes of ${bits} bits`);
@@ -204,7 +209,7 @@ export function toDLPack(buffer: ExportableBuffer, options: DLPackOptions): DLPa
   }
 }
 
-function dataTypeOf(dtype: unknown): Required<DLPackDataType> {
+function dataTypeOf(dtype: unknown): CompleteDataType {
   if (typeof dtype === 'string' && Object.hasOwn(namedTypes, dtype)) return namedTypes[dtype as DLPackTypeName];
   if (typeof dtype !== 'object' || dtype === null) {
     const names = Object.keys(namedTypes).join(', ');

@@ -19,7 +19,7 @@ export interface FromDLPackOptions {
    * A human-readable name.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 const knownOptions = optionNames<FromDLPackOptions>({ label: true, stream: true });

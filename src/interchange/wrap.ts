@@ -19,7 +19,7 @@ export interface WrapOptions {
    * The device of the memory. Device memory on another device is refused.
    * @defaultValue the device that the driver reports for device memory, otherwise the stream's
    */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /** The stream that the memory is ordered on. */
   readonly stream: Stream;
   /**
@@ -31,12 +31,12 @@ export interface WrapOptions {
    * @defaultValue none: the memory is borrowed, and its owner must keep it until the stream's work
    * has run
    */
-  readonly release?: () => void;
+  readonly release?: (() => void) | undefined;
   /**
    * A human-readable name.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 const knownOptions = optionNames<WrapOptions>({
@@ -88,7 +88,7 @@ export function wrapMemory(memory: WrapOptions): DeviceBuffer {
 export function wrapForeign(memory: WrapOptions, isBorrowed: boolean): DeviceBuffer {
   const { stream, label } = memory;
   const foreign = foreignMemory(memory, isBorrowed);
-  const allocation = { ...foreign, stream, ...(label === undefined ? {} : { label }) };
+  const allocation = { ...foreign, stream, label };
   // Others may wrap the same memory, and each has a function to call in the end.
   const buffer = DeviceBuffer.owning(checkedAllocation(allocation, wrapMemory));
   foreign.resource.own();

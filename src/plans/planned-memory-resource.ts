@@ -106,45 +106,45 @@ export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
    * ends, and blocks the thread meanwhile.
    * @defaultValue none: the plan given to the constructor stays
    */
-  readonly planner?: Planner;
+  readonly planner?: Planner | undefined;
   /**
    * How many consecutive passes must have the same operations before a plan is made from them. Each
    * place gets the largest of their sizes.
    * @defaultValue 2
    */
-  readonly recordedPasses?: number;
+  readonly recordedPasses?: number | undefined;
   /**
    * How long the planner may search for a better plan, in milliseconds. The first plan is computed
    * even if that takes longer.
    * @defaultValue 100
    */
-  readonly planningMilliseconds?: number;
+  readonly planningMilliseconds?: number | undefined;
   /**
    * Passes are recorded again after this many passes in a row in which a request deviated. If no
    * pass follows the new plan either, it takes twice as many the next time, and so on. `Infinity`:
    * only {@link PlannedMemoryResource.record} does that.
    * @defaultValue 3
    */
-  readonly replanAfter?: number;
+  readonly replanAfter?: number | undefined;
   /**
    * Serves requests that are not in the plan, and everything outside passes; must be on the same
    * device.
    * @defaultValue the upstream
    */
-  readonly fallback?: MemoryResource;
+  readonly fallback?: MemoryResource | undefined;
   /**
    * How to treat a request that differs from the plan: `'fallback'` serves it, `'refuse'` throws a
    * CisternError (`ERR_CISTERN_PLAN_DEVIATION`) with the expected and the actual request.
    * @defaultValue `'fallback'`
    */
-  readonly deviations?: 'fallback' | 'refuse';
+  readonly deviations?: 'fallback' | 'refuse' | undefined;
   /**
    * Whether passes begin automatically: with the first request, and with the first one after the last
    * of the plan. For programs that cannot call `begin`, such as a replay. Cannot be combined with a
    * planner, which must know where a pass ends.
    * @defaultValue false
    */
-  readonly repeats?: boolean;
+  readonly repeats?: boolean | undefined;
 }
 
 const knownOptions = optionNames<PlannedMemoryResourceOptions>({

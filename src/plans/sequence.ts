@@ -19,7 +19,7 @@ export interface AllocationSequence {
    * bytes, but the search for a plan prefers allocations that live long.
    * @defaultValue the number of the operation
    */
-  readonly times?: ArrayLike<number>;
+  readonly times?: ArrayLike<number> | undefined;
 }
 
 /** A stream waits for an event that another stream recorded. */
@@ -36,7 +36,7 @@ export interface StreamWait {
    * How many waits come before the record.
    * @defaultValue 0: waits between the same two operations as the record count as later
    */
-  readonly recordedAfter?: number;
+  readonly recordedAfter?: number | undefined;
 }
 
 /** The operations of a pass, and the waits between its streams. */
@@ -45,7 +45,7 @@ export interface OrderedSequence extends AllocationSequence {
    * In order.
    * @defaultValue none: nothing orders the streams
    */
-  readonly waits?: readonly StreamWait[];
+  readonly waits?: readonly StreamWait[] | undefined;
 }
 
 /** More operations, with the data computed from them, would not fit into memory. */

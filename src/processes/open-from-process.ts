@@ -26,7 +26,7 @@ export interface OpenOptions {
    * A human-readable name.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 const knownOptions = optionNames<OpenOptions>({ label: true, stream: true });

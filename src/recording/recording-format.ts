@@ -124,9 +124,9 @@ export interface RecordingHeader {
    * Nanoseconds of the system's monotonic clock (`process.hrtime`) when the recording began. It
    * puts the recordings of several threads of a process in order.
    */
-  readonly clock?: number;
+  readonly clock?: number | undefined;
   /** How the original RMM log was spelled, if the recording was made from one. */
-  readonly csv?: CsvSpelling;
+  readonly csv?: CsvSpelling | undefined;
 }
 
 /** Rounds bytes up to a multiple of a record's size. */

@@ -25,27 +25,27 @@ export interface RecordingResourceAdaptorOptions extends DeallocationEventsOptio
    * disposed with the adaptor.
    * @defaultValue the recording of `file`
    */
-  readonly recording?: Recording;
+  readonly recording?: Recording | undefined;
   /**
    * The path of the file, which is overwritten if it exists. Adaptors of a thread that name the
    * same file share a recording, which ends when the last of them is disposed.
    * @defaultValue the file of the environment variable `CISTERN_LOG_FILE`, which stays open until
    * the process or worker ends
    */
-  readonly file?: string;
+  readonly file?: string | undefined;
   /**
    * The name of the layer in reports. A pooling resource has one layer in a recording, however many
    * adaptors are directly above it; the first of them names it.
    * @defaultValue the kind of the upstream, such as `'pool'`
    */
-  readonly layer?: string;
+  readonly layer?: string | undefined;
   /**
    * Records the JavaScript stack of an allocation whenever this many bytes have been allocated
    * since the last stack, so that large allocations have one; with 0, the stack of every
    * allocation. Failed allocations also have a stack then. A stack costs about ten microseconds.
    * @defaultValue Infinity: no stacks
    */
-  readonly stackSampleBytes?: number;
+  readonly stackSampleBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<RecordingResourceAdaptorOptions>({

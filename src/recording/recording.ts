@@ -74,7 +74,7 @@ export interface RecordingOptions {
    * the process is killed, at the cost of a system call per record.
    * @defaultValue false
    */
-  readonly autoFlush?: boolean;
+  readonly autoFlush?: boolean | undefined;
 }
 
 const knownOptions = optionNames<RecordingOptions>({ autoFlush: 'boolean', file: true });

@@ -33,12 +33,12 @@ export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream:
 /** Options of {@link CallbackMemoryResource}. */
 export interface CallbackMemoryResourceOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * The kind of memory that the functions return.
    * @defaultValue `'device'`
    */
-  readonly memoryKind?: MemoryKind;
+  readonly memoryKind?: MemoryKind | undefined;
 }
 
 const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, memoryKind: true });

@@ -19,7 +19,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * Counterpart of `rmm::mr::cuda_async_view_memory_resource`.
    * @defaultValue a new pool, destroyed with the resource
    */
-  readonly pool?: 'default' | 'current' | number | bigint;
+  readonly pool?: 'default' | 'current' | number | bigint | undefined;
   /**
    * Whether buffers in the pool's memory can be exported to other processes ({@link exportBuffer}). CUDA then creates the pool with the handle type of POSIX file
    * descriptors, and the software device uses shared pages. You cannot give it with a `pool`, whose
@@ -28,7 +28,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * Counterpart of the handle type of `rmm::mr::cuda_async_memory_resource`.
    * @defaultValue false
    */
-  readonly exportable?: boolean;
+  readonly exportable?: boolean | undefined;
   /**
    * The most bytes that the pool may hold, at least 1 and at least `initialBytes`. The driver counts what it reserves,
    * in blocks of a few MiB, so you can allocate somewhat less. You cannot give it with a `pool`.
@@ -36,7 +36,7 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * RMM has no counterpart; it is `maxSize` of `CUmemPoolProps`.
    * @defaultValue Infinity, the driver's own limit
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({

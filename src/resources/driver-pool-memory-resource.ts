@@ -21,18 +21,18 @@ import { LeafMemoryResource } from './leaf-memory-resource.js';
 /** Options of {@link ManagedAsyncMemoryResource}. */
 export interface ManagedAsyncMemoryResourceOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * Bytes that the pool reserves when it is created.
    * @defaultValue 0
    */
-  readonly initialBytes?: number;
+  readonly initialBytes?: number | undefined;
   /**
    * Free bytes that the pool may keep when a stream, an event or the device is synchronized; the
    * excess is returned to the device.
    * @defaultValue Infinity
    */
-  readonly releaseThresholdBytes?: number;
+  readonly releaseThresholdBytes?: number | undefined;
 }
 
 /** @internal */
@@ -46,7 +46,7 @@ export const ownPoolOptionNames = optionNames<ManagedAsyncMemoryResourceOptions>
 export interface OwnPool {
   /** The driver's handle of a pool that was created elsewhere, or a name for a pool of the device; `undefined` creates a pool. */
   readonly address?: number | 'default' | 'current' | undefined;
-  readonly isExportable?: boolean;
+  readonly isExportable?: boolean | undefined;
   readonly maximumBytes?: number | undefined;
   readonly numaNode?: number | undefined;
 }

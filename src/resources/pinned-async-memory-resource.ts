@@ -9,12 +9,12 @@ export interface PinnedAsyncMemoryResourceOptions extends ManagedAsyncMemoryReso
    * in blocks of some MiB, so somewhat less can be allocated.
    * @defaultValue Infinity, the driver's own limit
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
   /**
    * The NUMA node of the host whose memory the pool takes, from 0.
    * @defaultValue no particular node; with a driver before CUDA 13, the node that is closest to the device
    */
-  readonly numaNode?: number;
+  readonly numaNode?: number | undefined;
 }
 
 const knownOptions = optionNames<PinnedAsyncMemoryResourceOptions>({

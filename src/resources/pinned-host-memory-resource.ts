@@ -17,7 +17,7 @@ export interface PinnedHostMemoryResourceOptions extends PlainMemoryResourceOpti
    * `pinned_use_cuda_host_register`. Each allocation is a mapping of its own, in whole pages, so use it below a pool.
    * @defaultValue the driver allocates and clears the memory itself (`cuMemHostAlloc`)
    */
-  readonly populateThreads?: number;
+  readonly populateThreads?: number | undefined;
 }
 
 const knownOptions = optionNames<PinnedHostMemoryResourceOptions>({ device: true, populateThreads: true });

@@ -12,7 +12,7 @@ type Memory = Pick<PlainMemory, 'kind' | 'device' | 'liveBytes' | 'peakBytes' | 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
 }
 
 export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOptions>({ device: true });

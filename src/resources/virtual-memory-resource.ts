@@ -11,20 +11,20 @@ import { PlainMemoryResource } from './plain-memory-resource.js';
 /** Options of {@link VirtualMemoryResource}. */
 export interface VirtualMemoryResourceOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * The size of the range of addresses to reserve, at least 1, rounded up to whole pages. Addresses
    * take no memory. Allocations fail once the range has no hole that fits, however much memory the
    * device has left.
    * @defaultValue four times the device's memory
    */
-  readonly reservationBytes?: number;
+  readonly reservationBytes?: number | undefined;
   /**
    * A name for the purpose of the memory, such as `weights`. You can make {@link sleepResource} and {@link
    * wakeResource} treat only memory with a given tag.
    * @defaultValue none
    */
-  readonly tag?: string;
+  readonly tag?: string | undefined;
 }
 
 const knownOptions = optionNames<VirtualMemoryResourceOptions>({ device: true, reservationBytes: true, tag: true });

@@ -19,7 +19,7 @@ export interface CreateResourceOptions {
    * The device whose memory to use.
    * @defaultValue the first device
    */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
 }
 
 const createOptions = optionNames<CreateResourceOptions>({ device: true });
@@ -30,23 +30,23 @@ export interface ResourceStackOptions {
    * The human-readable name; the specification, if the stack was created from one.
    * @defaultValue the name of the resource's class
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /**
    * The resources to dispose, in this order: each before those it is built on.
    * @defaultValue all layers
    */
-  readonly owned?: readonly MemoryResource[];
+  readonly owned?: readonly MemoryResource[] | undefined;
   /**
    * The deallocation policy of the layer that keeps memory.
    * @defaultValue null, for a stack that keeps none
    */
-  readonly deallocationEvents?: DeallocationEvents | null;
+  readonly deallocationEvents?: DeallocationEvents | null | undefined;
   /**
    * Bytes that the leaves already counted before the stack was built on them, on behalf of equal
    * resources.
    * @defaultValue 0
    */
-  readonly foreignReservedBytes?: number;
+  readonly foreignReservedBytes?: number | undefined;
 }
 
 const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: true, foreignReservedBytes: true, name: true, owned: true });

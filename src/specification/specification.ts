@@ -16,11 +16,11 @@ export interface Specification {
   /** The name of a kind; see `resourceKinds`. */
   readonly kind: string;
   /** The resource below, for the kinds that take one. */
-  readonly upstream?: Specification;
+  readonly upstream?: Specification | undefined;
   /** Values by the name of their option, which is its name in the constructor. */
-  readonly options?: Readonly<Record<string, SpecificationValue>>;
+  readonly options?: Readonly<Record<string, SpecificationValue>> | undefined;
   /** The position in the text: the first code unit, and the one after the last. */
-  readonly range?: SourceRange;
+  readonly range?: SourceRange | undefined;
 }
 
 /**

@@ -17,35 +17,35 @@ export interface GlobalArenaMemoryResourceOptions {
    * same arena.
    * @defaultValue `'default'`
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * Bytes of the block that the arena takes from the driver when it is first opened, and the most
    * that all workers together can hold of it; at least 1, rounded up to whole superblocks. All
    * resources of an arena that give this option must give the same value.
    * @defaultValue half of the device's free memory, or the value of the open arena
    */
-  readonly arenaBytes?: number;
+  readonly arenaBytes?: number | undefined;
   /**
    * Bytes of a superblock: a power of two of at least 256. Workers take whole superblocks. Smaller
    * ones waste less memory, but must be taken more often. All resources of an arena that give this
    * option must give the same value.
    * @defaultValue 1 MiB, or the value of the open arena
    */
-  readonly superblockBytes?: number;
+  readonly superblockBytes?: number | undefined;
   /**
    * The kind of memory. All resources of an arena that give this option must give the same value.
    * @defaultValue `'device'`, or the value of the open arena
    */
-  readonly memoryKind?: GlobalArenaMemoryKind;
+  readonly memoryKind?: GlobalArenaMemoryKind | undefined;
   /**
    * If there is no room: the most milliseconds, from 0 to 60,000, for which `allocate` blocks this
    * thread to wait for other workers to return free memory. Each resource has its own value. It does
    * not wait for a worker that was asked that long ago and has not answered since.
    * @defaultValue 20
    */
-  readonly waitMilliseconds?: number;
+  readonly waitMilliseconds?: number | undefined;
 }
 
 const knownOptions = optionNames<GlobalArenaMemoryResourceOptions>({

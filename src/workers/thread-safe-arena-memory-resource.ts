@@ -39,7 +39,7 @@ export interface ThreadSafeArenaMemoryResourceOptions extends Omit<GlobalArenaMe
    * captured or waits for JavaScript.
    * @defaultValue `'eager'`
    */
-  readonly deallocationEvents?: DeallocationEvents;
+  readonly deallocationEvents?: DeallocationEvents | undefined;
 }
 
 const knownOptions = optionNames<ThreadSafeArenaMemoryResourceOptions>({

@@ -1,6 +1,7 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import ts from 'typescript';
 import { afterAll, expect, test } from 'vitest';
 import { fromCudaArrayInterface, toCudaArrayInterface, toDLPack, wrapMemory } from '../../src/interchange/index.js';
 import { openBuffer } from '../../src/processes/index.js';
@@ -107,6 +108,20 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
   ['DLPackOptions', (bogus) => toDLPack(buffer, { shape: [4], dtype: 'float32', ...bogus })],
+  ['DiffRunsOptions', async (bogus) => cistern.diffRuns(await cistern.readRecordedRun(csv()), await cistern.readRecordedRun(csv()), bogus)],
+  [
+    'RunEstimatorOptions',
+    async (bogus) => {
+      const run = await cistern.readRecordedRun(csv());
+      return new cistern.RunEstimator(
+        [
+          { run, value: 1 },
+          { run, value: 2 },
+        ],
+        bogus,
+      );
+    },
+  ],
   ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
   ['EventOptions', (bogus) => new Event(bogus)],
   ['ExplainFailureOptions', (bogus) => cistern.explainFailure(log, 'cuda', bogus)],
@@ -187,9 +202,8 @@ test.each(takers)('%s: an unknown option is refused without any effect', async (
 });
 
 test('every exported interface of options is tested', () => {
-  const exports = ['index', 'resource-kinds']
-    .map((name) => readFileSync(new URL(`../../src/${name}.ts`, import.meta.url), 'utf8'))
-    .join('');
+  const entries = sources().filter((path) => path.endsWith('index.ts'));
+  const exports = entries.map((entry) => readFileSync(entry, 'utf8')).join('');
   const exported = exports.match(/\b\w+(Options|Settings)\b/g) ?? [];
   const tried = takers.map(([name]) => name);
   expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
@@ -218,4 +232,65 @@ test('options may come from a prototype and may be undefined', () => {
   expect(made.reservedBytes).toBe(1 * cistern.MiB);
   using other = new PoolMemoryResource(cuda, { maximumBytes: undefined } as never);
   expect(other.reservedBytes).toBe(0);
+});
+
+/** The files of `src/` that run in Node. */
+function sources(): string[] {
+  const files = readdirSync('src', { recursive: true, encoding: 'utf8' }).map((file) => join('src', file));
+  return files.filter((file) => file.endsWith('.ts') && !file.includes('pages'));
+}
+
+/** The optional fields of an exported interface, by its name. */
+function optionalFields(): ReadonlyMap<string, readonly string[]> {
+  const found = new Map<string, readonly string[]>();
+  for (const path of sources()) {
+    const file = ts.createSourceFile(path, readFileSync(path, 'utf8'), ts.ScriptTarget.Latest, true);
+    for (const statement of file.statements) {
+      if (!ts.isInterfaceDeclaration(statement)) continue;
+      const optional = statement.members.filter((each) => ts.isPropertySignature(each) && each.questionToken !== undefined);
+      const names = optional.map((each) => (each as ts.PropertySignature).name).filter(ts.isIdentifier);
+      found.set(
+        statement.name.text,
+        names.map((each) => each.text),
+      );
+      if (!/\bexport\b/.test(statement.getText().slice(0, 30))) continue;
+      for (const each of optional as ts.PropertySignature[]) {
+        expect(each.type?.getText(), `${path}: ${statement.name.text}.${each.name.getText()}`).toMatch(/\b(undefined|never|unknown)$/);
+      }
+    }
+  }
+  return found;
+}
+
+/** They start servers, read whole devices, change settings that other tests rely on, or need their optional field. */
+const notCalled = [
+  'ConvertLogOptions',
+  'ResourceStackOptions',
+  'SpillableBufferOptions',
+  'SpillableBufferCreateOptions',
+  'ServeStatisticsOptions',
+  'PublishStatisticsOptions',
+  'SoftwareDeviceSettings',
+  'CheckOrderOptions',
+  'BudgetOptions',
+];
+
+test('each optional field of each exported interface can be undefined, as if it were left out', async () => {
+  const fields = optionalFields();
+  const outcome = async (call: (options: object) => unknown, options: object): Promise<string> => {
+    try {
+      const result = await call(options);
+      (result as Partial<Disposable> | undefined)?.[Symbol.dispose]?.();
+      return 'done';
+    } catch (error) {
+      return String(error);
+    }
+  };
+  for (const [name, call] of takers) {
+    const names = fields.get(name) ?? [];
+    if (names.length === 0 || notCalled.includes(name) || ['file', 'stream'].some((each) => names.includes(each))) continue;
+    const withoutAny = await outcome(call, {});
+    const withUndefined = await outcome(call, Object.fromEntries(names.map((each) => [each, undefined])));
+    expect(`${name}: ${withUndefined.replaceAll(/\d+/g, '#')}`).toBe(`${name}: ${withoutAny.replaceAll(/\d+/g, '#')}`);
+  }
 });

@@ -1,5 +1,5 @@
-import type { Plan } from '../../src/plans/index.js';
-import { type OrderedSequence, planAllocations } from '../../src/tools/planning/index.js';
+import type { OrderedSequence, Plan, StreamWait } from '../../src/plans/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 
 /** The unit of sizes and offsets in words. */
 export const page = 256;
@@ -13,7 +13,7 @@ export function sequenceOf(text: string): OrderedSequence {
   const sizes: number[] = [];
   const streams: number[] = [];
   const freeStreams: number[] = [];
-  const waits: Required<OrderedSequence>['waits'][number][] = [];
+  const waits: StreamWait[] = [];
   for (const word of text.match(/\S+/g) ?? []) {
     const [, kind, first, second] = /^([+\-w])(\d+)(?:[@<](\d))?(?::\d+)?$/.exec(word) as unknown as string[];
     const value = Number(first);

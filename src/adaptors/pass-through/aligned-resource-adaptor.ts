@@ -14,12 +14,12 @@ export interface AlignedResourceAdaptorOptions extends DeallocationEventsOption 
    * 256.
    * @defaultValue 256
    */
-  readonly alignment?: number;
+  readonly alignment?: number | undefined;
   /**
    * Smaller allocations have only the alignment that their call asks for.
    * @defaultValue 0
    */
-  readonly alignmentThresholdBytes?: number;
+  readonly alignmentThresholdBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<AlignedResourceAdaptorOptions>({

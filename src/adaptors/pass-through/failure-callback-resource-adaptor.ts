@@ -18,9 +18,7 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
    * unchanged.
    * @defaultValue `OutOfMemoryError`
    */
-  readonly errorClass?: abstract new (
-    ...args: never[]
-  ) => Failure;
+  readonly errorClass?: (abstract new (...args: never[]) => Failure) | undefined;
 }
 
 const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallocationEvents: true, errorClass: true });

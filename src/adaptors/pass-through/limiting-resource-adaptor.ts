@@ -19,13 +19,13 @@ export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption
    * two.
    * @defaultValue 256
    */
-  readonly alignment?: number;
+  readonly alignment?: number | undefined;
   /**
    * A name. Adaptors with the same name, in all workers of the process, share one limit, and must
    * have the same `limitBytes`.
    * @defaultValue not set: the limit is this adaptor's own
    */
-  readonly shared?: string;
+  readonly shared?: string | undefined;
 }
 
 const knownOptions = optionNames<LimitingResourceAdaptorOptions>({

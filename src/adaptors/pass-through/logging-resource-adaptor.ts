@@ -15,7 +15,7 @@ interface CommonOptions extends DeallocationEventsOption {
    * Whether to write each row immediately instead of in batches.
    * @defaultValue false
    */
-  readonly autoFlush?: boolean;
+  readonly autoFlush?: boolean | undefined;
 }
 
 /** Options of {@link LoggingResourceAdaptor} for a log in a file, which is overwritten if it exists. */

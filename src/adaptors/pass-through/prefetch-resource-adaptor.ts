@@ -11,7 +11,7 @@ export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption
    * The place that memory is moved to.
    * @defaultValue the device of the upstream
    */
-  readonly location?: MemoryLocation;
+  readonly location?: MemoryLocation | undefined;
 }
 
 const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationEvents: true, location: true });

@@ -45,7 +45,7 @@ export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOpti
    * The stages to use. Their order is always the same.
    * @defaultValue all of them
    */
-  readonly stages?: readonly ReclaimStage[];
+  readonly stages?: readonly ReclaimStage[] | undefined;
   /**
    * The last stage: recovers memory that only your program knows about, for example by dropping a
    * cache. It may use this resource; its own allocations start no stages. If it throws, the
@@ -55,18 +55,18 @@ export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOpti
    * @returns the recovered bytes, or, if you do not know the number, whether you recovered any
    * @defaultValue not set: the stage is left out
    */
-  readonly onOutOfMemory?: (bytes: number, stream: Stream) => number | boolean;
+  readonly onOutOfMemory?: ((bytes: number, stream: Stream) => number | boolean) | undefined;
   /**
    * Live bytes above which garbage is collected although memory is left; from 0 to 2^53 -
    * 1. Excludes `softLimitFraction`.
    * @defaultValue not set: garbage is collected when memory runs out
    */
-  readonly softLimitBytes?: number;
+  readonly softLimitBytes?: number | undefined;
   /**
    * The same limit as a share of the device's total memory, above 0 and at most 1.
    * @defaultValue not set
    */
-  readonly softLimitFraction?: number;
+  readonly softLimitFraction?: number | undefined;
 }
 
 const knownOptions = optionNames<ReclaimingResourceAdaptorOptions>({
@@ -363,7 +363,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
       sums.milliseconds += performance.now() - beganAt;
       sums.recoveredBytes += recoveredBytes;
     }
-    request.tried.push({ stage: sums.stage, ...(after === undefined ? {} : { after }), recoveredBytes });
+    request.tried.push({ stage: sums.stage, after, recoveredBytes });
     if (recoveredBytes === 0 && !isWorthATry) return 0;
     try {
       request.pointer = this.#serve(request.bytes, request.stream, request.alignment);

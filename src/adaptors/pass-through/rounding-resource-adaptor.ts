@@ -35,7 +35,7 @@ export interface TopBitsRounding extends DeallocationEventsOption {
    * size: an eighth for 4 bits.
    * @defaultValue 4
    */
-  readonly bits?: number;
+  readonly bits?: number | undefined;
 }
 
 /** Options of {@link RoundingResourceAdaptor}: how it rounds. */

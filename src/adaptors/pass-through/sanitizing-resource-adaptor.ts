@@ -28,7 +28,7 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
    * Called with each violation, during the call that caused it. If it throws, the error is reported
    * as an uncaught exception.
    */
-  readonly onViolation?: (violation: SanitizerViolation) => void;
+  readonly onViolation?: ((violation: SanitizerViolation) => void) | undefined;
   /**
    * Whether a violation about stream order is thrown as an {@link OrderError} from the call that
    * caused it. A copy, set or touch is submitted nevertheless; an allocation is freed again; a free
@@ -36,12 +36,12 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
    * Frees that are wrong in another way always throw.
    * @defaultValue false
    */
-  readonly throwOnViolation?: boolean;
+  readonly throwOnViolation?: boolean | undefined;
   /**
    * Whether violations have the stacks of both calls. Costs tens of microseconds for each operation.
    * @defaultValue true
    */
-  readonly stacks?: boolean;
+  readonly stacks?: boolean | undefined;
 }
 
 const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({

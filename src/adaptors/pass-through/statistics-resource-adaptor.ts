@@ -39,13 +39,13 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
    * keeps it, and the others get a number.
    * @defaultValue `'statistics'`
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /**
    * A name. Adaptors with the same name, in all workers of the process, also count in shared
    * counters, which {@link StatisticsResourceAdaptor.sharedStatistics} reads.
    * @defaultValue not set: only this adaptor's own counters
    */
-  readonly shared?: string;
+  readonly shared?: string | undefined;
 }
 
 const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true, shared: true });

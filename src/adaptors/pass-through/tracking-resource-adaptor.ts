@@ -15,12 +15,12 @@ export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption
    * microseconds, and memory.
    * @defaultValue false
    */
-  readonly captureStacks?: boolean;
+  readonly captureStacks?: boolean | undefined;
   /**
    * How many frames of a stack to keep, from 1 to 1000.
    * @defaultValue 64
    */
-  readonly stackDepth?: number;
+  readonly stackDepth?: number | undefined;
 }
 
 const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: 'boolean', deallocationEvents: true, stackDepth: true });

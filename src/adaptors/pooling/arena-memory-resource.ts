@@ -55,13 +55,13 @@ export interface ArenaMemoryResourceOptions {
    * several blocks.
    * @defaultValue half of the device's free memory
    */
-  readonly arenaBytes?: number;
+  readonly arenaBytes?: number | undefined;
   /**
    * A file to which {@link ArenaMemoryResource.dump} is appended whenever memory runs out. If it
    * cannot be written, a process warning (`CISTERN_ARENA_DUMP`) says so.
    * @defaultValue no file
    */
-  readonly dumpFile?: string;
+  readonly dumpFile?: string | undefined;
   /**
    * What a free without a fence does. Unlike in other pooling resources, but as in RMM's arena, no
    * event is recorded by default: streams then exchange memory only when they are known to be idle.
@@ -69,7 +69,7 @@ export interface ArenaMemoryResourceOptions {
    * stream waits for an event and then takes other streams' free memory, and the host never waits.
    * @defaultValue `'off'`
    */
-  readonly deallocationEvents?: DeallocationEvents;
+  readonly deallocationEvents?: DeallocationEvents | undefined;
 }
 
 const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });

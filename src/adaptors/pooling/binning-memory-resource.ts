@@ -48,21 +48,21 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption, 
    * With `maximumExponent`: creates a bin of fixed-size blocks for each power of two bytes, from
    * 2^minimumExponent; at least 8.
    */
-  readonly minimumExponent?: number;
+  readonly minimumExponent?: number | undefined;
   /** The binary logarithm of the bytes of the largest of these bins; at most 30, which is 1 GiB. */
-  readonly maximumExponent?: number;
+  readonly maximumExponent?: number | undefined;
   /**
    * More bins, in any order: a number of bytes for a bin of fixed-size blocks, or a resource with
    * the largest request that it serves.
    * @defaultValue none
    */
-  readonly bins?: readonly (number | Bin)[];
+  readonly bins?: readonly (number | Bin)[] | undefined;
   /**
    * How many blocks each bin of fixed-size blocks takes at a time: when it is constructed, and
    * whenever it runs out. With 0, it takes none when constructed, and later one at a time.
    * @defaultValue 0
    */
-  readonly blocksToPreallocate?: number;
+  readonly blocksToPreallocate?: number | undefined;
 }
 
 const knownOptions = optionNames<BinningMemoryResourceOptions>({

@@ -69,7 +69,7 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption, 
    * The name of the cache in errors and statistics.
    * @defaultValue `'cache'`
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /**
    * The most bytes that all blocks together may have, free or not, rounded down to a multiple of
    * 256. If a new block would exceed it, the cache first returns free blocks of other sizes to the
@@ -77,7 +77,7 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption, 
    * outside its runs does not count.
    * @defaultValue Infinity
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, growth: true, maximumBytes: true, name: true });

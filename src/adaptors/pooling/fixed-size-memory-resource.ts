@@ -34,18 +34,18 @@ export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption
    * multiple of 256.
    * @defaultValue 1 MiB
    */
-  readonly blockBytes?: number;
+  readonly blockBytes?: number | undefined;
   /**
    * How many blocks it takes from the upstream at a time: when it is constructed, and whenever none
    * is free. With 0, it takes none when constructed, and later one at a time.
    * @defaultValue 128
    */
-  readonly blocksToPreallocate?: number;
+  readonly blocksToPreallocate?: number | undefined;
   /**
    * The most bytes to reserve from the upstream, at least one block. Only whole blocks are taken.
    * @defaultValue Infinity
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({

@@ -58,24 +58,24 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
    * 1. Nothing is taken before the first allocation.
    * @defaultValue 2 MiB, the smallest piece of device memory that a CUDA driver maps
    */
-  readonly initialBytes?: number;
+  readonly initialBytes?: number | undefined;
   /**
    * The ratio of the sizes of a stream's next block and its last, from 1 to 64. A larger request
    * gets a block of its own size.
    * @defaultValue 2
    */
-  readonly growthFactor?: number;
+  readonly growthFactor?: number | undefined;
   /**
    * The most bytes that all blocks together may have, rounded down to a multiple of 256.
    * @defaultValue Infinity
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
   /**
    * Serves allocations for which the maximum leaves no room, or the upstream has no memory; must be
    * on the same device.
    * @defaultValue none: such an allocation throws an OutOfMemoryError
    */
-  readonly fallback?: MemoryResource;
+  readonly fallback?: MemoryResource | undefined;
 }
 
 const knownOptions = optionNames<MonotonicMemoryResourceOptions>({

@@ -82,7 +82,7 @@ export interface GrowthOption {
    * RMM's pools wait; CUDA's own grow first.
    * @defaultValue `'before-waits'`
    */
-  readonly growth?: 'before-waits' | 'after-waits';
+  readonly growth?: 'before-waits' | 'after-waits' | undefined;
 }
 
 const growthWords = ['before-waits', 'after-waits'] as const;
@@ -110,15 +110,15 @@ export interface Strategy {
    * Step 6, in place of steps 2 and 6.
    * @defaultValue one block of another stream
    */
-  readonly others?: Try;
+  readonly others?: Try | undefined;
   /**
    * Steps 2 and 6: whether a request of `units` units merges all memory of others before it takes a block from `other`, a lane of
    * theirs. Only for memory with `laneWith`.
    * @defaultValue never
    */
-  readonly mergesFirst?: (units: number, stream: Stream, other: number) => boolean;
+  readonly mergesFirst?: ((units: number, stream: Stream, other: number) => boolean) | undefined;
   /** Steps 4 and 7. */
-  readonly merges?: boolean;
+  readonly merges?: boolean | undefined;
   /** Step 5: takes more from the upstream, and returns nothing for that. Returns whether the stream's lane may now serve the request. */
   readonly growBeforeWaits?: ((bytes: number, stream: Stream, alignment: number) => boolean) | undefined;
   /**
@@ -127,7 +127,7 @@ export interface Strategy {
    */
   readonly grow: (bytes: number, stream: Stream, alignment: number, round: number) => boolean;
   /** Step 12: too slow for general use. */
-  readonly search?: Try;
+  readonly search?: Try | undefined;
   /** Step 13. */
   readonly outOfMemory: (bytes: number, alignment: number) => OutOfMemoryError;
 }

@@ -53,12 +53,12 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption, Gro
    * 256; less than 512 GiB, like every block of the upstream.
    * @defaultValue 0
    */
-  readonly initialBytes?: number;
+  readonly initialBytes?: number | undefined;
   /**
    * The most bytes that the pool may reserve from its upstream, rounded down to a multiple of 256.
    * @defaultValue Infinity
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
 }
 
 const knownOptions = optionNames<PoolMemoryResourceOptions>({

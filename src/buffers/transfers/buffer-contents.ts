@@ -30,12 +30,12 @@ export interface BufferCopyOptions {
    * The position in the buffer that is written, in bytes from its start.
    * @defaultValue 0
    */
-  readonly byteOffset?: number;
+  readonly byteOffset?: number | undefined;
   /**
    * The position in the source, in bytes from its start.
    * @defaultValue 0
    */
-  readonly sourceByteOffset?: number;
+  readonly sourceByteOffset?: number | undefined;
   /** @internal Rejects arrays, which also have a `byteLength`. */
   readonly [Symbol.toStringTag]?: never;
   /** @internal */
@@ -44,7 +44,7 @@ export interface BufferCopyOptions {
    * The number of bytes.
    * @defaultValue everything after `sourceByteOffset`
    */
-  readonly byteLength?: number;
+  readonly byteLength?: number | undefined;
 }
 
 /** Options of {@link DeviceBuffer.recast}. */
@@ -54,9 +54,9 @@ export interface RecastOptions {
    * for each other as far as the copy requires.
    * @defaultValue the buffer's stream
    */
-  readonly stream?: Stream;
+  readonly stream?: Stream | undefined;
   /** The policy for the free of the old memory, as in {@link DeviceBuffer.resize}. */
-  readonly events?: DeallocationEvents;
+  readonly events?: DeallocationEvents | undefined;
 }
 
 /** Operations of a {@link DeviceBuffer} on its contents. */

@@ -20,7 +20,7 @@ export interface BufferTransferOptions {
    * Makes a copy even if the memory is managed, or is already at the location.
    * @defaultValue false
    */
-  readonly copy?: boolean;
+  readonly copy?: boolean | undefined;
   /**
    * Also makes the location the preferred one of memory that is moved: see {@link advise}. Ignored
    * for any other kind of memory.
@@ -30,19 +30,19 @@ export interface BufferTransferOptions {
    * dispose the buffer, call `advise(ptr, capacityBytes, 'unset-preferred-location')`.
    * @defaultValue false
    */
-  readonly preferredLocation?: boolean;
+  readonly preferredLocation?: boolean | undefined;
   /**
    * The resource of a copy. If it is not the buffer's own, a copy is made.
    * @defaultValue for managed memory, the buffer's own; otherwise the current resource of the
    * device, or pinned memory for the host
    */
-  readonly resource?: MemoryResource;
+  readonly resource?: MemoryResource | undefined;
   /**
    * The stream of the resulting buffer. It waits for the work queued on the buffer's stream.
    * @defaultValue the buffer's stream, unless that cannot use the memory of a copy; then the
    * per-thread default stream of the location's device
    */
-  readonly stream?: Stream;
+  readonly stream?: Stream | undefined;
 }
 
 /** Options of {@link DeviceBuffer.to}. */
@@ -52,7 +52,7 @@ export interface BlockingBufferTransferOptions extends BufferTransferOptions {
    * before the host uses the contents.
    * @defaultValue false
    */
-  readonly nonBlocking?: boolean;
+  readonly nonBlocking?: boolean | undefined;
 }
 
 const asyncOptions = optionNames<BufferTransferOptions>({

@@ -18,18 +18,18 @@ export interface HostViewOptions {
    * The start in the buffer, in bytes: a multiple of the size of an element.
    * @defaultValue 0
    */
-  readonly byteOffset?: number;
+  readonly byteOffset?: number | undefined;
   /**
    * The number of elements.
    * @defaultValue everything after `byteOffset`, which must then be a whole number of elements
    */
-  readonly length?: number;
+  readonly length?: number | undefined;
   /**
    * If the buffer's stream has unfinished work: `'wait'` blocks until that is done, `'refuse'`
    * throws.
    * @defaultValue `'wait'`
    */
-  readonly whenBusy?: 'wait' | 'refuse';
+  readonly whenBusy?: 'wait' | 'refuse' | undefined;
 }
 
 const optionsOfViews = optionNames<HostViewOptions>({ byteOffset: true, length: true, whenBusy: true });

@@ -16,7 +16,7 @@ export interface GraphInstantiationOptions {
    * freed. Otherwise, such a launch fails.
    * @defaultValue false
    */
-  readonly freesOnLaunch?: boolean;
+  readonly freesOnLaunch?: boolean | undefined;
 }
 
 const instantiationOptions = optionNames<GraphInstantiationOptions>({ freesOnLaunch: 'boolean' });

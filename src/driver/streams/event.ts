@@ -24,12 +24,12 @@ export interface EventOptions {
    * The device that the event belongs to. It can only be recorded on streams of that device.
    * @defaultValue the first device
    */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * Whether you can call {@link Event.elapsedMilliseconds}. Makes every recording slower.
    * @defaultValue false
    */
-  readonly timing?: boolean;
+  readonly timing?: boolean | undefined;
 }
 
 const knownOptions = optionNames<EventOptions>({ device: true, timing: 'boolean' });

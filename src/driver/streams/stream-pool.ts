@@ -17,7 +17,7 @@ export interface StreamPoolOptions extends StreamOptions {
    * The number of streams, from 1 to 65,536.
    * @defaultValue 16
    */
-  readonly size?: number;
+  readonly size?: number | undefined;
 }
 
 const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking: 'boolean', priority: true, size: true });

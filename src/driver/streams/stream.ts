@@ -34,17 +34,17 @@ import { StreamIdentity } from './stream-identity.js';
 /** Options of {@link Stream}. */
 export interface StreamOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * Whether the stream runs independently of the legacy default stream.
    * @defaultValue false
    */
-  readonly nonBlocking?: boolean;
+  readonly nonBlocking?: boolean | undefined;
   /**
    * A 32-bit integer. Lower is more urgent. Clamped to the device's range.
    * @defaultValue 0
    */
-  readonly priority?: number;
+  readonly priority?: number | undefined;
 }
 
 const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: 'boolean', priority: true });
@@ -52,7 +52,7 @@ const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: 'b
 /** Options of {@link Stream.fromHandle}. */
 export interface ForeignStreamOptions {
   /** @defaultValue the first device */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * You promise to dispose this object *before* the stream's owner destroys the stream. Without
    * this promise, resources record an event at every free on the stream, even under `'deferred'`,
@@ -63,7 +63,7 @@ export interface ForeignStreamOptions {
    * {@link Stream} that cistern created needs no promise, and is not disposed with such an object.
    * @defaultValue false
    */
-  readonly announcesEnd?: boolean;
+  readonly announcesEnd?: boolean | undefined;
 }
 
 const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: 'boolean', device: true });

@@ -32,12 +32,12 @@ export interface AccountOptions {
    * The most bytes that may be charged at the same time, from 0 to 2^53 - 1.
    * @defaultValue not set: only the limits of the accounts around it apply
    */
-  readonly limitBytes?: number;
+  readonly limitBytes?: number | undefined;
   /**
    * Above this many bytes, `onSoftLimit` is called, from 0 to 2^53 - 1.
    * @defaultValue not set
    */
-  readonly softBytes?: number;
+  readonly softBytes?: number | undefined;
   /**
    * Called when a charge brings the account above `softBytes`, and again only after it was at or below
    * it. It runs before the memory is allocated, so you can free memory in it, such as caches or data
@@ -45,18 +45,18 @@ export interface AccountOptions {
    * charged.
    * @defaultValue not set
    */
-  readonly onSoftLimit?: (account: Account) => void;
+  readonly onSoftLimit?: ((account: Account) => void) | undefined;
   /**
    * The account around it, which is charged as well.
    * @defaultValue the current account, see {@link currentAccount}
    */
-  readonly parent?: Account;
+  readonly parent?: Account | undefined;
   /**
    * Other information of your program, such as the user or the number of the request. It is kept with
    * the account, and is never part of metrics.
    * @defaultValue none
    */
-  readonly labels?: Readonly<Record<string, string>>;
+  readonly labels?: Readonly<Record<string, string>> | undefined;
 }
 
 const knownOptions = optionNames<AccountOptions>({

@@ -36,9 +36,9 @@ export interface AdmissionRequest {
   readonly priority: number;
   readonly holder?: Holder | undefined;
   /** @defaultValue false */
-  readonly grows?: boolean;
+  readonly grows?: boolean | undefined;
   /** Those who go on only after it was decided, besides `holder`. */
-  readonly waiters?: readonly HolderOf[];
+  readonly waiters?: readonly HolderOf[] | undefined;
   /** Called once, perhaps within the call of `ask`, unless the request is withdrawn. Must not call back. */
   readonly settle: (outcome: Outcome) => void;
 }

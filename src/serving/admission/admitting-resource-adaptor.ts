@@ -37,13 +37,13 @@ export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOptio
    * the first does not fit.
    * @defaultValue 16
    */
-  readonly maximumOvertakes?: number;
+  readonly maximumOvertakes?: number | undefined;
   /**
    * A name. Adaptors with the same name, in all workers of the process, share one limit and one queue, and
    * must have the same `limitBytes` and `maximumOvertakes`.
    * @defaultValue not set: the limit is this adaptor's own
    */
-  readonly shared?: string;
+  readonly shared?: string | undefined;
 }
 
 /** Options of {@link AdmittingResourceAdaptor.reserve}. */
@@ -53,7 +53,7 @@ export interface ReserveOptions extends WaitOptions {
    * longer.
    * @defaultValue 0
    */
-  readonly priority?: number;
+  readonly priority?: number | undefined;
 }
 
 /** The message on the diagnostics channel `cistern:admission`, when a request begins to wait, and when its wait ends. */

@@ -8,13 +8,13 @@ export interface WaitOptions {
    * Ends the wait; the promise is then rejected with the signal's reason.
    * @defaultValue not set
    */
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
   /**
    * The longest time to wait, in milliseconds; with 0, the wait ends with this turn of the event
    * loop.
    * @defaultValue not set: waits without a limit
    */
-  readonly timeoutMilliseconds?: number;
+  readonly timeoutMilliseconds?: number | undefined;
 }
 
 /** @internal */

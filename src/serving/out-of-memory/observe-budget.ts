@@ -16,17 +16,17 @@ export interface BudgetEvent {
 /** Options of {@link observeBudget}. */
 export interface BudgetOptions {
   /** @defaultValue device 0 */
-  readonly device?: Device;
+  readonly device?: Device | undefined;
   /**
    * The shares of the device's memory to report, each above 0 and at most 1.
    * @defaultValue 0.8, 0.9 and 0.95
    */
-  readonly shares?: readonly number[];
+  readonly shares?: readonly number[] | undefined;
   /**
    * The time between two checks, in milliseconds. A check takes a few microseconds.
    * @defaultValue 1000
    */
-  readonly intervalMilliseconds?: number;
+  readonly intervalMilliseconds?: number | undefined;
 }
 
 /** Checks a device's memory until it is disposed. */

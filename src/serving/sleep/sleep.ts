@@ -17,7 +17,7 @@ export interface SleepOptions {
    * VirtualMemoryResourceOptions.tag}).
    * @defaultValue all memory that can sleep
    */
-  readonly tag?: string;
+  readonly tag?: string | undefined;
 }
 
 /** Options of {@link wakeResource}. */
@@ -26,7 +26,7 @@ export interface WakeOptions {
    * Wakes only memory of resources with this tag.
    * @defaultValue all memory that is asleep
    */
-  readonly tag?: string;
+  readonly tag?: string | undefined;
 }
 
 /** The result of {@link sleepResource}. */

@@ -32,19 +32,19 @@ export interface SpillableBufferOptions {
    * A stack with a {@link SpillingResourceAdaptor}, whose top allocates and frees the memory each time.
    * @defaultValue the current resource of the stream's device
    */
-  readonly resource?: MemoryResource;
+  readonly resource?: MemoryResource | undefined;
   /** The stream that the contents are first ordered on, and the default stream of pins. */
   readonly stream: Stream;
   /**
    * A power of two that the resource supports; at least 256 is always given.
    * @defaultValue 256
    */
-  readonly alignment?: number;
+  readonly alignment?: number | undefined;
   /**
    * A human-readable name, shown in recordings and leak reports.
    * @defaultValue none
    */
-  readonly label?: string;
+  readonly label?: string | undefined;
 }
 
 /** Options of {@link SpillableBuffer.create}. */
@@ -469,5 +469,5 @@ function commonAdaptor(buffers: readonly SpillableBuffer[]): SpillingResourceAda
 }
 
 function waitOf(signal: AbortSignal | undefined, timeoutMilliseconds: number | undefined): WaitOptions {
-  return { ...(signal === undefined ? {} : { signal }), ...(timeoutMilliseconds === undefined ? {} : { timeoutMilliseconds }) };
+  return { signal, timeoutMilliseconds };
 }

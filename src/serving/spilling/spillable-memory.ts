@@ -29,13 +29,13 @@ import { isAsleepAt } from '../../driver/memory/asleep.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { atCaptureEnds, atCaptureJoins } from '../../driver/streams/stream-identity.js';
+import type { UnnamedFile } from '../../files/unnamed-file.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { lastingStream, type StreamFor } from '../../ownership/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { type Account, currentAccount } from '../accounts/account.js';
 import type { Lane } from './spill-files.js';
 import type { Spillable, SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
-import type { UnnamedFile } from '../../files/unnamed-file.js';
 
 /** A use of the memory that has not ended. */
 export interface PinState {

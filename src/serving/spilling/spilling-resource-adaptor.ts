@@ -63,26 +63,26 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
    * spilled as far as possible; from 0 to 2^53 - 1.
    * @defaultValue not set: buffers are spilled when the upstream is out of memory
    */
-  readonly softBytes?: number;
+  readonly softBytes?: number | undefined;
   /**
    * Which buffers are spilled first: `'least-recently-used'`; `'cost-of-return'`, which prefers large buffers that are
    * seldom used; or a policy of your own.
    * @defaultValue `'least-recently-used'`
    */
-  readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy;
+  readonly policy?: (typeof spillPolicyWords)[number] | SpillPolicy | undefined;
   /**
    * A folder on a local disk, which is made if it does not exist. When the host has no memory for a buffer that leaves, those that
    * are there go on to files in this folder, the least recently used first. The files have no names: nobody else can open them, and they end with
    * their buffers, or with the process. Takes 8 MiB of pinned memory to stage them.
    * @defaultValue not set: a buffer for which the host has no memory stays on the device
    */
-  readonly folder?: string;
+  readonly folder?: string | undefined;
   /**
    * Above so many bytes of buffers on the host, buffers go on to files in the background, before the host is full: from 0 to 2^53 - 1. Leave
    * room for what may leave at once, since an allocation cannot wait for a file. Needs a `folder`.
    * @defaultValue not set: buffers go on when the host has no memory
    */
-  readonly hostBytes?: number;
+  readonly hostBytes?: number | undefined;
 }
 
 /** @internal The memory of a buffer that can be spilled. */

@@ -9,11 +9,11 @@ import { type Column, formatTable } from './table.js';
 import type { Terminal } from './terminal.js';
 
 interface CompareGraphsOptions {
-  readonly json?: boolean;
+  readonly json?: boolean | undefined;
   /** For each graph, in milliseconds. */
   readonly timeLimit: number;
-  readonly alignment?: number;
-  readonly layer?: string;
+  readonly alignment?: number | undefined;
+  readonly layer?: string | undefined;
 }
 
 /** Prints how much memory the graphs in some logs hold, separately and together. */

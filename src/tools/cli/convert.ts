@@ -23,11 +23,11 @@ Examples:
 `;
 
 interface ConvertCommandOptions {
-  readonly from?: LogFormat;
-  readonly to?: ConvertedFormat;
-  readonly layer?: string;
+  readonly from?: LogFormat | undefined;
+  readonly to?: ConvertedFormat | undefined;
+  readonly layer?: string | undefined;
   /** Handled before the command begins. */
-  readonly force?: boolean;
+  readonly force?: boolean | undefined;
 }
 
 /** `cistern convert`: writes a log in another format. */

@@ -37,10 +37,10 @@ const measures = {
 type Measure = keyof typeof measures;
 
 interface DiffCommandOptions extends FormatOptions {
-  readonly by?: DiffGroup;
+  readonly by?: DiffGroup | undefined;
   readonly measure: Measure;
   readonly limit: number;
-  readonly layer?: string;
+  readonly layer?: string | undefined;
 }
 
 /** `cistern diff`: shows what grew from one log to another. */
@@ -68,7 +68,7 @@ async function diff(before: string, after: string, options: DiffCommandOptions, 
     return readWithWarnings(terminal, consequence, (onProgress) => readDiffSide(source, { name, onProgress }, by));
   };
   const runs = [await readSide(before), await readSide(after)] as const;
-  const result = diffSides(...runs, { ...(by === undefined ? {} : { by }), ...(layer === undefined ? {} : { layer }) });
+  const result = diffSides(...runs, { by, layer });
   for (const [i, side] of [result.total.before, result.total.after].entries()) {
     if (side.allocatedCount === 0) warn(terminal, `${runs[i]?.source} has no allocations: ${emptyLogAdvice}`);
   }

@@ -29,11 +29,11 @@ Examples:
 
 interface EstimateCommandOptions extends FormatOptions {
   readonly values: readonly number[];
-  readonly at?: number;
-  readonly memory?: number;
-  readonly output?: string;
-  readonly to?: ConvertedFormat;
-  readonly layer?: string;
+  readonly at?: number | undefined;
+  readonly memory?: number | undefined;
+  readonly output?: string | undefined;
+  readonly to?: ConvertedFormat | undefined;
+  readonly layer?: string | undefined;
 }
 
 /** The command's output as JSON. */

@@ -55,10 +55,10 @@ Examples:
 `;
 
 interface FitCommandOptions extends DeviceOptions, FormatOptions {
-  readonly resource?: readonly string[];
+  readonly resource?: readonly string[] | undefined;
   readonly streams: ReplayStreams;
-  readonly layer?: string;
-  readonly repeat?: number;
+  readonly layer?: string | undefined;
+  readonly repeat?: number | undefined;
 }
 
 /** `cistern fit`: finds the smallest maximum that completes a log. */
@@ -116,7 +116,7 @@ function fitAll(
         const total = ((replays + left) / (i + 1)) * specifications.length;
         bar.update(replays, specification, Math.max(total, replays));
       };
-      return orError(specification, () => fitLog(log, specification, { streams, onProgress, ...(repeat === undefined ? {} : { repeat }) }));
+      return orError(specification, () => fitLog(log, specification, { streams, onProgress, repeat }));
     });
   } finally {
     bar.stop();

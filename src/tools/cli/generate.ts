@@ -23,8 +23,8 @@ Examples:
 
 interface GenerateCommandOptions {
   readonly seed: number;
-  readonly events?: number;
-  readonly output?: string;
+  readonly events?: number | undefined;
+  readonly output?: string | undefined;
 }
 
 /** `cistern generate`: writes the log of an imaginary program. */

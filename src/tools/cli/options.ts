@@ -13,8 +13,8 @@ const leastDeviceBytes = 4 * KiB;
 
 /** The values of the device options. */
 export interface DeviceOptions {
-  readonly device?: 'auto' | Backend;
-  readonly deviceMemory?: number;
+  readonly device?: 'auto' | Backend | undefined;
+  readonly deviceMemory?: number | undefined;
 }
 
 /** `--device`. */
@@ -45,7 +45,7 @@ export function formatOptions(): [Option, Option] {
 /** The values of those two options. */
 export interface FormatOptions {
   readonly format: OutputFormat;
-  readonly json?: boolean;
+  readonly json?: boolean | undefined;
 }
 
 /** The requested format. */

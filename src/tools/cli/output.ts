@@ -9,8 +9,8 @@ import { setting } from '../../settings.js';
 
 /** A standard stream of the process, or what takes its place. */
 export interface RawStream extends NodeJS.WritableStream {
-  readonly isTTY?: boolean;
-  readonly columns?: number;
+  readonly isTTY?: boolean | undefined;
+  readonly columns?: number | undefined;
 }
 
 /**

@@ -39,13 +39,13 @@ Examples:
 `;
 
 interface PlanCommandOptions {
-  readonly output?: string;
-  readonly json?: boolean;
+  readonly output?: string | undefined;
+  readonly json?: boolean | undefined;
   readonly timeLimit: number;
-  readonly max?: number;
-  readonly alignment?: number;
-  readonly layer?: string;
-  readonly graphs?: boolean;
+  readonly max?: number | undefined;
+  readonly alignment?: number | undefined;
+  readonly layer?: string | undefined;
+  readonly graphs?: boolean | undefined;
 }
 
 /** `cistern plan`: computes a place for each allocation of a log. */

@@ -75,7 +75,7 @@ async function readNamed<Read>(
   read: (source: LogSource, options: ReadAllocationLogOptions) => Promise<Read>,
 ): Promise<Read> {
   const { source, name } = logNamed(argument);
-  return await withProgress(terminal, (onProgress) => read(source, { name, onProgress, ...(layer === undefined ? {} : { layer }) }));
+  return await withProgress(terminal, (onProgress) => read(source, { name, onProgress, layer }));
 }
 
 /** Warns of parts of a log that its reader left out. */

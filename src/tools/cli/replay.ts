@@ -64,12 +64,12 @@ Examples:
 `;
 
 interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
-  readonly resource?: readonly string[];
+  readonly resource?: readonly string[] | undefined;
   readonly streams: ReplayStreams;
-  readonly layer?: string;
-  readonly repeat?: number;
-  readonly untilFailure?: boolean;
-  readonly timeline?: string;
+  readonly layer?: string | undefined;
+  readonly repeat?: number | undefined;
+  readonly untilFailure?: boolean | undefined;
+  readonly timeline?: string | undefined;
 }
 
 /** A stack that completed the log, in place of an explanation. */

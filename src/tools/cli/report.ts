@@ -40,9 +40,9 @@ software device; "cistern fit" searches to the end.
 
 interface ReportCommandOptions {
   readonly output: string;
-  readonly title?: string;
+  readonly title?: string | undefined;
   /** The path of a plan; `true` to compute one. */
-  readonly plan?: string | true;
+  readonly plan?: string | true | undefined;
   /** In milliseconds. */
   readonly timeLimit: number;
 }
@@ -93,7 +93,7 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
   const bar = progressBar(terminal, 'writing', 1);
   try {
     await writeReport(runs, output, {
-      ...(title === undefined ? {} : { title }),
+      title,
       ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? basename(first.source) }),
       fits,
       graphs,

@@ -12,9 +12,9 @@ import { integerParser } from './options.js';
 import type { Terminal } from './terminal.js';
 
 interface WatchCommandOptions {
-  readonly port?: number;
-  readonly interval?: number;
-  readonly open?: true;
+  readonly port?: number | undefined;
+  readonly interval?: number | undefined;
+  readonly open?: true | undefined;
 }
 
 const examples = `

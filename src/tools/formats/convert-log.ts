@@ -38,26 +38,26 @@ export interface ConvertLogOptions {
    * The format of the log.
    * @defaultValue detected from its bytes
    */
-  readonly from?: LogFormat;
+  readonly from?: LogFormat | undefined;
   /**
    * The format to write.
    * @defaultValue taken from the output's name: `.csv`, `.cistern`, `.json`, each also with `.gz`,
    * or `.pickle`
    */
-  readonly to?: ConvertedFormat;
+  readonly to?: ConvertedFormat | undefined;
   /**
    * The layer whose allocations are written, for formats that hold one layer: an RMM log or a
    * snapshot.
    * @defaultValue the layer nearest to the program that has allocations
    */
-  readonly layer?: string;
+  readonly layer?: string | undefined;
   /**
    * The log's name in error messages.
    * @defaultValue the path, or `log` if the source is not a path
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /** Called after each piece of the log is read, and after each piece of the output is written. */
-  readonly onProgress?: (progress: ConversionProgress) => void;
+  readonly onProgress?: ((progress: ConversionProgress) => void) | undefined;
 }
 
 const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, name: true, onProgress: 'function', to: true });
@@ -114,7 +114,7 @@ export async function convertLog(source: LogSource, output: string, options: Con
   const { onProgress, from, name } = options;
   const reading = {
     ...(from === undefined ? {} : { format: from }),
-    ...(name === undefined ? {} : { name }),
+    name,
     onProgress: ({ bytesRead, totalBytes }: LogProgress) => onProgress?.({ step: 'reading', done: bytesRead, total: totalBytes }),
   };
   const log = await readConvertible(await OpenLog.open(source, reading), format);

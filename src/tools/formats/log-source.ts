@@ -26,14 +26,14 @@ export interface ReadLogOptions {
    * The log's name in error messages.
    * @defaultValue the path, or `log` if the source is not a path
    */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /**
    * The length of a source that is not a path, for `onProgress`.
    * @defaultValue unknown
    */
-  readonly totalBytes?: number;
+  readonly totalBytes?: number | undefined;
   /** Called after each piece is read. */
-  readonly onProgress?: (progress: LogProgress) => void;
+  readonly onProgress?: ((progress: LogProgress) => void) | undefined;
 }
 
 /** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots; a report holds its log. */
@@ -90,7 +90,7 @@ export class OpenLog {
    * @throws InvalidLogError if the source is a folder, or its gzip data is damaged at the start.
    * Its pieces throw one, too, if the data expands to far more than its bytes.
    */
-  static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat }): Promise<OpenLog> {
+  static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat | undefined }): Promise<OpenLog> {
     assertSource(source);
     const path = typeof source === 'string' ? source : source instanceof URL ? fileURLToPath(source) : undefined;
     const name = options.name ?? path ?? 'log';

@@ -15,7 +15,7 @@ export interface ReadRecordedRunOptions extends ReadLogOptions {
    * The format of the log.
    * @defaultValue detected from its bytes
    */
-  readonly format?: LogFormat;
+  readonly format?: LogFormat | undefined;
 }
 
 export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
@@ -91,9 +91,9 @@ export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
 /** Options of {@link readEvents}. */
 interface ReadEventsOptions {
   /** Whether times are needed. If not, the times of an RMM log are neither read nor checked. */
-  readonly readsTimes?: boolean;
+  readonly readsTimes?: boolean | undefined;
   /** Whether an RMM log that ends early is an error. */
-  readonly isWhole?: boolean;
+  readonly isWhole?: boolean | undefined;
 }
 
 /**

@@ -46,20 +46,20 @@ export interface PlanOptions {
    * Every offset is a multiple of this power of two, at least 256.
    * @defaultValue 256
    */
-  readonly alignmentBytes?: number;
+  readonly alignmentBytes?: number | undefined;
   /**
    * The most bytes that the plan may need. The search ends with the first such plan.
    * @defaultValue none: searches for the smallest plan
    */
-  readonly maximumBytes?: number;
+  readonly maximumBytes?: number | undefined;
   /**
    * How long to search for a better plan, in milliseconds. The first plan is computed even if that
    * takes longer.
    * @defaultValue 5000
    */
-  readonly timeLimitMilliseconds?: number;
+  readonly timeLimitMilliseconds?: number | undefined;
   /** Called after each algorithm. */
-  readonly onAttempt?: (attempt: PlanAttempt) => void;
+  readonly onAttempt?: ((attempt: PlanAttempt) => void) | undefined;
 }
 
 const knownOptions = optionNames<PlanOptions>({

@@ -44,7 +44,7 @@ export interface RunEstimatorOptions {
    * The name of the layer whose allocations are estimated.
    * @defaultValue in each log, the layer nearest to the program that has allocations
    */
-  readonly layer?: string;
+  readonly layer?: string | undefined;
 }
 
 const knownOptions = optionNames<RunEstimatorOptions>({ layer: true });

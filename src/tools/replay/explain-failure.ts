@@ -22,14 +22,14 @@ export interface ExplainFailureOptions {
    * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
-  readonly streams?: ReplayStreams;
+  readonly streams?: ReplayStreams | undefined;
   /**
    * How many of the largest live allocations to list.
    * @defaultValue 10
    */
-  readonly largest?: number;
+  readonly largest?: number | undefined;
   /** Called after each replay. */
-  readonly onReplay?: () => void;
+  readonly onReplay?: (() => void) | undefined;
 }
 
 const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onReplay: 'function', streams: true });

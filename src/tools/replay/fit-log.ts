@@ -26,21 +26,21 @@ export interface FitOptions {
    * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
-  readonly streams?: ReplayStreams;
+  readonly streams?: ReplayStreams | undefined;
   /**
    * How many times to measure the replay, alternating between the smallest maximum and none; at
    * least 1.
    * @defaultValue {@link defaultRepeat}
    */
-  readonly repeat?: number;
+  readonly repeat?: number | undefined;
   /**
    * How long to search, in milliseconds. After that, the result is the smallest maximum that was
    * found. A replay that is running, and the measured ones, are still finished.
    * @defaultValue no limit
    */
-  readonly timeLimitMilliseconds?: number;
+  readonly timeLimitMilliseconds?: number | undefined;
   /** Called after each replay. */
-  readonly onProgress?: (progress: FitProgress) => void;
+  readonly onProgress?: ((progress: FitProgress) => void) | undefined;
 }
 
 const knownOptions = optionNames<FitOptions>({ onProgress: 'function', repeat: true, streams: true, timeLimitMilliseconds: true });

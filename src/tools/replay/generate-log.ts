@@ -8,15 +8,15 @@ export interface GenerateLogOptions {
    * An integer from 0 to 2^53 - 1. The same seed gives the same log on every machine.
    * @defaultValue 1
    */
-  readonly seed?: number;
+  readonly seed?: number | undefined;
   /**
    * Approximate number of allocations and frees, from 2 to 2^31. Slightly exceeded, because
    * everything still live at the end is freed.
    * @defaultValue depends on the workload; see {@link workloadNames}
    */
-  readonly events?: number;
+  readonly events?: number | undefined;
   /** Called after each piece with the number of events generated. */
-  readonly onProgress?: (events: number) => void;
+  readonly onProgress?: ((events: number) => void) | undefined;
 }
 
 const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress: 'function', seed: true });

@@ -13,7 +13,7 @@ export interface Workload {
   /** Number of events unless the caller gives one. */
   readonly defaultEvents: number;
   /** The distance between addresses. */
-  readonly strideBytes?: number;
+  readonly strideBytes?: number | undefined;
   /** Writes approximately `events` events, usually a few more, and pauses after every step. */
   readonly run: (rows: GeneratedRows, seed: number, events: number) => Generator<void>;
 }

@@ -12,7 +12,7 @@ export interface ReadAllocationLogOptions extends ReadLogOptions {
    * The name of the recording's layer whose allocations are read.
    * @defaultValue the layer nearest to the program that has allocations
    */
-  readonly layer?: string;
+  readonly layer?: string | undefined;
 }
 
 const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: true, onProgress: 'function', totalBytes: true });

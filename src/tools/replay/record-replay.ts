@@ -18,7 +18,7 @@ export interface RecordReplayOptions {
    * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
-  readonly streams?: ReplayStreams;
+  readonly streams?: ReplayStreams | undefined;
 }
 
 const knownOptions = optionNames<RecordReplayOptions>({ streams: true });

@@ -24,15 +24,15 @@ export interface ReplayOptions {
    * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
-  readonly streams?: ReplayStreams;
+  readonly streams?: ReplayStreams | undefined;
   /**
    * How many times to measure the replay, each time on a fresh stack; at least 1. One more replay
    * comes first, which is observed instead of measured.
    * @defaultValue {@link defaultRepeat}
    */
-  readonly repeat?: number;
+  readonly repeat?: number | undefined;
   /** Called after each of the `repeat + 1` replays. */
-  readonly onReplay?: () => void;
+  readonly onReplay?: (() => void) | undefined;
 }
 
 const knownOptions = optionNames<ReplayOptions>({ onReplay: 'function', repeat: true, streams: true });

@@ -25,12 +25,12 @@ export interface DiffRunsOptions {
    * @defaultValue `'function'` if both runs have stacks, otherwise `'label'` if both have labels,
    * otherwise `'size'`
    */
-  readonly by?: DiffGroup;
+  readonly by?: DiffGroup | undefined;
   /**
    * The name of the layer to look at in both runs.
    * @defaultValue in each run, the layer nearest to the program that has allocations
    */
-  readonly layer?: string;
+  readonly layer?: string | undefined;
 }
 
 const knownOptions = optionNames<DiffRunsOptions>({ by: true, layer: true });

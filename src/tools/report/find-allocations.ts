@@ -8,11 +8,11 @@ export interface AllocationQuery {
   readonly order: AllocationOrder;
   readonly isDescending: boolean;
   /** Only allocations that are never freed. */
-  readonly neverFreed?: boolean;
+  readonly neverFreed?: boolean | undefined;
   /** Only allocations whose label or stack contains this text, ignoring case. */
-  readonly text?: string;
+  readonly text?: string | undefined;
   /** Only allocations of at least this many bytes. */
-  readonly minimumBytes?: number;
+  readonly minimumBytes?: number | undefined;
   /** Only allocations that are live at some time from here … */
   readonly from: number;
   /** … to here, in nanoseconds since the first event. */

@@ -20,26 +20,26 @@ export interface WriteReportOptions {
    * The page's title.
    * @defaultValue the names of the logs
    */
-  readonly title?: string;
+  readonly title?: string | undefined;
   /**
    * The index of the run that the page shows next to the first when it is opened.
    * @defaultValue none
    */
-  readonly comparedRun?: number;
+  readonly comparedRun?: number | undefined;
   /**
    * For each run, the memory that stacks of resources need to complete it: results of `fitLog`. The
    * page shows them next to the reserved memory.
    * @defaultValue none
    */
-  readonly fits?: readonly (readonly ReportFit[])[];
+  readonly fits?: readonly (readonly ReportFit[])[] | undefined;
   /**
    * For each run, the memory of its CUDA graphs: results of `planGraphs`, with the names of the graphs. The
    * page shows them in a table.
    * @defaultValue none
    */
-  readonly graphs?: readonly (ReportGraphs | undefined)[];
+  readonly graphs?: readonly (ReportGraphs | undefined)[] | undefined;
   /** Called with the finished share of the work, from 0 to 1, and the current log. */
-  readonly onProgress?: (done: number, source: string) => void;
+  readonly onProgress?: ((done: number, source: string) => void) | undefined;
 }
 
 const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, graphs: true, onProgress: 'function', title: true });

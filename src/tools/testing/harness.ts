@@ -25,27 +25,27 @@ export interface ResourceSupport {
    * while the first stream still has work to do, without making the host wait.
    * @defaultValue false
    */
-  readonly reusesAcrossStreams?: boolean;
+  readonly reusesAcrossStreams?: boolean | undefined;
   /**
    * Whether freed memory is reused. Set it to false for a resource that does not release memory by
    * single frees; the suite then tests that it is not reused.
    * @defaultValue true
    */
-  readonly reusesFreedMemory?: boolean;
+  readonly reusesFreedMemory?: boolean | undefined;
   /**
    * Whether the resource refuses a second free of a pointer, a free with a wrong size, and a free
    * of a pointer into an allocation. Set it to false for a resource that does not remember single
    * allocations; the suite then tests that it accepts them.
    * @defaultValue true
    */
-  readonly checksFrees?: boolean;
+  readonly checksFrees?: boolean | undefined;
   /**
    * The capacity of a fresh resource in bytes, at least 1 MiB. Requests beyond it must be refused,
    * and about three fifths of it must be available in one piece.
    * @defaultValue not set: the cases that exhaust memory are left out, except for sizes that no
    * machine has
    */
-  readonly capacityBytes?: number;
+  readonly capacityBytes?: number | undefined;
 }
 
 /** How to test one resource; see {@link resourceConformance}. */
@@ -59,7 +59,7 @@ export interface ResourceHarness {
    * The seed of the random cases. A failure names it.
    * @defaultValue a different one each time
    */
-  readonly seed?: number;
+  readonly seed?: number | undefined;
 }
 
 /** One test. It passes if `run` returns, and fails if it throws. */

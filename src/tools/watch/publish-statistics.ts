@@ -9,7 +9,7 @@ export interface PublishStatisticsOptions {
    * is stretched so that it takes at most a fiftieth of the time.
    * @defaultValue 1000
    */
-  readonly intervalMilliseconds?: number;
+  readonly intervalMilliseconds?: number | undefined;
 }
 
 const knownOptions = optionNames<PublishStatisticsOptions>({ intervalMilliseconds: true });

@@ -8,13 +8,13 @@ export interface ServeStatisticsOptions extends PublishStatisticsOptions {
    * The port on the loopback interface, from 0 to 65535; 0 takes a free one.
    * @defaultValue 0
    */
-  readonly port?: number;
+  readonly port?: number | undefined;
   /**
    * The secret part of the address: 22 to 256 of the characters A-Z, a-z, 0-9, _ and -. Set it if
    * the address must stay the same, as for Prometheus.
    * @defaultValue 128 random bits, different each time
    */
-  readonly token?: string;
+  readonly token?: string | undefined;
 }
 
 const knownOptions = optionNames<ServeStatisticsOptions>({ intervalMilliseconds: true, port: true, token: true });

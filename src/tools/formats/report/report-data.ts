@@ -76,7 +76,7 @@ function eachColumn<Column>(make: (name: keyof ColumnTypes) => Column): ReportCo
 export interface ReportHead
   extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>,
     Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
-  readonly layers: readonly (Omit<RecordedLayer, 'upstream'> & { readonly upstream?: number })[];
+  readonly layers: readonly (Omit<RecordedLayer, 'upstream'> & { readonly upstream?: number | undefined })[];
   readonly spanCount: number;
   readonly columns: ReportColumns<ColumnHead>;
 }
