@@ -2,6 +2,7 @@
  * Every kind of resource and adaptor, under every policy, while a stream is captured, whoever began that:
  * each call works or is refused with one error, the capture stays valid, and no memory is lost.
  */
+
 import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
@@ -28,7 +29,7 @@ import {
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { stacksOf } from '../support/kind-stacks.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 /** Small enough for every example, and large enough for a plan not to serve it. */
 const bytes = MiB;
@@ -359,7 +360,7 @@ describe('a stream counts as captured', () => {
 test('the memory of unreachable buffers of a captured stream is freed right after the capture, without a warning', () => {
   const { status, stdout, stderr } = runModule(
     `
-    import * as c from 'cistern';
+    import * as c from '${wholePackage}';
     const stream = new c.Stream({ nonBlocking: true });
     const pool = new c.PoolMemoryResource(new c.CudaMemoryResource());
     const turn = () => new Promise((resolve) => setTimeout(resolve, 10));

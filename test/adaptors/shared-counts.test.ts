@@ -155,7 +155,7 @@ describe('a limit that adaptors share', () => {
       const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), options);
       const [worker] = start(\`
         const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
-        post(new DeviceBuffer(8 * MiB, { resource, stream }).detach());
+        post(detachBuffer(new DeviceBuffer(8 * MiB, { resource, stream })));
         await received();
       \`, 1);
       const buffer = attachBuffer(await received(worker), { stream });
@@ -177,7 +177,7 @@ describe('a limit that adaptors share', () => {
         const unlimited = new CudaMemoryResource();
         const resource = new LimitingResourceAdaptor(unlimited, { limitBytes: 10 * MiB, shared: 'budget' });
         resource.allocate(8 * MiB, stream);
-        post(new DeviceBuffer(256, { resource: unlimited, stream }).detach());
+        post(detachBuffer(new DeviceBuffer(256, { resource: unlimited, stream })));
         await received();
       \`, 1);
       const buffer = attachBuffer(await received(worker), { stream });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { deviceMemory } from '../support/device-memory.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 const device = deviceMemory(1024);
 
@@ -51,7 +51,7 @@ const withWorkers = (body: string) => `
   import { Device } from 'cistern';
   const before = Device.get().memoryInfo().freeBytes;
   const start = (text) => new Worker(
-    \`const { parentPort } = require('node:worker_threads'); import('cistern').then((cistern) => { \${text} });\`, { eval: true, execArgv: [] });
+    \`const { parentPort } = require('node:worker_threads'); import('${wholePackage}').then((cistern) => { \${text} });\`, { eval: true, execArgv: [] });
   ${body}
   Device.get().synchronizeSync();
   console.log(Device.get().memoryInfo().freeBytes === before);
@@ -126,7 +126,7 @@ describe('a process with live memory and busy streams ends with its own code', (
     ['nothing left to do', 'release();', 0, ''],
   ])('by %s', (_, ending, status, message) => {
     const text = `
-      import * as cistern from 'cistern';
+      import * as cistern from '${wholePackage}';
       ${holdMemory}
       const release = () => holds.forEach((hold) => hold.release());
       console.log('ready');
@@ -146,7 +146,7 @@ describe('a process with live memory and busy streams ends with its own code', (
       import 'cistern';
       const worker = new Worker(${JSON.stringify(`
         const { parentPort } = require('node:worker_threads');
-        import('cistern').then((cistern) => { ${holdMemory} parentPort.on('message', () => {}); parentPort.postMessage('ready'); });
+        import('${wholePackage}').then((cistern) => { ${holdMemory} parentPort.on('message', () => {}); parentPort.postMessage('ready'); });
       `)}, { eval: true, execArgv: [] });
       await once(worker, 'message');
       console.log('ready');

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { deviceMemory, needMemoryPools } from '../support/device-memory.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
 const software = { CISTERN_DEVICE: 'software' };
@@ -112,7 +112,7 @@ describe('an environment', () => {
   const worker = (body: string) =>
     `new Worker(${JSON.stringify(`
       const { parentPort } = require('node:worker_threads');
-      import('cistern').then((cistern) => { ${body} });
+      import('${wholePackage}').then((cistern) => { ${body} });
     `)}, { eval: true, execArgv: [] })`;
 
   test('that ends as a worker returns its memory', () => {

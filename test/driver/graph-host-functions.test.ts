@@ -1,4 +1,5 @@
 /** Host functions that are captured run at each launch, as long as something can launch them. */
+
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
@@ -13,7 +14,7 @@ import {
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 const plain = new CudaMemoryResource();
 let stream: Stream;
@@ -221,10 +222,10 @@ describe('a host function in a graph', () => {
     const { status, stdout, stderr } = run(`
       import { Worker } from 'node:worker_threads';
       import { once } from 'node:events';
-      import * as cistern from 'cistern';
+      import * as cistern from '${wholePackage}';
       const program = \`
         import { parentPort } from 'node:worker_threads';
-        import * as cistern from 'cistern';
+        import * as cistern from '${wholePackage}';
         parentPort.once('message', (message) => {
           const stream = cistern.Stream.attach(message);
           try { stream.launchHostFunction(() => {}); } catch (error) { parentPort.postMessage(error.code + ' ' + stream.captureStatus); }
@@ -245,7 +246,7 @@ describe('a host function in a graph', () => {
 describe('with host functions in graphs', () => {
   test('a process waits for launches, and not for graphs', () => {
     const { status, stdout, stderr } = run(`
-      import * as c from 'cistern';
+      import * as c from '${wholePackage}';
       const stream = new c.Stream({ nonBlocking: true });
       const graph = stream.capture(() => stream.launchHostFunction(() => console.log('ran')));
       const exec = graph.instantiate();
@@ -258,7 +259,7 @@ describe('with host functions in graphs', () => {
 
   test('a process can exit with launches in flight', () => {
     const { status, stdout, stderr } = run(`
-      import * as c from 'cistern';
+      import * as c from '${wholePackage}';
       const stream = new c.Stream({ nonBlocking: true });
       const exec = stream.capture(() => stream.launchHostFunction(() => console.log('ran'))).instantiate();
       for (let i = 0; i < 10; i++) exec.launch(stream);
@@ -312,7 +313,7 @@ describe('with host functions in graphs', () => {
 
   test('an error in one is an uncaught exception, and the launch goes on', () => {
     const { status, stdout, stderr } = run(`
-      import * as c from 'cistern';
+      import * as c from '${wholePackage}';
       const stream = new c.Stream({ nonBlocking: true });
       const exec = stream.capture(() => {
         stream.launchHostFunction(() => { throw new Error('mine'); });
@@ -332,10 +333,10 @@ describe('with host functions in graphs', () => {
     (end) => {
       const { status, stdout, stderr } = run(`
       import { Worker } from 'node:worker_threads';
-      import * as cistern from 'cistern';
+      import * as cistern from '${wholePackage}';
       const program = \`
         import { parentPort } from 'node:worker_threads';
-        import * as cistern from 'cistern';
+        import * as cistern from '${wholePackage}';
         const stream = new cistern.Stream({ nonBlocking: true });
         const exec = stream.capture(() => {
           stream.launchHostFunction(() => {});

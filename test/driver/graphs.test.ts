@@ -2,6 +2,7 @@
  * Captures and graphs. What becomes part of a graph runs at each launch; what cannot is refused with one
  * error, and the capture goes on; what cistern does besides leaves every capture alone.
  */
+
 import { readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,7 +31,7 @@ import {
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { isGpu } from '../support/real-gpu.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 const plain = new CudaMemoryResource();
 const pinned = new PinnedHostMemoryResource();
@@ -391,9 +392,9 @@ describe('a capture', () => {
     const { status, stdout, stderr } = runModule(
       `
       import { Worker } from 'node:worker_threads';
-      import * as cistern from 'cistern';
+      import * as cistern from '${wholePackage}';
       const program = \`
-        import * as cistern from 'cistern';
+        import * as cistern from '${wholePackage}';
         const stream = new cistern.Stream({ nonBlocking: true });
         globalThis.kept = [stream.capture(() => {}), stream.capture(() => {}).instantiate()];
         stream.beginCapture('global');
@@ -720,7 +721,7 @@ describe('a capture, whatever its mode, is left alone by', () => {
   test('the collector', () => {
     const { status, stdout, stderr } = runModule(
       `
-      import * as c from 'cistern';
+      import * as c from '${wholePackage}';
       const stream = new c.Stream({ nonBlocking: true });
       const side = new c.Stream({ nonBlocking: true });
       const pool = new c.PoolMemoryResource(new c.CudaMemoryResource());

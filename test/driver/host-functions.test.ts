@@ -3,11 +3,12 @@
  * callbacks of all streams run one at a time, and any call may wait for the device. A test that
  * would hang on a fault runs in its own process.
  */
+
 import { describe, expect, test } from 'vitest';
 import { needMemoryPools, needSecondDevice } from '../support/device-memory.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { allocationsMayWait, hasStreamMemoryOperations } from '../support/direct-faults.mjs';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
 const strict = {
@@ -21,7 +22,7 @@ const strict = {
 /** A program that prints `lines`, with streams `a`, `b` and `c`. */
 function expectLines(program: string, lines: readonly string[], environment: Record<string, string> = strict): void {
   const prelude = `
-    import * as cistern from 'cistern';
+    import * as cistern from '${wholePackage}';
     const { copyFromHost, copyToHost, copyToHostSync, Device, failCall, set, Stream } = cistern;
     const [a, b, c] = [0, 1, 2].map(() => new Stream({ nonBlocking: true }));
     const plain = new cistern.CudaMemoryResource();
@@ -177,7 +178,7 @@ describe('with calls that wait for the device', () => {
       const { Worker } = await import('node:worker_threads');
       const pointer = plain.allocate(4096, b);
       const worker = new Worker(\`
-        Promise.all([import('cistern'), import('node:worker_threads')]).then(([cistern, { parentPort, receiveMessageOnPort }]) => {
+        Promise.all([import('${wholePackage}'), import('node:worker_threads')]).then(([cistern, { parentPort, receiveMessageOnPort }]) => {
           const { CudaAsyncMemoryResource, Stream } = cistern;
           const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
           a.launchHostFunction(() => parentPort.postMessage('function'));

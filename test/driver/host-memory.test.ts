@@ -1,7 +1,8 @@
 /** A host that has no memory left, while the addon asks for some where no call of the program waits for an answer. */
+
 import { beforeAll, beforeEach, expect, test } from 'vitest';
 import { builtForTests } from '../support/built-for-tests.js';
-import { printed, runModule } from '../support/run-module.js';
+import { printed, runModule, wholePackage } from '../support/run-module.js';
 
 let library: string | undefined;
 let missing: string | undefined;
@@ -73,7 +74,7 @@ test('what a worker had of an arena is free for others if it ended without host 
     import { once } from 'node:events';
     import { Worker } from 'node:worker_threads';
     const worker = new Worker(\`
-      import('cistern').then(({ GlobalArenaMemoryResource, MiB, Stream }) => {
+      import('${wholePackage}').then(({ GlobalArenaMemoryResource, MiB, Stream }) => {
         globalThis.stream = new Stream();
         globalThis.arena = new GlobalArenaMemoryResource();
         globalThis.arena.allocate(8 * MiB, globalThis.stream);

@@ -2,10 +2,11 @@
  * A driver that lacks one function of the table, for each of them in turn: either it is refused in one
  * sentence that names the function, or what needs the function fails with an error of cistern's.
  */
+
 import { describe, expect, test } from 'vitest';
 import { driverFunctionNames } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { runCistern } from '../tools/cli/run-cistern.js';
 
@@ -14,7 +15,7 @@ const neverAsked = ['cuDriverGetVersion'];
 
 /** Uses everything once. Prints what was refused with an error of cistern's. */
 const program = `
-  import * as c from 'cistern';
+  import * as c from '${wholePackage}';
   try {
     c.selectBackend('cuda');
   } catch (error) {

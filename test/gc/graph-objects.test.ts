@@ -1,10 +1,11 @@
 /** What belongs to a graph lives until its last graph, executable graph and launch have ended, and no longer. */
+
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { CudaMemoryResource, type Graph, type GraphExec, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
 import { retainedBy } from '../support/retained-by.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { collectGarbage } from './collection.js';
 
 const plain = new CudaMemoryResource();
@@ -143,7 +144,7 @@ describe('what a graph retains is let go', () => {
 describe('an environment', () => {
   const run = (text: string) => runModule(text, { ...deviceUnderTest, NODE_OPTIONS: '--expose-gc' });
   const worker = `
-    import * as cistern from 'cistern';
+    import * as cistern from '${wholePackage}';
     const stream = new cistern.Stream({ nonBlocking: true });
     const buffer = new cistern.DeviceBuffer(64, { stream });
     const graph = stream.capture(() => cistern.set(buffer.ptr, 1, 1, 4, stream));
@@ -161,7 +162,7 @@ describe('an environment', () => {
   it('can end while graphs retain its objects, and others destroy them', () => {
     const { status, stdout, stderr } = run(`
       import { Worker } from 'node:worker_threads';
-      import * as cistern from 'cistern';
+      import * as cistern from '${wholePackage}';
       const program = ${JSON.stringify(worker)}.replaceAll("'cistern'", JSON.stringify(import.meta.resolve('cistern')));
       const before = cistern.Device.get().memoryInfo().freeBytes;
       for (let i = 0; i < 4; i++) {

@@ -22,7 +22,7 @@ import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory
 import { detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 /** The addon of native/test/dlpack: a library of its own. */
 interface Library {
@@ -556,7 +556,7 @@ describe('at the end of an environment', () => {
       const worker = new Worker(
         `const { parentPort, workerData } = require('node:worker_threads');
         const library = require(workerData.libraryPath);
-        import('cistern').then(({ CudaAsyncMemoryResource, DeviceBuffer, Stream }) => {
+        import('${wholePackage}').then(({ CudaAsyncMemoryResource, DeviceBuffer, Stream, toDLPack }) => {
           const resource = new CudaAsyncMemoryResource({ pool: workerData.pool });
           const stream = new Stream();
           const buffer = new DeviceBuffer(96, { resource, stream });
@@ -596,7 +596,7 @@ describe('at the end of an environment', () => {
     const worker = new Worker(
       `const { parentPort, workerData } = require('node:worker_threads');
       const library = require(workerData);
-      import('cistern').then(({ fromDLPack, Stream }) => {
+      import('${wholePackage}').then(({ fromDLPack, Stream }) => {
         globalThis.kept = fromDLPack(library.produce({ bytes: 4, shape: [4] }), { stream: new Stream() });
         parentPort.postMessage('taken');
         setInterval(() => {}, 1000);

@@ -25,7 +25,7 @@ import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory
 import { readRecordedRun } from '../../src/tools/formats/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { code } from '../support/errors.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 const bytes = 4096;
 let resource: CudaAsyncMemoryResource;
@@ -413,7 +413,7 @@ describe('at the end of the process', () => {
   it('a worker that ends releases its memory; one that is terminated leaves it', async () => {
     const text = (end: string) => `
       const { parentPort } = require('node:worker_threads');
-      import('cistern').then(({ CudaMemoryResource, DeviceBuffer, Stream }) => {
+      import('${wholePackage}').then(({ CudaMemoryResource, Stream, wrapMemory }) => {
         const stream = new Stream();
         const memory = new CudaMemoryResource();
         const ptr = memory.allocate(4096, stream);

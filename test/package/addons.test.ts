@@ -102,7 +102,8 @@ describe('the addon in C', () => {
   it('works in several environments', async () => {
     const script = (load: (names: string, module: string) => string) => `
       ${load('createRequire', 'node:module')}
-      ${load('addonInterface, DeviceBuffer, PinnedHostMemoryResource, Stream', 'cistern')}
+      ${load('DeviceBuffer, PinnedHostMemoryResource, Stream', 'cistern')}
+      ${load('addonInterface', 'cistern/interchange')}
       const addon = createRequire(${JSON.stringify(import.meta.url)})(${JSON.stringify(join(folder, 'histogram.node'))});
       addon.open(addonInterface);
       const resource = new PinnedHostMemoryResource();

@@ -263,7 +263,7 @@ describe('the package, once installed', () => {
     expect(run(process.execPath, [module], application)).toBe('true 0\n');
   });
 
-  test('is imported from four files, without libraries, and without modules of Node that take long to load', () => {
+  test('is imported from three files, without capabilities, libraries, and without modules of Node that take long to load', () => {
     writeFileSync(
       join(application, 'hooks.js'),
       `import { writeSync } from 'node:fs';
@@ -276,7 +276,7 @@ describe('the package, once installed', () => {
     writeFileSync(program, `import { register } from 'node:module'; register('./hooks.js', import.meta.url); await import('cistern');`);
     const loaded = run(process.execPath, [program], application).trim().split('\n');
     const own = loaded.filter((url) => url.startsWith('file:')).map((url) => url.slice(url.lastIndexOf('/dist/')));
-    expect(own.sort()).toEqual(['/dist/chunks/driver.js', '/dist/chunks/package.js', '/dist/chunks/resources.js', '/dist/index.js']);
+    expect(own.sort()).toEqual(['/dist/chunks/driver.js', '/dist/chunks/package.js', '/dist/index.js']);
     expect(quickModules).toEqual(expect.arrayContaining(loaded.filter((url) => !url.startsWith('file:'))));
   });
 

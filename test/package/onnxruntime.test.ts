@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 
 const require = createRequire(import.meta.url);
 
@@ -191,7 +191,7 @@ describe.skipIf(ort === undefined)('a session of onnxruntime-node', () => {
 
   it('goes on after the worker that has registered its resource', () => {
     const inWorker = `(async () => {
-      const { addonInterface, MiB, ThreadSafeArenaMemoryResource } = await import('cistern');
+      const { addonInterface, MiB, ThreadSafeArenaMemoryResource } = await import('${wholePackage}');
       const { createRequire } = await import('node:module');
       const addon = createRequire(import.meta.url)(${JSON.stringify(addon)});
       addon.open(addonInterface);

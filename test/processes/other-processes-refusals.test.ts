@@ -45,7 +45,7 @@ test('a forged handle with a valid checksum opens nothing, and least of all a re
     const resource = new CudaMemoryResource();
     const [disposed, buffer] = [new DeviceBuffer(4096, { resource, stream }), new DeviceBuffer(4096, { resource, stream })];
     buffer.fill(8);
-    disposed.export();
+    exportBuffer(disposed);
     const handle = exportBuffer(buffer);
     disposed.dispose();
     child.post(handle);
@@ -104,7 +104,7 @@ test('a stream that waits for another process blocks nothing else in the process
     const [idle, late] = [new DeviceBuffer(4096, { resource, stream: a }), new DeviceBuffer(4096, { resource, stream: b })];
     const hold = b.hold();
     late.fill(7);
-    child.post([idle.export(), late.export()]);
+    child.post([exportBuffer(idle), exportBuffer(late)]);
     const answer = child.received();
     show(await Promise.race([answer, sleep(2000, 'blocked', { ref: false })]));
     hold.release();
@@ -141,7 +141,7 @@ test('a hold of the importer keeps only memory that must be unmapped', () => {
     show(await Promise.race([all.then(() => 'done'), sleep(1000, 'kept', { ref: false })]));
     child.post('release');
     await child.received();
-    await buffers[2].importersDone();
+    await importersDone(buffers[2]);
     child.post('end');
     await child.ended;
   `);

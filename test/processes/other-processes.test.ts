@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
 import { isSoftwareDevice, isStrictDriver, needExportablePools, runProcesses } from '../support/processes.js';
-import { printed } from '../support/run-module.js';
+import { printed, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
 describe('a buffer that another process opens', () => {
@@ -147,7 +147,7 @@ describe('a buffer that another process opens', () => {
         buffer.fill(index);
         return buffer;
       });
-      child.post([1, 4, 6].map((index) => buffers[index].export()));
+      child.post([1, 4, 6].map((index) => exportBuffer(buffers[index])));
       show(await child.received());
       await child.received();
       for (const buffer of buffers) await importersDone(buffer);
@@ -180,7 +180,7 @@ describe('a buffer that another process opens', () => {
         return buffer;
       });
       const files = filesOf();
-      child.post([0, 1, 3].map((index) => buffers[index].export()));
+      child.post([0, 1, 3].map((index) => exportBuffer(buffers[index])));
       show(await child.received());
       show(await child.received());
       for (const buffer of buffers) await importersDone(buffer);
@@ -371,7 +371,7 @@ test('a wait for the other processes lasts until they are done, wherever the buf
     const waits = buffers.map((buffer) => importersDone(buffer).then(() => 'done'));
     buffers[0].dispose();
     buffers[1].resize(8192);
-    show(await Promise.race([...waits, sleep(40).then(() => 'in use')]), await Promise.race([buffers[1].importersDone(), sleep(40).then(() => 'in use')]));
+    show(await Promise.race([...waits, sleep(40).then(() => 'in use')]), await Promise.race([importersDone(buffers[1]), sleep(40).then(() => 'in use')]));
     child.post('dispose');
     show(await Promise.all(waits), await until(() => resource.reservedBytes === 8192));
     child.post('end');
@@ -422,7 +422,7 @@ test('a dispose, detach, share or move that the driver refuses leaves the handle
     const buffer = new DeviceBuffer(4096, { resource, stream });
     buffer.fill(6);
     const handle = exportBuffer(buffer);
-    const calls = [['cuMemFree', (each) => each.dispose()], ['cuMemFree', (each) => each.resize(8192)], ['cuEventRecord', (each) => each.detach()], ['cuEventRecord', (each) => each.share()]];
+    const calls = [['cuMemFree', (each) => each.dispose()], ['cuMemFree', (each) => each.resize(8192)], ['cuEventRecord', (each) => detachBuffer(each)], ['cuEventRecord', (each) => shareBuffer(each)]];
     for (const [name, call] of calls) {
       cistern.failCall(name, 1, 999);
       const refused = codeOf(() => call(buffer));
@@ -431,7 +431,7 @@ test('a dispose, detach, share or move that the driver refuses leaves the handle
       await importersDone(buffer);
     }
     const empty = new DeviceBuffer(0, { resource, stream });
-    const handles = [handle, empty.export()];
+    const handles = [handle, exportBuffer(empty)];
     for (const each of [buffer, empty]) each.dispose();
     for (const each of handles) {
       child.post(each);
@@ -534,10 +534,10 @@ describe('a process that ends', () => {
         const buffers = [new DeviceBuffer(4096, { resource, stream }), new DeviceBuffer(4096, { resource, stream })];
         for (const buffer of buffers) buffer.fill(1);
         stream.synchronizeSync();
-        const first = buffers[0].export();
+        const first = exportBuffer(buffers[0]);
         stream.hold();
         buffers[1].fill(2);
-        await post([first, buffers[1].export()]);
+        await post([first, exportBuffer(buffers[1])]);
         await received();
         process.kill(process.pid, 'SIGKILL');
       \`);
@@ -566,7 +566,7 @@ describe('a process that ends', () => {
         const handle = await received();
         const worker = new Worker(\\\`
           const { parentPort, workerData } = require('node:worker_threads');
-          import('cistern').then(({ DeviceBuffer, Stream }) => {
+          import('${wholePackage}').then(({ openBuffer, Stream }) => {
             globalThis.buffer = openBuffer(workerData, { stream: new Stream() });
             setInterval(() => {}, 1000);
             parentPort.postMessage('open');
@@ -584,10 +584,10 @@ describe('a process that ends', () => {
       const before = Device.get().memoryInfo().freeBytes;
       const worker = new Worker(\`
         const { parentPort } = require('node:worker_threads');
-        import('cistern').then(({ CudaMemoryResource, DeviceBuffer, Stream }) => {
+        import('${wholePackage}').then(({ CudaMemoryResource, DeviceBuffer, exportBuffer, Stream }) => {
           const stream = new Stream();
           globalThis.buffer = new DeviceBuffer(1 << 20, { resource: new CudaMemoryResource(), stream });
-          parentPort.postMessage(globalThis.exportBuffer(buffer));
+          parentPort.postMessage(exportBuffer(globalThis.buffer));
           setInterval(() => {}, 1000);
         });
       \`, { eval: true, execArgv: [] });
@@ -785,10 +785,10 @@ test('memory that cannot be exported is refused with a sentence that names its r
     }
     const owner = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
     const wrapped = wrapMemory({ ptr: owner.ptr, byteLength: 4096, stream });
-    show(errorOf(() => wrapped.export()));
-    show(errorOf(() => attachBuffer(new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream }).detach(), { stream }).export()));
-    owner.share();
-    show(codeOf(() => owner.export()));
+    show(errorOf(() => exportBuffer(wrapped)));
+    show(errorOf(() => exportBuffer(attachBuffer(detachBuffer(new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream })), { stream }))));
+    shareBuffer(owner);
+    show(codeOf(() => exportBuffer(owner)));
     show(filesOf());
   `);
   const host = (kind: string, name: string) =>

@@ -1,3 +1,4 @@
+import '../../src/tools/every-kind.js';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';

@@ -9,7 +9,7 @@ import { Account, AccountingResourceAdaptor, withQuota } from '../../src/serving
 import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
 import { eventsOf, readRecording, rowsOf } from '../support/read-recording.js';
 import { folder, newFile, recorded } from '../support/recordings.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { stream } from '../support/stream.js';
 
@@ -211,7 +211,7 @@ describe('the file of a recording', () => {
         return writeSync(descriptor, bytes.subarray(0, 100));
       };
       syncBuiltinESMExports();
-      const { CudaMemoryResource, RecordingResourceAdaptor, Stream } = await import('cistern');
+      const { CudaMemoryResource, RecordingResourceAdaptor, Stream } = await import('${wholePackage}');
       const resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { file: ${JSON.stringify(file)} });
       const stream = new Stream();
       for (let i = 0; i < 20; ) {

@@ -17,7 +17,7 @@ import {
 } from '../../src/index.js';
 import { needSmallDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
-import { runModule } from '../support/run-module.js';
+import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { valuesOf } from '../support/stream-order.js';
 
@@ -369,7 +369,7 @@ describe('VirtualMemoryResource', () => {
 });
 
 test('a worker that ends leaves no memory and no addresses, freed or live', () => {
-  const inWorker = `import('cistern').then((cistern) => {
+  const inWorker = `import('${wholePackage}').then((cistern) => {
     const resource = new cistern.VirtualMemoryResource();
     const stream = new cistern.Stream();
     const pointer = resource.allocate(8 * cistern.MiB, stream);

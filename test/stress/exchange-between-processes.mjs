@@ -119,8 +119,19 @@ async function coordinate() {
 }
 
 async function peer() {
-  const cistern = await import('cistern');
-  const { CudaMemoryResource, Device, DeviceBuffer, MiB, OutOfMemoryError, PoolMemoryResource, Stream } = cistern;
+  const cistern = await import('../support/whole-package.mjs');
+  const {
+    CudaMemoryResource,
+    Device,
+    DeviceBuffer,
+    MiB,
+    OutOfMemoryError,
+    PoolMemoryResource,
+    Stream,
+    exportBuffer,
+    importersDone,
+    openBuffer,
+  } = cistern;
   const [generation, seed] = [Number(process.argv[3]), Number(process.argv[4])];
   const random = randomFrom(seed);
   const isDelayed = cistern.currentBackend() === 'software';

@@ -12,10 +12,11 @@ import process from 'node:process';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { isMainThread, MessageChannel, parentPort, Worker, workerData } from 'node:worker_threads';
-import * as cistern from 'cistern';
+import * as cistern from '../support/whole-package.mjs';
 
 const { CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, KiB, MiB, OutOfMemoryError, PoolMemoryResource, Stream } =
   cistern;
+const { attachBuffer, detachBuffer, discardBuffer } = cistern;
 
 const stages = 4;
 const last = stages - 1;

@@ -2,7 +2,6 @@
 import { Device } from '../../src/driver/device.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import { needSecondDevice } from './device-memory.js';
-import '../../src/tools/every-kind.js';
 import { directFaults } from './direct-faults.mjs';
 import { isGpu } from './real-gpu.js';
 import { skipTest } from './skip-test.js';

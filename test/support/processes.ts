@@ -1,5 +1,5 @@
 import { deviceMemory } from './device-memory.js';
-import { type ProcessEnd, runModule } from './run-module.js';
+import { type ProcessEnd, runModule, wholePackage } from './run-module.js';
 import { skipTest } from './skip-test.js';
 
 /** Whether the device under test is the strict driver. */
@@ -21,10 +21,11 @@ const prelude = `
   import { once } from 'node:events';
   import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
   import { setTimeout as sleep } from 'node:timers/promises';
-  import * as cistern from 'cistern';
+  import * as cistern from '${wholePackage}';
   const {
     CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, HostMemoryResource, KiB, LimitingResourceAdaptor,
     ManagedMemoryResource, MiB, PinnedHostMemoryResource, PoolMemoryResource, Stream, VirtualMemoryResource,
+    attachBuffer, detachBuffer, discardBuffer, exportBuffer, importersDone, openBuffer, shareBuffer, toDLPack, wrapMemory,
   } = cistern;
   const queueOf = (source) => {
     const messages = [];

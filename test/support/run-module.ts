@@ -53,3 +53,6 @@ export function runModule(
 export function printed(...lines: readonly string[]): unknown {
   return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
 }
+
+/** Everything that the built package exports, as a module that programs of tests import. */
+export const wholePackage: string = new URL('whole-package.mjs', import.meta.url).href;

@@ -1,9 +1,10 @@
 import { deviceMemory } from './device-memory.js';
-import { type ProcessEnd, runModule } from './run-module.js';
+import { type ProcessEnd, runModule, wholePackage } from './run-module.js';
 
 const names = `const {
   CallbackMemoryResource, CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, GlobalArenaMemoryResource, KiB,
-  LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream, ThreadSafeArenaMemoryResource, checkOrder, set,
+  LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream, ThreadSafeArenaMemoryResource, attachBuffer,
+  checkOrder, detachBuffer, discardBuffer, set, shareBuffer, wrapMemory,
 } = cistern;`;
 
 /** Options of {@link runWithWorkers}. */
@@ -30,7 +31,7 @@ export function runWithWorkers(
     import { once } from 'node:events';
     import { setTimeout } from 'node:timers/promises';
     import { Worker } from 'node:worker_threads';
-    import * as cistern from 'cistern';
+    import * as cistern from '${wholePackage}';
     ${names}
     const cells = new Int32Array(new SharedArrayBuffer(64));
     const start = (text, count = 1) => Array.from({ length: count }, (_, number) => new Worker(\`
@@ -38,7 +39,7 @@ export function runWithWorkers(
       const { parentPort, workerData: { number, cells } } = require('node:worker_threads');
       const post = (message) => parentPort.postMessage(message);
       const received = async () => (await once(parentPort, 'message'))[0];
-      import('cistern').then(async (cistern) => {
+      import('${wholePackage}').then(async (cistern) => {
         ${names}
         ${everywhere}
         \${text}

@@ -344,7 +344,7 @@ describe('one arena for all workers', () => {
     const end = run(`
       const arena = open();
       const [worker] = start(\`
-        post(new DeviceBuffer(100 * KiB, { resource: open(), stream }).detach());
+        post(detachBuffer(new DeviceBuffer(100 * KiB, { resource: open(), stream })));
         await received();
       \`);
       const buffer = attachBuffer(await received(worker), { stream });

@@ -146,7 +146,7 @@ describe('a buffer that a worker gives to another', () => {
       const before = free();
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
       const stream = new Stream();
-      const lost = new DeviceBuffer(MiB, { resource: pool, stream }).detach();
+      const lost = detachBuffer(new DeviceBuffer(MiB, { resource: pool, stream }));
       const [dead] = start('');
       const ended = once(dead, 'exit');
       dead.postMessage(lost);
@@ -155,7 +155,7 @@ describe('a buffer that a worker gives to another', () => {
       pool.dispose();
       const [worker] = start(\`
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
-        post(new DeviceBuffer(MiB, { resource: pool, stream: new Stream() }).detach());
+        post(detachBuffer(new DeviceBuffer(MiB, { resource: pool, stream: new Stream() })));
       \`);
       const exit = once(worker, 'exit');
       const message = await received(worker);
@@ -180,7 +180,7 @@ describe('a buffer that a worker gives to another', () => {
       const buffer = new DeviceBuffer(KiB, { resource: pool, stream });
       worker.postMessage(detachBuffer(buffer));
       const back = attachBuffer(await received(worker), { stream });
-      worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
+      worker.postMessage(detachBuffer(new DeviceBuffer(KiB, { resource: pool, stream })));
       const lost = await received(worker);
       await worker.terminate();
       show(valuesOf(back), codeOf(() => attachBuffer(lost, { stream })));
@@ -196,10 +196,10 @@ describe('a buffer that a worker gives to another', () => {
       const stream = new Stream({ nonBlocking: true });
       const [worker] = start(\`
         const stream = new Stream({ nonBlocking: true });
-        post(attachBuffer(await received(), { stream }).detach());
+        post(detachBuffer(attachBuffer(await received(), { stream })));
         Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
       \`);
-      worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
+      worker.postMessage(detachBuffer(new DeviceBuffer(KiB, { resource: pool, stream })));
       attachBuffer(await received(worker), { stream }).dispose();
       show(await returned(pool));
       await worker.terminate();
@@ -227,7 +227,7 @@ describe('a buffer that a worker gives to another', () => {
       };
       for (let round = 0; round < 2; round++) {
         const messages = [];
-        for (let i = 0; i < 4; i++) messages.push((await allocated(1 * MiB)).detach());
+        for (let i = 0; i < 4; i++) messages.push(detachBuffer(await allocated(1 * MiB)));
         taker.postMessage(messages);
         await received(taker);
       }
@@ -244,7 +244,7 @@ describe('a buffer that a worker gives to another', () => {
       const everywhere = \`
         const stream = new cistern.Stream();
         const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), { initialBytes: MiB });
-        const give = () => new DeviceBuffer(KiB, { resource: pool, stream }).detach();
+        const give = () => detachBuffer(new DeviceBuffer(KiB, { resource: pool, stream }));
         let kept;
         const keep = (message) => {
           kept = attachBuffer(message, { stream });
@@ -300,7 +300,7 @@ describe('a buffer that a worker gives to another', () => {
         post('attached');
         for (;;);
       \`);
-      taker.postMessage(new DeviceBuffer(1 * MiB, { resource: pool, stream }).detach());
+      taker.postMessage(detachBuffer(new DeviceBuffer(1 * MiB, { resource: pool, stream })));
       await received(taker);
       for (let round = 0; round < 3; round++) show(codeOf(() => new DeviceBuffer(1 * MiB, { resource: pool, stream })));
       await taker.terminate();
@@ -368,7 +368,7 @@ describe('a buffer that a worker gives to another', () => {
       \`);
       const first = new DeviceBuffer(MiB, { resource: pool, stream });
       first.fill(2);
-      worker.postMessage(first.detach());
+      worker.postMessage(detachBuffer(first));
       show(await returned(pool));
       const second = new DeviceBuffer(MiB, { resource: pool, stream });
       second.fill(3);

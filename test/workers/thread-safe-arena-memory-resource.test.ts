@@ -1,3 +1,4 @@
+import '../../src/tools/every-kind.js';
 import { inspect } from 'node:util';
 import { afterAll, describe, expect, test } from 'vitest';
 import {

@@ -38,7 +38,7 @@ import { needSecondDevice, needSmallDevice, settledFreeBytes } from '../../suppo
 import { caught, code } from '../../support/errors.js';
 import { planOf } from '../../support/plans.js';
 import { needFaults } from '../../support/real-gpu.js';
-import { runModule } from '../../support/run-module.js';
+import { runModule, wholePackage } from '../../support/run-module.js';
 import { skipTest } from '../../support/skip-test.js';
 import { valuesOf } from '../../support/stream-order.js';
 
@@ -662,7 +662,7 @@ describe('when a call fails', () => {
 
 test('memory stays until what another worker has queued there has run', () => {
   const inWorker = `const { workerData, parentPort } = require('node:worker_threads');
-  import('cistern').then((cistern) => {
+  import('${wholePackage}').then((cistern) => {
     const stream = new cistern.Stream({ nonBlocking: true });
     globalThis.kept = stream;
     for (let value = 1; value <= 60; value++) cistern.set(workerData.pointer, value, 1, workerData.bytes, stream);
@@ -695,7 +695,7 @@ test('memory stays until what another worker has queued there has run', () => {
 });
 
 test('a worker that ends while its memory sleeps, or is on the way, leaves nothing', () => {
-  const inWorker = (ending: string) => `import('cistern').then(async (cistern) => {
+  const inWorker = (ending: string) => `import('${wholePackage}').then(async (cistern) => {
     const resource = new cistern.VirtualMemoryResource();
     const stream = new cistern.Stream();
     const pointer = resource.allocate(80 * cistern.MiB, stream);

@@ -31,6 +31,7 @@ import type { Spillable } from '../../../src/serving/spilling/spilling-resource-
 import { allocationsMayWait } from '../../support/direct-faults.mjs';
 import { caught, code } from '../../support/errors.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
+import { wholePackage } from '../../support/run-module.js';
 import { skipTest } from '../../support/skip-test.js';
 import { expectOrdered } from '../../support/stream-order.js';
 
@@ -258,7 +259,7 @@ describe('the way to a file', () => {
     if (process.platform === 'win32') skipTest('there is no limit for files');
     if (currentBackend() !== 'software') skipTest('other devices may have files that are larger');
     const program = `
-      import * as c from ${JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href)};
+      import * as c from ${JSON.stringify(wholePackage)};
       const stream = new c.Stream();
       const device = new c.PoolMemoryResource(new c.CudaMemoryResource(), { initialBytes: 4 * c.MiB, maximumBytes: 4 * c.MiB });
       const host = new c.PoolMemoryResource(new c.PinnedHostMemoryResource(), { initialBytes: 4 * c.MiB, maximumBytes: 4 * c.MiB });
@@ -282,7 +283,7 @@ describe('the way to a file', () => {
     if (process.platform !== 'linux') skipTest('a file has a name for a moment there');
     const program = `
       const { parentPort } = require('node:worker_threads');
-      import(${JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href)}).then(async (c) => {
+      import(${JSON.stringify(wholePackage)}).then(async (c) => {
         const stream = new c.Stream();
         const options = { folder: ${JSON.stringify(folder)} };
         const resource = new c.SpillingResourceAdaptor(new c.CudaMemoryResource(), new c.PinnedHostMemoryResource(), options);
