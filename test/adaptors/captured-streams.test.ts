@@ -22,10 +22,10 @@ import {
   OutOfMemoryError,
   PoolMemoryResource,
   type ResourceStack,
-  resourceKinds,
   Stream,
   set,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { stacksOf } from '../support/kind-stacks.js';
 import { checkOrderInEachTest } from '../support/order-checked-tests.js';
@@ -406,7 +406,7 @@ test('a block whose stream ended while it came stays until the capture ends, whi
   expect(pool.reservedBytes).toBe(0);
 });
 
-describe.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s', (_name, kind) => {
+describe.each(everyKind.map((kind) => [kind.name, kind] as const))('%s', (_name, kind) => {
   describe.each(stacksOf(kind))('%s', (specification) => {
     test.each(captures)('%s capture', async (capture) => {
       for (const [name, use] of Object.entries(uses)) {

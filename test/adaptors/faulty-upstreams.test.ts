@@ -22,11 +22,11 @@ import {
   OutOfMemoryError,
   PerDeviceResourceAdaptor,
   type ResourceKind,
-  resourceKinds,
   Stream,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
 import { PlannedMemoryResource } from '../../src/plans/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { exampleOf } from '../support/kind-stacks.js';
@@ -166,7 +166,7 @@ function subjectOf(kind: ResourceKind): Subject {
 }
 
 const subjects: readonly Subject[] = [
-  ...resourceKinds.filter(({ role }) => role !== 'upstream').map(subjectOf),
+  ...everyKind.filter(({ role }) => role !== 'upstream').map(subjectOf),
   { name: 'failure-callback', notices: none, make: (liar) => new FailureCallbackResourceAdaptor(liar, () => false) },
   { name: 'caching in a run', notices: all, make: (liar) => new InRunResource(new CachingMemoryResource(liar)) },
   { name: 'the fallback of fallback', notices: none, make: (liar) => new FallbackResourceAdaptor(new Empty(), liar) },

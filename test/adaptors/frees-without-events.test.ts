@@ -27,17 +27,17 @@ import {
   PoolMemoryResource,
   type ResourceKind,
   type ResourceStack,
-  resourceKinds,
   type Specification,
   Stream,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { Sfc32 } from '../../src/tools/replay/generator-random.js';
 import { exampleOf, leafOf, withEvents } from '../support/kind-stacks.js';
 import { eventCalls, policies, sharingPolicies } from '../support/stream-order.js';
 
-const keepers = resourceKinds.filter(({ role }) => role === 'pooling');
-const adaptors = resourceKinds.filter(({ role }) => role === 'pass-through');
+const keepers = everyKind.filter(({ role }) => role === 'pooling');
+const adaptors = everyKind.filter(({ role }) => role === 'pass-through');
 
 /** The kinds that pass some calls on to their upstream, which must then keep memory, too: a leaf's free waits. */
 const passingKinds = new Set(['binning', 'caching', 'planned']);

@@ -17,20 +17,18 @@ import {
   PoolMemoryResource,
   type ResourceKind,
   RoundingResourceAdaptor,
-  resourceKinds,
   type Specification,
   StatisticsResourceAdaptor,
   TrackingResourceAdaptor,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { GlobalArenaMemoryResource } from '../../src/workers/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import { stream } from '../support/stream.js';
 
 /** Kinds of one upstream that has their memory, and what else they are. */
-const kinds = resourceKinds
-  .filter((kind) => kind.role === 'pass-through' || kind.name === 'binning')
-  .map((kind) => [kind.name, kind] as const);
+const kinds = everyKind.filter((kind) => kind.role === 'pass-through' || kind.name === 'binning').map((kind) => [kind.name, kind] as const);
 
 /** Those that are in the way with the options of their example, and why. */
 const inTheWay: Readonly<Record<string, string>> = {

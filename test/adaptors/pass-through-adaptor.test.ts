@@ -22,12 +22,12 @@ import {
   PrefetchResourceAdaptor,
   ReclaimingResourceAdaptor,
   type ResourceKind,
-  resourceKinds,
   type Specification,
   StatisticsResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { exampleOf, leafOf } from '../support/kind-stacks.js';
 import { skipTest } from '../support/skip-test.js';
 import { SpyResource } from '../support/spy-resource.js';
@@ -52,7 +52,7 @@ interface Adaptor {
 }
 
 const adaptors: readonly Adaptor[] = [
-  ...resourceKinds.filter(({ role, name }) => role === 'pass-through' && name !== 'reclaiming').map(adaptorOf),
+  ...everyKind.filter(({ role, name }) => role === 'pass-through' && name !== 'reclaiming').map(adaptorOf),
   // An adaptor that responds to an out-of-memory error with nothing.
   {
     name: 'ReclaimingResourceAdaptor',

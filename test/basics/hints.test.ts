@@ -1,13 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import {
-  CallbackMemoryResource,
-  CudaMemoryResource,
-  createResource,
-  type Device,
-  PoolMemoryResource,
-  resourceKinds,
-  Stream,
-} from '../../src/index.js';
+import { CallbackMemoryResource, CudaMemoryResource, createResource, type Device, PoolMemoryResource, Stream } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 
 describe('what a wrong value should have been', () => {
   test.each([
@@ -45,7 +38,7 @@ describe('a resource as text', () => {
     expect(String(stack)).toBe('limiting(arena(virtual))');
   });
 
-  test.each(resourceKinds.map(({ name, example }) => [name, example]))('begins with the name of its kind: %s', (name, example) => {
+  test.each(everyKind.map(({ name, example }) => [name, example]))('begins with the name of its kind: %s', (name, example) => {
     if (/file=|dumpFile=|plan=/i.test(example)) return;
     using resource = createResource(example);
     expect(String(resource)).toMatch(new RegExp(`^${name}(\\(|$)`));

@@ -11,11 +11,11 @@ import {
   MiB,
   parseSpecification,
   type ResourceStack,
-  resourceKinds,
   SanitizingResourceAdaptor,
   type Specification,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import type { ResourceHarness, ResourceSupport } from '../../src/tools/testing/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { stacksOf } from '../support/kind-stacks.js';
@@ -132,7 +132,7 @@ function checked(specification: string): string {
 
 /** Every kind of a role, and its stacks. */
 export function harnessesOf(role: KindRole): ResourceHarness[] {
-  const stacks = resourceKinds.filter((kind) => kind.role === role).flatMap(stacksOf);
+  const stacks = everyKind.filter((kind) => kind.role === role).flatMap(stacksOf);
   return [...[...stacks.map(checked), ...compositions[role]].map((stack) => harness(stack)), ...othersOf(role)];
 }
 

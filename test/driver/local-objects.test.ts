@@ -115,7 +115,7 @@ describe('a clone would be a dead object, so cloning is refused', () => {
 
 test('the error of cloning a buffer says what to send instead', () => {
   const buffer = objects.find((object) => object instanceof cistern.DeviceBuffer);
-  expect(() => structuredClone(buffer)).toThrow(/a DeviceBuffer: send what its detach\(\) returns to a worker/);
+  expect(() => structuredClone(buffer)).toThrow(/a DeviceBuffer: send what detachBuffer\(\) returns to a worker/);
 });
 
 describe('console.log', () => {

@@ -12,7 +12,7 @@ import { CisternError, InvalidLogError, SpecificationError } from '../../src/bas
 import { parsePlan } from '../../src/plans/plan.js';
 import { checkSpecification } from '../../src/specification/check-specification.js';
 import { parseSpecification } from '../../src/specification/parse-specification.js';
-import { everyKind as resourceKinds } from '../../src/tools/every-kind.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { convertedFormats, convertLog } from '../../src/tools/formats/convert-log.js';
 import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
 import { encodeRecording } from '../../src/tools/formats/recording/convert-to-recording.js';
@@ -220,7 +220,7 @@ export const formats: Readonly<Record<string, () => Generator<HostileInput>>> = 
     // One option of each type: the rules are those of the type.
     const options = [
       ...new Map(
-        resourceKinds.flatMap(({ name: kind, role, options }) =>
+        everyKind.flatMap(({ name: kind, role, options }) =>
           Object.entries(options).map(([option, { type }]) => [type, { kind, option, upstream: role === 'upstream' ? '' : 'cuda, ' }]),
         ),
       ).values(),

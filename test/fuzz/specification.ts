@@ -8,11 +8,11 @@ import { checkSpecification } from '../../src/specification/check-specification.
 import { formatSpecification } from '../../src/specification/format-specification.js';
 import { parseSpecification } from '../../src/specification/parse-specification.js';
 import type { Specification } from '../../src/specification/specification.js';
-import { everyKind as resourceKinds } from '../../src/tools/every-kind.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 
 export const words: readonly string[] = [
-  ...new Set(resourceKinds.flatMap(({ name, options }) => [name, ...Object.keys(options)])),
-  ...new Set(resourceKinds.flatMap(({ options }) => Object.values(options).flatMap(({ words = [] }) => [...words]))),
+  ...new Set(everyKind.flatMap(({ name, options }) => [name, ...Object.keys(options)])),
+  ...new Set(everyKind.flatMap(({ options }) => Object.values(options).flatMap(({ words = [] }) => [...words]))),
   '512MiB',
   '1.5 GiB',
   '9007199254740991',

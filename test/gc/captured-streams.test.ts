@@ -2,7 +2,8 @@
 import { describe, expect, test } from 'vitest';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { mailbox, native } from '../../src/driver/native.js';
-import { createResourceStack, Device, DeviceBuffer, Event, type ResourceStack, resourceKinds, Stream } from '../../src/index.js';
+import { createResourceStack, Device, DeviceBuffer, Event, type ResourceStack, Stream } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { stacksOf } from '../support/kind-stacks.js';
 import { isGpu } from '../support/real-gpu.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
@@ -52,7 +53,7 @@ async function untilAllAreFreed(known: number): Promise<void> {
   expect(watchedBuffers().count).toBe(known);
 }
 
-describe.each(resourceKinds.map((kind) => [kind.name, stacksOf(kind)[0] as string] as const))('%s', (_name, specification) => {
+describe.each(everyKind.map((kind) => [kind.name, stacksOf(kind)[0] as string] as const))('%s', (_name, specification) => {
   test.each(captures)('buffers, %s capture', async (capture) => {
     using captured = new Stream({ nonBlocking: true });
     using other = new Stream({ nonBlocking: true });

@@ -10,11 +10,11 @@ import {
   type MemoryResource,
   MiB,
   type ResourceKind,
-  resourceKinds,
   type Specification,
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import { collectGarbageUntil } from './collection.js';
 
@@ -36,7 +36,7 @@ function subjectOf(kind: ResourceKind): Subject {
 }
 
 const subjects: readonly Subject[] = [
-  ...resourceKinds.map(subjectOf),
+  ...everyKind.map(subjectOf),
   {
     name: 'callback',
     make: (upstream) => new CallbackMemoryResource(upstream.allocate.bind(upstream), upstream.deallocate.bind(upstream)),

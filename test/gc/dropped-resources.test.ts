@@ -9,9 +9,9 @@ import {
   FailureCallbackResourceAdaptor,
   type MemoryResource,
   PoolMemoryResource,
-  resourceKinds,
   Stream,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { GlobalArena } from '../../src/workers/global-arena.js';
 import { attachBuffer, detachBuffer } from '../../src/workers/index.js';
 import { stacksOf } from '../support/kind-stacks.js';
@@ -29,7 +29,7 @@ const callback = (upstream: MemoryResource) =>
   new CallbackMemoryResource(upstream.allocate.bind(upstream), upstream.deallocate.bind(upstream));
 
 /** A checker of the order of all streams, which checks until it is disposed. */
-const kinds = resourceKinds.filter(({ name }) => name !== 'sanitizing');
+const kinds = everyKind.filter(({ name }) => name !== 'sanitizing');
 
 /** What is dropped keeps its memory until the process ends: on a small device, arenas of all stacks take too much. */
 function withSmallArena(stack: string): string {

@@ -1075,7 +1075,8 @@ const faults = {
       to: 'if (attemptEach(usedDevices(), (device) => device.index).length > 0) return;',
     },
   ],
-  'src/buffers/device-buffer.ts': [
+  'src/buffers/device-buffer.ts': [],
+  'src/interchange/cuda-array-interface.ts': [
     {
       name: 'array-not-awaited',
       fault: 'the stream of a buffer does not wait for that of the array',

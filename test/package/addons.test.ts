@@ -213,7 +213,9 @@ describe('the addon with threads', () => {
   it('may be at work when its worker is terminated, and when the process exits', () => {
     const text = (load: (names: string, module: string) => string, end: string) => `
       ${load('createRequire', 'node:module')}
-      ${load('addonInterface, Stream, ThreadSafeArenaMemoryResource', 'cistern')}
+      ${load('Stream', 'cistern')}
+      ${load('addonInterface', 'cistern/interchange')}
+      ${load('ThreadSafeArenaMemoryResource', 'cistern/workers')}
       const addon = createRequire(${JSON.stringify(import.meta.url)})(${JSON.stringify(join(folder, 'squares.node'))});
       addon.open(addonInterface);
       const resource = new ThreadSafeArenaMemoryResource(${JSON.stringify({ ...options, arenaBytes: 2 ** 26 })});

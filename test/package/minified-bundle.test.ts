@@ -4,18 +4,23 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { rolldown } from 'rolldown';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { formatSpecification, resourceKinds } from '../../src/index.js';
+import { formatSpecification } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import { readRecording } from '../support/read-recording.js';
 import { runModule } from '../support/run-module.js';
 
 const addon = fileURLToPath(new URL('../../build/Release/cistern.node', import.meta.url));
-const specifications = resourceKinds.map((kind) => formatSpecification(exampleOf(kind)));
+const specifications = everyKind.map((kind) => formatSpecification(exampleOf(kind)));
+
+const capabilities = ['graphs', 'plans', 'serving', 'workers'];
 
 /** Prints, for each kind, the classes of its stack, the path of an error, and the layers of a recording. */
 const program = `
-  import { createResourceStack, FailureCallbackResourceAdaptor, Stream } from 'cistern';
-  import { Recording, RecordingResourceAdaptor } from 'cistern/recording';
+  import { addResourceKinds, createResourceStack, FailureCallbackResourceAdaptor, Stream } from 'cistern';
+  import { Recording, RecordingResourceAdaptor, resourceKinds as recording } from 'cistern/recording';
+  ${capabilities.map((entry) => `import { resourceKinds as ${entry} } from 'cistern/${entry}';`).join('\n')}
+  for (const kinds of [recording, ${capabilities}]) addResourceKinds(kinds);
   const stream = new Stream();
   const file = process.env.RECORDING;
   const outcomes = ${JSON.stringify(specifications)}.map((specification, i) => {
@@ -48,7 +53,12 @@ test('a bundler that shortens names changes no layer, no path of an error and no
   const bundle = await rolldown({
     input: join(folder, 'program.mjs'),
     platform: 'node',
-    resolve: { alias: { cistern: fileURLToPath(new URL('../../dist/index.js', import.meta.url)) } },
+    resolve: {
+      alias: {
+        cistern$: built('index.js'),
+        ...Object.fromEntries(['recording', ...capabilities].map((entry) => [`cistern/${entry}`, built(`${entry}/index.js`)])),
+      },
+    },
     onLog: () => {},
   });
   const bundled = join(folder, 'bundled.mjs');
@@ -58,8 +68,12 @@ test('a bundler that shortens names changes no layer, no path of an error and no
   const plain = await outcomesOf(program, 'plain');
   const minified = await outcomesOf(`await import(${JSON.stringify(pathToFileURL(bundled).href)})`, 'minified');
   expect(minified).toEqual(plain);
-  for (const [i, { name }] of resourceKinds.entries()) expect(plain.recorded[i]).toContain(name);
+  for (const [i, { name }] of everyKind.entries()) expect(plain.recorded[i]).toContain(name);
 });
+
+function built(file: string): string {
+  return fileURLToPath(new URL(`../../dist/${file}`, import.meta.url));
+}
 
 /** What a program printed and recorded. */
 async function outcomesOf(text: string, name: string): Promise<{ readonly printed: unknown; readonly recorded: readonly string[][] }> {

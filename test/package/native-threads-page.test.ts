@@ -2,14 +2,15 @@
 
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { type CisternError, createResource, KiB, resourceKinds, Stream } from '../../src/index.js';
+import { type CisternError, createResource, KiB, Stream } from '../../src/index.js';
 import { addonInterface } from '../../src/interchange/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 
 const page = readFileSync('docs/guides/native-threads.md', 'utf8');
 const rows = [...page.matchAll(/^\| (`.*`) \| (.*) \| (.*) \| (.*) \|$/gm)].flatMap(([, names = '', ...cells]) =>
   [...names.matchAll(/`([\w-]+)`/g)].map(([, name = '']) => [name, ...cells.map((cell) => cell.replaceAll('`', ''))]),
 );
-const examples = new Map(resourceKinds.map(({ name, example }) => [name, example]));
+const examples = new Map(everyKind.map(({ name, example }) => [name, example]));
 
 /** What a call does, as the table has it. */
 function outcome(call: () => void, success: string): string {
@@ -22,7 +23,7 @@ function outcome(call: () => void, success: string): string {
 }
 
 test('the table has every resource that takes its memory from no other, and the pools', () => {
-  const leaves = resourceKinds.filter(({ role }) => role === 'upstream').map(({ name }) => name);
+  const leaves = everyKind.filter(({ role }) => role === 'upstream').map(({ name }) => name);
   const expected = [...leaves, 'pool', 'arena', 'fixed-size', 'binning', 'monotonic'];
   expect(rows.map(([name]) => name).sort()).toEqual(expected.sort());
 });

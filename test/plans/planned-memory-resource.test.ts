@@ -9,10 +9,10 @@ import {
   type MemoryResource,
   PoolMemoryResource,
   type ResourceKind,
-  resourceKinds,
   Stream,
 } from '../../src/index.js';
 import { type PlanDeviation, PlannedMemoryResource, type PlannedMemoryResourceOptions } from '../../src/plans/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { page, planOf } from '../support/plans.js';
 
 function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {
@@ -62,7 +62,7 @@ describe('a planned resource', () => {
   });
 
   test('reads no file descriptor for a plan', () => {
-    const kind = resourceKinds.find(({ name }) => name === 'planned') as ResourceKind;
+    const kind = everyKind.find(({ name }) => name === 'planned') as ResourceKind;
     const upstreamOf = () => new CudaMemoryResource();
     const input = { upstream: upstreamOf(), device: Device.get(), upstreamOf, options: { plan: 0 } as never };
     expect(() => kind.create(input)).toThrow(new ArgumentTypeError('plan must be the path of a file, got 0'));

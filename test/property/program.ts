@@ -1,7 +1,8 @@
 /** Programs: their parts, and their generation. */
 import fc from 'fast-check';
-import { type DeallocationEvents, type KindRole, MiB, resourceKinds } from '../../src/index.js';
+import { type DeallocationEvents, type KindRole, MiB } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import type { LeafCall } from './probe.js';
 import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
@@ -372,9 +373,9 @@ interface LayerCapacity {
  * collects at its own times, and the one that moves buffers then, which has programs of its own.
  */
 const kindsOf = (role: KindRole) =>
-  resourceKinds.filter((kind) => kind.role === role && !['reclaiming', 'spilling'].includes(kind.name)).map(({ name }) => name);
+  everyKind.filter((kind) => kind.role === role && !['reclaiming', 'spilling'].includes(kind.name)).map(({ name }) => name);
 
-const examples = new Map(resourceKinds.map((kind) => [kind.name, exampleOf(kind)]));
+const examples = new Map(everyKind.map((kind) => [kind.name, exampleOf(kind)]));
 
 const layerKinds = weighted<string>(
   [5, fc.constant('pool')],

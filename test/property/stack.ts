@@ -15,7 +15,6 @@ import {
   type MonotonicMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
-  resourceKinds,
   type SanitizingResourceAdaptor,
   type StatisticsResourceAdaptor,
   type StreamOrderedMemoryResource,
@@ -24,6 +23,7 @@ import {
 } from '../../src/index.js';
 import type { PlannedMemoryResource } from '../../src/plans/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { QuickPool } from '../support/quick-pool.js';
 import { Leaf, type Misuse, Probe } from './probe.js';
 import { Violation } from './violation.js';
@@ -74,7 +74,7 @@ interface StackLeaf {
 }
 
 /** Kinds that keep no memory. */
-const passThroughKinds = new Set(resourceKinds.filter(({ role }) => role === 'pass-through').map(({ name }) => name));
+const passThroughKinds = new Set(everyKind.filter(({ role }) => role === 'pass-through').map(({ name }) => name));
 /**
  * Kinds that, when disposed, leave in the upstream what was allocated from it beyond the memory
  * that they keep.

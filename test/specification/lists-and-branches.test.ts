@@ -1,4 +1,5 @@
 import { describe, expect, test, vi } from 'vitest';
+import '../../src/tools/every-kind.js';
 import {
   ArgumentRangeError,
   CudaMemoryResource,

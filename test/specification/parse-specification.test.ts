@@ -9,10 +9,10 @@ import {
   LimitingResourceAdaptor,
   MiB,
   parseSpecification,
-  resourceKinds,
   type Specification,
   SpecificationError,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 
 /** The specification without the positions in the text. */
 function bare(specification: Specification): Specification {
@@ -63,7 +63,7 @@ describe('a specification', () => {
   });
 
   test('accepts the option deallocationEvents on every adaptor', () => {
-    for (const { name, role, options } of resourceKinds) {
+    for (const { name, role, options } of everyKind) {
       if (role === 'upstream') continue;
       const required = Object.entries(options).filter(([, { required }]) => required === true);
       const examples = {
@@ -128,7 +128,7 @@ describe('a specification', () => {
 });
 
 describe('a wrong specification', () => {
-  const kinds = `kinds: ${resourceKinds.map(({ name }) => name).join(', ')}`;
+  const kinds = `kinds: ${everyKind.map(({ name }) => name).join(', ')}`;
 
   test.each([
     ['', 0, 1, `a resource kind is expected here; ${kinds}`],
@@ -231,7 +231,7 @@ describe('a wrong specification', () => {
 
   test('lists the words that would have been right', () => {
     expect(errorOf('pool(cuda, deallocationEvents=lazy)').expected).toEqual(['eager', 'deferred', 'off']);
-    expect(errorOf('nothing').expected).toEqual(resourceKinds.map(({ name }) => name));
+    expect(errorOf('nothing').expected).toEqual(everyKind.map(({ name }) => name));
   });
 
   test('is refused whatever it is, and never with another error', () => {
@@ -318,7 +318,7 @@ describe('a specification as an object', () => {
   });
 
   const pool = { kind: 'pool', upstream: { kind: 'cuda' } };
-  const kinds = `kinds: ${resourceKinds.map(({ name }) => name).join(', ')}`;
+  const kinds = `kinds: ${everyKind.map(({ name }) => name).join(', ')}`;
 
   test.each<[unknown, string, string]>([
     [null, '', 'a resource must be an object with a kind, such as {"kind": "cuda"}, got null'],
@@ -405,7 +405,7 @@ describe('a specification as an object', () => {
     expect(faultOf({ ...pool, options: { deallocationEvents: 1 } }).expected).toEqual(['eager', 'deferred', 'off']);
     expect(faultOf({ kind: 'cuda', Kind: 1 }).expected).toEqual(['kind', 'upstream', 'options']);
     expect(faultOf({ kind: 'limiting', upstream: pool }).expected).toEqual(['limitBytes']);
-    expect(faultOf({ kind: 'x' }).expected).toEqual(resourceKinds.map(({ name }) => name));
+    expect(faultOf({ kind: 'x' }).expected).toEqual(everyKind.map(({ name }) => name));
   });
 
   test('may not contain itself, nor more than 64 others', () => {

@@ -11,9 +11,9 @@ import {
   type OptionType,
   parseSpecification,
   type ResourceKind,
-  resourceKinds,
   type Specification,
 } from '../../src/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { exampleOf } from '../support/kind-stacks.js';
 import * as cistern from '../support/package.js';
 
@@ -24,7 +24,7 @@ vi.mock(import('../../src/basics/validation.js'), async (original) => {
 
 const page = readFileSync(new URL('../../docs/adaptors.md', import.meta.url), 'utf8');
 
-test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is created from its example', (name, kind) => {
+test.each(everyKind.map((kind) => [kind.name, kind] as const))('%s is created from its example', (name, kind) => {
   expect(formatSpecification(parseSpecification(kind.example))).toBe(kind.example);
   expect(parseSpecification(kind.example).kind).toBe(name);
   using stack = createResourceStack(exampleOf(kind));
@@ -47,7 +47,7 @@ const wrongValues: Readonly<Record<OptionType, readonly unknown[]>> = {
   resource: [5, null],
 };
 
-test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('the constructor of %s refuses what a specification does', (_, kind) => {
+test.each(everyKind.map((kind) => [kind.name, kind] as const))('the constructor of %s refuses what a specification does', (_, kind) => {
   const upstream = new CudaMemoryResource();
   const { options: given = {} } = exampleOf(kind);
   const isResource = (name: string) => kind.options[name]?.type === 'resource';
@@ -67,7 +67,7 @@ test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('the construc
 });
 
 test('no two kinds have the same name', () => {
-  expect(new Set(resourceKinds.map(({ name }) => name)).size).toBe(resourceKinds.length);
+  expect(new Set(everyKind.map(({ name }) => name)).size).toBe(everyKind.length);
 });
 
 /** Options of constructors that no specification has: functions, objects, and what a kind itself gives. */
@@ -108,7 +108,7 @@ function namesOfConstructor(kind: ResourceKind, { upstream, options = {} }: Spec
   return names;
 }
 
-test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s has the options of its constructor', (name, kind) => {
+test.each(everyKind.map((kind) => [kind.name, kind] as const))('%s has the options of its constructor', (name, kind) => {
   const examples = [exampleOf(kind), ...(furtherExamples[name] ?? []).map((text) => parseSpecification(text))];
   const names = examples.flatMap((example) => [...namesOfConstructor(kind, example)]);
   expect(new Set([...Object.keys(kind.options), ...(onlyForPrograms[name] ?? [])])).toEqual(new Set(names));

@@ -11,7 +11,6 @@ import {
   type MemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
-  resourceKinds,
   StatisticsResourceAdaptor,
   Stream,
   StreamOrderedMemoryResource,
@@ -20,6 +19,7 @@ import {
   type TrimmingMemoryResource,
 } from '../../src/index.js';
 import { PlannedMemoryResource } from '../../src/plans/index.js';
+import { everyKind } from '../../src/tools/every-kind.js';
 import { stacksOf } from '../support/kind-stacks.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
@@ -52,7 +52,7 @@ const compositions = [
  * keeps memory.
  */
 export function stackScenarios(): Scenario[] {
-  const specifications = [...resourceKinds.flatMap(stacksOf), ...compositions];
+  const specifications = [...everyKind.flatMap(stacksOf), ...compositions];
   return specifications.map((specification) => ({ name: specification, play: (run) => playStack(run, specification) }));
 }
 

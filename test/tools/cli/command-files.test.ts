@@ -20,7 +20,7 @@ import { afterAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { checkFiles, FileArgument, FileOption, SpecificationOption } from '../../../src/tools/cli/command-files.js';
 import { createProgram } from '../../../src/tools/cli/program.js';
 import { terminalOf } from '../../../src/tools/cli/terminal.js';
-import { everyKind as resourceKinds } from '../../../src/tools/every-kind.js';
+import { everyKind } from '../../../src/tools/every-kind.js';
 import { logText, row } from '../formats/logs.js';
 import { type CommandRun, runCistern } from './run-cistern.js';
 
@@ -160,7 +160,7 @@ test('every argument and option of every command that takes a value says whether
 });
 
 test('every option of a resource that is text says whether it names a file', () => {
-  const found = resourceKinds.flatMap(({ name, options }) =>
+  const found = everyKind.flatMap(({ name, options }) =>
     Object.entries(options).flatMap(([option, { type, file }]) => (type === 'text' ? [[`${name} ${option}`, file ?? 'no file']] : [])),
   );
   expect(Object.fromEntries(found)).toEqual(textOptions);

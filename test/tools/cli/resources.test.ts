@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { resourceKinds } from '../../../src/index.js';
+import { everyKind } from '../../../src/tools/every-kind.js';
 import { runCistern } from './run-cistern.js';
 
 test('cistern resources lists every kind with its options', async () => {
@@ -7,7 +7,7 @@ test('cistern resources lists every kind with its options', async () => {
   expect([code, stderr]).toEqual([0, '']);
   expect(stdout).toMatch(/^pool\(upstream, …\): /m);
   expect(stdout).toMatch(/^ {2}limitBytes=size +.*\(required\)$/m);
-  for (const { name, options, example } of resourceKinds) {
+  for (const { name, options, example } of everyKind) {
     const section = stdout.split('\n\n').find((text) => text.startsWith(`${name}:`) || text.startsWith(`${name}(`)) as string;
     for (const option of Object.keys(options)) expect(section).toContain(`\n  ${option}=`);
     expect(section.trimEnd().endsWith(`\n  for example: ${example}`)).toBe(true);
@@ -18,7 +18,7 @@ test('cistern resources --json lists the same as data', async () => {
   const { code, stdout } = await runCistern(['resources', '--json']);
   expect(code).toBe(0);
   const kinds = JSON.parse(stdout) as { name: string }[];
-  expect(kinds.map(({ name }) => name)).toEqual(resourceKinds.map(({ name }) => name));
+  expect(kinds.map(({ name }) => name)).toEqual(everyKind.map(({ name }) => name));
   expect(kinds.find(({ name }) => name === 'limiting')).toEqual({
     name: 'limiting',
     summary: expect.any(String),

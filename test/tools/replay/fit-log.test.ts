@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { createResourceStack, KiB, MiB, resourceKinds } from '../../../src/index.js';
+import { createResourceStack, KiB, MiB } from '../../../src/index.js';
+import { everyKind } from '../../../src/tools/every-kind.js';
 import { type FitOptions, type FittedMaximum, fitLog, generateLog, readAllocationLog, replayLog } from '../../../src/tools/replay/index.js';
 import { maximumLayers } from '../../../src/tools/replay/specification-maximum.js';
 import { logText, readText, row } from '../formats/logs.js';
@@ -185,7 +186,7 @@ describe('fitLog', () => {
   });
 
   test('knows every option that sets a maximum', () => {
-    const withMaximum = resourceKinds.filter(
+    const withMaximum = everyKind.filter(
       // The maximum of a cache applies to a run of it, and a replay has no runs. The size of a global
       // arena is for all workers of the process. A replay captures no graphs. A driver rounds the maximum of
       // its pool to blocks of its own, so that a limit around the pool is what is searched for.
