@@ -16,6 +16,8 @@ import { formatTable } from '../support/table.mjs';
  * @property {number} bytes
  * @property {Figures} import in milliseconds
  * @property {Figures} cpu in milliseconds
+ * @property {Figures} constructed in microseconds: the pool
+ * @property {Figures} allocated in microseconds: its first allocation
  * @property {readonly Figures[]} first in nanoseconds for an operation, in the order of `operations`
  * @property {readonly Figures[]} firstCpu the same, as CPU time of all threads
  */
@@ -42,6 +44,8 @@ export async function run(context) {
     ...(subject === 'null' ? { files: 0, bytes: 0 } : importedFiles(join(distFolder(), 'index.js'))),
     import: figuresOf(runs.map((result) => result.import)),
     cpu: figuresOf(runs.map((result) => result.cpu)),
+    constructed: figuresOf(runs.map((result) => result.constructed)),
+    allocated: figuresOf(runs.map((result) => result.allocated)),
     first: operations.map((_, index) => figuresOf(runs.map((result) => result.first[index]))),
     firstCpu: operations.map((_, index) => figuresOf(runs.map((result) => result.firstCpu[index]))),
   }));
@@ -58,9 +62,13 @@ export function format(rows) {
       'minimum',
       'CPU\nmedian',
       'minimum',
+      'pool, us\nmedian',
+      'minimum',
+      'first, us\nmedian',
+      'minimum',
       ...operations.flatMap((count) => [`first ${count}\nmedian`, 'minimum', 'CPU']),
     ],
-    rows.map(({ subject, files, bytes, import: imported, cpu, first, firstCpu }) => [
+    rows.map(({ subject, files, bytes, import: imported, cpu, constructed, allocated, first, firstCpu }) => [
       subject,
       String(files),
       formatNumber(bytes / 1024, 0),
@@ -68,6 +76,10 @@ export function format(rows) {
       formatNumber(imported.minimum),
       formatNumber(cpu.median),
       formatNumber(cpu.minimum),
+      formatNumber(constructed.median, 0),
+      formatNumber(constructed.minimum, 0),
+      formatNumber(allocated.median, 0),
+      formatNumber(allocated.minimum, 0),
       ...operations.flatMap((_, index) => [
         formatNumber(first[index]?.median, 0),
         formatNumber(first[index]?.minimum, 0),

@@ -20,9 +20,16 @@ const imported = performance.now() - before;
 const { user, system } = process.cpuUsage(cpuBefore);
 report({ import: imported, cpu: (user + system) / 1000, ...firstOperations() });
 
-/** Nanoseconds for each of the first operations, by how many there are: on the clock, and of all threads. */
+/**
+ * Microseconds for constructing the pool, and for its first allocation; and nanoseconds for each of the first operations after
+ * its free, by how many there are: on the clock, and of all threads.
+ */
 function firstOperations() {
-  const { resource, stream } = subject === 'null' ? doingNothing() : pool();
+  const { resource, stream, constructed } = subject === 'null' ? doingNothing() : pool();
+  const beforeFirst = performance.now();
+  const pointer = resource.allocate(4096, stream);
+  const allocated = (performance.now() - beforeFirst) * 1000;
+  resource.deallocate(pointer, 4096, stream);
   const random = seededNumbers();
   const sizes = Float64Array.from({ length: Math.max(...operations) }, () => Math.floor(2 ** (8 + 12 * random())));
   const pointers = new Float64Array(slots);
@@ -50,7 +57,7 @@ function firstOperations() {
     const { user, system } = process.cpuUsage(cpuAtStart);
     firstCpu.push(((user + system) * 1e3) / done);
   }
-  return { first, firstCpu };
+  return { constructed, allocated, first, firstCpu };
 }
 
 function pool() {
@@ -58,10 +65,12 @@ function pool() {
   cistern.selectBackend('software');
   const stream = new cistern.Stream({ nonBlocking: true });
   const upstream = new cistern.CudaMemoryResource();
-  return { resource: new cistern.PoolMemoryResource(upstream, { initialBytes: cistern.GiB, deallocationEvents: 'deferred' }), stream };
+  const before = performance.now();
+  const resource = new cistern.PoolMemoryResource(upstream, { initialBytes: cistern.GiB, deallocationEvents: 'deferred' });
+  return { resource, stream, constructed: (performance.now() - before) * 1000 };
 }
 
 /** It never looks at its device or the stream. @returns {any} */
 function doingNothing() {
-  return { resource: new NullResource(/** @type {any} */ (undefined)), stream: undefined };
+  return { resource: new NullResource(/** @type {any} */ (undefined)), stream: undefined, constructed: 0 };
 }

@@ -38,6 +38,7 @@
  * with lanes and the bounded scan added.
  */
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
+import { compileAhead } from './compile-ahead.js';
 import {
   addressField,
   bucketsField,
@@ -122,6 +123,7 @@ export class FreeSpaceIndex {
   #pageBytes = 0;
 
   constructor() {
+    compileAhead();
     this.#index = indexModule.createIndex();
     if (this.#index === 0) throw outOfMemory();
     collected.register(this, this.#index, this);

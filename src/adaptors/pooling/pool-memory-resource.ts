@@ -148,7 +148,6 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
     const isGrowingFirst = growsFirst(options);
     super(upstream, deallocationEvents);
     this.#growsFirst = isGrowingFirst;
-    this.index.useQuickLists();
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
     if (this.#pageBytes !== undefined) this.index.growInPlace(this.#pageBytes);
@@ -159,12 +158,30 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
       this.enter(stream, 'allocate');
       this.keeper.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
-      const block = new InitialBlock(this.index, this.lane);
-      // If a stream cannot take it over, it is treated like any other block.
-      this.keeper.atEntry((lane, first) => block.isKeptFor(lane, first, deallocationEvents));
+      this.#keepInitial();
+      this.#rehearse(stream);
+      this.#keepInitial();
       // This may have been the first stream: its first call must notice that.
       this.lastStream = noStream;
     }
+    this.index.useQuickLists();
+  }
+
+  /** Keeps all that there is, in the lane of the last call, for the first stream that comes. */
+  #keepInitial(): void {
+    const block = new InitialBlock(this.index, this.lane);
+    // If a stream cannot take it over, it is treated like any other block.
+    this.keeper.atEntry((lane, first) => block.isKeptFor(lane, first, this.deallocationEvents));
+  }
+
+  /**
+   * V8 compiles a function when it is first called: those that an allocation calls are called here, so that the program's first
+   * one does not wait for that. Afterwards everything is as before, as long as the index does not watch sizes yet.
+   */
+  #rehearse(stream: Stream): void {
+    this.lastStream = noStream;
+    const pointer = super.allocate(1, stream);
+    this.index.freeAt(pointer, 1, this.lane.number);
   }
 
   /** Current sizes and counts since the start. Linear in the number of blocks. */
