@@ -132,7 +132,7 @@ const binaryFile = 'src/suballocation/index-binary.ts';
 const assemblyLevel = '-O1';
 /** Tests that run the changed code, in their own process or in programs that they start. Those of the folders named here test what is built from it. */
 const chosenTests =
-  /^test\/(?!basics|browser|files|fuzz|gpu|mutants|package|stress|suites|support|sweep|types|tools\/(?!planning|testing))(.*\/)?(?!environment|lists-and-branches|random-programs)[^/]*\.test\.ts$/;
+  /^test\/(?!browser|files|fuzz|gpu|mutants|package|stress|suites|support|sweep|types|tools\/(?!planning|testing))(.*\/)?(?!environment|lists-and-branches|random-programs)[^/]*\.test\.ts$/;
 /** Mutants of assembly/ run on these alone, which are quick, and to be strict enough without others. */
 const assemblyTests = /^test\/suballocation\//;
 /** A slower test runs last, on mutants that survive all others. */

@@ -156,6 +156,28 @@ describe('a buffer whose address a graph has', () => {
     await expectToStay(buffer, graph);
   });
 
+  test('stays when its stream joins the capture of another one, and not those that are pinned on other streams', async () => {
+    using apart = made(2);
+    using buffer = made(1);
+    using elsewhere = new Stream({ nonBlocking: true });
+    const pins = [await apart.pin(elsewhere), await buffer.pin()];
+    const { ptr } = pins[1] as SpillPin;
+    using origin = new Stream({ nonBlocking: true });
+    using fork = new Event();
+    using back = new Event();
+    await stream.synchronize();
+    const graph = origin.capture(() => {
+      fork.record(origin);
+      stream.wait(fork);
+      set(ptr, 9, 1, 2, stream);
+      back.record(stream);
+      origin.wait(back);
+    });
+    for (const pin of pins) pin.dispose();
+    expect([resource.spill(), apart.isOnDevice, buffer.isOnDevice]).toEqual([2, false, true]);
+    await expectToStay(buffer, graph);
+  });
+
   test.each(['is used', 'ends'])('stays when another library captures the stream of a pin that %s meanwhile', async (what) => {
     using buffer = made(1);
     const pin = await buffer.pin();
@@ -268,5 +290,23 @@ describe('a pin that ends while its stream is captured', () => {
     await untilItLeaves();
     hold.release();
     expect(await contents(buffer)).toEqual([5, 5]);
+  });
+
+  test('lets its buffer leave once the capture has ended, and so do others', async () => {
+    using other = new Stream({ nonBlocking: true });
+    const buffers = [made(1), made(2)];
+    const pins = await Promise.all(buffers.map((buffer) => buffer.pin(stream)));
+    for (const buffer of buffers) (await buffer.pin(other)).dispose();
+    stream.beginCapture();
+    for (const pin of pins) pin.dispose();
+    stream.endCapture().dispose();
+    await vi.waitFor(
+      () => {
+        resource.spill();
+        expect(buffers.map(({ isOnDevice }) => isOnDevice)).toEqual([false, false]);
+      },
+      { interval: 1, timeout: 30_000 },
+    );
+    for (const buffer of buffers) buffer.dispose();
   });
 });
