@@ -110,6 +110,7 @@ const files = [
   'src/serving/spilling/spillable-buffer.ts',
   'src/serving/spilling/spillable-memory.ts',
   'src/serving/sleep/sleep.ts',
+  'src/serving/sleep/sleeper.ts',
   'src/driver/memory/asleep.ts',
   'src/driver/graphs/address-uses.ts',
   'src/driver/graphs/capture.ts',

@@ -165,6 +165,7 @@ describe('memory that sleeps', () => {
     await expect(wakeResource(plain)).rejects.toThrow(code('ERR_CISTERN_NOT_SUPPORTED'));
     await expect(sleepResource(upstream, { keep: 'host', tag: 'weights' })).rejects.toThrow(code('ERR_INVALID_ARG_VALUE'));
     await expect(wakeResource(upstream, { tag: 'weights' })).rejects.toThrow(code('ERR_INVALID_ARG_VALUE'));
+    await expect(wakeResource(upstream, { tag: 3 as unknown as string })).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
     await expect(sleepResource(upstream, { keep: 'disk' as 'host' })).rejects.toThrow(code('ERR_INVALID_ARG_VALUE'));
     await expect(sleepResource({} as MemoryResource, { keep: 'host' })).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
     expect(() => new VirtualMemoryResource({ tag: 3 as unknown as string })).toThrow(code('ERR_INVALID_ARG_TYPE'));
@@ -191,6 +192,33 @@ describe('memory that sleeps', () => {
     const second = wakeResource(upstream);
     await expect(sleepResource(upstream, { keep: 'host' })).rejects.toThrow(invalidState);
     await second;
+    upstream.deallocate(pointer, page, stream);
+  });
+
+  test('refuses a call for several resources of which any is on its way', async () => {
+    using first = new VirtualMemoryResource({ tag: 'first' });
+    using second = new VirtualMemoryResource({ tag: 'second' });
+    using stack = new BinningMemoryResource(first, { bins: [{ bytes: page, resource: second }] });
+    for (const tag of ['first', 'second']) {
+      const sleeping = sleepResource(stack, { keep: 'host', tag });
+      await expect(sleepResource(stack, { keep: 'host' })).rejects.toThrow(invalidState);
+      await expect(wakeResource(stack)).rejects.toThrow(invalidState);
+      await sleeping;
+      expect([first.isAsleep, second.isAsleep]).toEqual([tag === 'first', tag === 'second']);
+      await wakeResource(stack);
+    }
+  });
+
+  test('takes as long as the report says, or longer', async () => {
+    const pointer = upstream.allocate(page, stream);
+    const started = performance.now();
+    const fallen = await sleepResource(upstream, { keep: 'host' });
+    const woken = await wakeResource(upstream);
+    const most = performance.now() - started;
+    for (const { elapsedMilliseconds } of [fallen, woken]) {
+      expect(elapsedMilliseconds).toBeGreaterThan(0);
+      expect(elapsedMilliseconds).toBeLessThanOrEqual(most);
+    }
     upstream.deallocate(pointer, page, stream);
   });
 
@@ -594,6 +622,24 @@ describe('when a call fails', () => {
     upstream.deallocate(pointer, 3 * page, stream);
   });
 
+  test.each([1, 2])('while several fall asleep, for want of host memory for number %i, all are awake as before', async (nth) => {
+    using weights = new VirtualMemoryResource();
+    using cache = new VirtualMemoryResource();
+    using stack = new BinningMemoryResource(weights, { bins: [{ bytes: page, resource: cache }] });
+    const [first, second] = [stack.allocate(2 * page, stream), stack.allocate(page, stream)];
+    set(first, 1, 1, 2 * page, stream);
+    set(second, 2, 1, page, stream);
+    failCall('cuMemHostRegister', nth, 999);
+    await expect(sleepResource(stack, { keep: 'host' })).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
+    expect([weights.isAsleep, cache.isAsleep, pinnedBytes()]).toEqual([false, false, 0]);
+    expect([valuesOf(first, 2 * page, stream), valuesOf(second, page, stream)]).toEqual([[1], [2]]);
+    // Either can be put to sleep again.
+    await sleepResource(stack, { keep: 'host' });
+    await wakeResource(stack);
+    stack.deallocate(first, 2 * page, stream);
+    stack.deallocate(second, page, stream);
+  });
+
   test.each(['sleeps again', 'wakes', 'is freed'])('after some pages were unmapped, the memory is asleep; then it %s', async (next) => {
     const pointer = upstream.allocate(3 * page, stream);
     set(pointer, 5, 1, 3 * page, stream);
@@ -654,7 +700,8 @@ describe('when a call fails', () => {
     await expect(wakeResource(upstream)).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
     expect([upstream.isAsleep, pinnedBytes()]).toEqual([false, page]);
     expect(valuesOf(pointer, page, stream)).toEqual([5]);
-    await wakeResource(upstream);
+    // It frees what is kept, and restores nothing.
+    expect(await wakeResource(upstream)).toMatchObject({ mappedBytes: 0, restoredBytes: 0 });
     expect(pinnedBytes()).toBe(0);
     upstream.deallocate(pointer, page, stream);
   });
