@@ -16,6 +16,7 @@ import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as managed from './benchmarks/managed.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
+import * as outside from './benchmarks/outside.mjs';
 import * as parse from './benchmarks/parse.mjs';
 import * as peers from './benchmarks/peers.mjs';
 import * as planned from './benchmarks/planned.mjs';
@@ -46,6 +47,7 @@ const benchmarks = [
   graphs,
   serving,
   crowds,
+  outside,
   parse,
   reports,
   start,

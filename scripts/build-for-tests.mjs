@@ -1,6 +1,6 @@
 // Builds what only tests and benchmarks load: the strict driver (a libcuda.so.1, and the addon that
 // controls it), the addon that launches kernels, one that speaks DLPack, one that uses the driver on its
-// own, one that refuses host memory, the native side of the benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds
+// own, one that refuses host memory, the driver and programs for `cistern run`, the native side of the benchmarks, and the example addons. `node scripts/build-for-tests.mjs` builds
 // them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -44,6 +44,11 @@ export function buildForeignLibrary() {
 /** @returns {string} the path of refusal.node, which refuses host memory to the addon if it is preloaded */
 export function buildRefusal() {
   return join(build('refusal'), 'refusal.node');
+}
+
+/** @returns {string} the folder with a libcuda.so.1 over the software device, and programs that use it in every way */
+export function buildOutside() {
+  return join(build('outside'), 'outside');
 }
 
 /** @returns {string} the path of bench_native */
@@ -92,6 +97,7 @@ if (argv[1] === fileURLToPath(import.meta.url))
       buildDLPackAddon(),
       buildForeignLibrary(),
       buildRefusal(),
+      buildOutside(),
       buildNativeBenchmarks(),
       buildExampleAddons(),
     ].join('\n'),

@@ -87,6 +87,11 @@ function tools() {
       message: 'It runs under any test runner.',
     },
     {
+      includes: ['src/tools/outside/**'],
+      group: ['cistern', 'cistern/**', '../**', ...['settings.js', 'package/**', 'basics/**', 'files/**'].map((part) => `!../../${part}`)],
+      message: 'Programs that never call cistern: nothing here knows a resource.',
+    },
+    {
       includes: ['src/tools/pages/**'],
       group: [
         ...['cistern', 'cistern/**', 'node:*', '../../**', '!../../watch/**', '!../../report/**', '!../../formats/report/**'],

@@ -105,6 +105,11 @@ export const settings = {
     isSecret: true,
   },
   CISTERN_WATCH_OPEN: { values: '1: opens that page in a browser', default: '0', page: 'watch.md' },
+  CISTERN_RUN: {
+    values: 'the file through which `cistern run` knows the processes that it covers; it sets this itself',
+    default: 'nothing is recorded from outside',
+    page: 'outside.md',
+  },
   CISTERN_ADDON: {
     values: 'the path of the addon, instead of looking for it',
     default: "the platform's package",
@@ -116,6 +121,7 @@ export const settings = {
 export const foreignSettings = {
   NO_COLOR: { values: 'any value: the output of commands has no bold text', default: 'bold in a terminal' },
   TERM: { values: '`dumb`: commands show no progress and no bold text', default: 'both in a terminal' },
+  LD_PRELOAD: { values: 'libraries to load first, which `cistern run` keeps', default: 'none' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
   CMAKE_GENERATOR: { values: 'what `cistern build` builds with; only asked for on Windows', default: '`MinGW Makefiles` on Windows' },
   npm_config_user_agent: { values: 'the package manager that errors name in their advice', default: 'found by its lock file' },

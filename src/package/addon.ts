@@ -23,7 +23,7 @@ let loadedFrom: string | undefined;
 const builtAddon = 'build/Release/cistern.node';
 
 /** The packages of each platform, in the order in which they are tried. */
-const platformPackages: Readonly<Record<string, readonly string[]>> = {
+export const platformPackages: Readonly<Record<string, readonly string[]>> = {
   'darwin-arm64': ['@cistern/darwin-arm64'],
   'darwin-x64': ['@cistern/darwin-x64'],
   'linux-arm64': ['@cistern/linux-arm64-gnu', '@cistern/linux-arm64-musl'],

@@ -15,8 +15,11 @@ import { parseSpecification } from '../../specification/parse-specification.js';
 import type { Specification } from '../../specification/specification.js';
 import { detectLog } from '../formats/log-source.js';
 
-/** What a command does with a file: reads it, appends to it, or overwrites it. */
-export type FileUse = 'read' | 'appended' | 'overwritten';
+/**
+ * What a command does with a file: reads it, appends to it, or overwrites it; `recorded`: a program that it runs
+ * overwrites it, once it uses a device.
+ */
+export type FileUse = 'read' | 'appended' | 'overwritten' | 'recorded';
 
 /** A file that a command uses. */
 interface UsedFile {
@@ -83,7 +86,7 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);
   const replaced: string[] = [];
-  for (const { file, origin } of writes.filter(({ isResult }) => isResult)) {
+  for (const { use, file, origin } of writes.filter(({ isResult }) => isResult)) {
     if (file === dash)
       throw refused(`${origin} must be a file, and - is standard input; /dev/stdout is standard output, ./- a file of that name`);
     const before = await assertWritable(String(file));
@@ -93,7 +96,7 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
     if (format !== undefined) {
       throw refused(`${file} already exists and is a log (${format}), perhaps the only one of its run; use --force to replace it`);
     }
-    replaced.push(String(file));
+    if (use !== 'recorded') replaced.push(String(file));
   }
   return replaced;
 }

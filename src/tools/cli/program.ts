@@ -55,6 +55,10 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: "Run a Node program, and serve a live page about its memory to this machine's browsers.",
     load: async () => (await import('./watch.js')).watchCommand,
   },
+  run: {
+    description: 'Run any program, and record and limit what every library in it allocates from CUDA.',
+    load: async () => (await import('./run.js')).runOutsideCommand,
+  },
   build: {
     description: 'Compile the native addon, if no package with a compiled one for this platform was installed.',
     load: async () => (await import('./build.js')).buildCommand,
@@ -114,7 +118,7 @@ export async function createProgram(terminal: Terminal, exitWith: (code: number)
     .addHelpText('after', examples)
     // Every command has options, and its own help says which arguments.
     .configureHelp({ subcommandTerm: (command) => command.name() })
-    // Options after the program of `watch` belong to that program.
+    // Options after the program of `watch` or `run` belong to that program.
     .enablePositionalOptions()
     .hook('preAction', async (_, command) => {
       const { checkFiles } = await import('./command-files.js');

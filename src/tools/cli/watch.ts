@@ -1,7 +1,5 @@
-import { spawn } from 'node:child_process';
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { constants } from 'node:os';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Command, Option } from 'commander';
@@ -9,6 +7,7 @@ import { ArgumentRangeError } from '../../basics/errors.js';
 import { packageRoot } from '../../package/root.js';
 import { environmentWith } from '../../settings.js';
 import { integerParser } from './options.js';
+import { runProgram } from './run-program.js';
 import type { Terminal } from './terminal.js';
 
 interface WatchCommandOptions {
@@ -30,11 +29,6 @@ Examples:
   $ cistern watch --open --interval 250 train.mjs
   $ cistern watch --port 9464 train.mjs
 `;
-
-/**
- * Signals passed on to the program. A terminal sends its own interrupts to the program directly.
- */
-const passedSignals: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGHUP', 'SIGUSR2'];
 
 /** The module to import first, in a copy of the package. */
 const preload = 'dist/tools/watch/preload.js';
@@ -69,22 +63,7 @@ function run(program: string, args: readonly string[], options: WatchCommandOpti
     ...(options.interval === undefined ? {} : { CISTERN_WATCH_INTERVAL: String(options.interval) }),
     ...(options.open === true ? { CISTERN_WATCH_OPEN: '1' } : {}),
   });
-  const child = spawn(process.execPath, ['--import', preloadFor(program), program, ...args], { env, stdio: 'inherit' });
-  const isInteractive = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
-  const passOn = (signal: NodeJS.Signals) => child.kill(signal);
-  const ignore = () => {};
-  for (const signal of passedSignals) process.on(signal, passOn);
-  process.on('SIGINT', isInteractive ? ignore : passOn);
-  return new Promise<number>((settle, reject) => {
-    child.on('error', reject);
-    child.on('close', (code, signal) => {
-      if (signal !== null) terminal.stderr.write(`${program} was ended by ${signal}\n`);
-      settle(code ?? 128 + constants.signals[signal as NodeJS.Signals]);
-    });
-  }).finally(() => {
-    for (const signal of passedSignals) process.off(signal, passOn);
-    process.off('SIGINT', isInteractive ? ignore : passOn);
-  });
+  return runProgram(process.execPath, ['--import', preloadFor(program), program, ...args], env, program, terminal);
 }
 
 /**

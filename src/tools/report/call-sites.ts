@@ -1,8 +1,8 @@
 /**
- * Code that is not the program's own: Node's, and that of dependencies. Its frames are skipped if
- * there are others.
+ * Code that is not the program's own: Node's, native libraries', and that of dependencies. Its frames are
+ * skipped if there are others.
  */
-const foreign = /\(node:|node_modules\/|(?:site|dist)-packages\//;
+const foreign = /\(node:|\(native:|node_modules\/|(?:site|dist)-packages\//;
 
 /** The places in a program that allocate. */
 export interface CallSites {

@@ -38,7 +38,7 @@ beforeEach(() => {
  * Every argument and option of a command that takes a value: what it does with the file that it
  * names, or why it names none.
  */
-const uses: Readonly<Record<string, 'read' | 'overwritten' | 'stacks' | 'no file' | 'a program'>> = {
+const uses: Readonly<Record<string, 'read' | 'overwritten' | 'recorded' | 'stacks' | 'no file' | 'a program'>> = {
   'replay log': 'read',
   'replay --resource': 'stacks',
   'replay --layer': 'no file',
@@ -77,6 +77,11 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'stacks' | 'no file
   'generate --seed': 'no file',
   'generate --events': 'no file',
   'generate --output': 'overwritten',
+  'run command': 'a program',
+  'run args': 'no file',
+  'run --limit': 'no file',
+  'run --output': 'recorded',
+  'run --stacks': 'no file',
   'watch program': 'a program',
   'watch args': 'no file',
   'watch --port': 'no file',
@@ -148,7 +153,7 @@ test('every argument and option of every command that takes a value says whether
     for (const argument of command.registeredArguments) {
       if (argument.argChoices !== undefined) continue;
       const name = `${command.name()} ${argument.name()}`;
-      found[name] = argument instanceof FileArgument ? argument.use : name === 'watch program' ? 'a program' : 'no file';
+      found[name] = argument instanceof FileArgument ? argument.use : name === 'watch program' || name === 'run command' ? 'a program' : 'no file';
     }
     for (const option of command.options) {
       if ((!option.required && !option.optional) || option.argChoices !== undefined) continue;

@@ -1,0 +1,71 @@
+// The file through which `cistern run` and the processes that it covers know each other: what the command was
+// asked for, and what each process has allocated. src/tools/outside/control-file.ts creates it; the two must agree.
+#ifndef CISTERN_INTERPOSE_CONTROL_H_
+#define CISTERN_INTERPOSE_CONTROL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace cistern::interpose {
+
+inline constexpr int kMostLimits = 16;
+inline constexpr int kMostProcesses = 64;
+inline constexpr std::uint64_t kNoStacks = ~std::uint64_t{0};
+
+// A limit on what all processes together may allocate on devices.
+struct Limit {
+  std::uint64_t bytes;
+  char name[120];  // of an account; empty: of everything
+};
+
+// What one process has allocated on devices, in bytes.
+struct Slot {
+  std::atomic<std::uint32_t> process;  // 0: free
+  std::atomic<std::uint32_t> has_main_file;
+  std::atomic<std::uint64_t> current;
+  std::atomic<std::uint64_t> peak;
+  std::atomic<std::uint64_t> allocations;
+  std::atomic<std::uint64_t> refusals;
+  std::atomic<std::uint64_t> by_limit[kMostLimits];
+  std::uint64_t reserved[11];
+};
+
+struct Control {
+  char magic[8];  // "cistrun1"
+  std::atomic<std::uint32_t> main_file_is_taken;
+  std::uint32_t limit_count;
+  std::uint64_t stack_bytes;  // a stack is recorded whenever this much was allocated since the last; kNoStacks: never
+  std::uint64_t unused;
+  char file[4064];  // the absolute path of the recording
+  Limit limits[kMostLimits];
+  Slot slots[kMostProcesses];
+};
+static_assert(offsetof(Control, file) == 32 && offsetof(Control, limits) == 4096 && offsetof(Control, slots) == 6144, "src/tools/outside");
+static_assert(sizeof(Slot) == 256, "src/tools/outside");
+
+// The command's file, or null if the process was not started by `cistern run`. Opened by the first call.
+Control* control();
+
+// Which limits hold for an account, as bits.
+std::uint32_t LimitsOf(const char* account);
+
+// Counts bytes that are about to be allocated. False, and nothing is counted, if a limit does not allow them;
+// `limit` is then its index.
+bool Reserve(std::uint64_t bytes, std::uint32_t limits, int* limit);
+// They were allocated; or they are no longer, or were not after all.
+void Reserved();
+void Return(std::uint64_t bytes, std::uint32_t limits);
+
+// The bytes that the limits leave, and the smallest of the limits; both the largest number if there is none.
+void Remaining(std::uint32_t limits, std::uint64_t* left, std::uint64_t* smallest);
+
+// The slot of this process: never null, but others only see it if there was a free one.
+Slot* OwnSlot();
+
+// In the child after fork: it has allocated nothing.
+void ForgetSlot();
+
+}  // namespace cistern::interpose
+
+#endif  // CISTERN_INTERPOSE_CONTROL_H_

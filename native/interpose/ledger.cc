@@ -1,0 +1,519 @@
+#include "interpose/ledger.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "interpose/control.h"
+#include "interpose/recording_file.h"
+
+namespace cistern::interpose {
+namespace {
+
+constexpr std::uint64_t kLastStream = 65535;
+constexpr std::uint64_t kLastStack = 16383;
+constexpr int kMostNotes = 20;
+// Where memory is shown that has no address of its own: above all that have one.
+constexpr std::uint64_t kMadeUpBegin = std::uint64_t{1} << 48;
+constexpr std::uint64_t kMadeUpEnd = std::uint64_t{1} << 52;
+
+thread_local int depth;
+
+// All that the lock protects.
+struct Ledger {
+  Book book;
+  RecordingFile file;
+  bool is_begun;
+  bool has_ended;  // the file could not be written
+  std::uint64_t origin;
+  std::uint64_t made_up;
+  std::uint64_t memories;
+  int layers[kPlaceCount];  // the layer of each place plus 1; 0: not defined
+  int layer_count;
+  std::uint64_t stream_count;
+  std::uint64_t stack_count;
+  std::uint64_t thread_count;
+  std::uint64_t last_thread;
+  std::uint64_t last_account;
+  std::uint64_t account_indexes[1024];
+  std::uint64_t account_count;
+  const char* ways[64];
+  int way_count;
+  int note_count;
+};
+Ledger ledger;
+pthread_mutex_t ledger_lock = PTHREAD_MUTEX_INITIALIZER;
+std::atomic<std::uint64_t> bytes_since_stack{~std::uint64_t{0} >> 1};  // the first allocation has one
+// Counts forks: what a thread knows of the file before one is void.
+std::uint32_t epoch = 1;
+thread_local std::uint32_t epoch_of_thread;
+thread_local std::uint64_t thread_index;
+
+class Lock {
+ public:
+  Lock() { pthread_mutex_lock(&ledger_lock); }
+  ~Lock() { pthread_mutex_unlock(&ledger_lock); }
+  Lock(const Lock&) = delete;
+};
+
+std::uint64_t Now() {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec) - ledger.origin;
+}
+
+void Say(const char* format, ...) {
+  char text[4400];
+  va_list values;
+  va_start(values, format);
+  const int length = vsnprintf(text, sizeof(text), format, values);
+  va_end(values);
+  if (length > 0) (void)!write(STDERR_FILENO, text, static_cast<std::size_t>(length));
+}
+
+void End() {
+  const int error = errno;
+  ledger.has_ended = true;
+  ledger.file.Abandon();
+  Say("cistern: %s is not written any further: %s; the program goes on\n", control()->file, strerror(error));
+}
+
+bool Put(std::uint32_t head, std::uint64_t time, double first, double second) {
+  if (ledger.has_ended) return false;
+  if (ledger.file.Put(head, time, first, second)) return true;
+  End();
+  return false;
+}
+
+void Define(std::uint32_t head, std::uint64_t time, std::uint64_t index, const char* text, std::size_t length) {
+  if (ledger.has_ended) return;
+  if (!ledger.file.Define(head, time, static_cast<double>(index), text, length)) End();
+}
+
+void Define(std::uint32_t head, std::uint64_t time, std::uint64_t index, const char* text) { Define(head, time, index, text, std::strlen(text)); }
+
+// The first process writes to the file that the command named, others to files beside it with their numbers.
+void Begin() {
+  if (ledger.is_begun) return;
+  ledger.is_begun = true;
+  ledger.origin = 0;
+  ledger.origin = Now();
+  ledger.made_up = kMadeUpBegin;
+  ledger.last_thread = ledger.last_account = ~std::uint64_t{0};
+  Control* shared = control();
+  const int before = errno;
+  std::uint32_t is_taken = 0;
+  bool is_created;
+  if (shared->main_file_is_taken.compare_exchange_strong(is_taken, 1)) {
+    OwnSlot()->has_main_file.store(1);
+    is_created = ledger.file.Create(shared->file, true);
+  } else {
+    // run.cistern, run.123.cistern, and run.123-2.cistern for the next program of process 123.
+    const char* slash = std::strrchr(shared->file, '/');
+    const char* point = std::strrchr(shared->file, '.');
+    const int stem = static_cast<int>(point != nullptr && point > slash + 1 ? point - shared->file : std::strlen(shared->file));
+    char path[sizeof(shared->file) + 40];
+    int number = 1;
+    do {
+      char counted[16] = "";
+      if (number > 1) snprintf(counted, sizeof(counted), "-%d", number);
+      snprintf(path, sizeof(path), "%.*s.%d%s%s", stem, shared->file, static_cast<int>(getpid()), counted, shared->file + stem);
+      is_created = ledger.file.Create(path, false);
+    } while (!is_created && errno == EEXIST && ++number < 1000);
+  }
+  if (!is_created) End();
+  errno = before;
+}
+
+std::uint32_t LayerOf(int place, std::uint64_t time) {
+  if (ledger.layers[place] != 0) return static_cast<std::uint32_t>(ledger.layers[place] - 1);
+  static const char* const kNames[] = {"managed", "pinned host", "registered host", "imported", "graph nodes"};
+  const auto define = [&](int each) {
+    char name[32];
+    if (each < kMostDevices) snprintf(name, sizeof(name), "device %d", each);
+    else snprintf(name, sizeof(name), "%s", kNames[each - kMostDevices]);
+    Define(kDefineLayer, time, static_cast<std::uint64_t>(ledger.layer_count), name);
+    ledger.layers[each] = ++ledger.layer_count;
+  };
+  // The first layer is the one that is shown first: it is that of a device.
+  if (ledger.layer_count == 0) define(place < kMostDevices ? place : 0);
+  if (ledger.layers[place] == 0) define(place);
+  return static_cast<std::uint32_t>(ledger.layers[place] - 1);
+}
+
+std::uint32_t StreamOf(std::uint64_t stream, std::uint64_t time) {
+  if (ledger.stream_count == 0) {
+    Define(kDefineStream, time, 0, "host");
+    ledger.stream_count = 1;
+  }
+  if (stream == kNoStream) return 0;
+  Entry* entry = ledger.book.Add(Book::KeyOf(Class::kStream, stream));
+  if (entry == nullptr) return 0;
+  if (entry->bytes == 0) {
+    if (ledger.stream_count > kLastStream) return kLastStream;
+    char name[32];
+    if (ledger.stream_count == kLastStream) std::strcpy(name, "(more streams)");
+    else snprintf(name, sizeof(name), "0x%llx", static_cast<unsigned long long>(stream));
+    entry->bytes = ledger.stream_count++;
+    Define(kDefineStream, time, entry->bytes, name);
+  }
+  return static_cast<std::uint32_t>(entry->bytes);
+}
+
+void SetThread(std::uint64_t time) {
+  if (epoch_of_thread != epoch) {
+    epoch_of_thread = epoch;
+    thread_index = ledger.thread_count < 65534 ? ledger.thread_count : 65534;
+    char text[32];
+    snprintf(text, sizeof(text), "%ld", static_cast<long>(syscall(SYS_gettid)));
+    if (ledger.thread_count == 65534) std::strcpy(text, "(more threads)");
+    if (ledger.thread_count <= 65534) Define(kDefineThread, time, ledger.thread_count++, text);
+  }
+  if (ledger.last_thread == thread_index) return;
+  ledger.last_thread = thread_index;
+  Put(kThread, time, static_cast<double>(thread_index), 0);
+}
+
+void SetAccount(std::uint16_t account, std::uint64_t time) {
+  if (ledger.last_account == account) return;
+  ledger.last_account = account;
+  std::uint64_t& index = ledger.account_indexes[account];
+  if (account != 0 && index == 0) {
+    index = ++ledger.account_count;
+    Define(kDefineAccount, time, index, AccountName(account));
+  }
+  Put(kAccount, time, static_cast<double>(index), 0);
+}
+
+void SetStack(const char* text, std::size_t length, std::uint64_t time) {
+  if (length == 0) return;
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (std::size_t i = 0; i < length; i++) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3u;
+  Entry* entry = ledger.book.Add(Book::KeyOf(Class::kStack, hash >> 4));
+  if (entry == nullptr) return;
+  if (entry->bytes == 0) {
+    if (ledger.stack_count < kLastStack) {
+      entry->bytes = ++ledger.stack_count;
+      if (entry->bytes == kLastStack) Define(kDefineStack, time, entry->bytes, "(more stacks)");
+      else Define(kDefineStack, time, entry->bytes, text, length);
+    } else {
+      entry->bytes = kLastStack;
+    }
+  }
+  Put(kStack, time, static_cast<double>(entry->bytes), 0);
+}
+
+void Label(std::uint32_t layer, std::uint64_t pointer, const char* way, std::uint64_t time) {
+  int index = 0;
+  while (index < ledger.way_count && ledger.ways[index] != way) index++;
+  if (index == ledger.way_count) {
+    if (index == 64) return;
+    ledger.ways[ledger.way_count++] = way;
+    Define(kDefineLabel, time, static_cast<std::uint64_t>(index) + 1, way);
+  }
+  Put(kLabel | layer << 8, time, static_cast<double>(pointer), index + 1);
+}
+
+void PutFree(const Entry& entry, std::uint64_t stream) {
+  Begin();
+  const std::uint64_t time = Now();
+  SetThread(time);
+  const std::uint32_t layer = LayerOf(entry.layer, time);
+  Put(kFree | layer << 8 | StreamOf(stream, time) << 16, time, static_cast<double>(entry.pointer), static_cast<double>(entry.bytes));
+}
+
+// The entry is a copy: the book may move when names are added to it.
+void PutAllocate(Entry entry, std::uint64_t stream, const char* way, const char* stack, std::size_t stack_length) {
+  Begin();
+  const std::uint64_t time = Now();
+  SetThread(time);
+  SetAccount(entry.account, time);
+  const std::uint32_t layer = LayerOf(entry.layer, time);
+  const std::uint32_t of_stream = StreamOf(stream, time);
+  SetStack(stack, stack_length, time);
+  Put(kAllocate | layer << 8 | of_stream << 16, time, static_cast<double>(entry.pointer), static_cast<double>(entry.bytes));
+  if (way != nullptr) Label(layer, entry.pointer, way, time);
+}
+
+void PutFailure(const Request& request, const char* note) {
+  char stack[8192];
+  const std::size_t length = control()->stack_bytes == kNoStacks ? 0 : StackText(stack, sizeof(stack));
+  const Lock lock;
+  Begin();
+  const std::uint64_t time = Now();
+  SetThread(time);
+  SetAccount(request.caller.account, time);
+  const std::uint32_t layer = LayerOf(request.place, time);
+  const std::uint32_t of_stream = StreamOf(request.stream, time);
+  if (note != nullptr && ledger.note_count < kMostNotes)
+    Define(kDefineNote, time, static_cast<std::uint64_t>(ledger.note_count++), note);
+  SetStack(stack, length, time);
+  // The exact size is the sum of both numbers.
+  const double bytes = static_cast<double>(request.bytes);
+  const double rest = bytes < 18446744073709551616.0 ? static_cast<double>(static_cast<std::int64_t>(request.bytes - static_cast<std::uint64_t>(bytes))) : 0;
+  Put(kFailure | layer << 8 | of_stream << 16, time, rest, bytes);
+}
+
+bool IsCounted(int place) { return place < kMostDevices; }
+
+std::uint64_t MadeUp(std::uint64_t bytes) {
+  const std::uint64_t needed = (bytes + 0x1fffff) & ~std::uint64_t{0x1fffff};
+  if (ledger.made_up + needed > kMadeUpEnd) ledger.made_up = kMadeUpBegin;
+  const std::uint64_t pointer = ledger.made_up;
+  ledger.made_up += needed;
+  return pointer;
+}
+
+// The memory has no handle and no mapping any more.
+void DropIfUnused(Entry* memory) {
+  if (memory->handles > 0 || memory->mappings > 0) return;
+  if (memory->is_counted) Return(memory->bytes, memory->limits);
+  if (memory->bytes > 0) PutFree(*memory, kNoStream);
+  ledger.book.Remove(memory);
+}
+
+Entry* MemoryOf(std::uint64_t number) { return ledger.book.Find(Book::KeyOf(Class::kMemory, number)); }
+
+void Fill(Entry* entry, const Request& request, std::uint64_t bytes, std::uint64_t pointer) {
+  entry->bytes = bytes;
+  entry->pointer = pointer;
+  entry->context = request.context;
+  entry->account = request.caller.account;
+  entry->limits = AccountLimits(request.caller.account);
+  entry->layer = static_cast<std::uint8_t>(request.place);
+  entry->is_counted = IsCounted(request.place);
+}
+
+// The stack of an allocation, if it is its turn.
+std::size_t SampledStack(std::uint64_t bytes, char* text, std::size_t capacity) {
+  const std::uint64_t every = control()->stack_bytes;
+  if (every == kNoStacks) return 0;
+  if (bytes_since_stack.fetch_add(bytes, std::memory_order_relaxed) + bytes < every) return 0;
+  bytes_since_stack.store(0, std::memory_order_relaxed);
+  return StackText(text, capacity);
+}
+
+void BeforeFork() { pthread_mutex_lock(&ledger_lock); }
+void AfterForkInParent() { pthread_mutex_unlock(&ledger_lock); }
+void AfterForkInChild() {
+  ledger.file.Abandon();
+  ledger.book.Clear();
+  const Ledger empty = {};
+  std::memcpy(static_cast<void*>(&ledger), &empty, sizeof(ledger));
+  epoch++;
+  ForgetSlot();
+  pthread_mutex_init(&ledger_lock, nullptr);
+}
+
+[[gnu::constructor]] void Start() { pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild); }
+
+// Other threads may still allocate, and this one may have been interrupted by a signal while it did.
+[[gnu::destructor]] void Stop() {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 200'000'000;
+  if (until.tv_nsec >= 1'000'000'000) until.tv_sec++, until.tv_nsec -= 1'000'000'000;
+  if (pthread_mutex_timedlock(&ledger_lock, &until) != 0) return;
+  ledger.file.Seal();
+  pthread_mutex_unlock(&ledger_lock);
+}
+
+}  // namespace
+
+bool IsActive() {
+  static const bool is_active = control() != nullptr;
+  return is_active;
+}
+
+bool IsOutermost() { return depth == 0; }
+Nested::Nested() { depth++; }
+Nested::~Nested() { depth--; }
+
+bool Admit(const Request& request) {
+  if (!IsCounted(request.place)) return true;
+  int limit;
+  if (Reserve(request.bytes, AccountLimits(request.caller.account), &limit)) return true;
+  const Limit& passed = control()->limits[limit];
+  std::uint64_t left, smallest;
+  Remaining(AccountLimits(request.caller.account), &left, &smallest);
+  char note[600];
+  snprintf(note, sizeof(note), "%s refused %s %llu bytes: the limit%s%s is %llu bytes, of which %llu were left", "cistern run",
+           AccountName(request.caller.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ", passed.name,
+           static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
+  PutFailure(request, note);
+  return false;
+}
+
+void Fail(const Request& request, int status) {
+  if (IsCounted(request.place)) Return(request.bytes, AccountLimits(request.caller.account));
+  constexpr int kOutOfMemory = 2;
+  if (status == kOutOfMemory) PutFailure(request, nullptr);
+}
+
+void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t bytes) {
+  char stack[8192];
+  const std::size_t length = SampledStack(bytes, stack, sizeof(stack));
+  const std::uint32_t limits = AccountLimits(request.caller.account);
+  const bool has_address = kind == Class::kAddress || kind == Class::kRegistered;
+  const Lock lock;
+  Begin();
+  Entry* entry = ledger.book.Add(Book::KeyOf(kind, value));
+  if (entry == nullptr) return;
+  // A free that was not seen.
+  if (entry->bytes != 0 || entry->pointer != 0) {
+    if (entry->is_counted) Return(entry->bytes, entry->limits);
+    PutFree(*entry, kNoStream);
+  }
+  Fill(entry, request, bytes, has_address ? value : MadeUp(bytes));
+  if (entry->is_counted) {
+    // More than was asked for.
+    if (bytes != request.bytes) Return(request.bytes - bytes, limits);
+    Reserved();
+  }
+  PutAllocate(*entry, request.stream, request.way, stack, length);
+}
+
+Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream) {
+  Freed freed = {};
+  const Lock lock;
+  Entry* entry = ledger.book.Find(Book::KeyOf(kind, value));
+  if (entry == nullptr) return freed;
+  freed = {true, *entry, stream};
+  ledger.book.Remove(entry);
+  PutFree(freed.entry, stream);
+  return freed;
+}
+
+void Freeing(const Freed& freed, int status) {
+  if (!freed.is_known) return;
+  if (status == 0) {
+    if (freed.entry.is_counted) Return(freed.entry.bytes, freed.entry.limits);
+    return;
+  }
+  // It is still there.
+  const Lock lock;
+  Entry* entry = ledger.book.Add(freed.entry.key);
+  if (entry == nullptr) return;
+  *entry = freed.entry;
+  PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
+}
+
+void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
+  char stack[8192];
+  const std::size_t length = is_imported ? 0 : SampledStack(request.bytes, stack, sizeof(stack));
+  const Lock lock;
+  Begin();
+  const std::uint64_t number = ++ledger.memories;
+  Entry* memory = ledger.book.Add(Book::KeyOf(Class::kMemory, number));
+  if (memory == nullptr) return;
+  Fill(memory, request, is_imported ? 0 : request.bytes, is_imported ? 0 : MadeUp(request.bytes));
+  memory->handles = 1;
+  if (memory->is_counted) Reserved();
+  if (!is_imported) PutAllocate(*memory, request.stream, request.way, stack, length);
+  Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, handle));
+  if (entry != nullptr) entry->memory = number;
+}
+
+void RetainMemory(std::uint64_t handle, std::uint64_t address) {
+  const Lock lock;
+  const Entry* mapping = ledger.book.Find(Book::KeyOf(Class::kMapping, address));
+  if (mapping == nullptr) return;
+  const std::uint64_t number = mapping->memory;
+  Entry* memory = MemoryOf(number);
+  if (memory == nullptr) return;
+  memory->handles++;
+  Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, handle));
+  if (entry != nullptr) entry->memory = number;
+}
+
+Releasing BeginRelease(std::uint64_t handle) {
+  const Lock lock;
+  Entry* entry = ledger.book.Find(Book::KeyOf(Class::kHandle, handle));
+  Entry* memory = entry == nullptr ? nullptr : MemoryOf(entry->memory);
+  if (memory == nullptr) return {handle, 0};
+  const std::uint64_t number = entry->memory;
+  // Without a handle the driver may give the number to other memory as soon as it is called.
+  if (--memory->handles == 0) ledger.book.Remove(entry);
+  return {handle, number};
+}
+
+void EndRelease(Releasing releasing, int status) {
+  if (releasing.memory == 0) return;
+  const Lock lock;
+  Entry* memory = MemoryOf(releasing.memory);
+  if (memory == nullptr) return;
+  if (status == 0) return DropIfUnused(memory);
+  if (memory->handles++ > 0) return;
+  Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, releasing.handle));
+  if (entry != nullptr) entry->memory = releasing.memory;
+}
+
+void MapMemory(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle) {
+  const Lock lock;
+  const Entry* entry = ledger.book.Find(Book::KeyOf(Class::kHandle, handle));
+  if (entry == nullptr) return;
+  const std::uint64_t number = entry->memory;
+  Entry* mapping = ledger.book.Add(Book::KeyOf(Class::kMapping, address));
+  if (mapping == nullptr) return;
+  mapping->memory = number;
+  mapping->bytes = bytes;
+  Entry* memory = MemoryOf(number);
+  memory->mappings++;
+  // Only now is it known how large imported memory is.
+  if (memory->bytes > 0) return;
+  memory->bytes = bytes;
+  memory->pointer = MadeUp(bytes);
+  PutAllocate(*memory, kNoStream, "cuMemImportFromShareableHandle", nullptr, 0);
+}
+
+void UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
+  const Lock lock;
+  for (std::uint64_t at = address; at < address + bytes;) {
+    Entry* mapping = ledger.book.Find(Book::KeyOf(Class::kMapping, at));
+    if (mapping == nullptr) return;
+    const std::uint64_t number = mapping->memory;
+    at += mapping->bytes;
+    ledger.book.Remove(mapping);
+    Entry* memory = MemoryOf(number);
+    if (memory == nullptr) continue;
+    memory->mappings--;
+    DropIfUnused(memory);
+  }
+}
+
+void SetPoolPlace(void* pool, int place) {
+  const Lock lock;
+  const std::uint64_t key = Book::KeyOf(Class::kPool, reinterpret_cast<std::uint64_t>(pool));
+  Entry* entry = place < 0 ? ledger.book.Find(key) : ledger.book.Add(key);
+  if (entry == nullptr) return;
+  if (place < 0) ledger.book.Remove(entry);
+  else entry->bytes = static_cast<std::uint64_t>(place);
+}
+
+int PoolPlace(void* pool) {
+  const Lock lock;
+  const Entry* entry = ledger.book.Find(Book::KeyOf(Class::kPool, reinterpret_cast<std::uint64_t>(pool)));
+  return entry == nullptr ? -1 : static_cast<int>(entry->bytes);
+}
+
+void RemoveContext(void* context) {
+  const Lock lock;
+  if (!ledger.is_begun || context == nullptr) return;
+  ledger.book.RemoveAll([&](const Entry& entry) {
+    const auto kind = static_cast<Class>(entry.key & 15);
+    // Memory without a context, such as that of handles, outlives it.
+    const bool is_of_context = kind == Class::kAddress || kind == Class::kRegistered || kind == Class::kArray || kind == Class::kExternalMemory;
+    if (!is_of_context || entry.context != context) return false;
+    if (entry.is_counted) Return(entry.bytes, entry.limits);
+    PutFree(entry, kNoStream);
+    return true;
+  });
+}
+
+}  // namespace cistern::interpose

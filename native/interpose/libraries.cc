@@ -1,0 +1,152 @@
+#include "interpose/libraries.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <initializer_list>
+
+#include "interpose/control.h"
+#include "interpose/real_dlsym.h"
+
+namespace cistern::interpose {
+namespace {
+
+constexpr int kMostAccounts = 1024;
+constexpr std::size_t kNameBytes = 128;
+
+struct Account {
+  char name[kNameBytes];
+  std::uint32_t limits;
+};
+Account accounts[kMostAccounts];
+std::atomic<int> account_count{1};
+pthread_mutex_t accounts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// The addresses that a thread has asked for lately.
+struct Known {
+  const void* address;
+  std::uint32_t generation;
+  Library library;
+};
+constexpr int kKnown = 64;
+thread_local Known known[kKnown];
+std::atomic<std::uint32_t> generation{1};
+
+// What NVIDIA's own libraries are called, with the prefix `lib`: those that allocate for others.
+const char* const kNvidias[] = {"cuda",   "cudart",   "cublas", "cudnn",    "cufft",   "curand",  "cusolver", "cusparse",  "cutensor", "cufile",
+                                "nccl",   "nvrtc",    "nvJit",  "nvToolsE", "nvinfer", "nvonnx",  "nvjpeg",   "nvidia-",   "nvperf",   "npp",
+                                "cupti",  "nvshmem",  "cuinj",  "accinj",   "nvvm",    "nvparse", "nvimgcod", "cudadevrt", "nvgraph",  "cudss",
+                                "cistern-run."};
+
+bool StartsWith(const char* text, const char* prefix) { return std::strncmp(text, prefix, std::strlen(prefix)) == 0; }
+
+bool IsNvidias(const char* file) {
+  if (!StartsWith(file, "lib")) return false;
+  for (const char* name : kNvidias) {
+    // libcuda.so.1, libcublasLt.so.13, but not libcudawhatever.so.
+    const std::size_t length = std::strlen(name);
+    if (std::strncmp(file + 3, name, length) != 0) continue;
+    if (std::strcmp(name, "cuda") != 0 || file[3 + length] == '.') return true;
+  }
+  return false;
+}
+
+// `node_modules/@scope/name/…` is `@scope/name`; `site-packages/torch/…` is `torch`; any other file its own name
+// without the numbers behind `.so`.
+void NameOf(const char* path, char* name) {
+  const char* package = nullptr;
+  int parts = 1;
+  for (const char* folder : {"/node_modules/", "/site-packages/", "/dist-packages/"}) {
+    for (const char* at = path; (at = std::strstr(at, folder)) != nullptr;) package = at += std::strlen(folder);
+  }
+  const char* begin = package;
+  std::size_t length = 0;
+  if (package != nullptr && std::strchr(package, '/') != nullptr) {
+    if (*package == '@') parts = 2;
+    while (package[length] != 0 && (package[length] != '/' || --parts > 0)) length++;
+  } else {
+    const char* slash = std::strrchr(path, '/');
+    begin = slash == nullptr ? path : slash + 1;
+    const char* so = std::strstr(begin, ".so");
+    length = so != nullptr && so != begin && (so[3] == '.' || so[3] == 0) ? static_cast<std::size_t>(so + 3 - begin) : std::strlen(begin);
+  }
+  if (length == 12 && std::strncmp(begin, "cistern.node", length) == 0) length = 7;
+  if (length >= kNameBytes) length = kNameBytes - 1;
+  std::memcpy(name, begin, length);
+  name[length] = 0;
+}
+
+std::uint16_t AccountOf(const char* name) {
+  const auto find = [&] {
+    const int count = account_count.load(std::memory_order_acquire);
+    for (int i = 1; i < count; i++) {
+      if (std::strcmp(accounts[i].name, name) == 0) return i;
+    }
+    return count < kMostAccounts ? -1 : 0;
+  };
+  int account = find();
+  if (account >= 0) return static_cast<std::uint16_t>(account);
+  pthread_mutex_lock(&accounts_lock);
+  account = find();
+  if (account < 0) {
+    account = account_count.load();
+    std::strcpy(accounts[account].name, name);
+    accounts[account].limits = LimitsOf(name);
+    account_count.store(account + 1, std::memory_order_release);
+  }
+  pthread_mutex_unlock(&accounts_lock);
+  return static_cast<std::uint16_t>(account);
+}
+
+Library Find(const void* address) {
+  Dl_info info;
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {AccountOf("generated code"), false, false};
+  // The program itself is known by the name that it was called by.
+  char path[4096];
+  const char* file = info.dli_fname;
+  static const void* const program = [] {
+    Dl_info own;
+    const void* entry = RealDlsym()(RTLD_DEFAULT, "_start");
+    return entry != nullptr && dladdr(entry, &own) != 0 ? own.dli_fbase : nullptr;
+  }();
+  const bool is_program = info.dli_fbase == program || std::strchr(file, '/') == nullptr;
+  if (is_program) {
+    const int before = errno;
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    errno = before;
+    if (length > 0) {
+      path[length] = 0;
+      file = path;
+    }
+  }
+  const char* slash = std::strrchr(file, '/');
+  char name[kNameBytes];
+  NameOf(file, name);
+  static void* const v8 = RealDlsym()(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv");
+  Dl_info of_v8;
+  const bool has_v8 = v8 != nullptr && dladdr(v8, &of_v8) != 0 && of_v8.dli_fbase == info.dli_fbase;
+  return {AccountOf(name), !is_program && IsNvidias(slash == nullptr ? file : slash + 1), has_v8};
+}
+
+}  // namespace
+
+Library LibraryOf(const void* address) {
+  Known& entry = known[reinterpret_cast<std::uintptr_t>(address) / 2 % kKnown];
+  const std::uint32_t now = generation.load(std::memory_order_acquire);
+  if (entry.address == address && entry.generation == now) return entry.library;
+  const Library library = Find(address);
+  entry = {address, now, library};
+  return library;
+}
+
+const char* AccountName(std::uint16_t account) { return accounts[account].name; }
+
+std::uint32_t AccountLimits(std::uint16_t account) { return accounts[account].limits; }
+
+void ForgetAddresses() { generation.fetch_add(1, std::memory_order_release); }
+
+}  // namespace cistern::interpose

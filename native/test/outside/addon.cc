@@ -1,0 +1,80 @@
+// An addon whose cudart is linked statically: it takes the driver's functions from cuGetProcAddress. It allocates on
+// the JavaScript thread, and on threads of its own.
+#include <napi.h>
+#include <pthread.h>
+
+#include <thread>
+
+#include "way.h"
+
+namespace {
+
+using outside::Way;
+using Alloc = cistern::Status (*)(cistern::DevicePointer*, std::size_t);
+using FreeFunction = cistern::Status (*)(cistern::DevicePointer);
+
+const Way kWay = {Way::kLegacy};
+
+void Begin() {
+  kWay.Find<cistern::Status (*)(unsigned)>("cuInit", "cuInit", 2000)(0);
+  cistern::Context context;
+  kWay.Find<cistern::Status (*)(cistern::Context*, int)>("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000)(&context, 0);
+  kWay.Find<cistern::Status (*)(cistern::Context)>("cuCtxSetCurrent", "cuCtxSetCurrent", 4000)(context);
+}
+
+cistern::Status Allocate(cistern::DevicePointer* pointer, std::size_t bytes) {
+  Begin();
+  static const auto allocate = kWay.Find<Alloc>("cuMemAlloc", "cuMemAlloc_v2", 3020);
+  const cistern::Status status = allocate(pointer, bytes);
+  asm volatile("" ::: "memory");  // the call is no jump
+  return status;
+}
+
+Napi::Value AllocateHere(const Napi::CallbackInfo& info) {
+  cistern::DevicePointer pointer = 0;
+  const cistern::Status status = Allocate(&pointer, static_cast<std::size_t>(info[0].As<Napi::Number>().DoubleValue()));
+  return Napi::Number::New(info.Env(), status == 0 ? static_cast<double>(pointer) : -status);
+}
+
+Napi::Value AllocateOnThread(const Napi::CallbackInfo& info) {
+  cistern::DevicePointer pointer = 0;
+  cistern::Status status = 0;
+  const auto bytes = static_cast<std::size_t>(info[0].As<Napi::Number>().DoubleValue());
+  std::thread thread([&] {
+    pthread_setname_np(pthread_self(), "loader");
+    status = Allocate(&pointer, bytes);
+  });
+  thread.join();
+  return Napi::Number::New(info.Env(), status == 0 ? static_cast<double>(pointer) : -status);
+}
+
+Napi::Value Free(const Napi::CallbackInfo& info) {
+  static const auto release = kWay.Find<FreeFunction>("cuMemFree", "cuMemFree_v2", 3020);
+  const cistern::Status status = release(static_cast<cistern::DevicePointer>(info[0].As<Napi::Number>().DoubleValue()));
+  return Napi::Number::New(info.Env(), status);
+}
+
+// The finalizer of the object allocates, during or after a collection.
+Napi::Value AllocatesWhenCollected(const Napi::CallbackInfo& info) {
+  Napi::Object object = Napi::Object::New(info.Env());
+  object.AddFinalizer(
+      [](Napi::BasicEnv, int* unused) {
+        cistern::DevicePointer pointer;
+        Allocate(&pointer, 4096);
+        delete unused;
+      },
+      new int(0));
+  return object;
+}
+
+Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
+  exports.Set("allocate", Napi::Function::New(env, AllocateHere));
+  exports.Set("allocateOnThread", Napi::Function::New(env, AllocateOnThread));
+  exports.Set("free", Napi::Function::New(env, Free));
+  exports.Set("allocatesWhenCollected", Napi::Function::New(env, AllocatesWhenCollected));
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(allocates, Initialize)

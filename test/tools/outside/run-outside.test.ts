@@ -1,0 +1,383 @@
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { EventKind } from '../../../src/tools/formats/event-columns.js';
+import { readRecordedRun } from '../../../src/tools/formats/index.js';
+import { prepareOutsideRun } from '../../../src/tools/outside/run-outside.js';
+import { runCistern } from '../cli/run-cistern.js';
+import { deviceBytes, inFolder, outside, outsideEnvironment, outsideProgram, readOutside, runOutside } from './outside.js';
+
+/** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
+const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
+const client = () => outsideProgram('client');
+
+describe.skipIf(outside.path === undefined)('cistern run', () => {
+  test('records what is allocated in every way to the driver', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      const { code, stdout, stderr } = await runOutside(file, [], [client(), 'ways']);
+      expect([code, stdout]).toEqual([0, '0\n'.repeat(18)]);
+      expect(stderr).toMatch(/^note: process \d+: 9 allocations, 2\.93 KiB of device memory at the peak; recorded in /);
+      const { run, allocations } = await readOutside(file);
+      expect(run.damage).toBeUndefined();
+      // By dlsym, cuGetProcAddress with either flag, its old form, and linking.
+      expect(allocations.map(({ bytes, stream, label }) => [bytes, stream, label])).toEqual([
+        [1000, 'host', ''],
+        [2000, '0x1', 'cuMemAllocAsync'],
+        [1001, 'host', ''],
+        [2001, '0x1', 'cuMemAllocAsync'],
+        [1002, 'host', ''],
+        [2002, '0x2', 'cuMemAllocAsync'],
+        [1003, 'host', ''],
+        [2003, '0x1', 'cuMemAllocAsync'],
+        [3000, 'host', ''],
+      ]);
+      expect(new Set(allocations.map(({ layer, isFreed }) => `${layer} ${isFreed}`))).toEqual(new Set(['device 0 true']));
+      // A library that links with the driver is told apart from the program.
+      expect(allocations.map(({ account }) => account)).toEqual([...Array<string>(8).fill('client'), 'liblinked.so']);
+    }));
+
+  test('leaves a program that uses no device alone', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      writeFileSync(file, 'not touched');
+      expect(await runOutside(file, [], [client(), 'none'])).toMatchObject({ code: 7, stdout: '', stderr: '' });
+      expect(await runOutside(file, [], ['sh', '-c', 'echo out; echo err >&2; exit 3'])).toMatchObject({
+        code: 3,
+        stdout: 'out\n',
+        stderr: 'err\n',
+      });
+      expect(readFileSync(file, 'utf8')).toBe('not touched');
+      expect(readdirSync(folder)).toEqual(['run.cistern']);
+    }));
+
+  test('passes on signals, and says which one ended the program', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      const waits = 'trap "exit 9" TERM; echo ready; while :; do sleep 0.05; done';
+      const handled = await runOutside(file, [], ['sh', '-c', waits], (child) => child.stdout?.once('data', () => child.kill('SIGTERM')));
+      expect(handled.code).toBe(9);
+      const killed = await runOutside(file, [], ['sh', '-c', 'kill -9 $$']);
+      expect([killed.code, killed.stderr]).toEqual([137, 'sh was ended by SIGKILL\n']);
+    }));
+
+  test('says what is wrong with its arguments', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      const refused = async (options: readonly string[], program: readonly string[]) => {
+        const { code, stderr } = await runOutside(file, options, program);
+        expect(code).toBe(2);
+        return stderr;
+      };
+      expect(await refused([], ['./no-such-program'])).toBe('error: ./no-such-program is not a program that was found\n');
+      expect(await refused(['--limit', 'lots'], ['true'])).toContain('It must be a size such as 512MiB.');
+      expect(await refused(['--limit', '=1GiB'], ['true'])).toContain('NAME=6GiB');
+      expect(await refused(['--limit', `${'n'.repeat(120)}=1GiB`], ['true'])).toContain(
+        'the name of a limit must have fewer than 120 bytes',
+      );
+      expect(await refused(['--stacks', 'many'], ['true'])).toContain('It must be a size such as 512MiB.');
+    }));
+
+  test('does not replace a log without --force', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      await runOutside(file, ['-q'], [client(), 'ways']);
+      const before = readFileSync(file);
+      expect((await runOutside(file, [], [client(), 'ways'])).stderr).toContain('use --force to replace it');
+      expect(readFileSync(file)).toEqual(before);
+      expect(await runOutside(file, ['--force', '-q'], [client(), 'ways'])).toMatchObject({ code: 0, stderr: '' });
+    }));
+
+  test('covers the processes that a program starts, each in a file of its own', () =>
+    inFolder(async (folder) => {
+      const { code } = await runOutside(join(folder, 'run.cistern'), [], [client(), 'fork']);
+      expect(code).toBe(0);
+      const files = readdirSync(folder).sort();
+      expect(files).toHaveLength(2);
+      expect(files.join()).toMatch(/^run\.\d+\.cistern,run\.cistern$/);
+      const bytes = await Promise.all(
+        files.map(async (file) => (await readOutside(join(folder, file))).allocations.map((allocation) => allocation.bytes)),
+      );
+      expect(bytes.flat().sort()).toEqual([111111, 222222]);
+    }));
+
+  test('a form of a function that it does not know goes to the program as it is', () =>
+    inFolder(async (folder) => {
+      expect(await runOutside(join(folder, 'run.cistern'), [], [client(), 'newer'])).toMatchObject({ stdout: '4711\n', stderr: '' });
+    }));
+
+  test('dlsym answers as to its caller', () =>
+    inFolder(async (folder) => {
+      expect(await runOutside(join(folder, 'run.cistern'), [], [client(), 'next'])).toMatchObject({ code: 0, stderr: '' });
+    }));
+
+  test('a process may end while its threads allocate, and its recording is whole', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      expect((await runOutside(file, [], [client(), 'threads', '0.3'])).code).toBe(0);
+      const { run, allocations } = await readOutside(file);
+      // What threads allocate after the process has closed its file may make it grow again.
+      expect(run.damage?.isTruncation ?? true).toBe(true);
+      expect(allocations.length).toBeGreaterThan(100);
+      expect(new Set(allocations.map(({ thread }) => thread)).size).toBe(4);
+    }));
+
+  test('a full disk ends the recording and not the program', () =>
+    inFolder(async (folder) => {
+      const mounted = ['unshare', '-rm', 'sh', '-c', `mount -t tmpfs -o size=${256 * 1024} none ${folder} && exec "$0" "$@"`];
+      if (spawnSync(mounted[0] as string, [...mounted.slice(1), 'true']).status !== 0) return;
+      const inner = [
+        process.execPath,
+        new URL('../../../dist/cli/main.js', import.meta.url).pathname,
+        'run',
+        '-o',
+        join(folder, 'run.cistern'),
+      ];
+      // Within the mount, the recording is converted to a text that can be seen outside.
+      const script = [...inner, '--', client(), 'random', '5', '20000'];
+      const shell = `"$@" > answers; echo $? >&2; "$0" "${inner[1]}" convert run.cistern /dev/stdout --to rmm-csv | wc -l; wc -l < answers`;
+      const { stdout, stderr } = spawnSync(
+        mounted[0] as string,
+        [...mounted.slice(1), 'sh', '-c', `cd ${folder} && ${shell}`, process.execPath, ...script],
+        {
+          encoding: 'utf8',
+          env: { ...process.env, ...outsideEnvironment(), NO_COLOR: '1' },
+        },
+      );
+      expect(stderr).toContain('run.cistern is not written any further: No space left on device; the program goes on\n');
+      expect(stderr).toMatch(/^0$/m);
+      const [rows = 0] = stdout.split('\n').map(Number);
+      expect(rows).toBeGreaterThan(1000);
+    }));
+});
+
+describe.skipIf(outside.path === undefined)('limits', () => {
+  test('what passes the limit is out of memory, and memory is as large as the limit', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      const { code, stdout, stderr } = await runOutside(file, ['--limit', '10MiB'], [client(), 'take', String(4 << 20), '3']);
+      expect(code).toBe(0);
+      const mib = 2 ** 20;
+      expect(
+        stdout
+          .trim()
+          .split('\n')
+          .map((line) => line.split(' ').map(Number)),
+      ).toEqual([
+        [0, 6 * mib, 10 * mib, 10 * mib],
+        [0, 2 * mib, 10 * mib, 10 * mib],
+        [2, 2 * mib, 10 * mib, 10 * mib],
+      ]);
+      expect(stderr).toContain('2 allocations, 8 MiB of device memory at the peak, 1 refused');
+      const { run } = await readOutside(file);
+      expect([...run.kinds].filter((kind) => kind === EventKind.failure)).toHaveLength(1);
+      expect(run.notes).toEqual(['cistern run refused client 4194304 bytes: the limit is 10485760 bytes, of which 2097152 were left']);
+    }));
+
+  test('a limit with a name holds for one library', () =>
+    inFolder(async (folder) => {
+      const take = async (limit: string) =>
+        (await runOutside(join(folder, 'run.cistern'), ['-q', '-f', '--limit', limit], [client(), 'take', '1000', '2'])).stdout
+          .split('\n')
+          .map((line) => line.split(' ')[0]);
+      expect(await take('client=1500')).toEqual(['0', '2', '']);
+      expect(await take('other=1500')).toEqual(['0', '0', '']);
+      expect(await take('clien=1500')).toEqual(['0', '0', '']);
+    }));
+
+  test('all processes share a limit, and one that is gone holds nothing', () =>
+    inFolder(async (folder) => {
+      const hold = `"$0" threads 0 > /dev/null & sleep 0.5; "$0" take 600000 1; kill -9 $!; wait $! 2> /dev/null; "$0" take 600000 1`;
+      const run = (limit: string) => runOutside(join(folder, 'run.cistern'), ['-q', '-f', '--limit', limit], ['sh', '-c', hold, client()]);
+      const { stdout } = await run('610000');
+      expect(stdout.split('\n').map((line) => line.split(' ')[0])).toEqual(['2', '0', '']);
+    }));
+});
+
+describe.skipIf(outside.path === undefined)('Node programs', () => {
+  /** Runs a program, which has the addon as `addon`. */
+  async function runNode(folder: string, text: string, nodeOptions: readonly string[] = [], options: readonly string[] = ['-q']) {
+    const program = join(folder, 'program.cjs');
+    writeFileSync(program, `const addon = require(${JSON.stringify(outsideProgram('allocates.node'))});\n${text}`);
+    const file = join(folder, 'run.cistern');
+    const result = await runOutside(file, options, [node, ...nodeOptions, program]);
+    return { ...result, program, file };
+  }
+
+  test('an allocation has the line of JavaScript that made the library allocate', () =>
+    inFolder(async (folder) => {
+      const text = `function loadModel() { return addon.allocate(1000); }
+        class Session { run() { return addon.allocate(2000); } }
+        loadModel(); new Session().run(); eval('addon.allocate(3000)\\n//# sourceURL=evaluated');`;
+      const { code, program, file } = await runNode(folder, text);
+      expect(code).toBe(0);
+      const { allocations } = await readOutside(file);
+      const stacks = allocations.map(({ stack }) => stack.split('\n').filter((line) => !/\((?:native|node):/.test(line)));
+      expect(stacks.map(([line]) => line)).toEqual([`loadModel (${program}:2:37)`, `run (${program}:3:46)`, 'eval (evaluated:1:7)']);
+      expect(allocations.map(({ account }) => account)).toEqual(Array(3).fill('allocates.node'));
+      const { stdout } = await runCistern(['diff', file, file, '--by', 'line', '--json']);
+      expect(stdout).toContain('loadModel (program.cjs:2:37)');
+    }));
+
+  test('JavaScript sees nothing of it, not even when it prepares stacks itself', () =>
+    inFolder(async (folder) => {
+      const text = `Error.prepareStackTrace = () => { throw new Error('called'); }; Error.stackTraceLimit = 0;
+        process.emitWarning = () => { throw new Error('warned'); };
+        addon.allocate(1000); console.log(process.execArgv.length, process.env.NODE_OPTIONS, Object.keys(globalThis).length);`;
+      const { code, stdout, file, program } = await runNode(folder, text);
+      const { stdout: plain } = spawnSync(node, [program], {
+        encoding: 'utf8',
+        env: { ...process.env, ...outsideEnvironment() },
+      });
+      expect([code, stdout]).toEqual([0, plain]);
+      expect((await readOutside(file)).allocations[0]?.stack).toContain(`${program}:4:15`);
+    }));
+
+  test('an allocation of another thread has its name, and the library', () =>
+    inFolder(async (folder) => {
+      const { file } = await runNode(folder, 'addon.allocateOnThread(1000);');
+      const [allocation] = (await readOutside(file)).allocations;
+      expect(allocation?.stack).toMatch(/^\S+ \(native:allocates\.node\)\n(?:.*\n)*thread loader \(native:thread\)$/);
+      expect(allocation?.account).toBe('allocates.node');
+    }));
+
+  test('V8 is not asked while it collects, nor while it ends', () =>
+    inFolder(async (folder) => {
+      const text = `const { Worker, isMainThread } = require('node:worker_threads');
+        for (let i = 0; i < 50; i++) addon.allocatesWhenCollected();
+        const keep = addon.allocatesWhenCollected();
+        if (isMainThread) new Worker(__filename).on('exit', (code) => console.log(code)); 
+        setImmediate(() => { gc(); setImmediate(() => { gc(); console.log('collected'); setTimeout(() => {}, 50); }); });`;
+      const { code, stdout, file } = await runNode(folder, text, ['--expose-gc']);
+      expect([code, stdout.split('\n').sort()]).toEqual([0, ['', '0', 'collected', 'collected']]);
+      const { allocations } = await readOutside(file);
+      expect(allocations.length).toBeGreaterThanOrEqual(100);
+    }));
+
+  test('workers are recorded in the same file, by thread', () =>
+    inFolder(async (folder) => {
+      const text = `const { Worker, isMainThread } = require('node:worker_threads');
+        addon.allocate(isMainThread ? 1000 : 2000);
+        if (isMainThread) new Worker(__filename);`;
+      const { file, program } = await runNode(folder, text);
+      const { allocations } = await readOutside(file);
+      expect(allocations.map(({ bytes }) => bytes)).toEqual([1000, 2000]);
+      expect(new Set(allocations.map(({ thread }) => thread)).size).toBe(2);
+      for (const { stack } of allocations) expect(stack).toContain(`${program}:3:15`);
+    }));
+
+  test('stacks can be recorded less often, or never', () =>
+    inFolder(async (folder) => {
+      const stacks = async (...options: string[]) => {
+        const { file } = await runNode(folder, 'for (let i = 0; i < 10; i++) addon.allocate(1000);', [], ['-q', '-f', ...options]);
+        return (await readOutside(file)).allocations.filter(({ stack }) => stack !== '').length;
+      };
+      expect(await stacks()).toBe(10);
+      expect(await stacks('--stacks', '2500B')).toBe(4);
+      expect(await stacks('--no-stacks')).toBe(0);
+    }));
+
+  test('the other commands read the recording', () =>
+    inFolder(async (folder) => {
+      const { file } = await runNode(folder, 'for (let i = 1; i <= 20; i++) addon.free(addon.allocate(i * 1000)); addon.allocate(5000);');
+      for (const args of [
+        ['report', file, '-o', join(folder, 'report.html')],
+        ['fit', file],
+        ['plan', file, '-o', join(folder, 'plan.json')],
+        ['replay', file],
+        ['convert', file, join(folder, 'run.csv')],
+        ['estimate', file, file, '--values', '1,2', '--memory', '1GiB'],
+      ]) {
+        const { code, stderr } = await runCistern(args);
+        expect([args[0], code, stderr.split('\n').filter((line) => line.startsWith('error'))]).toEqual([args[0], 0, []]);
+      }
+      expect(existsSync(join(folder, 'report.html'))).toBe(true);
+    }));
+
+  test('cistern itself is an account like any other', () =>
+    inFolder(async (folder) => {
+      const program = join(folder, 'cistern.mjs');
+      const module = JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href);
+      writeFileSync(
+        program,
+        `import { CudaMemoryResource, PoolMemoryResource, Stream } from ${module};
+        const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 << 20 });
+        pool.deallocate(pool.allocate(1000, new Stream()), 1000, new Stream());
+        console.log(pool.name);`,
+      );
+      const file = join(folder, 'run.cistern');
+      const { code, stderr } = await runOutside(file, ['-q'], [process.execPath, program], undefined, { CISTERN_DEVICE: 'cuda' });
+      expect([code, stderr]).toEqual([0, '']);
+      const { allocations } = await readOutside(file);
+      expect(allocations.map(({ account, bytes }) => [account, bytes])).toContainEqual(['cistern', 1 << 20]);
+    }));
+});
+
+// More: OUTSIDE_PROGRAMS=1000 OUTSIDE_KILLS=100 npx vitest run --project unit test/outside
+const programs = Number(process.env['OUTSIDE_PROGRAMS'] ?? 12);
+const kills = Number(process.env['OUTSIDE_KILLS'] ?? 6);
+const seed = Number(process.env['OUTSIDE_SEED'] ?? 1);
+
+/** Runs the client. Returns what it printed. */
+async function run(args: readonly string[], environment: NodeJS.ProcessEnv): Promise<string> {
+  const child = spawn(outsideProgram('client'), args, {
+    env: { ...environment, ...outsideEnvironment() },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  let text = '';
+  child.stdout.on('data', (piece) => {
+    text += piece;
+  });
+  const [code, signal] = await once(child, 'close');
+  expect([code, signal]).toEqual([0, null]);
+  return text;
+}
+
+describe.skipIf(outside.path === undefined)('random programs', () => {
+  test(`${programs} get the same answers and make the same driver calls, and the recording adds up at every step`, () =>
+    inFolder(async (folder) => {
+      const traces = [join(folder, 'without'), join(folder, 'with')] as const;
+      const file = join(folder, 'run.cistern');
+      for (let program = seed; program < seed + programs; program++) {
+        for (const trace of traces) rmSync(trace, { force: true });
+        const args = ['random', String(program), '400'];
+        const without = await run(args, { ...process.env, TEST_DRIVER_TRACE: traces[0] });
+        const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: program % 2 === 0 ? undefined : 1 << 16 });
+        const answers = await run(args, { ...outsideRun.environment, TEST_DRIVER_TRACE: traces[1] });
+        outsideRun.end();
+        expect(answers).toBe(without);
+        expect(readFileSync(traces[1], 'utf8')).toBe(readFileSync(traces[0], 'utf8'));
+        const { run: recorded } = await readOutside(file);
+        expect(recorded.damage).toBeUndefined();
+        // The driver's own count, each time that it changes; the recording's likewise.
+        const changes = (sums: readonly number[]) => sums.filter((sum, i) => sum !== (sums[i - 1] ?? 0));
+        const counted = answers
+          .trim()
+          .split('\n')
+          .map((line) => Number(line.split(' ').at(-1)));
+        expect([program, changes(deviceBytes(recorded))]).toEqual([program, changes(counted)]);
+      }
+    }));
+
+  test(`a process that is killed at any moment leaves a recording that opens, ${kills} times`, () =>
+    inFolder(async (folder) => {
+      for (let i = 0; i < kills; i++) {
+        const file = join(folder, `${i}.cistern`);
+        const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: undefined });
+        const child = spawn(outsideProgram('client'), ['threads', '0'], {
+          env: { ...outsideRun.environment, ...outsideEnvironment() },
+          stdio: ['ignore', 'pipe', 'inherit'],
+        });
+        await once(child.stdout, 'data');
+        await new Promise((resolve) => setTimeout(resolve, (i * 37) % 200));
+        child.kill('SIGKILL');
+        await once(child, 'close');
+        outsideRun.end();
+        if (!existsSync(file)) continue;
+        const recorded = await readRecordedRun(file);
+        expect(recorded.damage === undefined || recorded.damage.isTruncation, JSON.stringify(recorded.damage)).toBe(true);
+      }
+    }));
+});
