@@ -4,9 +4,8 @@
 // them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { argv } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { buildNative } from './build-native.mjs';
@@ -58,14 +57,8 @@ export function buildNativeBenchmarks() {
 
 /** @returns {string} the folder with the addons of examples/addons, built by CMake alone, as users do */
 export function buildExampleAddons() {
-  const require = createRequire(import.meta.url);
   const folder = join(root, 'build-tests', 'addons');
-  const folders = [
-    `-DNODE_API_HEADERS=${join(dirname(require.resolve('node-api-headers')), 'include')}`,
-    `-DNODE_ADDON_API=${dirname(require.resolve('node-addon-api'))}`,
-    `-DCISTERN=${require(join(root, 'include', 'index.cjs'))}`,
-  ];
-  cmake('-S', join(root, 'examples', 'addons'), '-B', folder, ...folders);
+  cmake('-S', join(root, 'examples', 'addons'), '-B', folder);
   cmake('--build', folder, '--parallel', String(availableParallelism()));
   return folder;
 }

@@ -1,4 +1,6 @@
 // The stack of resources comes from a file, so that it can be changed without changing the program.
+//
+//     node examples/application/main.js [file]
 import { readFileSync } from 'node:fs';
 import {
   createResourceStack,

@@ -1,4 +1,6 @@
 // Columns to the device and back: numbers, strings, lists, a dictionary, and nulls in each.
+//
+//     node examples/arrow/main.js
 import assert from 'node:assert/strict';
 import { Dictionary, Int32, tableFromArrays, Utf8, vectorFromArray } from 'apache-arrow';
 import { createResourceStack, formatBytes, StatisticsResourceAdaptor, Stream } from 'cistern';

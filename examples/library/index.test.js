@@ -1,3 +1,6 @@
+// The tests of the library, with a limit that one of them meets.
+//
+//     node --test examples/library/index.test.js
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createResourceStack, Stream, TrackingResourceAdaptor } from 'cistern';

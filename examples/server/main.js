@@ -1,4 +1,6 @@
-// npm start, then: curl -s localhost:3000/picture/65536 | wc -c
+// A server, which shows its memory on a live page. In another terminal: curl -s localhost:3000/picture/65536 | wc -c
+//
+//     CISTERN_WATCH=9464 node examples/server/main.js
 import { createServer } from './server.js';
 
 const server = createServer();

@@ -1,4 +1,6 @@
-// npm start: many jobs through a few workers, within one limit for all of them.
+// Many jobs through a few workers, within one limit for all of them.
+//
+//     node examples/workers/main.js [jobs] [workers]
 import { DeviceBuffer, formatBytes, MiB, OutOfMemoryError } from 'cistern';
 import { attachBuffer } from 'cistern/workers';
 import { disposeMemory, sharedBytes, stack, stream } from './memory.js';
