@@ -83,7 +83,8 @@ export const settings = {
     page: 'recording.md',
   },
   CISTERN_LOG_STACKS: {
-    values: 'a size: records a stack whenever this much was allocated since the last; 0: the stack of every allocation',
+    values:
+      '`all`: records the stack of every allocation; a size: a stack whenever this much was allocated since the last, so that 0 is like `all`',
     default: 'no stacks',
     page: 'recording.md',
   },
@@ -142,4 +143,9 @@ export function removeSetting(name: SettingName): void {
 /** The environment with these variables added, for a child process. */
 export function environmentWith(added: Readonly<Partial<Record<SettingName, string>>>): NodeJS.ProcessEnv {
   return { ...process.env, ...added };
+}
+
+/** The variables that are set and named as if they were cistern's, but that it does not read. */
+export function unknownSettings(): string[] {
+  return Object.keys(process.env).filter((name) => name.startsWith('CISTERN_') && !(name in settings));
 }

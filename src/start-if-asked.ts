@@ -1,7 +1,8 @@
 /**
  * What environment variables ask for when cistern is imported: each starts an entry that the program need not
- * import. This is the only side effect of importing cistern.
+ * import, and a misspelt one is named. This is the only side effect of importing cistern.
  */
+import { misspeltSettings } from './basics/checked-settings.js';
 import { isLoaded, loadEntry } from './package/entry.js';
 import { setting } from './settings.js';
 
@@ -21,4 +22,9 @@ for (const [name, entry] of Object.entries(entries)) {
       code: 'CISTERN_BUNDLE',
     });
   });
+}
+
+const isMainThread = process.getBuiltinModule('node:worker_threads').isMainThread;
+for (const { name, meant } of isMainThread ? misspeltSettings() : []) {
+  process.emitWarning(`the environment variable ${name} has no effect: did you mean ${meant}?`, { code: 'CISTERN_UNKNOWN_SETTING' });
 }

@@ -1,5 +1,6 @@
-import { type SettingName, setting } from '../settings.js';
+import { type SettingName, setting, settings, unknownSettings } from '../settings.js';
 import { ArgumentRangeError, formatValue } from './errors.js';
+import { nearestSpelling } from './nearest-word.js';
 import { bytesOf } from './units.js';
 
 /** The error for a value that an environment variable cannot have. `expected` follows "must be". */
@@ -53,4 +54,17 @@ export function bytesSetting(name: SettingName, expected: string, least = 0, mos
   const bytes = bytesOf(value);
   if (bytes === undefined || bytes < least || bytes > most) throw invalidSetting(name, expected);
   return bytes;
+}
+
+/**
+ * The variables that are probably misspelt, each with the one that was meant. A variable that resembles none, such as one of
+ * the program's own or of a test, is not among them.
+ */
+export function misspeltSettings(): { readonly name: string; readonly meant: SettingName }[] {
+  const bare = (name: string) => name.slice('CISTERN_'.length);
+  const known = Object.keys(settings).map(bare);
+  return unknownSettings().flatMap((name) => {
+    const meant = nearestSpelling(bare(name), known);
+    return meant === undefined ? [] : [{ name, meant: `CISTERN_${meant}` as SettingName }];
+  });
 }

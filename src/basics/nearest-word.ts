@@ -5,12 +5,18 @@ export function suggestion(value: unknown, words: readonly string[]): string {
 }
 
 /**
- * The word that was probably meant, ignoring case and hyphens: the one in `words` with the fewest
- * edits, if those are few for its length; otherwise the first word that the text abbreviates, as
- * `maxBytes` abbreviates `maximumBytes`; otherwise the only word that has a part in common with it,
- * as `events` is a part of `deallocationEvents`.
+ * The word that was probably meant, ignoring case and hyphens: the nearest spelling; otherwise the only word that has a
+ * part in common with it, as `events` is a part of `deallocationEvents`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
+  return nearestSpelling(text, words) ?? onlyWordWithPartOf(text, words);
+}
+
+/**
+ * The word with the fewest edits, if those are few for the text's length; otherwise the first word that the text abbreviates,
+ * as `maxBytes` abbreviates `maximumBytes`. Ignores case and hyphens.
+ */
+export function nearestSpelling(text: string, words: readonly string[]): string | undefined {
   const plain = lettersOf(text);
   let nearest: string | undefined;
   let fewest = Math.max(1, Math.floor(plain.length / 3)) + 1;
@@ -24,7 +30,7 @@ export function nearestWord(text: string, words: readonly string[]): string | un
       fewest = edits;
     }
   }
-  return nearest ?? words.find((word) => isShortFor(plain, lettersOf(word))) ?? onlyWordWithPartOf(text, words);
+  return nearest ?? words.find((word) => isShortFor(plain, lettersOf(word)));
 }
 
 function lettersOf(text: string): string {

@@ -35,7 +35,8 @@ export function recorded(resource: MemoryResource, sharesLayer: boolean): Record
 
 /** Reads `CISTERN_LOG_STACKS`. */
 function stackSampleBytes(): number {
-  const expected = 'a size such as 16MiB, or 0 for the stack of every allocation';
+  if (setting('CISTERN_LOG_STACKS') === 'all') return 0;
+  const expected = 'all, or a size such as 16MiB';
   return bytesSetting('CISTERN_LOG_STACKS', expected) ?? Number.POSITIVE_INFINITY;
 }
 

@@ -465,6 +465,7 @@ describe('CISTERN_LOG_FILE', () => {
     for (const [stacks, count] of [
       ['', 0],
       ['0', 2],
+      ['all', 2],
       ['2KiB', 1],
     ] as const) {
       const { status, stderr } = runModule(text, { CISTERN_LOG_FILE: file, CISTERN_LOG_STACKS: stacks });
@@ -472,8 +473,8 @@ describe('CISTERN_LOG_FILE', () => {
       const run = await readRecording(file);
       expect([...run.stackOf].filter((stack) => stack !== 0)).toHaveLength(count);
     }
-    const { stderr } = runModule(text, { CISTERN_LOG_FILE: file, CISTERN_LOG_STACKS: 'all' });
-    expect(stderr).toContain('CISTERN_LOG_STACKS must be a size such as 16MiB');
+    const { stderr } = runModule(text, { CISTERN_LOG_FILE: file, CISTERN_LOG_STACKS: 'every' });
+    expect(stderr).toContain('CISTERN_LOG_STACKS must be all, or a size such as 16MiB');
   });
 
   test('takes the records of adaptors without a file, and stays open when they end', async () => {

@@ -229,7 +229,19 @@ export class Account {
    * @throws ArgumentTypeError if `fn` is not a function; any error that `fn` throws.
    */
   run<T>(fn: () => T): T {
-    return enterScope({ kind: 'account', account: this }, fn);
+    const result = enterScope({ kind: 'account', account: this }, fn);
+    if (!isAnythingCharged) this.#warnOfNoCharges();
+    return result;
+  }
+
+  #warnOfNoCharges(): void {
+    if (!Number.isFinite(this.#numbers[plain] as number)) return;
+    isAnythingCharged = true;
+    process.emitWarning(
+      `the limit of the account ${formatValue(this.path)} has no effect: memory is charged to accounts by an AccountingResourceAdaptor, and ` +
+        'this thread has none; put one above the resource that its buffers use',
+      { code: 'CISTERN_NO_ACCOUNTING' },
+    );
   }
 
   /** @internal What `console.log` shows. */
@@ -401,6 +413,14 @@ interface AccountFrame extends ScopeFrame {
 }
 
 const current = new InnermostScope<AccountFrame>('account');
+
+/** Whether anything charges accounts, or a warning has said that nothing does. */
+let isAnythingCharged = false;
+
+/** @internal To be called for each adaptor that charges accounts. */
+export function noteCharging(): void {
+  isAnythingCharged = true;
+}
 
 /** The account that allocations are charged to here; `undefined` outside the scope of an account. */
 export function currentAccount(): Account | undefined {

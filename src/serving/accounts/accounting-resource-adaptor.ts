@@ -11,7 +11,7 @@ import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { couldNotLeave, SpillingResourceAdaptor } from '../spilling/spilling-resource-adaptor.js';
-import { type Account, type Charge, currentAccount, endCharge, formatHolders, holdersWithin, payerOf } from './account.js';
+import { type Account, type Charge, currentAccount, endCharge, formatHolders, holdersWithin, noteCharging, payerOf } from './account.js';
 
 /**
  * Charges each allocation to the current {@link Account}, and credits it when the memory is freed.
@@ -46,6 +46,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   /** @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option. */
   constructor(upstream: MemoryResource, options: DeallocationEventsOption = {}) {
     super(upstream, options);
+    noteCharging();
   }
 
   /**

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { misspeltSettings } from '../../basics/checked-settings.js';
 import { CisternError } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import {
@@ -12,7 +13,7 @@ import {
 } from '../../driver/backend.js';
 import { Device } from '../../driver/device.js';
 import { addonPath } from '../../package/addon.js';
-import { foreignSettings, type SettingDescription, type SettingName, setting, settings } from '../../settings.js';
+import { foreignSettings, type SettingDescription, type SettingName, setting, settings, unknownSettings } from '../../settings.js';
 import { ExitCode } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
 import { exitCodeOf } from './print-error.js';
@@ -35,6 +36,8 @@ interface Diagnosis {
   readonly devices: readonly DeviceDescription[];
   /** Each environment variable that cistern reads, with its value; null if it is not set. */
   readonly settings: Readonly<Record<string, string | null>>;
+  /** Variables named as if they were cistern's, which it does not read; the one that was probably meant, or null. */
+  readonly unknownSettings: Readonly<Record<string, string | null>>;
   /** Why the requested device does not work. */
   readonly error: { readonly code: string; readonly message: string } | null;
 }
@@ -65,9 +68,10 @@ export function doctorCommand(terminal: Terminal, exitWith: (code: number) => vo
     .addOption(deviceOption())
     .addOption(jsonOption())
     .addHelpText('after', examples)
-    .action(({ device, json }: { device?: BackendChoice; json?: boolean }) => {
+    .option('--verbose', 'print every environment variable that cistern reads, and not only those that are set')
+    .action(({ device, json, verbose = false }: { device?: BackendChoice; json?: boolean; verbose?: boolean }) => {
       const diagnosis = diagnose(device);
-      terminal.stdout.write(json === true ? `${JSON.stringify(diagnosis, undefined, 2)}\n` : toText(diagnosis));
+      terminal.stdout.write(json === true ? `${JSON.stringify(diagnosis, undefined, 2)}\n` : toText(diagnosis, verbose));
       if (diagnosis.error === null) return;
       terminal.stderr.write(`error: ${diagnosis.error.message}\n`);
       exitWith(ExitCode.failure);
@@ -91,8 +95,14 @@ function diagnose(choice: BackendChoice | undefined): Diagnosis {
     addon: addonPath() ?? null,
     cudaUnavailableReason: reason ?? null,
     settings: Object.fromEntries(descriptions().map(([name, description]) => [name, printableValue(name, description)])),
+    unknownSettings: unknown(),
     ...found,
   };
+}
+
+function unknown(): Diagnosis['unknownSettings'] {
+  const meantBy = new Map(misspeltSettings().map(({ name, meant }) => [name, meant]));
+  return Object.fromEntries(unknownSettings().map((name) => [name, meantBy.get(name) ?? null]));
 }
 
 function openDevices(
@@ -125,7 +135,7 @@ function describeDevice(device: Device): DeviceDescription {
   };
 }
 
-function toText(diagnosis: Diagnosis): string {
+function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
   const rows: [string, string][] = [
     ['node', `${diagnosis.node}, ${diagnosis.platform}`],
     ['addon', diagnosis.addon ?? 'not found'],
@@ -140,15 +150,23 @@ function toText(diagnosis: Diagnosis): string {
     rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
   }
   const lines = rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`);
-  return [...lines, '\nenvironment variables:\n', ...settingLines(diagnosis.settings)].join('');
+  const settingRows = [...settingRowsOf(diagnosis, isVerbose), ...unknownRows(diagnosis)];
+  const width = Math.max(...settingRows.map(([name]) => name.length));
+  const settingLines = settingRows.map(([name, value]) => `  ${name.padEnd(width)}  ${value}\n`);
+  const title = isVerbose
+    ? 'environment variables:'
+    : `environment variables that are set (--verbose: all ${descriptions().length} that are read):`;
+  return [...lines, `\n${title}\n`, ...(settingRows.length === 0 ? ['  none\n'] : settingLines)].join('');
 }
 
-function settingLines(values: Diagnosis['settings']): string[] {
-  const width = Math.max(...Object.keys(values).map((name) => name.length));
-  return descriptions().map(([name, description]) => {
-    const value = values[name] ?? `${description.default.replaceAll('`', '')} (default)`;
-    return `  ${name.padEnd(width)}  ${value}\n`;
-  });
+function settingRowsOf({ settings: values }: Diagnosis, isVerbose: boolean): [string, string][] {
+  return descriptions()
+    .filter(([name]) => isVerbose || (name in settings && values[name] !== null))
+    .map(([name, description]) => [name, values[name] ?? `${description.default.replaceAll('`', '')} (default)`]);
+}
+
+function unknownRows({ unknownSettings }: Diagnosis): [string, string][] {
+  return Object.entries(unknownSettings).map(([name, meant]) => [name, `unknown${meant === null ? '' : `: did you mean ${meant}?`}`]);
 }
 
 function printableValue(name: SettingName, { isSecret }: SettingDescription): string | null {

@@ -15,7 +15,7 @@ import {
 } from '../../../src/index.js';
 import { Account, AccountingResourceAdaptor, currentAccount, withQuota } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
-import { printed } from '../../support/run-module.js';
+import { printed, runModule } from '../../support/run-module.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
 import { runWithWorkers } from '../../support/workers.js';
@@ -551,4 +551,21 @@ describe('memory that goes to other workers', () => {
       ${home}`);
     expect(end).toEqual(printed('65536', '0 65536 65536'));
   });
+});
+
+test('a limit that nothing counts against causes one warning with the name of its account', () => {
+  const program = (setUp: string) => `
+    import { DeviceBuffer, Stream, currentResource, setCurrentResource } from 'cistern';
+    import { Account, AccountingResourceAdaptor, withQuota } from 'cistern/serving';
+    ${setUp}
+    const stream = new Stream();
+    withQuota({ name: 'unlimited' }, () => {});
+    for (let i = 0; i < 2; i++)
+      new Account({ name: 'tenant' }).run(() => withQuota({ name: 'request', limitBytes: 1024 }, () => new DeviceBuffer(64, { stream })));`;
+  const { status, stderr } = runModule(program(''));
+  expect(status).toBe(0);
+  expect(stderr.match(/CISTERN_NO_ACCOUNTING/g)).toHaveLength(1);
+  expect(stderr).toMatch(/the limit of the account "tenant\/request" has no effect: .* AccountingResourceAdaptor/);
+  const charged = runModule(program('setCurrentResource(new AccountingResourceAdaptor(currentResource()));'));
+  expect(charged).toMatchObject({ status: 0, stderr: '' });
 });

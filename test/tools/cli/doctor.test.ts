@@ -47,12 +47,21 @@ describe('cistern doctor', () => {
 
   test('prints every environment variable, and no secret', async () => {
     const variables = { CISTERN_LIMIT: ' 8GiB ', CISTERN_WATCH_TOKEN: 'secret', CISTERN_WATCH: '' };
-    const { stdout } = await runCistern(['doctor', '--device', 'software'], undefined, variables);
+    const { stdout } = await runCistern(['doctor', '--device', 'software', '--verbose'], undefined, variables);
     expect(stdout).toMatch(/^ {2}CISTERN_LIMIT +8GiB$/m);
     expect(stdout).toMatch(/^ {2}CISTERN_WATCH +no page \(default\)$/m);
     expect(stdout).toMatch(/^ {2}CISTERN_WATCH_TOKEN +set, not shown$/m);
     const { settings } = JSON.parse((await runCistern(['doctor', '--json', '--device', 'software'], undefined, variables)).stdout);
     expect(settings).toMatchObject({ CISTERN_LIMIT: '8GiB', CISTERN_WATCH_TOKEN: 'set, not shown', CISTERN_WATCH: null });
+  });
+
+  test('prints only the variables that are set, and suggests a name for those that it does not know', async () => {
+    const variables = { CISTERN_LIMITS: '8GiB', CISTERN_SERVICE_HOST: '10.0.0.1', NO_COLOR: '1' };
+    const { stdout } = await runCistern(['doctor', '--device', 'software'], undefined, variables);
+    const [, listed = ''] = stdout.split(/^environment variables.*:\n/m);
+    expect(listed).toMatch(/^ {2}CISTERN_LIMITS +unknown: did you mean CISTERN_LIMIT\?$/m);
+    expect(listed).toMatch(/^ {2}CISTERN_SERVICE_HOST +unknown$/m);
+    expect(listed).not.toMatch(/NO_COLOR|\(default\)/);
   });
 
   test('refuses a misspelt device in the environment', async () => {

@@ -215,7 +215,7 @@ export class AnswersView implements View {
 
   #hintAtStacks(): HTMLElement[] {
     if (this.#state.model.run.stacks.length > 1) return [];
-    return [element('p', { class: 'muted' }, 'The log has no stacks. Set CISTERN_LOG_STACKS=0 to record the stack of every allocation.')];
+    return [element('p', { class: 'muted' }, 'The log has no stacks. Set CISTERN_LOG_STACKS=all to record the stack of every allocation.')];
   }
 
   #timeLink(time: number, text: string): HTMLElement {
