@@ -4,6 +4,11 @@ export declare function originOf(environment: Readonly<Record<string, string | u
   readonly bugs?: { readonly url: string };
   readonly homepage?: string;
 };
+export declare function packedReadme(
+  text: string,
+  files: readonly string[],
+  origin?: { readonly repository?: { readonly url: string } },
+): string;
 export declare function ownPlatform(): string;
 export declare function packMain(out: string): string;
 export declare function packPlatform(out: string, name?: string): string;

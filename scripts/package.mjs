@@ -92,6 +92,19 @@ function missingFields() {
   return ['author', 'repository', 'bugs', 'homepage'].filter((field) => known[field] === undefined);
 }
 
+/**
+ * The README without links to files that the package does not have: they lead to the repository, or, if that is not known,
+ * stay as their text.
+ */
+export function packedReadme(text, files, { repository } = originOf(env)) {
+  const address = repository?.url.replace(/^git\+/, '').replace(/\.git$/, '');
+  return text.replace(/(!?)\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)/g, (link, image, words, path, anchor = '') => {
+    if (files.includes(path)) return link;
+    if (address === undefined) return image === '!' ? '' : words;
+    return `${image}[${words}](${address}/${image === '!' ? 'raw' : 'blob'}/v${manifest.version}/${path}${anchor})`;
+  });
+}
+
 /** The maps of a clone, as large as the code, are not in the package. */
 function withoutSourceMap(code) {
   return code.replace(/\n\/\/# sourceMappingURL=.*\n?$/, '\n');
@@ -106,6 +119,14 @@ export function packMain(out, names) {
       if (path.endsWith('.js')) writeFileSync(join(scratch, path), withoutSourceMap(readFileSync(join(root, path), 'utf8')));
       else copyFileSync(join(root, path), join(scratch, path));
     }
+    const readme = readFileSync(join(root, 'README.md'), 'utf8');
+    writeFileSync(
+      join(scratch, 'README.md'),
+      packedReadme(
+        readme,
+        files.map(({ path }) => path),
+      ),
+    );
     // The headers that the addon is compiled with, and on Windows the list of Node's functions.
     const require = createRequire(import.meta.url);
     const nodeApi = dirname(require.resolve('node-api-headers'));

@@ -10,6 +10,8 @@ function compile(modules: ReadonlyMap<string, string>): Map<string, string[]> {
   const compilerOptions: ts.CompilerOptions = {
     ...options,
     noUnusedLocals: false,
+    // Node runs TypeScript by erasing its types.
+    erasableSyntaxOnly: true,
     paths: Object.fromEntries(Object.entries(entries).map(([entry, file]) => [entry, [join(root, file)]])),
   };
   const host = ts.createCompilerHost(compilerOptions);

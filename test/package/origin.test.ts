@@ -1,5 +1,8 @@
+import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { originOf } from '../../scripts/package.mjs';
+import { originOf, packedReadme } from '../../scripts/package.mjs';
+
+const manifest = JSON.parse(readFileSync('package.json', 'utf8')) as { version: string };
 
 test('packages name the repository of the workflow that makes them', () => {
   expect(originOf({ GITHUB_SERVER_URL: 'https://example.com', GITHUB_REPOSITORY: 'some/cistern' })).toEqual({
@@ -12,4 +15,17 @@ test('packages name the repository of the workflow that makes them', () => {
 test('packages made elsewhere name none', () => {
   expect(originOf({})).toEqual({});
   expect(originOf({ GITHUB_SERVER_URL: 'https://example.com', GITHUB_REPOSITORY: '' })).toEqual({});
+});
+
+test('links of a packed README lead to files of the package, or to the repository', () => {
+  const text =
+    '![a picture](docs/images/a.png)\n[a\nguide](docs/a.md#part), [the licence](LICENSE), [RMM](https://example.com), [below](#below)';
+  const repository = { type: 'git', url: 'git+https://example.com/some/cistern.git' };
+  const { version } = manifest;
+  expect(packedReadme(text, ['LICENSE'], { repository })).toBe(
+    `![a picture](https://example.com/some/cistern/raw/v${version}/docs/images/a.png)\n` +
+      `[a\nguide](https://example.com/some/cistern/blob/v${version}/docs/a.md#part), ` +
+      '[the licence](LICENSE), [RMM](https://example.com), [below](#below)',
+  );
+  expect(packedReadme(text, ['LICENSE'], {})).toBe('\na\nguide, [the licence](LICENSE), [RMM](https://example.com), [below](#below)');
 });

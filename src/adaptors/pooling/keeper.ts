@@ -124,19 +124,27 @@ export function isKeeping(resource: MemoryResource): resource is KeepingResource
   return typeof (resource as Partial<KeepingResource>).observeGrowth === 'function';
 }
 
+/**
+ * The blocks that a {@link StreamOrderedMemoryResource} has of its upstream, and the order of streams. A resource of your own
+ * uses `this.keeper` for two things: to take blocks when it grows, and for the error when it cannot.
+ */
 export class Keeper {
+  /** @internal */
   readonly ordering: StreamOrdering;
-  /** The blocks of the upstream. */
+  /** @internal The blocks of the upstream. */
   readonly held: UpstreamBlocks;
-  /** The lane for blocks from the upstream; if not set, that of the stream that asked for them. */
+  /** @internal The lane for blocks from the upstream; if not set, that of the stream that asked for them. */
   common: CommonLane | undefined;
-  /** The largest block that an allocation can have. */
+  /** @internal The largest block that an allocation can have. */
   largestBlockBytes = Number.POSITIVE_INFINITY;
+  /** @internal */
   releases = 0;
+  /** @internal */
   reuses = 0;
+  /** @internal */
   synchronizations = 0;
   /**
-   * Whether the lane of a stream is that of `laneOf` only, and not simply that of the ordering: the resource is disposed, or
+   * @internal Whether the lane of a stream is that of `laneOf` only, and not simply that of the ordering: the resource is disposed, or
    * there is a function of `atEntry`. One field for both, because it is read whenever the stream changes.
    */
   isSpecial = false;
@@ -149,6 +157,7 @@ export class Keeper {
   #isDisposed = false;
   #onEntry: ((lane: StreamLane, stream: Stream) => boolean) | undefined;
 
+  /** @internal */
   constructor(resource: KeepingResource, index: KeptMemory, deallocationEvents: DeallocationEvents) {
     const { upstream, device, memoryKind } = resource;
     this.#resource = resource;
@@ -165,27 +174,29 @@ export class Keeper {
     announceConstruction(resource);
   }
 
+  /** @internal */
   get isDisposed(): boolean {
     return this.#isDisposed;
   }
 
   /**
-   * Whether memory below is asleep. A resource must then call `laneOf` even if the stream is the last call's.
+   * @internal Whether memory below is asleep. A resource must then call `laneOf` even if the stream is the last call's.
    */
   get isAsleep(): boolean {
     return isAnythingAsleep && this.#sleepable.some(({ isAsleep }) => isAsleep);
   }
 
-  /** The name of the resource's class, for errors. */
+  /** @internal The name of the resource's class, for errors. */
   get name(): string {
     return this.#resource.constructor.name;
   }
 
+  /** @internal */
   assertLive(operation: string): void {
     if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.name}`);
   }
 
-  /** The lane of a stream, after checking everything that can change. */
+  /** @internal The lane of a stream, after checking everything that can change. */
   laneOf(stream: Stream, operation: string): StreamLane {
     this.assertLive(operation);
     if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.name}`);
@@ -198,7 +209,7 @@ export class Keeper {
     return lane;
   }
 
-  /** Calls a function with every result of `laneOf`, until it returns false or throws. */
+  /** @internal Calls a function with every result of `laneOf`, until it returns false or throws. */
   atEntry(onEntry: (lane: StreamLane, stream: Stream) => boolean): void {
     this.#onEntry = onEntry;
     this.isSpecial = true;
@@ -212,12 +223,12 @@ export class Keeper {
     );
   }
 
-  /** To be called after foreign code has run: checks the stream again. */
+  /** @internal To be called after foreign code has run: checks the stream again. */
   enter(stream: Stream): void {
     this.#resource.enter(stream, 'allocate');
   }
 
-  /** Returns memory that other workers have asked for. */
+  /** @internal Returns memory that other workers have asked for. */
   answerRequests(stream: Stream): void {
     // Most resources have none, and a loop over nothing takes time.
     if (this.#shared.length === 0) return;
@@ -226,7 +237,7 @@ export class Keeper {
 
   // Blocks come
 
-  /** Takes a block from the upstream for a stream, and keeps it. */
+  /** @internal Takes a block from the upstream for a stream, and keeps it. */
   take(bytes: number, stream: Stream): void {
     const address = this.held.allocate(bytes, stream);
     if (this.#isDisposed) {
@@ -238,7 +249,10 @@ export class Keeper {
     this.enter(stream);
   }
 
-  /** Like `take`, for a constructor: an error leaves nothing behind. */
+  /**
+   * Takes a first block from the upstream, for the last line of a constructor: an error leaves nothing behind.
+   * @throws OutOfMemoryError if the upstream does not have it; any other error of it
+   */
   takeInitial(bytes: number, stream: Stream): void {
     try {
       takingInitialMemory(this.#resource, () => this.take(bytes, stream));
@@ -248,7 +262,10 @@ export class Keeper {
     }
   }
 
-  /** Like `take`, but if the upstream is out of memory, returns false and remembers why. */
+  /**
+   * Takes a block from the upstream for a stream, and keeps it. If the upstream is out of memory, returns false, and
+   * `outOfMemoryWithin` says why.
+   */
   tryTake(bytes: number, stream: Stream): boolean {
     try {
       this.take(bytes, stream);
@@ -345,7 +362,7 @@ export class Keeper {
   // Blocks go
 
   /**
-   * Returns one entirely free block of a stream's merging lane, of at most `mostBytes`, to the
+   * @internal Returns one entirely free block of a stream's merging lane, of at most `mostBytes`, to the
    * upstream. Returns its bytes, or 0. A block that the upstream refuses stays here.
    */
   giveBack(stream: Stream, mostBytes: number): number {
@@ -364,7 +381,7 @@ export class Keeper {
   }
 
   /**
-   * Returns entirely free blocks, so that `least` bytes can be taken: all of them, or, if the maximum
+   * @internal Returns entirely free blocks, so that `least` bytes can be taken: all of them, or, if the maximum
    * leaves too little, until it leaves enough. Returns whether any was returned.
    */
   makeWay(least: number, maximumBytes: number, stream: Stream): boolean {
@@ -376,6 +393,7 @@ export class Keeper {
     return hasGivenBack;
   }
 
+  /** @internal */
   trim(stream: Stream, options: TrimOptions): number {
     assertOptions(options, trimOptionNames);
     const { bytesToKeep = 0 } = options;
@@ -394,6 +412,7 @@ export class Keeper {
     }
   }
 
+  /** @internal */
   dispose(): void {
     const { device } = this.#resource;
     const stream = Stream.legacyDefault(device);
@@ -423,14 +442,14 @@ export class Keeper {
   }
 
   /**
-   * Makes the resources above free their allocations in memory that is about to be taken back.
+   * @internal Makes the resources above free their allocations in memory that is about to be taken back.
    * @throws the first error, if any of them still has memory.
    */
   takeBack(taken: TakenMemory): void {
     throwFirst(takeBack(taken).map(({ error }) => error));
   }
 
-  /** Returns a test of whether an address lies in memory that came from the resource. */
+  /** @internal Returns a test of whether an address lies in memory that came from the resource. */
   memoryTest(): TakenMemory['has'] {
     return (pointer, number) => this.held.hadBefore(pointer, number);
   }
@@ -452,13 +471,13 @@ export class Keeper {
 
   // The host waits
 
-  /** Waits on the host for streams that memory is held for. Returns how many there were. */
+  /** @internal Waits on the host for streams that memory is held for. Returns how many there were. */
   synchronizeHeld(stream: Stream): number {
     return (this.#tryKeepLate() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
   }
 
   /**
-   * Waits on the host for all work on the device, and counts the wait. The state must be
+   * @internal Waits on the host for all work on the device, and counts the wait. The state must be
    * consistent: host functions may run during it.
    */
   synchronizeDevice(): void {
@@ -474,6 +493,7 @@ export class Keeper {
 
   // Counts, checks and errors
 
+  /** @internal */
   statistics(): StreamOrderedStatistics {
     const blocks = [...this.#index.blocks()];
     const { reservedBytes, peakReservedBytes, growths, late } = this.held;
@@ -494,7 +514,7 @@ export class Keeper {
     };
   }
 
-  /** What `console.log` shows of the resource. */
+  /** @internal What `console.log` shows of the resource. */
   inspect(depth: number, options: InspectionOptions, inspect: Inspect): string {
     const { device, memoryKind, upstream } = this.#resource;
     const { reservedBytes, peakReservedBytes } = this.held;
@@ -511,6 +531,7 @@ export class Keeper {
     return inspectObject(this.#resource, fields, depth, options, inspect);
   }
 
+  /** @internal */
   heldBackFrom(stream: Stream): number {
     const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream.identity);
     const lanes = new Set(held.map(({ number }) => number));
@@ -519,12 +540,13 @@ export class Keeper {
     return heldBytes;
   }
 
-  /** The most that one allocation can take from the largest free block. */
+  /** @internal The most that one allocation can take from the largest free block. */
   largestFreeBytes(): number {
     const largest = this.ordering.laneNumbers().reduce((most, lane) => Math.max(most, this.#index.largestFreeBytes(lane)), 0);
     return Math.min(largest, this.largestBlockBytes);
   }
 
+  /** @internal */
   validate(): void {
     this.#index.validate();
     let bytes = 0;
@@ -533,7 +555,7 @@ export class Keeper {
     if (bytes !== reservedBytes) throw new Error(`${this.name}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
   }
 
-  /** Throws the error of a refused free, unless it frees the null pointer. */
+  /** @internal Throws the error of a refused free, unless it frees the null pointer. */
   refuseFree(pointer: number, bytes: number, block = this.#index.usedBlock(pointer)): void {
     assertPointer(pointer);
     assertBytes(bytes);
@@ -551,8 +573,9 @@ export class Keeper {
   }
 
   /**
-   * Like `outOfMemory`, for a resource that may have a maximum: says whether the maximum or the
-   * upstream stopped the allocation.
+   * The error of an allocation that nothing can serve: says whether the maximum or the upstream stopped it.
+   * @param maximumBytes the most that the resource takes from its upstream; infinity if there is no maximum
+   * @param reason follows the name of the resource and what was asked for, as in `'no free block is large enough'`
    */
   outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
     const { refusal } = this.held;
@@ -573,6 +596,7 @@ export class Keeper {
     return this.outOfMemory(bytes, reason, limitBytes);
   }
 
+  /** @internal */
   outOfMemory(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
     const cause = this.held.refusal;
     this.held.refusal = undefined;

@@ -132,6 +132,10 @@ export interface Strategy {
   readonly outOfMemory: (bytes: number, alignment: number) => OutOfMemoryError;
 }
 
+/**
+ * Where a {@link StreamOrderedMemoryResource} looks for memory if the stream's own free memory does not serve a request, in
+ * order. A resource of your own makes one in its field `tries`, with a {@link Strategy}.
+ */
 export class Tries {
   /** How often all of another stream's free memory was merged with the requesting stream's. */
   merges = 0;
