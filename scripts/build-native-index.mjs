@@ -1,12 +1,12 @@
 // Translates the index in WebAssembly (assembly/) to C++ for the arenas of native threads:
-// native/suballocation/index_functions.{h,cc}, which are committed, so that nothing that is installed
-// or built needs the translator. `npm run check -- native-index` fails if they are not what the sources
-// give. See docs/design/049-native-threads.md.
+// native/suballocation/index_functions.{h,cc}. The package contains them, so that `cistern build` needs no
+// translator; git does not. Does nothing if they are newer than what they are made from. See
+// docs/design/049-native-threads.md.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { argv, execPath, exit } from 'node:process';
+import { execPath } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { compileWith } from './build-wasm.mjs';
 
@@ -142,14 +142,18 @@ function filesOf({ header, source }) {
   };
 }
 
-const stale = [];
-for (const [name, text] of Object.entries(filesOf(translate(await compile())))) {
-  const path = join(root, 'native/suballocation', name);
-  if (existsSync(path) && readFileSync(path, 'utf8') === text) continue;
-  stale.push(`native/suballocation/${name}`);
-  if (!argv.includes('--check')) writeFileSync(path, text);
-}
-if (argv.includes('--check') && stale.length > 0) {
-  console.error(`${stale.join(' and ')} are not what assembly/ gives: run node scripts/build-native-index.mjs`);
-  exit(1);
+const folder = join(root, 'native', 'suballocation');
+const changedAt = (path) => (existsSync(path) ? statSync(path).mtimeMs : 0);
+const assembly = join(root, 'assembly');
+const sources = [
+  fileURLToPath(import.meta.url),
+  join(root, 'src', 'suballocation', 'index-layout.ts'),
+  ...readdirSync(assembly).map((name) => join(assembly, name)),
+];
+const isStale = ['index_functions.h', 'index_functions.cc'].some((name) => {
+  const age = changedAt(join(folder, name));
+  return sources.some((source) => changedAt(source) > age);
+});
+if (isStale) {
+  for (const [name, text] of Object.entries(filesOf(translate(await compile())))) writeFileSync(join(folder, name), text);
 }

@@ -133,7 +133,6 @@ const steps = {
     }
   },
   'clang-format': clangFormat,
-  'native-index': () => run('node', ['scripts/build-native-index.mjs', '--check']),
   // All that is native, with every warning an error.
   warnings: () => buildPreset('warnings'),
   build: () => run('npm', ['run', 'build']),
@@ -161,7 +160,6 @@ const groups = {
     'lint',
     'types',
     'clang-format',
-    'native-index',
     'warnings',
     'unused',
     'package',
