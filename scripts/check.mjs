@@ -156,18 +156,7 @@ const steps = {
 
 const groups = {
   // What a change breaks most easily where no test looks.
-  quick: [
-    'lint',
-    'types',
-    'clang-format',
-    'warnings',
-    'unused',
-    'package',
-    'api',
-    'docs',
-    'cuda-header',
-    'strict-driver-suite',
-  ],
+  quick: ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'],
   'sanitized-addon': Object.keys(nativeSuites).map((name) => `sanitized-addon-${name}`),
 };
 

@@ -62,7 +62,7 @@ function rulesOf({ name, node, imports, without }) {
     includes: [includes],
     message,
     group: [
-      ...(node === undefined ? ['cistern', 'cistern/**', `${toTop}**`] : ['**', '!./**']),
+      ...(node === undefined ? ['cistern', 'cistern/**', `${toTop}**`] : ['**', ...(toTop === './' ? [] : ['!./**'])]),
       ...(toTop === '../../' ? ['!../*', '!../*/**', '../../**'] : []),
       ...(node ?? []).map((module) => `!${module}`),
       ...imports.map((part) => `!${toTop}${part}${isModule(part) ? '.js' : '/**'}`),

@@ -84,10 +84,10 @@ export {
 } from './basics/errors.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB } from './basics/units.js';
 export { parseBytes } from './basics/validation.js';
+export type { ExportableBuffer } from './buffers/buffer-memory.js';
 export type { BufferAllocation, DeviceBufferOptions, ReleasedAllocation } from './buffers/create-memory.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { DeviceBuffer } from './buffers/device-buffer.js';
-export type { ExportableBuffer } from './buffers/exportable-buffer.js';
 export type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/transfers/buffer-transfer.js';
 export type { ByteRange } from './buffers/transfers/byte-range.js';
@@ -170,9 +170,8 @@ export { PinnedHostMemoryResource, type PinnedHostMemoryResourceOptions } from '
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
 export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
 export { uncached, withResource } from './scopes/resource-scope.js';
-export { resourceKinds } from './specification/core-kinds.js';
 export { formatSpecification } from './specification/format-specification.js';
-export { addResourceKinds } from './specification/kinds-by-name.js';
+export { addResourceKinds, resourceKinds } from './specification/kinds-by-name.js';
 export { parseSpecification } from './specification/parse-specification.js';
 export {
   type CreateResourceOptions,

@@ -3,7 +3,7 @@
  * import, and a misspelt one is named. This is the only side effect of importing cistern.
  */
 import { misspeltSettings } from './basics/checked-settings.js';
-import { isLoaded, loadEntry } from './package/entry.js';
+import { isLoaded, loadEntry } from './package/file.js';
 import { setting } from './settings.js';
 
 const entries = {

@@ -1,4 +1,4 @@
-import { CisternError, formatPointer, LifetimeError } from '../basics/errors.js';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import { assertAwake } from '../driver/memory/asleep.js';
@@ -12,9 +12,9 @@ import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } fr
 import { noteFree, servedPointer } from '../ownership/served-memory.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../scopes/resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
-import { MemoryUses } from './memory-uses.js';
+import { MemoryUses, type OutsideUse } from './memory-uses.js';
 import type { Origin } from './origin.js';
-import type { OutsideUse } from './outside-use.js';
+import type { DeviceMemory } from './transfers/buffer-contents.js';
 import type { HostArray } from './transfers/host-arrays.js';
 
 /** The property with which a buffer shows its memory to the rest of this folder. */
@@ -23,6 +23,18 @@ export const memoryOf = Symbol('memory');
 /** A buffer, as the rest of this folder uses it. Its memory may change during a wait. */
 export interface HasMemory {
   readonly [memoryOf]: BufferMemory;
+}
+
+/** A buffer whose memory other libraries and processes can use: a {@link DeviceBuffer}, or a pin of a `SpillableBuffer`. */
+export interface ExportableBuffer extends DeviceMemory {
+  /** @internal Throws if the memory cannot be used. */
+  readonly [memoryOf]: BufferMemory;
+}
+
+/** @throws ArgumentTypeError if it is no buffer */
+export function exportableMemory(buffer: ExportableBuffer): BufferMemory {
+  if (typeof buffer === 'object' && buffer !== null && memoryOf in buffer) return buffer[memoryOf];
+  throw new ArgumentTypeError(`buffer must be a DeviceBuffer or a pin of a SpillableBuffer, got ${formatValue(buffer)}`);
 }
 
 /** Why a buffer that was disposed cannot be used. */

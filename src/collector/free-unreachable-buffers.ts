@@ -48,7 +48,7 @@ import { letGoOfEnded } from '../driver/graphs/user-objects.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isCapturing } from '../driver/status.js';
 import { atCaptureEnds } from '../driver/streams/stream-identity.js';
-import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/object-watch.js';
+import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/collected-objects.js';
 import { DeviceWaits, type StreamFor } from '../ownership/bulk-frees.js';
 
 /** The memory and origin of a buffer, which outlive it. Must not refer to the buffer. */

@@ -21,12 +21,13 @@
  * and that after its request.
  * Cost: a request looks at the earlier lanes, of which there are few.
  */
-import { Extents } from '../basics/extents.js';
+
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
 import type { EventObserver } from '../driver/streams/event-observer.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../memory-resource.js';
+import { Extents } from '../plans/extents.js';
 import type { Plan } from '../plans/plan.js';
 import { type OwnedBytes, type PlanWithPredecessors, placeOf } from '../plans/predecessors.js';
 import type { OrderedSequence } from '../plans/sequence.js';

@@ -1,7 +1,6 @@
 import { logCapture } from '../adaptors/pass-through/graph-outputs.js';
 import { PassThroughAdaptor } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { alreadyFreed, CisternError, formatPointer, throwFirst, wrongSize } from '../basics/errors.js';
-import { Extents } from '../basics/extents.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../basics/units.js';
 import {
   assertAlignment,
@@ -32,6 +31,7 @@ import {
   trimOptionNames,
 } from '../memory-resource.js';
 import { markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../ownership/bulk-frees.js';
+import { Extents } from '../plans/extents.js';
 import { PassRecorder } from '../plans/pass-recorder.js';
 import type { Plan } from '../plans/plan.js';
 import { type Planner, plannedBy } from '../plans/plan-learner.js';

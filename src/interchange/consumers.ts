@@ -1,5 +1,5 @@
 import type { BufferMemory } from '../buffers/buffer-memory.js';
-import type { OrderedMemory, OutsideUse } from '../buffers/outside-use.js';
+import type { OrderedMemory, OutsideUse } from '../buffers/memory-uses.js';
 import { follow } from '../buffers/transfers/ordered-copy.js';
 import { freeSoonerOrLater } from '../collector/free-unreachable-buffers.js';
 import type { Stream } from '../driver/streams/stream.js';

@@ -6,8 +6,8 @@
 
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
+import { type ExportableBuffer, exportableMemory } from '../buffers/buffer-memory.js';
 import type { DeviceBuffer } from '../buffers/device-buffer.js';
-import { type ExportableBuffer, exportableMemory } from '../buffers/exportable-buffer.js';
 import { follow } from '../buffers/transfers/ordered-copy.js';
 import { assertStream, Stream } from '../driver/streams/stream.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';

@@ -5,7 +5,7 @@
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, formatValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
-import { type ExportableBuffer, exportableMemory } from '../buffers/exportable-buffer.js';
+import { type ExportableBuffer, exportableMemory } from '../buffers/buffer-memory.js';
 import { kindOfMemory } from '../buffers/transfers/buffer-transfer.js';
 import { follow } from '../buffers/transfers/ordered-copy.js';
 import { Stream } from '../driver/streams/stream.js';

@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { ownFile, packageRoot } from './root.js';
 
 /** The root of the cistern that is installed for the file that this code runs from. */
@@ -19,4 +19,28 @@ export function installedRoot(): URL | undefined {
 export function packageFile(path: string): URL {
   const file = new URL(path, packageRoot);
   return existsSync(file) ? file : new URL(path, installedRoot() ?? packageRoot);
+}
+
+const loaded = new Set<string>();
+
+/** An entry that environment variables start says that it is there. */
+export function noteLoaded(entry: string): void {
+  loaded.add(entry);
+}
+
+export function isLoaded(entry: string): boolean {
+  return loaded.has(entry);
+}
+
+/**
+ * Loads another entry of this package, synchronously: its exports; or `undefined` if this code does not run from
+ * the built package, but from a program's bundle, which has no other entries than those that it imports.
+ */
+export function loadEntry(entry: string): unknown {
+  const dist = new URL('dist/', packageRoot);
+  const folder = entry === 'watch' ? 'tools/watch' : entry;
+  const file = new URL(`${folder}/index.js`, dist);
+  if (!ownFile.startsWith(dist.href) || !existsSync(file)) return undefined;
+  // Taken from the runtime, because bundlers replace one that is imported by its name.
+  return process.getBuiltinModule('node:module').createRequire(ownFile)(fileURLToPath(file));
 }

@@ -1,6 +1,6 @@
 import { formatValue } from '../basics/errors.js';
-import { type Extent, Extents } from '../basics/extents.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../basics/units.js';
+import { type Extent, Extents } from './extents.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
 /**

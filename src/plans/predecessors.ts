@@ -9,7 +9,7 @@
  *
  * The last ones are enough, because each of them came after those before it.
  */
-import { type Extent, Extents } from '../basics/extents.js';
+import { type Extent, Extents } from './extents.js';
 import type { Plan } from './plan.js';
 
 export interface PlanWithPredecessors {

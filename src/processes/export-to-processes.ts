@@ -1,8 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { formatPointer, UnsupportedError } from '../basics/errors.js';
-import { type BufferMemory, memoryOf } from '../buffers/buffer-memory.js';
+import { type BufferMemory, type ExportableBuffer, exportableMemory, memoryOf } from '../buffers/buffer-memory.js';
 import { DeviceBuffer } from '../buffers/device-buffer.js';
-import { type ExportableBuffer, exportableMemory } from '../buffers/exportable-buffer.js';
 import { originOf } from '../buffers/origin.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { ProcessExport } from './process-export.js';

@@ -1,4 +1,4 @@
-import type { OrderedMemory, OutsideUse } from '../buffers/outside-use.js';
+import type { OrderedMemory, OutsideUse } from '../buffers/memory-uses.js';
 import { freeSoonerOrLater } from '../collector/free-unreachable-buffers.js';
 import type { Stream } from '../driver/streams/stream.js';
 import {

@@ -6,7 +6,7 @@
 import { bytesSetting } from '../basics/checked-settings.js';
 import { wrapDefaultResources } from '../buffers/current-resource.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { noteLoaded } from '../package/entry.js';
+import { noteLoaded } from '../package/file.js';
 import { kindOf } from '../resource-kind.js';
 import { setting } from '../settings.js';
 import { observeProgramCalls } from './program-calls.js';
@@ -26,7 +26,7 @@ function unseenAdaptor(resource: MemoryResource): RecordingResourceAdaptor {
  * resource.
  * @param sharesLayer whether other resources of the kind have the same layer
  */
-export function recorded(resource: MemoryResource, sharesLayer: boolean): RecordingResourceAdaptor {
+function recorded(resource: MemoryResource, sharesLayer: boolean): RecordingResourceAdaptor {
   const { index } = resource.device;
   const kind = kindOf(resource);
   const layer = index === 0 ? kind : `${kind} (device ${index})`;

@@ -8,7 +8,6 @@ import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
-import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../driver/memory/managed-moves.js';
 import { observeEvents, unobserveEvents } from '../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import {
@@ -26,6 +25,7 @@ import { packageVersion } from '../package/root.js';
 import { hasScopes, InnermostScope, innermostFrame, type ScopeFrame } from '../scopes/resource-scope.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
+import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from './managed-moves.js';
 import { NameTable } from './name-table.js';
 import { innermostPhase, type Phase } from './phases.js';
 import { encodeHeader, RecordKind } from './recording-format.js';

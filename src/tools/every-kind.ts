@@ -4,8 +4,7 @@ import { resourceKinds as plans } from '../plans/index.js';
 import { resourceKinds as recording } from '../recording/index.js';
 import type { ResourceKind } from '../resource-kind.js';
 import { resourceKinds as serving } from '../serving/index.js';
-import { resourceKinds as core } from '../specification/core-kinds.js';
-import { addResourceKinds } from '../specification/kinds-by-name.js';
+import { addResourceKinds, resourceKinds as core } from '../specification/kinds-by-name.js';
 import { resourceKinds as workers } from '../workers/index.js';
 
 /** Every kind of resource that a specification can name, in the order of listings. */

@@ -392,7 +392,7 @@ export const equivalent = {
   'src/driver/memory/asleep.ts': {
     'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',
   },
-  'src/driver/graphs/address-uses.ts': {
+  'src/serving/spilling/address-uses.ts': {
     'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
   },
   'src/graphs/captured-memory.ts': {

@@ -112,7 +112,7 @@ const files = [
   'src/serving/sleep/sleep.ts',
   'src/serving/sleep/sleeper.ts',
   'src/driver/memory/asleep.ts',
-  'src/driver/graphs/address-uses.ts',
+  'src/serving/spilling/address-uses.ts',
   'src/driver/graphs/capture.ts',
   'src/graphs/graph-region.ts',
   'src/graphs/captured-memory.ts',

@@ -4,7 +4,7 @@ import { mailbox, native } from '../native.js';
 import { check, warnOfLost } from '../status.js';
 import type { Stream } from '../streams/stream.js';
 import { refuseStream, StreamIdentity } from '../streams/stream-identity.js';
-import { finalizationRegistry } from '../workers/finalization.js';
+import { finalizationRegistry } from '../workers/collected-objects.js';
 import type { Graph } from './graph.js';
 import { assertGraph, type GraphKind, GraphObject } from './graph-object.js';
 

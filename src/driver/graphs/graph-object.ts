@@ -3,7 +3,7 @@ import { assertMadeByCistern } from '../../basics/validation.js';
 import type { Device } from '../device.js';
 import { keptResult } from '../native.js';
 import type { Stream } from '../streams/stream.js';
-import { finalizationRegistry } from '../workers/finalization.js';
+import { finalizationRegistry } from '../workers/collected-objects.js';
 import {
   type Inspect,
   type InspectionOptions,

@@ -4,7 +4,7 @@ import { markCopy } from '../../package/copy.js';
 import type { Device } from '../device.js';
 import { keptResult, native } from '../native.js';
 import { check } from '../status.js';
-import { finalizationRegistry } from '../workers/finalization.js';
+import { finalizationRegistry } from '../workers/collected-objects.js';
 import { GraphExec } from './graph-exec.js';
 import { type GraphKind, GraphObject } from './graph-object.js';
 import { retainInGraph } from './user-objects.js';

@@ -4,7 +4,7 @@ import { markCopy } from '../../package/copy.js';
 import { type Device, deviceOption } from '../device.js';
 import { keptResult, mailbox, native } from '../native.js';
 import { check, checkBlocking, statusError } from '../status.js';
-import { finalizationRegistry } from '../workers/finalization.js';
+import { finalizationRegistry } from '../workers/collected-objects.js';
 import { type AttachedObject, attachEvent, discardMessage, type EventMessage, handOverEvent } from '../workers/hand-over.js';
 import {
   cannotBeCloned,

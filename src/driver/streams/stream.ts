@@ -17,7 +17,7 @@ import { letGoOfEnded } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
 import { check, checkBlocking, isCapturing, statusError, warnOfLost } from '../status.js';
-import { finalizationRegistry } from '../workers/finalization.js';
+import { finalizationRegistry } from '../workers/collected-objects.js';
 import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
 import {
   type Inspect,

@@ -1,6 +1,6 @@
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check } from '../status.js';
-import { finalizationRegistry } from './finalization.js';
+import { finalizationRegistry } from './collected-objects.js';
 
 /** A count over all environments of the process. */
 export interface SharedTally {

@@ -1,7 +1,7 @@
 import { LiveInstances } from '../../basics/live-instances.js';
 import { mailbox, native } from '../../driver/native.js';
 import { check } from '../../driver/status.js';
-import { finalizationRegistry } from '../../driver/workers/finalization.js';
+import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 
 /** A holder of promised bytes. */
 export interface Holder {

@@ -1,7 +1,7 @@
 import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/validation.js';
-import { finalizationRegistry } from '../../driver/workers/finalization.js';
+import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
 import type { AdmissionQueue, Holder, HolderOf } from './admission-queue.js';

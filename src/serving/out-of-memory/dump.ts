@@ -11,7 +11,7 @@ import { createFile, newPath } from '../../files/new-file.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { observeFailures } from '../../observing/failed-allocations.js';
 import { constructUnseen } from '../../observing/interceptor.js';
-import { noteLoaded } from '../../package/entry.js';
+import { noteLoaded } from '../../package/file.js';
 import { Recording } from '../../recording/recording.js';
 import { RecordKind } from '../../recording/recording-format.js';
 import { RecordingResourceAdaptor } from '../../recording/recording-resource-adaptor.js';

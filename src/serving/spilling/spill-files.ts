@@ -16,8 +16,8 @@ import { endView, viewFromHost } from '../../driver/memory/host-view.js';
 import { PlainMemory } from '../../driver/memory/plain-memory.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { Stream } from '../../driver/streams/stream.js';
-import { UnnamedFile } from '../../files/unnamed-file.js';
 import type { DevicePointer } from '../../memory-resource.js';
+import { UnnamedFile } from './unnamed-file.js';
 
 /** How often freeing is tried. */
 const mostAttempts = 3;

@@ -1,16 +1,16 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { assertMadeByCistern, assertOptions, optionNames } from '../../basics/validation.js';
+import type { ExportableBuffer } from '../../buffers/buffer-memory.js';
 import { type BufferMemory, memoryOf } from '../../buffers/buffer-memory.js';
 import { anyMemory } from '../../buffers/create-memory.js';
 import { currentResource } from '../../buffers/current-resource.js';
-import type { ExportableBuffer } from '../../buffers/exportable-buffer.js';
 import type { BufferCopyOptions, DeviceMemory, HostData } from '../../buffers/transfers/buffer-contents.js';
 import type { ByteRange } from '../../buffers/transfers/byte-range.js';
 import { copyInto, copyOut, fill } from '../../buffers/transfers/copies.js';
 import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
-import { finalizationRegistry } from '../../driver/workers/finalization.js';
+import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 import {
   type Inspect,
   type InspectionOptions,

@@ -23,19 +23,19 @@ import { BufferMemory, disposed, type HasMemory, memoryOf } from '../../buffers/
 import { allocated } from '../../buffers/origin.js';
 import { follow } from '../../buffers/transfers/ordered-copy.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
-import { AddressUses } from '../../driver/graphs/address-uses.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { isAsleepAt } from '../../driver/memory/asleep.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { atCaptureEnds, atCaptureJoins } from '../../driver/streams/stream-identity.js';
-import type { UnnamedFile } from '../../files/unnamed-file.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { lastingStream, type StreamFor } from '../../ownership/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { type Account, currentAccount } from '../accounts/account.js';
+import { AddressUses } from './address-uses.js';
 import type { Lane } from './spill-files.js';
 import type { Spillable, SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
+import type { UnnamedFile } from './unnamed-file.js';
 
 /** A use of the memory that has not ended. */
 export interface PinState {

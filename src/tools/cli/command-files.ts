@@ -8,11 +8,11 @@ import { stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { Argument, type Command, Option } from 'commander';
 import { ArgumentRangeError } from '../../basics/errors.js';
-import { assertWritable } from '../../files/write-whole.js';
 import { setting } from '../../settings.js';
 import { resourceKind } from '../../specification/kinds-by-name.js';
 import { parseSpecification } from '../../specification/parse-specification.js';
 import type { Specification } from '../../specification/specification.js';
+import { assertWritable } from '../files/write-whole.js';
 import { detectLog } from '../formats/log-source.js';
 
 /**

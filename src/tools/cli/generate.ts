@@ -1,7 +1,7 @@
 import { Argument, Command, InvalidArgumentError, Option } from 'commander';
 import { nearestWord } from '../../basics/nearest-word.js';
 import { formatCount } from '../../basics/units.js';
-import { writeWhole } from '../../files/write-whole.js';
+import { writeWhole } from '../files/write-whole.js';
 import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
 import { FileOption, forceOption } from './command-files.js';

@@ -1,7 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError } from '../../basics/errors.js';
 import { formatCount } from '../../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
-import { writeWhole } from '../../files/write-whole.js';
+import { writeWhole } from '../files/write-whole.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
 import { appendEvents, EventColumnsBuilder, EventKind, type EventSink, eventsOf, type LoggedEvent } from './event-columns.js';
 import { EventTally, type LayerTally } from './event-tally.js';

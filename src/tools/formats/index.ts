@@ -1,5 +1,5 @@
-export { type FileSink, type WriteWholeOptions, writeWhole } from '../../files/write-whole.js';
 export type { CsvSpelling } from '../../recording/recording-format.js';
+export { type FileSink, type WriteWholeOptions, writeWhole } from '../files/write-whole.js';
 export {
   type Conversion,
   type ConversionProgress,

@@ -7,9 +7,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { UnsupportedError } from '../../basics/errors.js';
-import { runLibrary } from '../../package/run-library.js';
 import { environmentWith, setting } from '../../settings.js';
 import { createControlFile, type OutsideOptions, type OutsideProcess, readControlFile } from './control-file.js';
+import { runLibrary } from './run-library.js';
 
 /** A run, once its program may start. */
 export interface OutsideRun {

@@ -15,7 +15,7 @@ export type {
   StatisticsSample,
 } from './statistics-sample.js';
 
-import { noteLoaded } from '../../package/entry.js';
+import { noteLoaded } from '../../package/file.js';
 import { watchFromEnvironment } from './watch-from-environment.js';
 
 noteLoaded('watch');

@@ -153,7 +153,8 @@ test('every argument and option of every command that takes a value says whether
     for (const argument of command.registeredArguments) {
       if (argument.argChoices !== undefined) continue;
       const name = `${command.name()} ${argument.name()}`;
-      found[name] = argument instanceof FileArgument ? argument.use : name === 'watch program' || name === 'run command' ? 'a program' : 'no file';
+      found[name] =
+        argument instanceof FileArgument ? argument.use : name === 'watch program' || name === 'run command' ? 'a program' : 'no file';
     }
     for (const option of command.options) {
       if ((!option.required && !option.optional) || option.argChoices !== undefined) continue;

@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { EventKind } from '../../../src/tools/formats/event-columns.js';
 import { type RecordedRun, readRecordedRun } from '../../../src/tools/formats/index.js';
-import { runLibrary } from '../../../src/package/run-library.js';
-import { type CommandRun, runCistern } from '../cli/run-cistern.js';
+import { runLibrary } from '../../../src/tools/outside/run-library.js';
 import { builtForTests } from '../../support/built-for-tests.js';
+import { type CommandRun, runCistern } from '../cli/run-cistern.js';
 
 /** The folder with the driver and the programs, or why the tests are skipped. */
 export const outside =

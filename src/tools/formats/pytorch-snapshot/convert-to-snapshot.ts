@@ -11,7 +11,7 @@
  * addresses ever used; they exist from beginning to end.
  */
 import { formatPointer, InvalidLogError } from '../../../basics/errors.js';
-import { type Extent, lastAtOrBelow } from '../../../basics/extents.js';
+import { type Extent, lastAtOrBelow } from '../../../plans/extents.js';
 import { EventKind } from '../event-columns.js';
 import { sharesLabels } from '../layers.js';
 import type { RecordedRun, WrittenEvents } from '../recorded-run.js';

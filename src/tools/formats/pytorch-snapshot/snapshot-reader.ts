@@ -13,7 +13,7 @@
  * private pool.
  */
 import { formatValue, InvalidLogError } from '../../../basics/errors.js';
-import { type Extent, Extents } from '../../../basics/extents.js';
+import { type Extent, Extents } from '../../../plans/extents.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
 import { Cost, type ReadingBudget } from '../reading-budget.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';

@@ -2,8 +2,8 @@
  * Moves of managed memory on the software device. Stream threads record them, and this thread reads
  * them. At most one thread of the process can.
  */
-import { mailbox, native } from '../native.js';
-import { check } from '../status.js';
+import { mailbox, native } from '../driver/native.js';
+import { check } from '../driver/status.js';
 
 /** `pendingMoves[0]` is not 0 while there are moves to read. Native code writes it at any time. */
 export const pendingMoves = new Int32Array(1);

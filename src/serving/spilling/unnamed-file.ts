@@ -1,7 +1,7 @@
 import { close, constants, openSync, read, unlink, unlinkSync, write } from 'node:fs';
 import { promisify } from 'node:util';
-import { cancelFlushAtExit, flushAtExit } from './flush-at-exit.js';
-import { createFile, newPath } from './new-file.js';
+import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
+import { createFile, newPath } from '../../files/new-file.js';
 
 const writeTo = promisify(write);
 const readFrom = promisify(read);

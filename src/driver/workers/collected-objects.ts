@@ -1,5 +1,7 @@
+/** Learns what the garbage collector has collected. */
 import { reasonOf } from '../../basics/errors.js';
-import { isCapturing } from '../status.js';
+import { mailbox, native } from '../native.js';
+import { check, isCapturing } from '../status.js';
 
 /**
  * A registry that releases the native resources of an object once the object is collected. Nobody could
@@ -25,4 +27,30 @@ export function finalizationRegistry<T>(what: string, code: string, finalize: (h
       process.emitWarning(`an unreachable ${what} could not be released yet: ${reason}`, { code });
     }),
   );
+}
+
+/**
+ * Watches an object without keeping it alive. Returns a slot: a small integer from 0 that is reused
+ * after {@link unwatchObject}.
+ */
+export function watchObject(object: object): number {
+  native().watch(object);
+  check('watch an object');
+  return mailbox[1] as number;
+}
+
+/** Stops watching a slot, whether or not its object is alive. */
+export function unwatchObject(slot: number): void {
+  native().unwatch(slot);
+  check('end the watch of an object');
+}
+
+/**
+ * Writes the slots whose objects were collected into `slots`, and returns how many it wrote. It
+ * sees a collection as soon as it is over, even within the same job. The slots stay watched.
+ */
+export function collectedSlots(slots: Int32Array): number {
+  native().collectedSlots(slots);
+  check('look for collected objects');
+  return mailbox[1] as number;
 }

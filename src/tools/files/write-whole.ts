@@ -13,9 +13,9 @@ import { basename, dirname } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
-import { ArgumentTypeError, formatValue } from '../basics/errors.js';
-import { assertFunction, assertOptions, optionNames } from '../basics/validation.js';
-import { createFile, newPath } from './new-file.js';
+import { ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { assertFunction, assertOptions, optionNames } from '../../basics/validation.js';
+import { createFile, newPath } from '../../files/new-file.js';
 
 /** Takes the contents of a file, in order. */
 export interface FileSink {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Extent, Extents } from '../../src/basics/extents.js';
+import { type Extent, Extents } from '../../src/plans/extents.js';
 
 interface Named extends Extent {
   readonly name: number;

@@ -17,8 +17,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { writeWhole } from '../../src/tools/formats/index.js';
-import { runModule } from '../support/run-module.js';
+import { writeWhole } from '../../../src/tools/formats/index.js';
+import { runModule } from '../../support/run-module.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 const path = join(folder, 'out.txt');

@@ -2,12 +2,12 @@
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { setting } from '../settings.js';
-import { cacheFolder, platformPackages } from './addon.js';
-import { addonsBeside, ownFile, packageRoot } from './root.js';
+import { cacheFolder, platformPackages } from '../../package/addon.js';
+import { addonsBeside, ownFile, packageRoot } from '../../package/root.js';
+import { setting } from '../../settings.js';
 
 /** The name of the library. */
-export const runLibraryName = 'libcistern-run.so';
+const runLibraryName = 'libcistern-run.so';
 
 /** Its path; `undefined` if there is none. */
 export function runLibrary(): string | undefined {

@@ -1,7 +1,7 @@
-import type { Stream } from '../streams/stream.js';
-import { capturedHandles, isAnythingCaptured } from '../streams/stream-identity.js';
-import { captureIdOf, captureStatusOf } from './capture.js';
-import { GraphUse, retainInCapture } from './user-objects.js';
+import { captureIdOf, captureStatusOf } from '../../driver/graphs/capture.js';
+import { GraphUse, retainInCapture } from '../../driver/graphs/user-objects.js';
+import type { Stream } from '../../driver/streams/stream.js';
+import { capturedHandles, isAnythingCaptured } from '../../driver/streams/stream-identity.js';
 
 /**
  * The graphs that may have an address: those into which streams were captured while somebody could read it. The driver tells
