@@ -42,6 +42,7 @@ export const sections = [
       ['guides/native-threads', 'thread AsyncWorker rapids cudf cuvs onnxruntime cistern.hpp'],
       ['guides/bundlers', 'webpack vite esbuild rollup bundler electron'],
       ['order-violations', 'race checker checkOrder sanitizer'],
+      ['stream-order-protocol', 'rule lanes events reuse model'],
       ['gpu', 'hardware bundle'],
     ],
   },

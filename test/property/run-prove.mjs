@@ -6,6 +6,7 @@
  * device; with `--crossings`, several features have the same memory. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
+ * With `--model`, every state of the model of docs/stream-order-protocol.md is visited instead.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
  * printed with, its program is run again.
  */
@@ -25,6 +26,7 @@ const { values } = parseArgs({
     arenas: { type: 'boolean', default: false },
     crossings: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
+    model: { type: 'boolean', default: false },
     rings: { type: 'boolean', default: false },
     spill: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
@@ -34,6 +36,10 @@ const { values } = parseArgs({
     workers: { type: 'string', default: String(availableParallelism()) },
   },
 });
+if (values.model) {
+  await import('../model/run-model.mjs');
+  process.exit();
+}
 const files = {
   admission: 'admission-programs',
   arenas: 'arena-programs',
