@@ -13,10 +13,9 @@ import {
   formatBytes,
   ManagedMemoryResource,
   MiB,
-  Recording,
-  RecordingResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { type RecordedRun, readRecordedRun } from '../../src/tools/formats/index.js';
 import { planAllocations, plannedRun } from '../../src/tools/planning/index.js';
 import { readAllocationLog } from '../../src/tools/replay/index.js';

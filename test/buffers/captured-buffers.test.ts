@@ -3,6 +3,7 @@
  * nothing to the graph; the capture stays valid, and no memory is lost.
  */
 
+import '../../src/tools/every-kind.js';
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';

@@ -7,6 +7,13 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 /** The file of each entry of the package. */
 export const entries: Readonly<Record<string, string>> = {
   cistern: 'src/index.ts',
+  'cistern/graphs': 'src/graphs/index.ts',
+  'cistern/interchange': 'src/interchange/index.ts',
+  'cistern/plans': 'src/plans/index.ts',
+  'cistern/processes': 'src/processes/index.ts',
+  'cistern/recording': 'src/recording/index.ts',
+  'cistern/serving': 'src/serving/index.ts',
+  'cistern/workers': 'src/workers/index.ts',
   'cistern/logs': 'src/tools/formats/index.ts',
   'cistern/planning': 'src/tools/planning/index.ts',
   'cistern/replay': 'src/tools/replay/index.ts',
@@ -18,11 +25,10 @@ export const entries: Readonly<Record<string, string>> = {
 /** For each name that the package exports, the statement that imports it. */
 const importsByName = new Map<string, string>();
 for (const [entry, file] of Object.entries(entries)) {
-  for (const name of Object.keys(await import(join(root, file)))) importsByName.set(name, `import { ${name} } from '${entry}';`);
+  const names = Object.keys(await import(join(root, file)));
+  for (const name of names) if (!importsByName.has(name)) importsByName.set(name, `import { ${name} } from '${entry}';`);
   for (const name of typesIn(file)) importsByName.set(name, `import type { ${name} } from '${entry}';`);
 }
-// "export type *" does not list names.
-for (const name of typesIn('src/resource-kinds.ts')) importsByName.set(name, `import type { ${name} } from 'cistern';`);
 
 /** The types that a module exports. */
 function typesIn(file: string): string[] {
