@@ -1,6 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { getEventListeners } from 'node:events';
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import { describe, expect, test } from 'vitest';
 import { CudaMemoryResource, DeviceBuffer, MiB, MonotonicMemoryResource, OutOfMemoryError } from '../../../src/index.js';
 import { type AdmissionEvent, AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
@@ -69,7 +70,8 @@ describe('a grant', () => {
     expect([grant.bytes, resource.statistics().committedBytes]).toEqual([0, 256]);
     resource.deallocate(pointer, 256, stream);
     expect(resource.statistics()).toMatchObject({ committedBytes: 0, grants: 0 });
-    for (const call of [() => grant.run(() => {}), () => grant.giveBack(0)]) expect(caught(call)).toEqual(code('ERR_CISTERN_DISPOSED'));
+    for (const call of [() => grant.run(() => {}), () => grant.giveBack(0), () => grant.giveBack(256)])
+      expect(caught(call)).toEqual(code('ERR_CISTERN_DISPOSED'));
     await expect(grant.grow(1)).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
   });
 
@@ -80,11 +82,28 @@ describe('a grant', () => {
     grant.giveBack(300);
     expect([grant.bytes, resource.statistics().committedBytes]).toEqual([768, 768]);
     expect(caught(() => grant.giveBack(257))).toMatchObject({ message: 'bytes must be at most the 256 unused ones, got 257' });
+    for (const [bytes, error] of [
+      [-256, 'ERR_OUT_OF_RANGE'],
+      [0.5, 'ERR_OUT_OF_RANGE'],
+      [Number.NaN, 'ERR_OUT_OF_RANGE'],
+      ['256', 'ERR_INVALID_ARG_TYPE'],
+    ] as const) {
+      expect(caught(() => grant.giveBack(bytes as number))).toEqual(code(error));
+    }
+    expect([grant.bytes, grant.usedBytes]).toEqual([768, 512]);
     grant.giveBack(256);
     resource.deallocate(pointer, 512, stream);
     grant.giveBack(512);
     expect(resource.statistics()).toMatchObject({ committedBytes: 0, grants: 0 });
     resource.validate();
+  });
+
+  test('is shown with its numbers', async () => {
+    const resource = admitting(1024);
+    using grant = await resource.reserve(512, { priority: 3 });
+    const pointer = grant.run(() => resource.allocate(256, stream));
+    expect(inspect(grant)).toBe('Grant { bytes: 512, usedBytes: 256, priority: 3 }');
+    resource.deallocate(pointer, 256, stream);
   });
 
   test('does not count for allocations once it is disposed', async () => {
