@@ -98,6 +98,23 @@ describe('a grant', () => {
     resource.validate();
   });
 
+  test('leaves others what is free outside of grants while requests wait, and not a byte more', async () => {
+    const resource = admitting(1024);
+    const grant = await resource.reserve(768);
+    const waiting = resource.reserve(512);
+    expect(resource.statistics().waiting).toBe(1);
+    for (const bytes of [257, 1024, 1025, 2 ** 40]) {
+      expect(caught(() => resource.allocate(bytes, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    }
+    const pointer = resource.allocate(256, stream);
+    expect(caught(() => resource.allocate(1, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    resource.deallocate(pointer, 256, stream);
+    grant.dispose();
+    (await waiting).dispose();
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, outsideBytes: 0 });
+    resource.validate();
+  });
+
   test('is shown with its numbers', async () => {
     const resource = admitting(1024);
     using grant = await resource.reserve(512, { priority: 3 });

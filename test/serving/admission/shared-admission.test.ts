@@ -45,6 +45,24 @@ describe('a queue that adaptors share', () => {
     for (const each of [first, second]) each.dispose();
   });
 
+  test('has one limit for what is allocated outside of grants, too, down to the last byte', async () => {
+    const [first, second] = [shared('e'), shared('e')];
+    const refused = (bytes: number) =>
+      expect(caught(() => second.allocate(bytes, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    refused(64 * KiB + 1);
+    second.deallocate(second.allocate(64 * KiB, stream), 64 * KiB, stream);
+    const grant = await first.reserve(48 * KiB);
+    refused(16 * KiB + 1);
+    const pointer = second.allocate(16 * KiB, stream);
+    refused(1);
+    expect(first.statistics()).toMatchObject({ committedBytes: 64 * KiB, outsideBytes: 16 * KiB });
+    grant.dispose();
+    refused(48 * KiB + 1);
+    second.deallocate(pointer, 16 * KiB, stream);
+    expect(second.statistics()).toMatchObject({ committedBytes: 0, outsideBytes: 0 });
+    for (const each of [first, second]) each.dispose();
+  });
+
   test('must be the same for all, until nobody has anything of it', () => {
     const first = shared('b');
     expect(caught(() => shared('b', 128 * KiB))).toMatchObject({
