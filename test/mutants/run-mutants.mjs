@@ -71,7 +71,7 @@ const files = [
   'src/interchange/consumers.ts',
   'src/processes/imported-memory.ts',
   'src/workers/attach-from-worker.ts',
-  'src/workers/buffer-sharing.ts',
+  'src/workers/hand-over-buffers.ts',
   'src/processes/export-to-processes.ts',
   'src/workers/give-to-workers.ts',
   'src/processes/open-from-process.ts',

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { byHand } from '../mutants/by-hand.mjs';
@@ -16,6 +16,16 @@ test.each(byHand.map(({ file, name, from }) => [name, file, from]))(
     expect(occurrences(file, from)).toBe(1);
   },
 );
+
+test('each file of which mutants are made, or that has equivalent ones, is there', () => {
+  const names = ['run-mutants.mjs', 'equivalent.mjs'].flatMap((name) =>
+    [...readFileSync(new URL(`../mutants/${name}`, import.meta.url), 'utf8').matchAll(/'((?:src|assembly)\/[^']+\.ts)'/g)].map(
+      ([, file]) => file as string,
+    ),
+  );
+  expect(names.length).toBeGreaterThan(100);
+  expect([...new Set(names)].filter((name) => !existsSync(new URL(`../../${name}`, import.meta.url)))).toEqual([]);
+});
 
 test.each([nativeFaults, softwareGraphFaults, strictGraphFaults, addonFaults].flatMap((faults) => Object.entries(faults)))(
   'the places of the faults of native code in %s are there once',
