@@ -40,6 +40,12 @@ const notOpenHere = 'the addon refuses only what is not open in this environment
 const notTakenBack = 'no resource takes memory of another process back';
 const otherMemory = 'other memory of the resource is that of empty buffers, which are not shared';
 const passedAgain = 'notifySoftLimits finds out again which accounts passed theirs';
+const beginSets = 'begin sets it before anything reads it';
+const firstResize = 'the first request, or begin, makes room';
+const moreRoom = 'it decides only how much room there is, and when more is made';
+const placeZero = 'the place of the stream is 0';
+const onlyDifferences = 'only differences of two results are used';
+const endsOnce = 'a grant that has ended does not end again';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
 export const equivalent = {
@@ -395,7 +401,43 @@ export const equivalent = {
   'src/serving/spilling/address-uses.ts': {
     'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
   },
+  'src/graphs/captured-requests.ts': {
+    'leastCapacity: 64 -> 65': moreRoom,
+    'leastCapacity: 64 -> 63': moreRoom,
+    'rowLength: 5 -> 6': 'a place more than used',
+    'CapturedRequests.count: 0 -> 1': beginSets,
+    'CapturedRequests.operationCount: 0 -> 1': beginSets,
+    'CapturedRequests.#places: without 0': 'no length is 0',
+    'CapturedRequests.#numbers: without 0': 'no length is 0',
+    'CapturedRequests.#numbers: 0 -> 1': firstResize,
+    'CapturedRequests.#operations: without 0': 'no length is 0',
+    'CapturedRequests.#operations: 0 -> 1': firstResize,
+    'CapturedRequests.begin: 2 -> 1': moreRoom,
+    'CapturedRequests.begin: 2 * expected > this.#places.length -> false': moreRoom,
+    'CapturedRequests.begin: > -> >=': moreRoom,
+    'CapturedRequests.add: 2 -> 3 (2)': moreRoom,
+    'CapturedRequests.add: + -> - (2)': placeZero,
+    'CapturedRequests.streamOf: + -> -': placeZero,
+    'CapturedRequests.#resize: 2 -> 3 (2)': moreRoom,
+  },
+  'src/serving/sleep/sleep.ts': {
+    'mappedBytesOf: sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0) -> (sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0)) + 1':
+      onlyDifferences,
+    'mappedBytesOf: sum + mappedBytes -> (sum + mappedBytes) + 1': onlyDifferences,
+    'mappedBytesOf: 0 -> 1': onlyDifferences,
+  },
+  'src/serving/admission/grant.ts': {
+    'Grant.constructor: without this (2)': endsOnce,
+    'Grant.[Symbol.dispose]: removed unreachable.unregister(this);': endsOnce,
+    "Grant.retry: removed this.#assertLive('run a function');": 'run, which it calls, refuses too',
+    "Grant.giveBack: removed this.#assertLive('give back');": 'the addon refuses with the same code',
+    'grantsInScope: !frame.holder.isEnded -> true': 'the addon leaves out grants that have ended',
+    'CurrentHolder.find: frame !== this.#lastFrame -> true': 'it looks for the same again',
+  },
   'src/graphs/captured-memory.ts': {
+    'CapturedMemory.requests: 0 -> 1': 'the end of the capture sets it',
+    'CapturedMemory.rememberedBefore: 0 -> 1': 'the beginning of the capture sets it',
+    'CapturedMemory.rememberedLast: 0 -> 1': 'the end of the capture sets it',
     'CapturedMemory.launched: removed this.#region.launched();': 'later launches wait again for what has run',
   },
   'src/buffers/transfers/buffer-transfer.ts': {

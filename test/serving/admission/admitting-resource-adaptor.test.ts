@@ -115,6 +115,23 @@ describe('a grant', () => {
     resource.validate();
   });
 
+  test('within the scope of another one has the allocations, and gives the other its scope back', async () => {
+    const resource = admitting(1024);
+    using outer = await resource.reserve(512);
+    using inner = await resource.reserve(256);
+    const used = () => [outer.usedBytes, inner.usedBytes];
+    const pointers = outer.run(() => {
+      const first = inner.run(() => resource.allocate(256, stream));
+      expect(used()).toEqual([0, 256]);
+      const second = resource.allocate(256, stream);
+      expect(used()).toEqual([256, 256]);
+      expect(caught(() => inner.run(() => resource.allocate(1, stream)))).toMatchObject({ limitBytes: 256 });
+      return [first, second];
+    });
+    for (const pointer of pointers) resource.deallocate(pointer, 256, stream);
+    expect(used()).toEqual([0, 0]);
+  });
+
   test('is shown with its numbers', async () => {
     const resource = admitting(1024);
     using grant = await resource.reserve(512, { priority: 3 });
