@@ -323,20 +323,24 @@ describe('work that pins spillable buffers', () => {
     a.dispose();
   });
 
-  test('is refused as the last one whose grants were not known gives back too little', async () => {
-    using bed = spilling();
-    const { host, buffers } = bed;
-    using grant = await host.reserve(KiB);
-    const pins: SpillPin[] = [];
-    const others = await buffers[1].pin();
-    await grant.run(async () => {
-      for (const each of [buffers[0], buffers[1]]) pins.push(await each.pin());
-    });
-    const waits = grant.run(() => buffers[2].pin());
-    expect(await stillWaiting(waits)).toBe(true);
-    const outcome = expect(waits).rejects.toMatchObject({ reason: 'deadlock' });
-    others.dispose();
-    await outcome;
-    for (const pin of pins) pin.dispose();
-  });
+  test.each(['before', 'after'])(
+    'is refused as the last one whose grants were not known, who came %s it, gives back too little',
+    async (when) => {
+      using bed = spilling();
+      const { host, buffers } = bed;
+      using grant = await host.reserve(KiB);
+      const pins: SpillPin[] = [];
+      let others = when === 'before' ? await buffers[1].pin() : undefined;
+      await grant.run(async () => {
+        for (const each of [buffers[0], buffers[1]]) pins.push(await each.pin());
+      });
+      others ??= await buffers[1].pin();
+      const waits = grant.run(() => buffers[2].pin());
+      expect(await stillWaiting(waits)).toBe(true);
+      const outcome = expect(waits).rejects.toMatchObject({ reason: 'deadlock' });
+      others.dispose();
+      await outcome;
+      for (const pin of pins) pin.dispose();
+    },
+  );
 });

@@ -503,6 +503,7 @@ describe('whatever happens', () => {
     expect(await caught(() => structuredClone(buffer))).toMatchObject({ name: 'DataCloneError' });
     using empty = new SpillableBuffer(0, { stream, resource });
     using pin = await empty.pin();
+    expect(resource.statistics().buffers).toBe(1);
     expect([pin.ptr, pin.byteLength, empty.isOnDevice, resource.spill()]).toEqual([0, 0, true, MiB]);
   });
 });
