@@ -4,10 +4,8 @@
  * workers take turns, in windows of the log, so that every run is the same; to measure time, they run
  * at the same time.
  */
-import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { distFolder, loadCistern } from '../support/cistern.mjs';
+import { importCistern, loadCistern } from '../support/cistern.mjs';
 import { parameters, report } from '../support/processes.mjs';
 
 /**
@@ -77,7 +75,7 @@ function shareColumns(log, workers) {
 /** @param {any} data */
 async function replay({ stack, bytes, window, workers, number, only, repeat, columns, cells, pool: handle }) {
   // The main thread has configured the device.
-  const cistern = await import(pathToFileURL(join(distFolder(), 'index.js')).href);
+  const cistern = await importCistern();
   cistern.selectBackend('software');
   const { operations, sizes, owners, slots } = columns;
   const deallocationEvents = 'deferred';

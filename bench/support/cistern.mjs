@@ -31,16 +31,20 @@ function entriesOf(folder) {
     .map((name) => join(folder, relative('dist', exports[name].default)));
 }
 
-/** @returns {Promise<Cistern>} */
-export async function loadCistern() {
+/** Imports it, and configures nothing. @returns {Promise<Cistern>} */
+export async function importCistern() {
   const folder = distFolder();
-  let cistern;
   try {
     const modules = await Promise.all(entriesOf(folder).map((path) => import(pathToFileURL(path).href)));
-    cistern = /** @type {Cistern} */ (Object.assign({}, ...modules));
+    return /** @type {Cistern} */ (Object.assign({}, ...modules));
   } catch (cause) {
     throw new Error(`cannot load the build in ${folder}; run "npm run build" first`, { cause });
   }
+}
+
+/** @returns {Promise<Cistern>} */
+export async function loadCistern() {
+  const cistern = await importCistern();
   // `--device` sets the variable, and subjects inherit it.
   const backend = process.env['CISTERN_BENCH_DEVICE'] === 'cuda' ? 'cuda' : 'software';
   // Address space only: nothing here touches the memory.
