@@ -1,0 +1,101 @@
+import { describe, expect, test } from 'vitest';
+import { AdmissionQueue, type AdmissionRequest, type Holder, type Outcome } from '../../../src/serving/admission/admission-queue.js';
+
+/** A queue of 1,024 bytes, and what became of requests, by name. */
+class Bed {
+  readonly queue = new AdmissionQueue('', 1024, 16, () => {});
+  readonly outcomes: string[] = [];
+  readonly holders = new Map<string, Holder>();
+
+  ask(name: string, bytes: number, request: Partial<AdmissionRequest> = {}): number {
+    const settle = (outcome: Outcome) => {
+      this.outcomes.push(`${name} ${outcome.kind}`);
+      if (outcome.kind === 'admitted') this.holders.set(name, outcome.holder);
+    };
+    return this.queue.ask({ bytes, priority: 0, settle, ...request });
+  }
+
+  holder(name: string): Holder {
+    return this.holders.get(name) as Holder;
+  }
+
+  /** What those who wait go on after. */
+  party(name: string) {
+    return { queue: this.queue, holder: this.holder(name) };
+  }
+}
+
+describe('what is allocated outside of grants counts', () => {
+  const calls: [string, (bed: Bed, hold: number) => unknown][] = [
+    ['something is in use', ({ queue }) => queue.hold([])],
+    ['a use ends', ({ queue }, hold) => queue.endHold(hold)],
+    ['a grant is asked for', (bed) => bed.ask('b', 0)],
+    ['a request is withdrawn', (bed) => bed.queue.withdraw(12_345)],
+    ['a grant gives back', (bed) => bed.queue.shrink(bed.holder('a'), 0)],
+    ['leftovers are freed', ({ queue }) => queue.settle()],
+    ['it is read', ({ queue }) => queue.read()],
+  ];
+
+  test.each(calls)('after %s', (_, call) => {
+    const bed = new Bed();
+    const { queue } = bed;
+    bed.ask('a', 256);
+    const hold = queue.hold([bed.party('a')]);
+    // What is taken, and what is given back.
+    for (const [taken, given, free] of [
+      [512, 0, 256],
+      [256, 768, 768],
+    ] as const) {
+      expect(queue.takeOutside(taken)).toBe(true);
+      if (given > 0) queue.giveOutside(given);
+      if (free === 256) call(bed, hold);
+      else queue.read();
+      expect(queue.takeOutside(free + 1)).toBe(false);
+      expect(queue.read()).toMatchObject({ committedBytes: 1024 - free, outsideBytes: 768 - free });
+      queue.validate();
+    }
+  });
+
+  test('after a wait that ends', () => {
+    const bed = new Bed();
+    const { queue } = bed;
+    bed.ask('a', 256);
+    expect(queue.takeOutside(512)).toBe(true);
+    const number = bed.ask('b', 1024);
+    expect(queue.takeOutside(257)).toBe(false);
+    expect([queue.withdraw(number), queue.withdraw(number)]).toEqual([true, false]);
+    expect(queue.takeOutside(257)).toBe(false);
+    expect(queue.takeOutside(256)).toBe(true);
+    queue.giveOutside(768);
+    queue.validate();
+    expect(bed.outcomes).toEqual(['a admitted']);
+  });
+});
+
+describe('requests that wait for each other', () => {
+  test('are found as a use begins that ends only after one of them', () => {
+    const bed = new Bed();
+    const { queue } = bed;
+    bed.ask('a', 1024);
+    bed.ask('b', 256, { waiters: [bed.party('a')] });
+    expect(bed.outcomes).toEqual(['a admitted', 'b refused']);
+  });
+
+  test('are found as the last use ends that could have given back something', () => {
+    const bed = new Bed();
+    const { queue } = bed;
+    const hold = queue.hold([]);
+    bed.ask('a', 1024);
+    bed.ask('b', 256, { waiters: [bed.party('a')] });
+    expect(bed.outcomes).toEqual(['a admitted']);
+    queue.endHold(hold);
+    expect(bed.outcomes).toEqual(['a admitted', 'b refused']);
+    queue.validate();
+  });
+});
+
+test('a request that was admitted at once is not withdrawn', () => {
+  const bed = new Bed();
+  expect(bed.queue.withdraw(bed.ask('a', 256))).toBe(false);
+  expect(bed.queue.read()).toMatchObject({ holders: 1, committedBytes: 256, waiting: 0 });
+});
