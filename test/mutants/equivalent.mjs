@@ -45,6 +45,7 @@ const firstResize = 'the first request, or begin, makes room';
 const moreRoom = 'it decides only how much room there is, and when more is made';
 const placeZero = 'the place of the stream is 0';
 const onlyDifferences = 'only differences of two results are used';
+const onlyOpen = 'the addon refuses only what is not open';
 const endsOnce = 'a grant that has ended does not end again';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
@@ -425,6 +426,33 @@ export const equivalent = {
       onlyDifferences,
     'mappedBytesOf: sum + mappedBytes -> (sum + mappedBytes) + 1': onlyDifferences,
     'mappedBytesOf: 0 -> 1': onlyDifferences,
+  },
+  'src/serving/admission/admission-queue.ts': {
+    'nobody: without 0': 'no length is 0',
+    'nobody: 0 -> 1': 'a holder takes two numbers',
+    "close: removed check('leave a queue for memory');": onlyOpen,
+    'AdmissionQueue.#freeBytes: 1 -> 2': onlyNegative,
+    "AdmissionQueue.constructor: removed check('make a queue for memory');": onlyOpen,
+    "AdmissionQueue.constructor: name !== '' -> true": longWay,
+    'AdmissionQueue.constructor: !this.#isShared -> false': longWay,
+    "AdmissionQueue.read: removed check('read a queue for memory');": onlyOpen,
+    'AdmissionQueue.giveOutside: this.#freeBytes < 0 -> true': longWay,
+    'AdmissionQueue.giveOutside: < -> <=': longWay,
+    'AdmissionQueue.giveOutside: 0 -> 1': longWay,
+    'AdmissionQueue.#takeOutside: bytes > this.limitBytes -> false': 'the addon answers the same for all numbers up to 2 ** 53 - 1',
+    'AdmissionQueue.#takeOutside: mailbox[0] !== 0 -> true': onlyOpen,
+    'AdmissionQueue.#takeOutside: mailbox[0] !== 0 -> false': onlyOpen,
+    'AdmissionQueue.#takeOutside: 0 -> 1 (3)': onlyOpen,
+    'AdmissionQueue.#takeOutside: !== -> ===': onlyOpen,
+    'AdmissionQueue.#takeOutside: 0 -> 1 (4)': onlyOpen,
+    "AdmissionQueue.ask: removed check('ask for memory');": onlyOpen,
+    "AdmissionQueue.hold: removed check('note a use of memory');": onlyOpen,
+    'AdmissionQueue.hold: removed this.#deliver(this.#noteState());': 'a use that begins decides nothing, and takes nothing',
+    "AdmissionQueue.endHold: removed check('end a use of memory');": onlyOpen,
+    "AdmissionQueue.withdraw: removed check('withdraw a request for memory');": onlyOpen,
+    "AdmissionQueue.shrink: removed check('give promised memory back');": onlyOpen,
+    "AdmissionQueue.end: removed check('end a grant');": onlyOpen,
+    "AdmissionQueue.stop: removed check('end waits for memory');": onlyOpen,
   },
   'src/serving/admission/grant.ts': {
     'Grant.constructor: without this (2)': endsOnce,
