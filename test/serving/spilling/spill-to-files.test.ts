@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
@@ -68,8 +68,27 @@ afterEach(async () => {
   for (const each of [pool, host, leaf, pinned, stream]) each.dispose();
   expect([leaf.reservedBytes, pinned.reservedBytes, watchedBuffers().count]).toEqual([0, 0, 0]);
   expect(readdirSync(folder)).toEqual([]);
+  // A file without a name has its memory on the disk for as long as it is open.
+  for (let turn = 0; turn < 1000 && openFiles().length > 0; turn++) await nextTurn();
+  expect(openFiles()).toEqual([]);
   rmSync(folder, { recursive: true });
 });
+
+/** The files of the folder that this process has open, where the system tells. */
+function openFiles(): string[] {
+  const open = '/proc/self/fd';
+  if (!existsSync(open)) return [];
+  return readdirSync(open)
+    .map((descriptor) => {
+      try {
+        return readlinkSync(join(open, descriptor));
+      } catch {
+        // It was the one of this list.
+        return '';
+      }
+    })
+    .filter((path) => path.startsWith(folder));
+}
 
 checkOrderInEachTest();
 
@@ -315,16 +334,22 @@ describe('the way to a file', () => {
     using above = roomy();
     using buffer = made(large, 1, { resource: above });
     above.spill();
+    const errors: unknown[] = [];
     for (const call of ['cuMemcpyAsync', 'cuEventRecord', 'cuStreamWaitEvent']) {
       for (const nth of [1, 2, 3]) {
         failCall(call, nth);
-        const going = await above.spillToFiles().catch(() => 0);
+        const going = await above.spillToFiles().catch((error: unknown) => {
+          errors.push(error);
+          return 0;
+        });
         failCall(call, 0);
         if (going === large) await buffer.pin().then((pin) => pin.dispose());
         above.spill();
         expect(above.statistics()).toMatchObject({ hostBytes: large, fileBytes: 0 });
       }
     }
+    expect(errors.length).toBeGreaterThan(0);
+    for (const error of errors) expect(error).toEqual(code('ERR_CISTERN_DRIVER'));
     expect(await holds(buffer, 1)).toBe(true);
   });
 });
@@ -442,6 +467,20 @@ describe('a SpillingResourceAdaptor', () => {
     rmSync(file);
     expect(() => new SpillingResourceAdaptor(pool, host, { folder: '' })).toThrow();
     expect(() => new SpillingResourceAdaptor(pool, host, { folder: 7 as never })).toThrow(TypeError);
+  });
+
+  test.each([1, 2])('is not made without memory to stage files: lane %i', async (nth) => {
+    if (currentBackend() !== 'software') skipTest('only the software device fails on demand');
+    const warnings: Error[] = [];
+    const note = (warning: Error) => warnings.push(warning);
+    process.on('warning', note);
+    const before = pinned.reservedBytes;
+    failCall('cuMemHostAlloc', nth, 2);
+    expect(caught(() => new SpillingResourceAdaptor(pool, host, { folder }))).toEqual(outOfMemory);
+    failCall('cuMemHostAlloc', 0);
+    for (let turn = 0; turn < 10; turn++) await nextTurn();
+    process.off('warning', note);
+    expect([warnings, pinned.reservedBytes]).toEqual([[], before]);
   });
 
   test('without a folder moves nothing to files', async () => {
