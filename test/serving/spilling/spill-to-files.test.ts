@@ -250,7 +250,8 @@ describe('the way to a file', () => {
     expect(await holds(other, 2)).toBe(true);
   });
 
-  test('is given up if the buffer is disposed meanwhile, or the resource', async () => {
+  test('is given up if the buffer is disposed meanwhile, or the resource, and its memory for staging goes back', async () => {
+    const before = pinned.reservedBytes;
     for (const ended of ['buffer', 'resource']) {
       const above = roomy();
       const buffer = made(large, 1, { resource: above });
@@ -261,8 +262,9 @@ describe('the way to a file', () => {
       else above.dispose();
       expect(await going.catch((error: Error) => error)).toEqual(ended === 'buffer' ? 0 : expect.anything());
       buffer.dispose();
-      above.dispose();
-      for (let turn = 0; turn < 1000 && pinned.reservedBytes > 2 * MiB; turn++) await sleep(1);
+      if (ended === 'buffer') above.dispose();
+      for (let turn = 0; turn < 20_000 && pinned.reservedBytes > before; turn++) await sleep(1);
+      expect(pinned.reservedBytes).toBe(before);
     }
   });
 
