@@ -101,6 +101,15 @@ describe('a buffer that nobody pins', () => {
     expect(valuesOf(pointer, MiB, stream)).toEqual([9]);
     resource.deallocate(pointer, MiB, stream);
     expect([await contents(third), await contents(fourth), await contents(first)]).toEqual([[3], [4], [1]]);
+    expect(resource.statistics()).toMatchObject({ returns: 2, returnedBytes: 2 * MiB });
+  });
+
+  test('has been used last if it was prefetched last, although it was there', () => {
+    using first = made(MiB, 1);
+    using second = made(MiB, 2);
+    first.prefetch();
+    expect(resource.spill(MiB)).toBe(MiB);
+    expect([first.isOnDevice, second.isOnDevice]).toEqual([true, false]);
   });
 
   test('leaves as far as the soft limit demands, and by call', () => {
