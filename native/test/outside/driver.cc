@@ -315,6 +315,18 @@ EXPORT Status cuGraphAddMemFreeNode(GraphNode* node, Graph, const GraphNode*, st
   return kSuccess;
 }
 
+// What ggml asks besides.
+EXPORT Status cuDeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
+  return Device().DeviceGetAttribute(value, attribute, device);
+}
+EXPORT Status cuGetErrorString(Status status, const char** text) { return Device().GetErrorString(status, text); }
+EXPORT Status cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationProperties* properties, int option) {
+  return Device().MemGetAllocationGranularity(bytes, properties, option);
+}
+EXPORT Status cuMemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
+  return Device().MemSetAccess(address, bytes, descriptions, count);
+}
+
 // A form of cuMemAlloc that only a later driver has.
 EXPORT Status test_driver_newer_form(int* marker) {
   *marker = 4711;

@@ -15,12 +15,13 @@ export function runProgram(
   name: string,
   terminal: Terminal,
 ): Promise<number> {
-  const child = spawn(file, args, { env, stdio: 'inherit' });
   const isInteractive = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
   const passOn = (signal: NodeJS.Signals) => child.kill(signal);
   const ignore = () => {};
   for (const signal of passedSignals) process.on(signal, passOn);
   process.on('SIGINT', isInteractive ? ignore : passOn);
+  // Behind the handlers: the program may have said that it is ready before the next line runs.
+  const child = spawn(file, args, { env, stdio: 'inherit' });
   return new Promise<number>((settle, reject) => {
     child.on('error', reject);
     child.on('close', (code, signal) => {

@@ -130,7 +130,7 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
       if (spawnSync(mounted[0] as string, [...mounted.slice(1), 'true']).status !== 0) return;
       const inner = [
         process.execPath,
-        new URL('../../../dist/cli/main.js', import.meta.url).pathname,
+        new URL('../../../dist/tools/cli/main.js', import.meta.url).pathname,
         'run',
         '-o',
         join(folder, 'run.cistern'),
