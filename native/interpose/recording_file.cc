@@ -101,7 +101,10 @@ bool RecordingFile::Create(const char* path, bool may_exist) {
   Abandon();
   if (std::strlen(path) >= sizeof(path_)) return errno = ENAMETOOLONG, false;
   std::strcpy(path_, path);
-  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | (may_exist ? O_TRUNC : O_EXCL), 0644);
+  // A file is replaced, not emptied: another process may have it mapped, and a store behind the end of a file ends a process.
+  struct stat before;
+  if (may_exist && stat(path, &before) == 0 && S_ISREG(before.st_mode)) unlink(path);
+  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_EXCL, 0644);
   if (file < 0) return false;
   struct stat status;
   struct timespec now, clock;

@@ -1,3 +1,4 @@
+import { existsSync, realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { ArgumentRangeError } from '../../basics/errors.js';
@@ -57,7 +58,8 @@ export function runOutsideCommand(terminal: Terminal, exitWith: (code: number) =
     .passThroughOptions()
     .addHelpText('after', examples)
     .action(async (command: string, args: readonly string[], { output, limit = [], stacks, quiet }: RunCommandOptions) => {
-      const file = resolve(output);
+      // The file is replaced, and a link to it stays.
+      const file = existsSync(output) ? realpathSync(output) : resolve(output);
       const run = prepareOutsideRun({ file, limits: limit, stackBytes: stacks === false ? undefined : stacks });
       let processes: readonly OutsideProcess[] = [];
       try {

@@ -2,6 +2,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { EventKind } from '../../../src/tools/formats/event-columns.js';
 import { readRecordedRun } from '../../../src/tools/formats/index.js';
@@ -11,6 +12,7 @@ import { deviceBytes, inFolder, outside, outsideEnvironment, outsideProgram, rea
 
 /** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
 const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
+const main = fileURLToPath(new URL('../../../dist/tools/cli/main.js', import.meta.url));
 const client = () => outsideProgram('client');
 
 describe.skipIf(outside.path === undefined)('cistern run', () => {
@@ -90,6 +92,16 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
       expect(await runOutside(file, ['--force', '-q'], [client(), 'ways'])).toMatchObject({ code: 0, stderr: '' });
     }));
 
+  test('a recording that another program still writes is replaced, and that program goes on', () =>
+    inFolder(async (folder) => {
+      const file = join(folder, 'run.cistern');
+      const two = `"$0" threads 3 & sleep 0.5; CISTERN_RUN= "$1" "$2" run -q -f -o "${file}" -- "$0" take 1000 3 > /dev/null; wait $!; echo "ended with $?"`;
+      const { stdout, stderr } = await runOutside(file, ['-q'], ['sh', '-c', two, client(), process.execPath, main]);
+      expect(stdout).toBe('ended with 0\n');
+      expect(stderr).toContain('is not written any further: No such file or directory; the program goes on');
+      expect((await readOutside(file)).allocations.map(({ bytes }) => bytes)).toEqual([1000, 1000, 1000]);
+    }));
+
   test('covers the processes that a program starts, each in a file of its own', () =>
     inFolder(async (folder) => {
       const { code } = await runOutside(join(folder, 'run.cistern'), [], [client(), 'fork']);
@@ -128,13 +140,7 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
     inFolder(async (folder) => {
       const mounted = ['unshare', '-rm', 'sh', '-c', `mount -t tmpfs -o size=${256 * 1024} none ${folder} && exec "$0" "$@"`];
       if (spawnSync(mounted[0] as string, [...mounted.slice(1), 'true']).status !== 0) return;
-      const inner = [
-        process.execPath,
-        new URL('../../../dist/tools/cli/main.js', import.meta.url).pathname,
-        'run',
-        '-o',
-        join(folder, 'run.cistern'),
-      ];
+      const inner = [process.execPath, main, 'run', '-o', join(folder, 'run.cistern')];
       // Within the mount, the recording is converted to a text that can be seen outside.
       const script = [...inner, '--', client(), 'random', '5', '20000'];
       const shell = `"$@" > answers; echo $? >&2; "$0" "${inner[1]}" convert run.cistern /dev/stdout --to rmm-csv | wc -l; wc -l < answers`;
@@ -315,7 +321,7 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
     }));
 });
 
-// More: OUTSIDE_PROGRAMS=1000 OUTSIDE_KILLS=100 npx vitest run --project unit test/outside
+// More: OUTSIDE_PROGRAMS=1000 OUTSIDE_KILLS=100 npx vitest run --project unit test/tools/outside
 const programs = Number(process.env['OUTSIDE_PROGRAMS'] ?? 12);
 const kills = Number(process.env['OUTSIDE_KILLS'] ?? 6);
 const seed = Number(process.env['OUTSIDE_SEED'] ?? 1);
@@ -336,32 +342,36 @@ async function run(args: readonly string[], environment: NodeJS.ProcessEnv): Pro
 }
 
 describe.skipIf(outside.path === undefined)('random programs', () => {
-  test(`${programs} get the same answers and make the same driver calls, and the recording adds up at every step`, () =>
-    inFolder(async (folder) => {
-      const traces = [join(folder, 'without'), join(folder, 'with')] as const;
-      const file = join(folder, 'run.cistern');
-      for (let program = seed; program < seed + programs; program++) {
-        for (const trace of traces) rmSync(trace, { force: true });
-        const args = ['random', String(program), '400'];
-        const without = await run(args, { ...process.env, TEST_DRIVER_TRACE: traces[0] });
-        const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: program % 2 === 0 ? undefined : 1 << 16 });
-        const answers = await run(args, { ...outsideRun.environment, TEST_DRIVER_TRACE: traces[1] });
-        outsideRun.end();
-        expect(answers).toBe(without);
-        expect(readFileSync(traces[1], 'utf8')).toBe(readFileSync(traces[0], 'utf8'));
-        const { run: recorded } = await readOutside(file);
-        expect(recorded.damage).toBeUndefined();
-        // The driver's own count, each time that it changes; the recording's likewise.
-        const changes = (sums: readonly number[]) => sums.filter((sum, i) => sum !== (sums[i - 1] ?? 0));
-        const counted = answers
-          .trim()
-          .split('\n')
-          .map((line) => Number(line.split(' ').at(-1)));
-        expect([program, changes(deviceBytes(recorded))]).toEqual([program, changes(counted)]);
-      }
-    }));
+  test(
+    `${programs} get the same answers and make the same driver calls, and the recording adds up at every step`,
+    { timeout: 120_000 + 2_000 * programs },
+    () =>
+      inFolder(async (folder) => {
+        const traces = [join(folder, 'without'), join(folder, 'with')] as const;
+        const file = join(folder, 'run.cistern');
+        for (let program = seed; program < seed + programs; program++) {
+          for (const trace of traces) rmSync(trace, { force: true });
+          const args = ['random', String(program), '400'];
+          const without = await run(args, { ...process.env, TEST_DRIVER_TRACE: traces[0] });
+          const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: program % 2 === 0 ? undefined : 1 << 16 });
+          const answers = await run(args, { ...outsideRun.environment, TEST_DRIVER_TRACE: traces[1] });
+          outsideRun.end();
+          expect(answers).toBe(without);
+          expect(readFileSync(traces[1], 'utf8')).toBe(readFileSync(traces[0], 'utf8'));
+          const { run: recorded } = await readOutside(file);
+          expect(recorded.damage).toBeUndefined();
+          // The driver's own count, each time that it changes; the recording's likewise.
+          const changes = (sums: readonly number[]) => sums.filter((sum, i) => sum !== (sums[i - 1] ?? 0));
+          const counted = answers
+            .trim()
+            .split('\n')
+            .map((line) => Number(line.split(' ').at(-1)));
+          expect([program, changes(deviceBytes(recorded))]).toEqual([program, changes(counted)]);
+        }
+      }),
+  );
 
-  test(`a process that is killed at any moment leaves a recording that opens, ${kills} times`, () =>
+  test(`a process that is killed at any moment leaves a recording that opens, ${kills} times`, { timeout: 120_000 + 2_000 * kills }, () =>
     inFolder(async (folder) => {
       for (let i = 0; i < kills; i++) {
         const file = join(folder, `${i}.cistern`);
@@ -379,5 +389,6 @@ describe.skipIf(outside.path === undefined)('random programs', () => {
         const recorded = await readRecordedRun(file);
         expect(recorded.damage === undefined || recorded.damage.isTruncation, JSON.stringify(recorded.damage)).toBe(true);
       }
-    }));
+    }),
+  );
 });
