@@ -9,7 +9,7 @@
 // a clone needs: it has no script, no dependency that builds, and the platforms' packages as optional
 // dependencies. package.json does not name them, since a clone cannot install what is not published.
 import { execFile, spawnSync } from 'node:child_process';
-import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
@@ -157,6 +157,9 @@ export async function packPlatform(out, name = ownPlatform()) {
   return inScratch((scratch) => {
     for (const file of ['LICENSE', 'NOTICE']) copyFileSync(join(root, file), join(scratch, file));
     copyFileSync(addon, join(scratch, 'cistern.node'));
+    // What `cistern run` preloads, on Linux with glibc.
+    const library = join(folder, 'Release', 'libcistern-run.so');
+    if (existsSync(library)) copyFileSync(library, join(scratch, 'libcistern-run.so'));
     const { description } = platformManifest(name);
     writeFileSync(join(scratch, 'README.md'), `# @cistern/${name}\n\n${description}\n`);
     return pack(scratch, platformManifest(name), out);

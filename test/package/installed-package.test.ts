@@ -1,5 +1,16 @@
 import { execFile, spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -82,7 +93,9 @@ describe('the package, once installed', () => {
     const nativeFolders = new Set(packedFiles.filter((file) => file.startsWith('native/')).map((file) => dirname(file)));
     expect([...nativeFolders].sort()).toEqual([
       'native',
-      ...['addon', 'arenas', 'cuda', 'def', 'include', 'order', 'platform', 'software', 'suballocation'].map((name) => `native/${name}`),
+      ...['addon', 'arenas', 'cuda', 'def', 'include', 'interpose', 'order', 'platform', 'software', 'suballocation'].map(
+        (name) => `native/${name}`,
+      ),
     ]);
   });
 
@@ -106,6 +119,17 @@ describe('the package, once installed', () => {
     const symbols = run('nm', ['--dynamic', '--defined-only', '--format=just-symbols', join(platformPackage, 'cistern.node')], root);
     expect(symbols.trim().split('\n').sort()).toEqual(['napi_register_module_v1', 'node_api_module_get_api_version_v1']);
   });
+
+  test.skipIf(!ownPlatform().endsWith('-gnu'))(
+    'has the library that `cistern run` preloads, which needs no C++ library of the system',
+    () => {
+      const library = join(platformPackage, 'libcistern-run.so');
+      expect(run('ldd', [library], root)).not.toMatch(/libstdc\+\+|libgcc/);
+      const main = join(installed, 'dist', 'tools', 'cli', 'main.js');
+      const output = run(process.execPath, [main, 'run', '--', 'sh', '-c', 'echo $LD_PRELOAD'], application);
+      expect(output.trim()).toBe(realpathSync(library));
+    },
+  );
 
   test('looks for the package of every platform', () => {
     const text = readFileSync(join(installed, 'dist', 'chunks', 'package.js'), 'utf8');

@@ -1,5 +1,5 @@
 import { spawn, spawnSync } from 'node:child_process';
-import { accessSync, constants, copyFileSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { accessSync, constants, copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,6 +8,7 @@ import { newPath } from '../../files/new-file.js';
 import { cacheFolder } from '../../package/addon.js';
 import { packageRoot } from '../../package/root.js';
 import { setting } from '../../settings.js';
+import { runLibraryName } from '../outside/run-library.js';
 import { ExitCode } from './exit-code.js';
 import type { Terminal } from './terminal.js';
 
@@ -56,10 +57,15 @@ async function build({ stdout, stderr }: Terminal): Promise<string | undefined> 
       return 'the addon cannot be compiled, for the reason above; a C++17 compiler is needed';
     const folder = join(buildFolder(), 'Release');
     const addon = join(folder, 'cistern.node');
-    const part = newPath(folder, 'cistern.node.', '.part');
     mkdirSync(folder, { recursive: true });
-    copyFileSync(join(scratch, 'built', 'cistern.node'), part, constants.COPYFILE_EXCL);
-    renameSync(part, addon);
+    for (const name of ['cistern.node', runLibraryName]) {
+      const built = join(scratch, 'built', name);
+      // Only some systems have the library.
+      if (name === runLibraryName && !existsSync(built)) continue;
+      const part = newPath(folder, `${name}.`, '.part');
+      copyFileSync(built, part, constants.COPYFILE_EXCL);
+      renameSync(part, join(folder, name));
+    }
     stdout.write(`built ${addon} in ${((performance.now() - started) / 1000).toFixed(0)} s\n`);
     return undefined;
   } finally {

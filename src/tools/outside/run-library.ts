@@ -7,7 +7,7 @@ import { addonsBeside, ownFile, packageRoot } from '../../package/root.js';
 import { setting } from '../../settings.js';
 
 /** The name of the library. */
-const runLibraryName = 'libcistern-run.so';
+export const runLibraryName = 'libcistern-run.so';
 
 /** Its path; `undefined` if there is none. */
 export function runLibrary(): string | undefined {
