@@ -3,6 +3,7 @@
 #include <napi.h>
 #include <pthread.h>
 
+#include <string>
 #include <thread>
 
 #include "way.h"
@@ -54,6 +55,21 @@ Napi::Value Free(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), status);
 }
 
+// Whether ggml's CUDA backend, in the folder of node-llama-cpp's binaries, gives a buffer.
+Napi::Value AllocateWithGgml(const Napi::CallbackInfo& info) {
+  const std::string folder = info[0].As<Napi::String>();
+  void* base = dlopen((folder + "/libggml-base.so").c_str(), RTLD_NOW);
+  void* cuda = dlopen((folder + "/libggml-cuda.so").c_str(), RTLD_NOW);
+  if (base == nullptr || cuda == nullptr) {
+    Napi::Error::New(info.Env(), dlerror()).ThrowAsJavaScriptException();
+    return info.Env().Undefined();
+  }
+  const auto type = reinterpret_cast<void* (*)(int)>(dlsym(cuda, "ggml_backend_cuda_buffer_type"));
+  const auto allocate = reinterpret_cast<void* (*)(void*, std::size_t)>(dlsym(base, "ggml_backend_buft_alloc_buffer"));
+  const void* buffer = allocate(type(0), static_cast<std::size_t>(info[1].As<Napi::Number>().DoubleValue()));
+  return Napi::Boolean::New(info.Env(), buffer != nullptr);
+}
+
 // The finalizer of the object allocates, during or after a collection.
 Napi::Value AllocatesWhenCollected(const Napi::CallbackInfo& info) {
   Napi::Object object = Napi::Object::New(info.Env());
@@ -70,6 +86,7 @@ Napi::Value AllocatesWhenCollected(const Napi::CallbackInfo& info) {
 Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   exports.Set("allocate", Napi::Function::New(env, AllocateHere));
   exports.Set("allocateOnThread", Napi::Function::New(env, AllocateOnThread));
+  exports.Set("allocateWithGgml", Napi::Function::New(env, AllocateWithGgml));
   exports.Set("free", Napi::Function::New(env, Free));
   exports.Set("allocatesWhenCollected", Napi::Function::New(env, AllocatesWhenCollected));
   return exports;

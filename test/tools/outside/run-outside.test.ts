@@ -12,6 +12,7 @@ import { deviceBytes, inFolder, outside, outsideEnvironment, outsideProgram, rea
 
 /** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
 const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
+const llama = process.env['OUTSIDE_LLAMA'];
 const main = fileURLToPath(new URL('../../../dist/tools/cli/main.js', import.meta.url));
 const client = () => outsideProgram('client');
 
@@ -301,6 +302,21 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       }
       expect(existsSync(join(folder, 'report.html'))).toBe(true);
     }));
+
+  // npm pack @node-llama-cpp/linux-x64-cuda, and the folder of its binaries: OUTSIDE_LLAMA=…/node_modules/@node-llama-cpp/linux-x64-cuda/bins/linux-x64-cuda
+  test.skipIf(llama === undefined)("node-llama-cpp's CUDA backend, as it comes from npm, is recorded by line, and limited", () =>
+    inFolder(async (folder) => {
+      const text = `const allocate = (mib) => addon.allocateWithGgml(${JSON.stringify(llama)}, mib * 2 ** 20);
+        function loadWeights() { return allocate(64); }
+        console.log(loadWeights(), allocate(32));`;
+      const { stdout, file, program } = await runNode(folder, text, [], ['-q', '--limit', 'node-llama-cpp=80MiB']);
+      expect(stdout).toBe('true false\n');
+      const { run, allocations } = await readOutside(file);
+      expect(allocations).toMatchObject([{ account: '@node-llama-cpp/linux-x64-cuda', bytes: 64 * 2 ** 20 }]);
+      expect(allocations[0]?.stack).toContain(`loadWeights (${program}:3:41)`);
+      expect(run.notes).toHaveLength(1);
+    }),
+  );
 
   test('cistern itself is an account like any other', () =>
     inFolder(async (folder) => {
