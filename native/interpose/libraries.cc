@@ -42,7 +42,17 @@ const char* const kNvidias[] = {"cuda",   "cudart",   "cublas", "cudnn",    "cuf
                                 "cupti",  "nvshmem",  "cuinj",  "accinj",   "nvvm",    "nvparse", "nvimgcod", "cudadevrt", "nvgraph",  "cudss",
                                 "cistern-run."};
 
+// The driver's own: libcuda.so.1, libcuda_loader.so, libcudadebugger.so.1, libnvidia-ptxjitcompiler.so.1 …
+const char* const kDrivers[] = {"libcuda.", "libcuda_", "libcudadebugger", "libnvcuda", "libnvidia-", "libdxcore"};
+
 bool StartsWith(const char* text, const char* prefix) { return std::strncmp(text, prefix, std::strlen(prefix)) == 0; }
+
+bool IsDriver(const char* file) {
+  for (const char* name : kDrivers) {
+    if (StartsWith(file, name)) return true;
+  }
+  return false;
+}
 
 bool IsNvidias(const char* file) {
   if (!StartsWith(file, "lib")) return false;
@@ -104,7 +114,7 @@ std::uint16_t AccountOf(const char* name) {
 
 Library Find(const void* address) {
   Dl_info info;
-  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {AccountOf("generated code"), false, false};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {AccountOf("generated code"), false, false, false};
   // The program itself is known by the name that it was called by.
   char path[4096];
   const char* file = info.dli_fname;
@@ -123,13 +133,14 @@ Library Find(const void* address) {
       file = path;
     }
   }
-  const char* slash = std::strrchr(file, '/');
   char name[kNameBytes];
   NameOf(file, name);
+  const char* slash = std::strrchr(file, '/');
+  const char* base = slash == nullptr ? file : slash + 1;
   static void* const v8 = RealDlsym()(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv");
   Dl_info of_v8;
   const bool has_v8 = v8 != nullptr && dladdr(v8, &of_v8) != 0 && of_v8.dli_fbase == info.dli_fbase;
-  return {AccountOf(name), !is_program && IsNvidias(slash == nullptr ? file : slash + 1), has_v8};
+  return {AccountOf(name), !is_program && (IsNvidias(base) || IsDriver(base)), !is_program && IsDriver(base), has_v8};
 }
 
 }  // namespace

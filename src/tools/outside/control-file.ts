@@ -43,6 +43,8 @@ export interface OutsideProcess {
   readonly process: number;
   /** Whether it writes the file that the run named, rather than one beside it. */
   readonly hasMainFile: boolean;
+  /** What it has not freed; of a process that was killed, too. */
+  readonly currentBytes: number;
   readonly peakBytes: number;
   readonly allocations: number;
   readonly refusals: number;
@@ -82,6 +84,7 @@ export function readControlFile(path: string): OutsideProcess[] {
     processes.push({
       process,
       hasMainFile: view.getUint32(at + 4, true) === 1,
+      currentBytes: number(8),
       peakBytes: number(16),
       allocations: number(24),
       refusals: number(32),

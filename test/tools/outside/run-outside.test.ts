@@ -252,7 +252,9 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
 
   test('V8 is not asked while it collects, nor while it ends', () =>
     inFolder(async (folder) => {
-      const text = `const { Worker, isMainThread } = require('node:worker_threads');
+      const text = `const { allocatesWhileCollecting } = require(${JSON.stringify(outsideProgram('collected.node'))});
+        const { Worker, isMainThread } = require('node:worker_threads');
+        for (let i = 0; i < 50; i++) allocatesWhileCollecting({});
         for (let i = 0; i < 50; i++) addon.allocatesWhenCollected();
         const keep = addon.allocatesWhenCollected();
         if (isMainThread) new Worker(__filename).on('exit', (code) => console.log(code)); 
@@ -260,7 +262,13 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       const { code, stdout, file } = await runNode(folder, text, ['--expose-gc']);
       expect([code, stdout.split('\n').sort()]).toEqual([0, ['', '0', 'collected', 'collected']]);
       const { allocations } = await readOutside(file);
-      expect(allocations.length).toBeGreaterThanOrEqual(100);
+      const within = allocations.filter(({ bytes }) => bytes === 8192);
+      expect([within.length, allocations.length - within.length]).toEqual([
+        expect.toSatisfy((count) => count >= 90),
+        expect.toSatisfy((count) => count >= 90),
+      ]);
+      // The finalizer was called by the collector, and not by JavaScript afterwards.
+      for (const { stack } of within) expect(stack).toMatch(/\(native:thread\)$/);
     }));
 
   test('workers are recorded in the same file, by thread', () =>
@@ -371,7 +379,7 @@ describe.skipIf(outside.path === undefined)('random programs', () => {
           const without = await run(args, { ...process.env, TEST_DRIVER_TRACE: traces[0] });
           const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: program % 2 === 0 ? undefined : 1 << 16 });
           const answers = await run(args, { ...outsideRun.environment, TEST_DRIVER_TRACE: traces[1] });
-          outsideRun.end();
+          const [ended] = outsideRun.end();
           expect(answers).toBe(without);
           expect(readFileSync(traces[1], 'utf8')).toBe(readFileSync(traces[0], 'utf8'));
           const { run: recorded } = await readOutside(file);
@@ -383,6 +391,8 @@ describe.skipIf(outside.path === undefined)('random programs', () => {
             .split('\n')
             .map((line) => Number(line.split(' ').at(-1)));
           expect([program, changes(deviceBytes(recorded))]).toEqual([program, changes(counted)]);
+          // What limits go by.
+          expect([ended?.currentBytes, ended?.peakBytes]).toEqual([counted.at(-1), Math.max(...deviceBytes(recorded))]);
         }
       }),
   );
