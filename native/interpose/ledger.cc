@@ -384,9 +384,10 @@ Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream) {
   const Lock lock;
   Entry* entry = ledger.book.Find(Book::KeyOf(kind, value));
   if (entry == nullptr) return freed;
-  freed = {true, *entry, stream};
+  freed = {true, *entry, stream, 0};
   ledger.book.Remove(entry);
   PutFree(freed.entry, stream);
+  freed.end = ledger.file.end();
   return freed;
 }
 
@@ -401,7 +402,7 @@ void Freeing(const Freed& freed, int status) {
   Entry* entry = ledger.book.Add(freed.entry.key);
   if (entry == nullptr) return;
   *entry = freed.entry;
-  PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
+  if (!ledger.file.Retract(freed.end)) PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
 }
 
 void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {

@@ -50,6 +50,7 @@ struct Freed {
   bool is_known;
   Entry entry;
   std::uint64_t stream;
+  std::uint64_t end;  // of the recording behind the free
 };
 Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream = kNoStream);
 void Freeing(const Freed& freed, int status);

@@ -263,6 +263,13 @@ bool RecordingFile::Define(std::uint32_t head, std::uint64_t time, double index,
   return true;
 }
 
+bool RecordingFile::Retract(std::uint64_t end) {
+  if (block_ == nullptr || used_ == 0 || end != offset_ + used_) return false;
+  StoreLast(block_ + 12, *reinterpret_cast<std::uint32_t*>(block_ + 12) - 1);
+  used_ -= kRecordBytes;
+  return true;
+}
+
 void RecordingFile::Seal() {
   if (block_ == nullptr) return;
   const int file = Reopen();

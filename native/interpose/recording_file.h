@@ -55,6 +55,10 @@ class RecordingFile {
   // Adds a record that is followed by a text.
   bool Define(std::uint32_t head, std::uint64_t time, double index, const char* text, std::size_t length);
 
+  // The end of the records, and the removal of the last one, which must be a record without a text, if they still end there.
+  std::uint64_t end() const { return offset_ + used_; }
+  bool Retract(std::uint64_t end);
+
   // Cuts the file after the last record. A later record makes it grow again.
   void Seal();
 

@@ -55,6 +55,14 @@ Napi::Value Free(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), status);
 }
 
+// Through NVIDIA's runtime, as a library of its own.
+Napi::Value AllocateWithCudart(const Napi::CallbackInfo& info) {
+  static const auto allocate = reinterpret_cast<int (*)(void**, std::size_t)>(dlsym(dlopen("libcudart.so.13", RTLD_NOW), "cudaMalloc"));
+  void* pointer = nullptr;
+  const int status = allocate(&pointer, static_cast<std::size_t>(info[0].As<Napi::Number>().DoubleValue()));
+  return Napi::Number::New(info.Env(), status);
+}
+
 // Whether ggml's CUDA backend, in the folder of node-llama-cpp's binaries, gives a buffer.
 Napi::Value AllocateWithGgml(const Napi::CallbackInfo& info) {
   const std::string folder = info[0].As<Napi::String>();
@@ -86,6 +94,7 @@ Napi::Value AllocatesWhenCollected(const Napi::CallbackInfo& info) {
 Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   exports.Set("allocate", Napi::Function::New(env, AllocateHere));
   exports.Set("allocateOnThread", Napi::Function::New(env, AllocateOnThread));
+  exports.Set("allocateWithCudart", Napi::Function::New(env, AllocateWithCudart));
   exports.Set("allocateWithGgml", Napi::Function::New(env, AllocateWithGgml));
   exports.Set("free", Napi::Function::New(env, Free));
   exports.Set("allocatesWhenCollected", Napi::Function::New(env, AllocatesWhenCollected));

@@ -240,8 +240,12 @@ int Random(unsigned seed, int steps) {
         break;
       }
       case 22: {
-        // Frees of what was never allocated.
-        status = below(2) == 0 ? functions.free(0x1234500) : functions.release(0x5432100);
+        // Frees that the driver refuses: of what was never allocated, and by the wrong function.
+        const auto plain = std::find_if(live.begin(), live.end(), [](const Live& each) { return each.kind == 0; });
+        const unsigned which = below(plain == live.end() ? 2 : 3);
+        if (which == 0) status = functions.free(0x1234500);
+        else if (which == 1) status = functions.release(0x5432100);
+        else status = functions.free_host(reinterpret_cast<void*>(plain->value));
         break;
       }
       case 23:

@@ -283,6 +283,15 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       for (const { stack } of allocations) expect(stack).toContain(`${program}:3:15`);
     }));
 
+  test("what NVIDIA's libraries allocate counts as the library that called them", () =>
+    inFolder(async (folder) => {
+      const { file } = await runNode(folder, 'addon.allocateWithCudart(1000);');
+      const [allocation] = (await readOutside(file)).allocations;
+      expect(allocation).toMatchObject({ account: 'allocates.node', bytes: 1000 });
+      expect(allocation?.stack).toMatch(/^\S+ \(native:allocates\.node\)\n/);
+      expect(allocation?.stack).not.toContain('cudart');
+    }));
+
   test('stacks can be recorded less often, or never', () =>
     inFolder(async (folder) => {
       const stacks = async (...options: string[]) => {
