@@ -1,6 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
@@ -12,9 +13,19 @@ import { deviceBytes, inFolder, outside, outsideEnvironment, outsideProgram, rea
 
 /** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
 const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
+/** `npm install --no-save --ignore-scripts onnxruntime-node`: 291 MB. */
+const ort = installed('onnxruntime-node');
 const llama = process.env['OUTSIDE_LLAMA'];
 const main = fileURLToPath(new URL('../../../dist/tools/cli/main.js', import.meta.url));
 const client = () => outsideProgram('client');
+
+function installed(name: string): string | undefined {
+  try {
+    return createRequire(import.meta.url).resolve(name);
+  } catch {
+    return undefined;
+  }
+}
 
 describe.skipIf(outside.path === undefined)('cistern run', () => {
   test('records what is allocated in every way to the driver', () =>
@@ -332,6 +343,33 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       expect(allocations).toMatchObject([{ account: '@node-llama-cpp/linux-x64-cuda', bytes: 64 * 2 ** 20 }]);
       expect(allocations[0]?.stack).toContain(`loadWeights (${program}:3:41)`);
       expect(run.notes).toHaveLength(1);
+    }),
+  );
+
+  test.skipIf(ort === undefined)('onnxruntime-node on the CPU is left alone', () =>
+    inFolder(async (folder) => {
+      // A model of one node, y = sigmoid(x), in the encoding of protocol buffers.
+      const text = `const ort = require(${JSON.stringify(ort)});
+        const varint = (rest) => (rest < 128 ? [rest] : [(rest % 128) | 128, ...varint(Math.floor(rest / 128))]);
+        const field = (number, value) => {
+          if (typeof value === 'number') return Buffer.from([...varint(number * 8), ...varint(value)]);
+          const bytes = Buffer.from(value);
+          return Buffer.concat([Buffer.from([...varint(number * 8 + 2), ...varint(bytes.length)]), bytes]);
+        };
+        const message = (...fields) => Buffer.concat(fields);
+        const shape = field(2, message(field(1, message(field(1, 4)))));
+        const value = (name) => message(field(1, name), field(2, message(field(1, message(field(1, 1), shape)))));
+        const node = message(field(1, 'x'), field(2, 'y'), field(4, 'Sigmoid'));
+        const graph = message(field(1, node), field(2, 'g'), field(11, value('x')), field(12, value('y')));
+        const model = message(field(1, 8), field(7, graph), field(8, message(field(1, ''), field(2, 13))));
+        (async () => {
+          const session = await ort.InferenceSession.create(model);
+          const { y } = await session.run({ x: new ort.Tensor('float32', Float32Array.of(0, 0, 0, 0), [4]) });
+          console.log(y.data.join());
+        })();`;
+      const { code, stdout, stderr, file } = await runNode(folder, text, [], []);
+      expect([code, stdout, stderr]).toEqual([0, '0.5,0.5,0.5,0.5\n', '']);
+      expect(existsSync(file)).toBe(false);
     }),
   );
 
