@@ -39,7 +39,7 @@ export async function run(context) {
   }
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-bench-'));
   const program = ['env', `LD_LIBRARY_PATH=${folder}`, join(folder, 'client'), 'bench', String(callsOfSample)];
-  const command = [join(distFolder(), 'cli', 'main.js'), 'run', '-q', '-f', '-o', join(scratch, 'run.cistern')];
+  const command = [join(distFolder(), 'tools', 'cli', 'main.js'), 'run', '-q', '-f', '-o', join(scratch, 'run.cistern')];
   /** @type {Record<string, any[]>} */
   const results = { alone: [], none: [], each: [] };
   try {

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -32,7 +34,7 @@ struct Known {
   std::uint32_t generation;
   Library library;
 };
-constexpr int kKnown = 64;
+constexpr std::size_t kKnown = 128;
 thread_local Known known[kKnown];
 std::atomic<std::uint32_t> generation{1};
 
@@ -112,41 +114,60 @@ std::uint16_t AccountOf(const char* name) {
   return static_cast<std::uint16_t>(account);
 }
 
-Library Find(const void* address) {
-  Dl_info info;
-  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {AccountOf("generated code"), false, false, false};
-  // The program itself is known by the name that it was called by.
+// The file of an address. dladdr would also look for the symbol, through all of them: in Node that takes milliseconds.
+struct Search {
+  std::uintptr_t address;
+  std::uintptr_t base;
   char path[4096];
-  const char* file = info.dli_fname;
-  static const void* const program = [] {
-    Dl_info own;
-    const void* entry = RealDlsym()(RTLD_DEFAULT, "_start");
-    return entry != nullptr && dladdr(entry, &own) != 0 ? own.dli_fbase : nullptr;
-  }();
-  const bool is_program = info.dli_fbase == program || std::strchr(file, '/') == nullptr;
-  if (is_program) {
+  bool is_found;
+  bool is_program;
+};
+
+int Look(struct dl_phdr_info* library, std::size_t, void* data) {
+  Search& search = *static_cast<Search*>(data);
+  for (int i = 0; i < library->dlpi_phnum; i++) {
+    const auto& part = library->dlpi_phdr[i];
+    if (part.p_type != PT_LOAD || search.address - (library->dlpi_addr + part.p_vaddr) >= part.p_memsz) continue;
+    search.is_found = true;
+    search.base = library->dlpi_addr;
+    // The loader names no file for the program itself.
+    search.is_program = library->dlpi_name == nullptr || *library->dlpi_name == 0;
+    if (!search.is_program) snprintf(search.path, sizeof(search.path), "%s", library->dlpi_name);
+    return 1;
+  }
+  return 0;
+}
+
+Library Find(const void* address) {
+  Search search = {};
+  search.address = reinterpret_cast<std::uintptr_t>(address);
+  dl_iterate_phdr(Look, &search);
+  if (!search.is_found) return {AccountOf("generated code"), false, false, false};
+  if (search.is_program) {
     const int before = errno;
-    const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    const ssize_t length = readlink("/proc/self/exe", search.path, sizeof(search.path) - 1);
     errno = before;
-    if (length > 0) {
-      path[length] = 0;
-      file = path;
-    }
+    if (length > 0) search.path[length] = 0;
+    else std::strcpy(search.path, "program");
   }
   char name[kNameBytes];
-  NameOf(file, name);
-  const char* slash = std::strrchr(file, '/');
-  const char* base = slash == nullptr ? file : slash + 1;
-  static void* const v8 = RealDlsym()(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv");
-  Dl_info of_v8;
-  const bool has_v8 = v8 != nullptr && dladdr(v8, &of_v8) != 0 && of_v8.dli_fbase == info.dli_fbase;
-  return {AccountOf(name), !is_program && (IsNvidias(base) || IsDriver(base)), !is_program && IsDriver(base), has_v8};
+  NameOf(search.path, name);
+  const char* slash = std::strrchr(search.path, '/');
+  const char* base = slash == nullptr ? search.path : slash + 1;
+  static const std::uintptr_t base_of_v8 = [] {
+    Search of_v8 = {};
+    of_v8.address = reinterpret_cast<std::uintptr_t>(RealDlsym()(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv"));
+    dl_iterate_phdr(Look, &of_v8);
+    return of_v8.is_found ? of_v8.base : ~std::uintptr_t{0};
+  }();
+  const bool is_driver = !search.is_program && IsDriver(base);
+  return {AccountOf(name), is_driver || (!search.is_program && IsNvidias(base)), is_driver, search.base == base_of_v8};
 }
 
 }  // namespace
 
 Library LibraryOf(const void* address) {
-  Known& entry = known[reinterpret_cast<std::uintptr_t>(address) / 2 % kKnown];
+  Known& entry = known[(reinterpret_cast<std::uintptr_t>(address) * 0x9e3779b97f4a7c15u >> 32) % kKnown];
   const std::uint32_t now = generation.load(std::memory_order_acquire);
   if (entry.address == address && entry.generation == now) return entry.library;
   const Library library = Find(address);
@@ -157,6 +178,8 @@ Library LibraryOf(const void* address) {
 const char* AccountName(std::uint16_t account) { return accounts[account].name; }
 
 std::uint32_t AccountLimits(std::uint16_t account) { return accounts[account].limits; }
+
+std::uint32_t AddressGeneration() { return generation.load(std::memory_order_acquire); }
 
 void ForgetAddresses() { generation.fetch_add(1, std::memory_order_release); }
 

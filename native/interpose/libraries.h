@@ -23,6 +23,8 @@ std::uint32_t AccountLimits(std::uint16_t account);
 
 // Libraries may have been unloaded: addresses may now be in others.
 void ForgetAddresses();
+// Rises whenever that happens.
+std::uint32_t AddressGeneration();
 
 }  // namespace cistern::interpose
 

@@ -34,14 +34,27 @@ struct Lines {
   int lines;
 };
 
-_Unwind_Reason_Code AddLine(struct _Unwind_Context* context, void* data) {
-  Lines& lines = *static_cast<Lines*>(data);
-  const auto address = reinterpret_cast<const char*>(_Unwind_GetIP(context));
-  if (address == nullptr || ++lines.frames > kMostFrames || lines.lines == kMostNativeLines) return _URC_END_OF_STACK;
-  const Library library = LibraryOf(address - 1);
-  // What follows is Node itself, and then JavaScript.
-  if (library.has_v8) return _URC_END_OF_STACK;
-  if (library.is_nvidias) return _URC_NO_REASON;
+// The lines of addresses, because looking for a symbol takes microseconds. Nothing foreign is called under the lock; who
+// does not get it at once, does without.
+struct KnownLine {
+  const char* address;
+  std::uint32_t generation;
+  char text[180];
+};
+constexpr std::size_t kKnownLines = 1024;
+KnownLine known_lines[kKnownLines];
+pthread_mutex_t known_lines_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// Writes a line for the call before the address. Returns its length, or a number from `capacity` on if it does not fit.
+std::size_t LineOf(const char* address, char* line, std::size_t capacity) {
+  KnownLine& known = known_lines[(reinterpret_cast<std::uintptr_t>(address) * 0x9e3779b97f4a7c15u >> 32) % kKnownLines];
+  const std::uint32_t generation = AddressGeneration();
+  std::size_t length = 0;
+  if (pthread_mutex_trylock(&known_lines_lock) == 0) {
+    if (known.address == address && known.generation == generation) length = static_cast<std::size_t>(snprintf(line, capacity, "%s", known.text));
+    pthread_mutex_unlock(&known_lines_lock);
+    if (length > 0) return length;
+  }
   Dl_info info = {};
   const bool is_found = dladdr(address - 1, &info) != 0;
   char symbol[256];
@@ -55,9 +68,28 @@ _Unwind_Reason_Code AddLine(struct _Unwind_Context* context, void* data) {
   }
   const char* slash = info.dli_fname == nullptr ? nullptr : std::strrchr(info.dli_fname, '/');
   const char* file = slash != nullptr ? slash + 1 : info.dli_fname != nullptr ? info.dli_fname : "generated code";
-  const int written = snprintf(lines.text + lines.length, lines.capacity - lines.length, "%s (native:%s)\n", symbol, file);
-  if (written < 0 || lines.length + static_cast<std::size_t>(written) >= lines.capacity) return _URC_END_OF_STACK;
-  lines.length += static_cast<std::size_t>(written);
+  length = static_cast<std::size_t>(snprintf(line, capacity, "%s (native:%s)\n", symbol, file));
+  if (length < capacity && length < sizeof(known.text) && pthread_mutex_trylock(&known_lines_lock) == 0) {
+    known.address = address;
+    known.generation = generation;
+    std::memcpy(known.text, line, length + 1);
+    pthread_mutex_unlock(&known_lines_lock);
+  }
+  return length;
+}
+
+_Unwind_Reason_Code AddLine(struct _Unwind_Context* context, void* data) {
+  Lines& lines = *static_cast<Lines*>(data);
+  const auto address = reinterpret_cast<const char*>(_Unwind_GetIP(context));
+  if (address == nullptr || ++lines.frames > kMostFrames || lines.lines == kMostNativeLines) return _URC_END_OF_STACK;
+  const Library library = LibraryOf(address - 1);
+  // What follows is Node itself, and then JavaScript.
+  if (library.has_v8) return _URC_END_OF_STACK;
+  if (library.is_nvidias) return _URC_NO_REASON;
+  const std::size_t capacity = lines.capacity - lines.length;
+  const std::size_t length = LineOf(address, lines.text + lines.length, capacity);
+  if (length >= capacity) return _URC_END_OF_STACK;
+  lines.length += length;
   lines.lines++;
   return _URC_NO_REASON;
 }
