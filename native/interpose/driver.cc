@@ -41,6 +41,7 @@ bool IsOwn(void* address) {
 }
 
 void* Exported(const char* name) {
+  const WithoutError without_error;
   if (void* library = Loaded()) {
     void* address = RealDlsym()(library, name);
     if (address != nullptr && !IsOwn(address)) return address;
@@ -69,6 +70,7 @@ void Keep(void* address) {
   static std::atomic<bool> is_kept;
   Dl_info info;
   if (is_kept.exchange(true) || dladdr(address, &info) == 0) return;
+  const WithoutError without_error;
   dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
@@ -127,6 +129,7 @@ void* SubstituteAnswer(const char* symbol, void* real, int version, unsigned lon
 
 Dlsym RealDlsym() {
   static const Dlsym real = [] {
+    const WithoutError without_error;
     for (const char* version : {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.27", "GLIBC_2.36"}) {
       if (void* address = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<Dlsym>(address);
     }

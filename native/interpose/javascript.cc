@@ -63,6 +63,7 @@ struct V8 {
 };
 
 V8 Find() {
+  const WithoutError without_error;
   V8 v8 = {};
   const auto find = [&](auto* function, const char* name) {
     void* address = RealDlsym()(RTLD_DEFAULT, name);

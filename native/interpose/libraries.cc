@@ -155,6 +155,7 @@ Library Find(const void* address) {
   const char* slash = std::strrchr(search.path, '/');
   const char* base = slash == nullptr ? search.path : slash + 1;
   static const std::uintptr_t base_of_v8 = [] {
+    const WithoutError without_error;
     Search of_v8 = {};
     of_v8.address = reinterpret_cast<std::uintptr_t>(RealDlsym()(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv"));
     dl_iterate_phdr(Look, &of_v8);

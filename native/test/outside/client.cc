@@ -111,6 +111,11 @@ int Ways() {
   for (const Way::Kind kind : {Way::kDlsym, Way::kLegacy, Way::kPerThread, Way::kOldProcAddress}) {
     const Functions functions({kind});
     printf("%d\n", functions.allocate(&pointer, 1000 + kind));
+    // Nothing that was looked for on the way has left an error behind.
+    if (const char* error = dlerror()) {
+      fprintf(stderr, "%s\n", error);
+      return 5;
+    }
     printf("%d\n", functions.free(pointer));
     printf("%d\n", functions.async(&pointer, 2000 + kind, nullptr));
     printf("%d\n", functions.free_async(pointer, nullptr));
