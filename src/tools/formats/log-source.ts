@@ -192,6 +192,8 @@ function formatOf(head: Uint8Array): LogFormat {
   if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
   if (Buffer.from(head.subarray(0, htmlBeginning.length)).toString().toLowerCase() === htmlBeginning) return 'report';
   const [first, protocol] = head;
+  // Protocols 0 and 1 have no number: they begin with a dict or a list.
+  if (/^(?:\(d|\(l|\}q|\]q)/.test(Buffer.from(head.subarray(0, 2)).toString('latin1'))) return 'pytorch-snapshot';
   return first === 0x80 && protocol !== undefined && protocol >= 2 && protocol <= 5 ? 'pytorch-snapshot' : 'rmm-csv';
 }
 

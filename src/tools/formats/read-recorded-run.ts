@@ -28,7 +28,7 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 /**
  * Reads a whole log: a cistern recording, an RMM log, a PyTorch memory snapshot or a report of one log,
  * plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for the names;
- * for a snapshot, about fifteen times its size.
+ * for a snapshot, about seven times its size.
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
  * RecordedRun.damage} says where it is. The same applies to an RMM log whose gzip data ends early, or
@@ -85,6 +85,8 @@ export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
   if (bytes > constants.MAX_LENGTH)
     throw new InvalidLogError(log.name, undefined, `is a ${isReport ? 'report' : 'snapshot'} of more than ${constants.MAX_LENGTH} bytes`);
   const whole = Buffer.concat(pieces);
+  // Not twice in memory while it is read.
+  pieces.length = 0;
   return isReport ? readReport(log.name, whole, log.budget) : readSnapshot(log.name, whole, log.budget);
 }
 

@@ -1,9 +1,16 @@
+import { getHeapStatistics } from 'node:v8';
 import { InvalidLogError } from '../../basics/errors.js';
 import { formatBytes, MiB } from '../../basics/units.js';
 
 /** What any file may cost, and what each of its bytes adds to that. */
 const leastBytes = 64 * MiB;
 const costPerByte = 128;
+
+/** V8 ends the process when its heap is full, so a reader stops before. Looking at the heap takes time, so it is rarely done. */
+const mostOfHeap = 0.85;
+/** The part of V8's limit for what was just made, where nothing stays. */
+const youngBytes = 48 * MiB;
+const thingsBetweenLooks = 2 ** 16;
 
 /**
  * What things that a file claims cost, about the bytes of memory that they take: so many bytes out
@@ -34,15 +41,34 @@ export const Cost = {
 export class ReadingBudget {
   readonly #name: string;
   #left = leastBytes;
+  #fileBytes = 0;
+  #things = 0;
 
   /** @param name the file, in errors */
   constructor(name: string) {
     this.#name = name;
   }
 
+  /**
+   * To be called for each thing that is kept until the whole file is read.
+   * @throws InvalidLogError if this process will soon have no memory for more
+   */
+  keepOne(): void {
+    if (++this.#things % thingsBetweenLooks !== 0) return;
+    const { used_heap_size: used, heap_size_limit: limit } = getHeapStatistics();
+    if (used < (limit - youngBytes) * mostOfHeap) return;
+    const size = `its ${formatBytes(this.#fileBytes)} need more memory than Node may use here (${formatBytes(limit)})`;
+    throw new InvalidLogError(
+      this.#name,
+      undefined,
+      `is too large: ${size}; set NODE_OPTIONS=--max-old-space-size to more MiB, or record fewer events`,
+    );
+  }
+
   /** More bytes of the file have been read. */
   add(fileBytes: number): void {
     this.#left += fileBytes * costPerByte;
+    this.#fileBytes += fileBytes;
   }
 
   /** How much more there may be of something. */

@@ -1,8 +1,21 @@
 /**
- * Code that is not the program's own: Node's, native libraries', and that of dependencies. Its frames are
- * skipped if there are others.
+ * What marks a frame that is not the program's own code, from what says most about the program to what says least. A frame of
+ * a snapshot of PyTorch may be of C++, of Python's interpreter, or of the allocator itself. Slashes of both kinds count as one.
  */
-const foreign = /\(node:|\(native:|node_modules\/|(?:site|dist)-packages\//;
+const foreign: readonly { readonly parts: readonly string[]; readonly pattern: RegExp }[] = [
+  {
+    // Code of dependencies, of Node and of Python itself, and code that was generated or is a text.
+    parts: [
+      ...['(node:', '(native:', '(<anonymous>)', '/node_modules/', '(node_modules/', 'site-packages/', 'dist-packages/', 'torchinductor_'],
+      ...['(<string>', '(<stdin>', '(<frozen ', '(<eval_with_key>', '(<__array_function__'],
+    ],
+    pattern: /\/lib\/python\d|\/Python\d+\/Lib\//,
+  },
+  // C++, with a file or without, and Python's interpreter.
+  { parts: ['::'], pattern: /\.(?:c|cc|cpp|cxx|h|hh|hpp|cu|cuh|inl|s)(?::\d+)*\)$|^_?Py[A-Z_]|^[^ ()]+$/i },
+  // What every allocation of a snapshot begins with.
+  { parts: ['torch::unwind', 'CapturedTraceback', 'CachingAllocator', 'c10::cuda::', '(??)', '(??:'], pattern: /^\?\?/ },
+];
 
 /** The places in a program that allocate. */
 export interface CallSites {
@@ -12,7 +25,7 @@ export interface CallSites {
   readonly of: Uint32Array;
 }
 
-/** Finds the place of each stack of a log: the innermost frame in the program's own code. */
+/** Finds the place of each stack of a log: the innermost frame in the program's own code, or what is nearest to that. */
 export function callSites(stacks: readonly string[]): CallSites {
   const names = ['no stack'];
   const indexes = new Map<string, number>();
@@ -27,6 +40,16 @@ export function callSites(stacks: readonly string[]): CallSites {
 }
 
 function callSiteOf(stack: string): string | undefined {
-  const frames = stack.split('\n').filter((frame) => frame !== '');
-  return frames.find((frame) => !foreign.test(frame)) ?? frames[0];
+  let site: string | undefined;
+  let least = Number.POSITIVE_INFINITY;
+  for (const frame of stack.split('\n')) {
+    if (frame === '') continue;
+    const plain = frame.replaceAll('\\', '/');
+    const distance = foreign.findLastIndex(({ parts, pattern }) => parts.some((part) => plain.includes(part)) || pattern.test(plain));
+    if (distance >= least) continue;
+    site = frame;
+    least = distance;
+    if (distance < 0) break;
+  }
+  return site;
 }

@@ -8,9 +8,12 @@
  * its segments. A free counts only when it completes: the memory is not reused before that.
  *
  * Each private pool is an additional layer, with the events of its segments, which the layer of the
- * device has, too. A trace does not name pools, so addresses in a segment of the final state belong to
- * the pool of that segment. Segments that were freed before the snapshot count as not belonging to a
- * private pool.
+ * device has, too. Newer entries name their pool. Older ones do not: addresses in a segment of the final
+ * state belong to the pool of that segment, and segments that were freed before count as not belonging
+ * to a private pool. The first number of a pool is that of a graph; a pool that the program made has none.
+ *
+ * What only decorates an event (a stack, a stream, a time, a pool, a label) never makes a snapshot
+ * unreadable: what cannot be understood is unknown. Addresses and sizes must be right.
  */
 import { formatValue, InvalidLogError } from '../../../basics/errors.js';
 import { type Extent, Extents } from '../../../plans/extents.js';
@@ -61,7 +64,8 @@ interface TraceEntry extends Piece {
   readonly action: string;
   readonly label: number;
   readonly time: number;
-  /** Found while the trace is undone. */
+  readonly poolId: PickledValue | undefined;
+  /** By its id, or else found while the trace is undone. */
   pool: number | undefined;
 }
 
@@ -71,7 +75,7 @@ interface TraceEntry extends Piece {
  */
 export function readSnapshot(source: string, bytes: Buffer, budget: ReadingBudget): RecordedRun {
   try {
-    return new SnapshotReader(source, unpickle(bytes), budget).read();
+    return new SnapshotReader(source, unpickle(bytes, budget), budget).read();
   } catch (error) {
     if (!(error instanceof UnpicklingError)) throw error;
     const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot: ${error.message}`;
@@ -81,9 +85,10 @@ export function readSnapshot(source: string, bytes: Buffer, budget: ReadingBudge
 
 class SnapshotReader {
   readonly #source: string;
-  readonly #snapshot: PickledDict;
+  /** One, unless the file has the snapshots of several ranks; each with the end of its layers' names. */
+  readonly #snapshots: readonly { readonly rank: string; readonly snapshot: PickledDict }[];
   readonly #names = new RecordedNames();
-  readonly #streams = new Map<number, number>();
+  readonly #streams = new Map<number | bigint | string, number>();
   /** By the list itself, because entries share lists, and by its text. */
   readonly #stacksOfLists = new Map<PickledValue, number>();
   readonly #stacks = new Map<string, number>();
@@ -97,39 +102,60 @@ class SnapshotReader {
   constructor(source: string, value: PickledValue, budget: ReadingBudget) {
     this.#source = source;
     this.#budget = budget;
-    this.#snapshot = this.#dict(value, 'the snapshot');
+    this.#snapshots = this.#byRank(value);
     this.#names.threads.push('0');
   }
 
+  /** A snapshot, a list of segments (`torch.cuda.memory_snapshot()`), or a dict or list of snapshots by rank. */
+  #byRank(value: PickledValue): { readonly rank: string; readonly snapshot: PickledDict }[] {
+    const isSnapshot = (each: PickledValue) => typeof each === 'object' && each !== null && 'segments' in each;
+    const isSegment = (each: PickledValue) => typeof each === 'object' && each !== null && 'blocks' in each;
+    if (Array.isArray(value) && value.some(isSegment)) return [{ rank: '', snapshot: { segments: value } }];
+    if (isSnapshot(value) || typeof value !== 'object' || value === null)
+      return [{ rank: '', snapshot: this.#dict(value, 'the snapshot') }];
+    const ranks = Object.entries(value).filter(([, each]) => isSnapshot(each));
+    if (ranks.length === 0) return [{ rank: '', snapshot: this.#dict(value, 'the snapshot') }];
+    if (ranks.length > maximumLayers) this.#fail(`has snapshots of ${ranks.length} ranks`);
+    const nameOf = (key: string) => (/^\d+$/.test(key) ? `rank ${key}` : key);
+    return ranks.map(([key, snapshot]) => ({ rank: ` of ${nameOf(key)}`, snapshot: this.#dict(snapshot, 'a snapshot') }));
+  }
+
   read(): RecordedRun {
-    const segments = this.#list(this.#snapshot['segments'], 'segments').map((segment) => this.#dict(segment, 'a segment'));
-    const traces = this.#list(this.#snapshot['device_traces'] ?? [], 'device_traces').map((trace) => this.#entries(trace));
+    const series = this.#snapshots.flatMap((each) => this.#historiesOf(each.snapshot, each.rank));
+    return this.#merge(series);
+  }
+
+  #historiesOf(snapshot: PickledDict, rank: string): (readonly SnapshotEvent[])[] {
+    const segments = this.#list(snapshot['segments'], 'segments').map((segment) => this.#dict(segment, 'a segment'));
+    const traces = this.#list(snapshot['device_traces'] ?? [], 'device_traces').map((trace) => this.#entries(trace));
     const devices = new Set(segments.map((segment) => this.#number(segment['device'] ?? 0, 'a device')));
     for (const [device, trace] of traces.entries()) if (trace.length > 0) devices.add(device);
     if (devices.size > maximumLayers) this.#fail(`names ${devices.size} devices`);
     const { layers } = this.#names;
     const places = [...devices]
       .sort((a, b) => a - b)
-      .map((device) => ({ device, suffix: devices.size === 1 ? '' : ` on device ${device}` }));
+      .map((device) => ({ device, suffix: `${devices.size === 1 ? '' : ` on device ${device}`}${rank}` }));
+    const first = layers.length;
+    if (first + places.length > maximumLayers) this.#fail(`names more than ${maximumLayers} devices of ranks`);
     for (const { suffix } of places) layers.push({ name: `pytorch${suffix}`, upstream: undefined });
-    const histories = places.map(({ device, suffix }, layer) => {
+    const histories = places.map(({ device, suffix }, index) => {
+      const layer = first + index;
       const own = segments.filter((segment) => (segment['device'] ?? 0) === device);
       return this.#history(layer, own, traces[device] ?? [], suffix);
     });
-    if (layers.length > maximumLayers) this.#fail(`names ${devices.size} devices and ${this.#pools.size} private pools`);
-    return this.#merge([this.#annotations(), ...histories]);
+    return [this.#annotations(snapshot), ...histories];
   }
 
-  /** The layer of the private pool that a segment belongs to, or `undefined` for the common pool. */
-  #pool(segment: PickledDict, suffix: string): number | undefined {
-    const id = segment['segment_pool_id'];
-    if (id === undefined) return undefined;
-    const numbers = this.#list(id, 'the pool of a segment').map((part) => this.#number(part, 'the pool of a segment'));
-    if (numbers.every((part) => part === 0)) return undefined;
-    const name = `private pool ${numbers.join(',')}${suffix}`;
+  /** The layer of the private pool of an id, or `undefined` for the common pool and an id that is none. */
+  #pool(id: PickledValue | undefined, suffix: string): number | undefined {
+    if (!Array.isArray(id) || id.length !== 2) return undefined;
+    const [graph, own] = id as [PickledValue, PickledValue];
+    if (!isCount(graph) || !isCount(own) || (graph === 0 && own === 0)) return undefined;
+    const name = `${graph === 0 ? '' : 'private '}pool ${graph},${own}${suffix}`;
     let layer = this.#pools.get(name);
     if (layer === undefined) {
-      layer = this.#names.layers.push({ name, upstream: undefined, isGraph: true }) - 1;
+      if (this.#names.layers.length >= maximumLayers) this.#fail(`names more than ${maximumLayers} devices and pools`);
+      layer = this.#names.layers.push({ name, upstream: undefined, ...(graph === 0 ? {} : { isGraph: true as const }) }) - 1;
       this.#pools.set(name, layer);
     }
     return layer;
@@ -138,8 +164,12 @@ class SnapshotReader {
   /** The entries of a trace that change segments or blocks. */
   #entries(trace: PickledValue): TraceEntry[] {
     const entries: TraceEntry[] = [];
-    for (const item of this.#list(trace, 'the trace of a device')) {
-      const entry = this.#dict(item, 'an entry of a trace');
+    const items = this.#list(trace, 'the trace of a device') as (PickledValue | undefined)[];
+    for (let i = 0; i < items.length; i++) {
+      const entry = this.#dict(items[i], 'an entry of a trace');
+      // There may be millions, which can be collected while their events are made.
+      items[i] = undefined;
+      this.#budget.keepOne();
       const action = this.#text(entry['action'], 'an action');
       const isFailure = action === 'oom';
       if (!isFailure && !/^(alloc|free|free_completed|segment_(alloc|free|map|unmap))$/.test(action)) continue;
@@ -151,6 +181,7 @@ class SnapshotReader {
         stream: this.#stream(entry['stream']),
         stack: this.#stack(entry['frames']),
         pool: undefined,
+        poolId: entry['pool_id'],
         label: typeof label === 'string' && label !== '' ? indexOf(this.#labels, this.#names.labels, label) : 0,
         // The clock may go back slightly; the order is the allocator's.
         time: Math.max(this.#time(entry), entries.at(-1)?.time ?? 0),
@@ -166,6 +197,7 @@ class SnapshotReader {
     const add = (kind: EventKind, { address, bytes, stream, stack, pool }: Piece, time: number) => {
       const event = { kind, layer, stream, stack, time, first: kind === EventKind.failure ? 0 : address, second: bytes };
       events.push(event);
+      this.#budget.keepOne();
       if (pool !== undefined) events.push({ ...event, layer: pool });
     };
     for (const extent of extents) add(EventKind.growth, extent, beforeTrace);
@@ -212,7 +244,7 @@ class SnapshotReader {
     const extents = new Extents<Piece>();
     for (const segment of segments) {
       const stream = this.#stream(segment['stream']);
-      const pool = this.#pool(segment, suffix);
+      const pool = this.#pool(segment['segment_pool_id'], suffix);
       let address = this.#number(segment['address'], 'an address');
       extents.insert({
         address,
@@ -225,7 +257,8 @@ class SnapshotReader {
         const block = this.#dict(item, 'a block');
         const size = this.#number(block['size'], 'a size');
         if (block['state'] === 'active_allocated' || block['state'] === 'active_pending_free') {
-          const bytes = this.#number(block['requested_size'] ?? size, 'a size');
+          const asked = block['requested_size'];
+          const bytes = isCount(asked) ? asked : size;
           blocks.set(address, { address, bytes, stream, stack: this.#stack(block['frames']), pool });
         }
         address += size;
@@ -234,7 +267,7 @@ class SnapshotReader {
     for (const entry of trace.toReversed()) {
       const { action, address } = entry;
       const around = extents.at(address);
-      if (around !== undefined) entry.pool = around.pool;
+      entry.pool = Array.isArray(entry.poolId) ? this.#pool(entry.poolId, suffix) : around?.pool;
       if (action === 'free' || action === 'free_completed') blocks.set(address, { ...entry, stack: 0 });
       else if (action === 'alloc') blocks.delete(address);
       else if (action === 'segment_free' || action === 'segment_unmap') extents.insert({ ...entry, stack: 0 });
@@ -244,12 +277,12 @@ class SnapshotReader {
   }
 
   /** The beginnings and ends of annotated phases. */
-  #annotations(): SnapshotEvent[] {
+  #annotations(snapshot: PickledDict): SnapshotEvent[] {
     const events: SnapshotEvent[] = [];
     const open: number[] = [];
     const { phases } = this.#names;
     const numbers = new Map<string, number>();
-    for (const item of this.#list(this.#snapshot['external_annotations'] ?? [], 'external_annotations')) {
+    for (const item of this.#list(snapshot['external_annotations'] ?? [], 'external_annotations')) {
       const annotation = this.#dict(item, 'an annotation');
       const { name, stage } = annotation;
       if (typeof name !== 'string') continue;
@@ -302,10 +335,11 @@ class SnapshotReader {
   }
 
   #stream(value: PickledValue | undefined): number {
-    const handle = this.#number(value ?? 0, 'a stream');
+    const given = value ?? 0;
+    const handle = isCount(given) || (typeof given === 'bigint' && given > 0n) ? given : 'unknown';
     let stream = this.#streams.get(handle);
     if (stream === undefined) {
-      stream = this.#names.streams.push(`0x${handle.toString(16)}`) - 1;
+      stream = this.#names.streams.push(handle === 'unknown' ? handle : `0x${handle.toString(16)}`) - 1;
       if (stream >= maximumNames) this.#fail(`names more than ${maximumNames} streams`);
       this.#streams.set(handle, stream);
     }
@@ -319,9 +353,10 @@ class SnapshotReader {
       let length = 0;
       const lines = value.map((item) => {
         const frame = this.#dict(item, 'a frame');
-        const name = this.#text(frame['name'], 'the name of a frame');
-        const file = this.#text(frame['filename'], 'the file of a frame');
-        const line = file === '' ? name : `${name} (${file}:${this.#number(frame['line'] ?? 0, 'the line of a frame')})`;
+        const { name, filename, line: number } = frame;
+        const called = typeof name === 'string' && name !== '' ? name : '??';
+        const isPlaced = typeof filename === 'string' && filename !== '';
+        const line = isPlaced ? `${called} (${filename}:${isCount(number) ? number : 0})` : called;
         this.#budget.spend((line.length + lineCharacters) * Cost.stackCharacter, 'call stacks');
         length += line.length + 1;
         if (length > longestStack) this.#fail(`has a call stack of more than ${longestStack} characters`);
@@ -341,8 +376,9 @@ class SnapshotReader {
     return typeof value === 'string' ? value : this.#fail(`${what} must be a text, got ${formatValue(value)}`);
   }
 
-  #time(entry: PickledDict): number {
-    return this.#number(entry['time_us'] ?? 0, 'a time');
+  /** 0, which counts as the time of the entry before, if it is unknown. */
+  #time({ time_us: time }: PickledDict): number {
+    return isCount(time) ? time : 0;
   }
 
   #dict(value: PickledValue | undefined, what: string): PickledDict {
@@ -360,13 +396,17 @@ class SnapshotReader {
   }
 
   #number(value: PickledValue | undefined, what: string): number {
-    if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+    if (isCount(value)) return value;
     return this.#fail(`${what} must be an integer from 0 to 2^53 - 1, got ${formatValue(value)}`);
   }
 
   #fail(fault: string): never {
     throw new InvalidLogError(this.#source, undefined, fault);
   }
+}
+
+function isCount(value: PickledValue | undefined): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
 /** The index of a text in a table; adds the text if it is missing. */

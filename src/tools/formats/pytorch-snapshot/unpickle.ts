@@ -1,8 +1,10 @@
 /**
  * Reads Python pickles of plain data: dicts, lists, tuples, strings, numbers, booleans and None, of
- * protocols 2 to 5. Opcodes that construct an object of a class are refused, so nothing named in a
+ * protocols 0 to 5. Opcodes that construct an object of a class are refused, so nothing named in a
  * file is ever looked up or called.
  */
+
+import type { ReadingBudget } from '../reading-budget.js';
 
 /**
  * A value in a pickle of plain data. A tuple is an array; an integer above 2^53 - 1 is a `bigint`.
@@ -27,6 +29,17 @@ export class UnpicklingError extends Error {
 
 const Opcode = {
   mark: 0x28,
+  popMark: 0x31,
+  duplicate: 0x32,
+  textFloat: 0x46,
+  textInteger: 0x49,
+  textLong: 0x4c,
+  textString: 0x53,
+  binaryString: 0x54,
+  shortBinaryString: 0x55,
+  textUnicode: 0x56,
+  textGet: 0x67,
+  textPut: 0x70,
   emptyTuple: 0x29,
   stop: 0x2e,
   pop: 0x30,
@@ -63,15 +76,18 @@ const Opcode = {
   frame: 0x95,
 } as const;
 
+/** No text of a snapshot is nearly as long. */
+const longestLine = 2 ** 20;
+
 /** No number in a snapshot is nearly this long. */
 const maximumIntegerBytes = 32;
 
 /**
  * The value that a pickle holds.
- * @throws UnpicklingError
+ * @throws UnpicklingError; InvalidLogError if there is too little memory for it
  */
-export function unpickle(bytes: Buffer): PickledValue {
-  return new Unpickler(bytes).read();
+export function unpickle(bytes: Buffer, budget: Pick<ReadingBudget, 'keepOne'>): PickledValue {
+  return new Unpickler(bytes, budget).read();
 }
 
 class Unpickler {
@@ -80,9 +96,11 @@ class Unpickler {
   #stack: PickledValue[] = [];
   readonly #outer: PickledValue[][] = [];
   readonly #memo: PickledValue[] = [];
+  readonly #budget: Pick<ReadingBudget, 'keepOne'>;
 
-  constructor(bytes: Buffer) {
+  constructor(bytes: Buffer, budget: Pick<ReadingBudget, 'keepOne'>) {
     this.#bytes = bytes;
+    this.#budget = budget;
   }
 
   read(): PickledValue {
@@ -108,6 +126,37 @@ class Unpickler {
           break;
         case Opcode.pop:
           this.#pop();
+          break;
+        case Opcode.popMark:
+          this.#toMark();
+          break;
+        case Opcode.duplicate:
+          this.#stack.push(this.#top());
+          break;
+        case Opcode.textFloat:
+          this.#stack.push(Number(this.#line()));
+          break;
+        case Opcode.textInteger:
+        case Opcode.textLong:
+          this.#stack.push(this.#textInteger());
+          break;
+        case Opcode.textString:
+          this.#stack.push(unescaped(this.#line().slice(1, -1)));
+          break;
+        case Opcode.textUnicode:
+          this.#stack.push(unescaped(this.#line()));
+          break;
+        case Opcode.binaryString:
+          this.#stack.push(this.#text(bytes.readUInt32LE(this.#skip(4))));
+          break;
+        case Opcode.shortBinaryString:
+          this.#stack.push(this.#text(bytes[this.#skip(1)] as number));
+          break;
+        case Opcode.textPut:
+          this.#put(this.#index());
+          break;
+        case Opcode.textGet:
+          this.#recall(this.#index());
           break;
         case Opcode.none:
           this.#stack.push(null);
@@ -162,6 +211,7 @@ class Unpickler {
           break;
         case Opcode.emptyTuple:
         case Opcode.emptyList:
+          this.#budget.keepOne();
           this.#stack.push([]);
           break;
         case Opcode.tuple1:
@@ -187,9 +237,11 @@ class Unpickler {
           break;
         }
         case Opcode.emptyDict:
+          this.#budget.keepOne();
           this.#stack.push({});
           break;
         case Opcode.dict: {
+          this.#budget.keepOne();
           const items = this.#toMark();
           this.#stack.push({});
           this.#setItems(items);
@@ -289,8 +341,41 @@ class Unpickler {
     return value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value;
   }
 
+  /** The text up to the end of the line, of the opcodes of protocol 0. */
+  #line(): string {
+    const end = this.#bytes.indexOf(0x0a, this.#at);
+    if (end < 0) throw new UnpicklingError(this.#at, 'the pickle ends early');
+    const text = this.#bytes.toString('latin1', this.#at, Math.min(end, this.#at + longestLine + 1));
+    if (text.length > longestLine) throw new UnpicklingError(this.#at, `a line has more than ${longestLine} characters`);
+    this.#at = end + 1;
+    return text;
+  }
+
+  #index(): number {
+    const text = this.#line();
+    if (!/^\d{1,10}$/.test(text)) throw new UnpicklingError(this.#at, 'the number of a memo entry is none');
+    return Number(text);
+  }
+
+  /** `5`, `5L`, or `00` and `01` for what is false and true. */
+  #textInteger(): PickledValue {
+    const text = this.#line().replace(/L$/, '');
+    if (text === '00' || text === '01') return text === '01';
+    if (!/^[+-]?\d{1,80}$/.test(text)) throw new UnpicklingError(this.#at, 'an integer is none');
+    return Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text);
+  }
+
   #text(length: number): string {
     const start = this.#skip(length);
     return this.#bytes.toString('utf8', start, start + length);
   }
+}
+
+/** A text without the escapes of protocol 0. */
+function unescaped(text: string): string {
+  return text.replace(/\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(.))/gi, (whole, four, eight, two, other: string | undefined) => {
+    const code = Number.parseInt(four ?? eight ?? two ?? '', 16);
+    if (code <= 0x10ffff) return String.fromCodePoint(code);
+    return other === undefined ? whole : (({ n: '\n', r: '\r', t: '\t' } as Record<string, string>)[other] ?? other);
+  });
 }

@@ -1,0 +1,109 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { EventKind, type RecordedRun, readRecordedRun } from '../../../../src/tools/formats/index.js';
+import { hasPython, pythonNote } from './snapshots.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-snapshots-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const frames = (line: string) => `[{'name': 'forward', 'filename': '/m/net.py', 'line': ${line}}]`;
+const base = 0x7f00_0000_0000;
+
+/** A snapshot in Python, with parts that can be replaced. */
+function snapshot(parts: Record<string, string> = {}): string {
+  const { segment = "'segment_pool_id': (0, 0)", entry = '', stream = '0', time = '1750000000000001', stack = frames('3') } = parts;
+  return `{'segments': [{'device': 0, 'address': ${base}, 'total_size': 4096, 'stream': 0, 'frames': [], ${segment},
+    'blocks': [{'size': 4096, 'requested_size': 4000, 'state': 'active_allocated', 'frames': ${stack}}]}],
+  'device_traces': [[
+    {'action': 'segment_alloc', 'addr': ${base}, 'size': 4096, 'stream': 0, 'time_us': 1750000000000000, 'frames': [] ${entry}},
+    {'action': 'alloc', 'addr': ${base}, 'size': 4000, 'stream': ${stream}, 'time_us': ${time}, 'frames': ${stack} ${entry}}]]}`;
+}
+
+let files = 0;
+function write(python: string, protocol = 4): string {
+  const file = join(folder, `${files++}.pickle`);
+  const script = `import pickle, sys\npickle.dump(${python}, open(sys.argv[1], 'wb'), protocol=${protocol})`;
+  const { status, stderr } = spawnSync('python3', ['-c', script, file], { encoding: 'utf8' });
+  expect(stderr).toBe('');
+  expect(status).toBe(0);
+  return file;
+}
+
+const allocations = ({ kinds, layerOf, layers, seconds }: RecordedRun) =>
+  [...kinds].flatMap((kind, i) => (kind === EventKind.allocate ? [`${layers[layerOf[i] as number]?.name}: ${seconds[i]}`] : []));
+
+describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
+  test.each([
+    ['line', { stack: frames('2**64 - 1') }],
+    ['line', { stack: frames('-1') }],
+    ['file', { stack: "[{'name': 'f', 'filename': None, 'line': None}]" }],
+    ['name', { stack: "[{'filename': 'a.py', 'line': 1}]" }],
+    ['stream', { stream: '-1' }],
+    ['stream', { stream: '2**64 - 1' }],
+    ['time', { time: '2**70' }],
+    ['time', { time: 'None' }],
+    ['pool', { segment: "'segment_pool_id': None" }],
+    ['pool', { segment: "'segment_pool_id': (-1, 'x')" }],
+    ['pool of an entry', { entry: ", 'pool_id': None" }],
+  ])('a %s that cannot be understood does not end the reading: %j', async (_, parts) => {
+    expect(allocations(await readRecordedRun(write(snapshot(parts))))).toEqual(['pytorch: 4000']);
+  });
+
+  test.each([0, 1, 2, 3, 4, 5])('are read in protocol %i', async (protocol) => {
+    const run = await readRecordedRun(
+      write(snapshot({ entry: ", 'user_metadata': 'caf\\u00e9 \\\\n', 'compiled': True, 'x': 1.5" }), protocol),
+    );
+    expect(allocations(run)).toEqual(['pytorch: 4000']);
+    expect(run.stacks[1]).toBe('forward (/m/net.py:3)');
+    expect(run.labels[1]).toBe('caf\u00e9 \\n');
+  });
+
+  test('name a pool of the program, and the graph that a pool belongs to', async () => {
+    const own = await readRecordedRun(write(snapshot({ segment: "'segment_pool_id': (0, 1)" })));
+    expect(own.layers.find(({ name }) => name === 'pool 0,1')?.isGraph).toBeUndefined();
+    expect(own.layers.map(({ name }) => name)).toContain('pool 0,1');
+    const graph = await readRecordedRun(write(snapshot({ segment: "'segment_pool_id': (3, 0)" })));
+    expect(graph.layers.find(({ name }) => name === 'private pool 3,0')?.isGraph).toBe(true);
+  });
+
+  test('have the pools that entries name, even of segments that are gone', async () => {
+    const gone = `{'segments': [], 'device_traces': [[
+      {'action': 'segment_alloc', 'addr': 4096, 'size': 4096, 'stream': 0, 'time_us': 1, 'pool_id': (0, 2), 'frames': []},
+      {'action': 'alloc', 'addr': 4096, 'size': 100, 'stream': 0, 'time_us': 2, 'pool_id': (0, 2), 'frames': []},
+      {'action': 'free_completed', 'addr': 4096, 'size': 100, 'stream': 0, 'time_us': 3, 'pool_id': (0, 2), 'frames': []},
+      {'action': 'segment_free', 'addr': 4096, 'size': 4096, 'stream': 0, 'time_us': 4, 'pool_id': (0, 2), 'frames': []}]]}`;
+    expect(allocations(await readRecordedRun(write(gone))).sort()).toEqual(['pool 0,2: 100', 'pytorch: 100']);
+  });
+
+  test('are read as a list of segments, and as snapshots by rank', async () => {
+    expect(allocations(await readRecordedRun(write(`${snapshot()}['segments']`)))).toEqual(['pytorch: 4000']);
+    const ranks = await readRecordedRun(write(`{0: ${snapshot()}, 1: ${snapshot({ segment: "'segment_pool_id': (0, 1)" })}}`));
+    expect(allocations(ranks).sort()).toEqual(['pool 0,1 of rank 1: 4000', 'pytorch of rank 0: 4000', 'pytorch of rank 1: 4000']);
+    const list = await readRecordedRun(write(`[${snapshot()}, ${snapshot()}]`));
+    expect(allocations(list).sort()).toEqual(['pytorch of rank 0: 4000', 'pytorch of rank 1: 4000']);
+  });
+
+  test('that need more memory than Node has are refused with a sentence', { timeout: 60_000 }, () => {
+    const file = write(
+      "{'segments': [], 'device_traces': [[{'action': 'alloc', 'addr': i, 'size': 1, 'stream': 0, 'time_us': i, 'a': 1, 'b': 2, 'c': 3} for i in range(300000)]]}",
+    );
+    const program = `import { readRecordedRun } from 'cistern/logs'; await readRecordedRun(${JSON.stringify(file)}).catch(({ code, message }) => console.log(code, message));`;
+    const { status, stdout } = spawnSync(process.execPath, ['--max-old-space-size=48', '--input-type=module', '--eval', program], {
+      encoding: 'utf8',
+    });
+    expect(stdout).toMatch(
+      /^ERR_CISTERN_INVALID_LOG .* is too large: its 11\.\d MiB need more memory than Node may use here \(.*--max-old-space-size/,
+    );
+    expect(status).toBe(0);
+  });
+});
+
+test.each(['(', '(d', '(dI\n', '(dV', '(lp', '(lp0\n', 'g0\n', '(dp0\nVa\np1\n(lp2\ns.', `(dV${'\\u0041'.repeat(100)}\nN.`])(
+  'a text of an old protocol that is none, %j, is refused with a sentence',
+  async (text) => {
+    await expect(readRecordedRun([Buffer.from(text)], { name: 'a.pickle' } as never)).rejects.toThrow(/^a\.pickle/);
+  },
+);
