@@ -15,7 +15,10 @@ export function adviceFor(error: unknown): string | undefined {
   }
   if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
-    return 'a log is a CSV file from LoggingResourceAdaptor or RMM, a recording or a report from cistern, or a memory snapshot from PyTorch; "cistern generate" makes one to try';
+    return (
+      "a log is a recording, a report or a trace from cistern, a CSV file or a debug log from RMM, a snapshot or a profiler's trace from PyTorch, an SQLite export from Nsight Systems, " +
+      'a replay log from Umpire, or RAFT\'s CSV of memory; "cistern generate" makes one to try'
+    );
   }
   if (error instanceof DeviceUnavailableError) return '"cistern doctor" shows what was tried; --device software needs no GPU';
   const { code, path, syscall } = error as NodeJS.ErrnoException;

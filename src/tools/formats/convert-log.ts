@@ -16,7 +16,7 @@ import { encodeEvents } from './recording/convert-to-recording.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
 
 /** Formats that a log can be converted to. */
-export type ConvertedFormat = Exclude<LogFormat, 'report'> | 'chrome-trace';
+export type ConvertedFormat = 'rmm-csv' | 'recording' | 'pytorch-snapshot' | 'chrome-trace';
 
 /** The formats that {@link convertLog} writes. */
 export const convertedFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'chrome-trace'] as const satisfies readonly ConvertedFormat[];

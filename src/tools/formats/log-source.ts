@@ -7,8 +7,13 @@ import { ArgumentTypeError, formatValue, InvalidLogError } from '../../basics/er
 import { KiB } from '../../basics/units.js';
 import { logHeader } from '../../files/csv-rows.js';
 import { recordingMagic } from '../../recording/recording-format.js';
+import { nameOfBytes } from './name-of-bytes.js';
+import { sqliteMagic } from './nsight-sqlite/sqlite-table.js';
+import { raftBeginning } from './raft-csv/read-raft-csv.js';
 import { Cost, ReadingBudget } from './reading-budget.js';
 import { htmlBeginning } from './report/read-report.js';
+import { debugLogBeginning } from './rmm-debug/read-debug-log.js';
+import { umpireBeginning } from './umpire/read-replay.js';
 
 /** The progress of reading a log. */
 export interface LogProgress {
@@ -36,17 +41,41 @@ export interface ReadLogOptions {
   readonly onProgress?: ((progress: LogProgress) => void) | undefined;
 }
 
-/** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots; a report holds its log. */
-export type LogFormat = 'rmm-csv' | 'recording' | 'pytorch-snapshot' | 'report';
+/**
+ * Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots, `chrome-trace` the JSON of its profiler or of
+ * cistern, `nsight-sqlite` an export of Nsight Systems, `rmm-debug` RMM's debug log, `umpire` Umpire's replay log, and `raft-csv`
+ * the CSV of RAFT's `memory_tracking_resources`; a report holds its log.
+ */
+export type LogFormat =
+  | 'rmm-csv'
+  | 'recording'
+  | 'pytorch-snapshot'
+  | 'report'
+  | 'chrome-trace'
+  | 'nsight-sqlite'
+  | 'rmm-debug'
+  | 'umpire'
+  | 'raft-csv';
 
-export const logFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'report'] as const satisfies readonly LogFormat[];
+export const logFormats = [
+  'rmm-csv',
+  'recording',
+  'pytorch-snapshot',
+  'report',
+  'chrome-trace',
+  'nsight-sqlite',
+  'rmm-debug',
+  'umpire',
+  'raft-csv',
+] as const satisfies readonly LogFormat[];
 
 /** A path, a `file:` URL, or bytes in pieces. */
 export type LogSource = string | URL | AsyncIterable<Uint8Array>;
 
 const pieceBytes = 256 * KiB;
 const magic = Buffer.from(recordingMagic);
-const examinedBytes = Math.max(magic.length, htmlBeginning.length);
+/** Enough for the first lines of a text, which may begin with a comment. */
+const examinedBytes = 4 * KiB;
 /** The end of the header of a CSV log, which may follow a byte order mark. */
 const maximumHeader = logHeader.length + 3;
 
@@ -114,7 +143,10 @@ export class OpenLog {
         ? await Beginning.of(gunzipped(compressed.whole(), budget), examinedBytes)
         : await compressed.upTo(examinedBytes);
       const progress = (events: number) => options.onProgress?.({ bytesRead, totalBytes, events });
-      return new OpenLog(name, options.format ?? formatOf(whole.head), budget, whole.whole(), progress);
+      const format = options.format ?? formatOf(whole.head);
+      const kind = format === 'rmm-csv' && options.format === undefined ? nameOfBytes(whole.head) : undefined;
+      if (kind !== undefined) throw new InvalidLogError(name, undefined, `is ${kind}, which cistern does not read`);
+      return new OpenLog(name, format, budget, whole.whole(), progress);
     } catch (error) {
       const fault = gzipFault(error);
       throw fault === undefined ? error : new InvalidLogError(name, undefined, `${fault.fault}, after 0 lines`, { cause: error });
@@ -191,6 +223,12 @@ function formatOf(head: Uint8Array): LogFormat {
   const length = Math.min(head.length, magic.length);
   if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
   if (Buffer.from(head.subarray(0, htmlBeginning.length)).toString().toLowerCase() === htmlBeginning) return 'report';
+  if (Buffer.from(head.subarray(0, sqliteMagic.length)).equals(sqliteMagic)) return 'nsight-sqlite';
+  const text = Buffer.from(head).toString('latin1');
+  if (raftBeginning.test(Buffer.from(head).toString())) return 'raft-csv';
+  if (debugLogBeginning.test(text)) return 'rmm-debug';
+  if (umpireBeginning.test(text)) return 'umpire';
+  if (/^(?:\xef\xbb\xbf)?\s*[{[]/.test(text)) return 'chrome-trace';
   const [first, protocol] = head;
   // Protocols 0 and 1 have no number: they begin with a dict or a list.
   if (/^(?:\(d|\(l|\}q|\]q)/.test(Buffer.from(head.subarray(0, 2)).toString('latin1'))) return 'pytorch-snapshot';
@@ -204,8 +242,8 @@ function formatOf(head: Uint8Array): LogFormat {
 export async function detectLog(path: string): Promise<LogFormat | undefined> {
   try {
     const log = await OpenLog.open(path, {});
-    // A report can be regenerated.
-    if (log.format === 'report') return undefined;
+    // A report can be made again, and so can a trace of cistern's; most other files of JSON are no logs.
+    if (log.format === 'report' || log.format === 'chrome-trace') return undefined;
     if (log.format !== 'rmm-csv') return log.format;
     let head = '';
     await log.read(

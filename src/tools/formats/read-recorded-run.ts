@@ -1,13 +1,19 @@
 import { constants } from 'node:buffer';
 import { InvalidLogError } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
+import { readTrace } from './chrome-trace/read-trace.js';
 import { EventColumnsBuilder, type EventSink } from './event-columns.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
+import { readNsight } from './nsight-sqlite/read-nsight.js';
 import { readSnapshot } from './pytorch-snapshot/snapshot-reader.js';
+import { readRaftCsv } from './raft-csv/read-raft-csv.js';
+import type { ReadingBudget } from './reading-budget.js';
 import { finishRun, RecordedNames, type RecordedRun, type RecordedRunOrigin, type RecordingDamage } from './recorded-run.js';
 import { RecordingParser } from './recording/recording-parser.js';
 import { readReport } from './report/read-report.js';
 import { LogParser } from './rmm-csv/log-parser.js';
+import { readDebugLog } from './rmm-debug/read-debug-log.js';
+import { readUmpireReplay } from './umpire/read-replay.js';
 
 /** Options of {@link readRecordedRun}. */
 export interface ReadRecordedRunOptions extends ReadLogOptions {
@@ -26,8 +32,8 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 });
 
 /**
- * Reads a whole log: a cistern recording, an RMM log, a PyTorch memory snapshot or a report of one log,
- * plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for the names;
+ * Reads a whole log of any {@link LogFormat}, such as a cistern recording, an RMM log, a PyTorch memory snapshot or a report of one
+ * log, plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for the names;
  * for a snapshot, about seven times its size.
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
@@ -62,8 +68,21 @@ export async function readRecordedRun(source: LogSource, options: ReadRecordedRu
  * @internal
  */
 export function isReadWhole({ format }: OpenLog): boolean {
-  return format === 'pytorch-snapshot' || format === 'report';
+  return format !== 'recording' && format !== 'rmm-csv';
 }
+
+/** The readers of formats that are read as a whole. */
+const wholeReaders: Readonly<
+  Record<Exclude<LogFormat, 'recording' | 'rmm-csv'>, (source: string, bytes: Buffer, budget: ReadingBudget) => RecordedRun>
+> = {
+  'pytorch-snapshot': readSnapshot,
+  report: readReport,
+  'chrome-trace': readTrace,
+  'nsight-sqlite': readNsight,
+  'rmm-debug': readDebugLog,
+  umpire: readUmpireReplay,
+  'raft-csv': readRaftCsv,
+};
 
 /**
  * Reads a log that can only be read as a whole.
@@ -81,13 +100,12 @@ export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
     () => 0,
   );
   if (gzipFault !== undefined) throw new InvalidLogError(log.name, undefined, gzipFault.fault, { cause: gzipFault.cause });
-  const isReport = log.format === 'report';
   if (bytes > constants.MAX_LENGTH)
-    throw new InvalidLogError(log.name, undefined, `is a ${isReport ? 'report' : 'snapshot'} of more than ${constants.MAX_LENGTH} bytes`);
+    throw new InvalidLogError(log.name, undefined, `is a log (${log.format}) of more than ${constants.MAX_LENGTH} bytes`);
   const whole = Buffer.concat(pieces);
   // Not twice in memory while it is read.
   pieces.length = 0;
-  return isReport ? readReport(log.name, whole, log.budget) : readSnapshot(log.name, whole, log.budget);
+  return wholeReaders[log.format as keyof typeof wholeReaders](log.name, whole, log.budget);
 }
 
 /** Options of {@link readEvents}. */

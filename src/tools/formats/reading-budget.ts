@@ -21,6 +21,8 @@ export const Cost = {
   unpackedByte: 2,
   /** In a text of JSON, which stands for objects. */
   jsonByte: 16,
+  /** In a row of a database, whose bytes may be shared by others. */
+  rowByte: 2,
   /** An object of a pickle, each time it is used: it may be referred to any number of times. */
   node: 128,
   /** Going past something in a search. */
@@ -54,9 +56,13 @@ export class ReadingBudget {
    * @throws InvalidLogError if this process will soon have no memory for more
    */
   keepOne(): void {
-    if (++this.#things % thingsBetweenLooks !== 0) return;
+    if (++this.#things % thingsBetweenLooks === 0) this.assertHeap(0);
+  }
+
+  /** @throws InvalidLogError if so many more bytes do not fit into V8's heap */
+  assertHeap(bytes: number): void {
     const { used_heap_size: used, heap_size_limit: limit } = getHeapStatistics();
-    if (used < (limit - youngBytes) * mostOfHeap) return;
+    if (used + bytes < (limit - youngBytes) * mostOfHeap) return;
     const size = `its ${formatBytes(this.#fileBytes)} need more memory than Node may use here (${formatBytes(limit)})`;
     throw new InvalidLogError(
       this.#name,

@@ -145,7 +145,7 @@ describe('converting a log', () => {
   test('requires a format to write', async () => {
     await expect(convertLog(file('in', text), join(folder, 'out.txt'))).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_VALUE' });
     await expect(convertLog(file('in', text), 'x', { to: 'xml' as 'rmm-csv' })).rejects.toThrow(/^to must be 'rmm-csv', 'recording'/);
-    await expect(convertLog(file('in', text), 'x.csv', { from: 'chrome-trace' as 'rmm-csv' })).rejects.toThrow(/^from must be 'rmm-csv'/);
+    await expect(convertLog(file('in', text), 'x.csv', { from: 'perfetto' as 'rmm-csv' })).rejects.toThrow(/^from must be 'rmm-csv'/);
     expect(existsSync('x.csv')).toBe(false);
   });
 });

@@ -1,9 +1,10 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { EventKind, type RecordedRun, readRecordedRun } from '../../../../src/tools/formats/index.js';
+import { pieces } from '../logs.js';
 import { hasPython, pythonNote } from './snapshots.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-snapshots-'));
@@ -104,6 +105,6 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
 test.each(['(', '(d', '(dI\n', '(dV', '(lp', '(lp0\n', 'g0\n', '(dp0\nVa\np1\n(lp2\ns.', `(dV${'\\u0041'.repeat(100)}\nN.`])(
   'a text of an old protocol that is none, %j, is refused with a sentence',
   async (text) => {
-    await expect(readRecordedRun([Buffer.from(text)], { name: 'a.pickle' } as never)).rejects.toThrow(/^a\.pickle/);
+    await expect(readRecordedRun(pieces(Buffer.from(text)), { name: 'a.pickle' })).rejects.toThrow(/^a\.pickle/);
   },
 );
