@@ -27,6 +27,7 @@ export const sections = [
       ['report', 'leak peak fragmentation diff what grew html page'],
       ['replay', 'fit estimate batch size'],
       ['watch', 'live page prometheus opentelemetry metrics leak monitor'],
+      ['guides/ci', 'continuous integration github action threshold regression leak test summary'],
       ['guides/plans', 'plan planned offsets minimalloc'],
       ['guides/graphs', 'cuda graph capture'],
       ['guides/serving', 'admission quota account tenant requests fastify'],

@@ -35,6 +35,10 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: 'Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.',
     load: async () => (await import('./report.js')).reportCommand,
   },
+  summary: {
+    description: 'Print the figures of one log: its peak, what was never freed, fragmentation; fails above thresholds, for CI.',
+    load: async () => (await import('./summary.js')).summaryCommand,
+  },
   diff: {
     description: 'Show what grew from one log to another: by function, label, account, phase or size.',
     load: async () => (await import('./diff.js')).diffCommand,

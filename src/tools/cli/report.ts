@@ -10,7 +10,7 @@ import { planAllocations } from '../planning/plan-allocations.js';
 import { plannedRun } from '../planning/planned-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { AllocationProjection } from '../replay/project-allocations.js';
-import { PackedReportRun } from '../report/pack-report-run.js';
+import { PackedReportRun, packReportRun } from '../report/pack-report-run.js';
 import { readReportRunAnd } from '../report/read-report-run.js';
 import type { ReportGraphs } from '../report/report-contents.js';
 import { writeReport } from '../report/write-report.js';
@@ -22,7 +22,7 @@ import { logArgument, logNamed } from './log-argument.js';
 import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
 import { readRun, readWithWarnings } from './read-log.js';
-import { type Terminal, tellOfFile, warn } from './terminal.js';
+import { streamBeside, type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
@@ -41,6 +41,7 @@ software device; "cistern fit" searches to the end.
 interface ReportCommandOptions {
   readonly output: string;
   readonly title?: string | undefined;
+  readonly json?: boolean | undefined;
   /** The path of a plan; `true` to compute one. */
   readonly plan?: string | true | undefined;
   /** In milliseconds. */
@@ -67,12 +68,13 @@ export function reportCommand(terminal: Terminal): Command {
     .addOption(
       new FileOption('--plan [file]', 'show a plan next to the log: the given one from cistern plan, or otherwise a new one', 'read'),
     )
+    .addOption(new Option('--json', 'also print the figures of each log as JSON'))
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
 }
 
 async function report(paths: readonly string[], options: ReportCommandOptions, terminal: Terminal): Promise<void> {
-  const { output, title, plan, timeLimit } = options;
+  const { output, title, plan, timeLimit, json = false } = options;
   if (plan !== undefined && paths.length > 1) throw new ArgumentRangeError('--plan needs exactly one log', 'ERR_INVALID_ARG_VALUE');
   const runs: (PackedReportRun | RecordedRun)[] = [];
   const logs: (AllocationLog | undefined)[] = [];
@@ -101,6 +103,11 @@ async function report(paths: readonly string[], options: ReportCommandOptions, t
     });
   } finally {
     bar.stop();
+  }
+  if (json) {
+    const figures = runs.slice(0, paths.length).map((run) => (run instanceof PackedReportRun ? run : packReportRun(run)).overview);
+    (await streamBeside(terminal, output)).write(`${JSON.stringify(figures, undefined, 2)}\n`);
+    return;
   }
   const events = runs.slice(0, paths.length).reduce((sum, { eventCount }) => sum + eventCount, 0);
   const written = await stat(output);

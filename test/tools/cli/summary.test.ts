@@ -1,0 +1,68 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { arrowEtl, logText, row } from '../formats/logs.js';
+import { runCistern } from './run-cistern.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-summary-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const log = join(folder, 'log.csv');
+writeFileSync(log, logText(row('allocate', 0x100, 1024), row('allocate', 0x1000, 4096), row('free', 0x100, 1024)));
+
+describe('cistern summary', () => {
+  test('prints the figures of a log', async () => {
+    const { code, stdout, stderr } = await runCistern(['summary', log]);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toMatch(/^allocations +2, failed: 0$/m);
+    expect(stdout).toMatch(/^peak +5 KiB$/m);
+    expect(stdout).toMatch(/^leak +4 KiB in 1 allocations$/m);
+    expect(stdout).toMatch(/^never freed, by size .*\n.*4 KiB +1$/m);
+  });
+
+  test('prints them as JSON, equal to those of a report', async () => {
+    const { layer, layers, exceeded, eventCount } = JSON.parse((await runCistern(['summary', arrowEtl, '--json'])).stdout);
+    expect(exceeded).toEqual([]);
+    expect(eventCount).toBe(194_854);
+    expect(layer).toEqual(layers[0]);
+    const output = join(folder, 'report.html');
+    const report = await runCistern(['report', arrowEtl, '--json', '--time-limit', '0s', '-o', output]);
+    expect(JSON.parse(report.stdout)[0].layers).toEqual(layers);
+    expect(readFileSync(output, 'utf8')).toMatch(/^<!doctype html>/i);
+  });
+
+  test.each([
+    ['peak=8GiB,leak=4KiB,fragmentation=100%,failures=0', 0, ''],
+    ['peak=5120,leak=4095', 1, 'error: leak is 4 KiB, above 4.00 KiB\n'],
+    ['leaks=0', 1, 'error: leaks is 1, above 0\n'],
+    ['peak=1KiB,allocations=1', 1, 'error: peak is 5 KiB, above 1 KiB\nerror: allocations is 2, above 1\n'],
+  ])('with --fail-above %s exits with %i', async (thresholds, status, errors) => {
+    const { code, stderr } = await runCistern(['summary', log, '--fail-above', thresholds]);
+    expect({ code, stderr }).toEqual({ code: status, stderr: errors });
+  });
+
+  test.each([
+    ['speed=1', /a threshold is peak, .*got "speed=1"/],
+    ['peak', /a threshold is peak, .*got "peak"/],
+    ['peak=lots', /peak must be a size such as 8GiB, or 0, got "lots"/],
+    ['fragmentation=200%', /fragmentation must be a share such as 20%, got "200%"/],
+    ['constructor=1', /a threshold is peak/],
+  ])('refuses the threshold %s', async (thresholds, message) => {
+    const { code, stderr } = await runCistern(['summary', log, '--fail-above', thresholds]);
+    expect(code).toBe(2);
+    expect(stderr).toMatch(message);
+  });
+
+  test('exits with 2 if there is no log', async () => {
+    expect((await runCistern(['summary', join(folder, 'none.csv'), '--fail-above', 'leak=0'])).code).toBe(2);
+  });
+});
+
+test('the workflow in the guide runs, and fails when it should', async () => {
+  const guide = readFileSync('docs/guides/ci.md', 'utf8');
+  const [, command = ''] = /run: npx (cistern summary .*)$/m.exec(guide) ?? [];
+  const args = command.replace('run.cistern', log).split(' ').slice(1);
+  expect(await runCistern(args)).toMatchObject({ code: 1, stderr: 'error: leak is 4 KiB, above 0 B\n' });
+  writeFileSync(log, logText(row('allocate', 0x100, 1024), row('free', 0x100, 1024)));
+  expect(await runCistern(args)).toMatchObject({ code: 0, stderr: '' });
+});
