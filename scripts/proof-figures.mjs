@@ -38,15 +38,33 @@ export function saveFigures(topic, rows) {
   writePage();
 }
 
-/** @returns {string} the page, with each table as its rows say */
+/**
+ * @returns {string} the page, with its tables: `figures: NAME, latest N` has the last rows of a table, and
+ * `sums: NAMES: COLUMNS` a row with the sums of each table's columns
+ */
 export function pageWithTables() {
   const tables = readTables();
-  return readFileSync(page, 'utf8').replaceAll(/(<!-- figures: ([\w-]+) -->\n\n)(?:\|.*\n)*/g, (_all, marker, topic) => {
-    if (tables[topic] === undefined) throw new Error(`docs/proof-figures.json has no ${topic}`);
-    const { columns, rows } = tables[topic];
-    const isNumber = columns.map((_, i) => rows.every((row) => /^[\d,.]*$/.test(row[i])));
-    return `${marker}${markdownTable([columns, ...rows], { align: isNumber.map((is) => (is ? 'r' : null)), alignDelimiters: false })}\n`;
+  const tableOf = (name) => {
+    if (tables[name] === undefined) throw new Error(`docs/proof-figures.json has no ${name}`);
+    return tables[name];
+  };
+  const marked = /(<!-- (figures|sums): ([\w, -]+?)(?:, latest (\d+))?(?:: ([\w, ]+))? -->\n\n)(?:\|.*\n)*/g;
+  return readFileSync(page, 'utf8').replaceAll(marked, (_all, marker, kind, names, count, summed) => {
+    const { columns, rows } = kind === 'figures' ? tableOf(names) : sumsOf(names.split(', '), summed.split(', '), tableOf);
+    const shown = rows.slice(count === undefined ? 0 : -Number(count));
+    const isNumber = columns.map((_, i) => shown.every((row) => /^[\d,.]*$/.test(row[i])));
+    return `${marker}${markdownTable([columns, ...shown], { align: isNumber.map((is) => (is ? 'r' : null)), alignDelimiters: false })}\n`;
   });
+}
+
+/** A table with a row for each table, of the sums of some columns. */
+function sumsOf(names, columns, tableOf) {
+  const rows = names.map((name) => {
+    const table = tableOf(name);
+    const sumOf = (column) => table.rows.reduce((sum, row) => sum + Number(row[table.columns.indexOf(column)].replaceAll(',', '')), 0);
+    return [name, format(table.rows.length), ...columns.map((column) => format(sumOf(column)))];
+  });
+  return { columns: ['all runs of', 'rows', ...columns], rows };
 }
 
 /** The day of a run, for a column. */
