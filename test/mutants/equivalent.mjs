@@ -46,6 +46,8 @@ const moreRoom = 'it decides only how much room there is, and when more is made'
 const placeZero = 'the place of the stream is 0';
 const onlyDifferences = 'only differences of two results are used';
 const onlyOpen = 'the addon refuses only what is not open';
+const emptyPiece = 'a piece of 0 bytes changes nothing';
+const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
@@ -420,6 +422,17 @@ export const equivalent = {
     'CapturedRequests.add: + -> - (2)': placeZero,
     'CapturedRequests.streamOf: + -> -': placeZero,
     'CapturedRequests.#resize: 2 -> 3 (2)': moreRoom,
+  },
+  'src/serving/spilling/spill-files.ts': {
+    'mostAttempts: 3 -> 4': 'how often is a choice',
+    'mostAttempts: 3 -> 2': 'how often is a choice',
+    'pieceBytes: 4 -> 5': 'how much is a choice',
+    'pieceBytes: 4 -> 3': 'how much is a choice',
+    'Lane.#view: without 0': 'no length is 0',
+    'Lane.constructor: without nonBlocking: true': waitsForMore,
+    'Lane.constructor: true -> false': waitsForMore,
+    'Lane.write: < -> <=': emptyPiece,
+    'Lane.read: < -> <=': emptyPiece,
   },
   'src/serving/sleep/sleep.ts': {
     'mappedBytesOf: sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0) -> (sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0)) + 1':
