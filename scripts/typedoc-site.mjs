@@ -1,7 +1,7 @@
 // A plugin of typedoc: what the site is called in its sidebar, in which order, and what its search finds.
 import { readdirSync } from 'node:fs';
 import { join, sep } from 'node:path';
-import { Application, Comment, CommentTag, Converter, IndexEvent, ReflectionKind } from 'typedoc';
+import { Application, Comment, CommentTag, Converter, IndexEvent, PageEvent, ReflectionKind } from 'typedoc';
 
 /**
  * The pages of docs/, in the order in which they are read. `words` are what people type who look for the
@@ -15,13 +15,15 @@ export const sections = [
       ['guides/tutorial', 'getting started first example leak'],
       ['guides/stream-order', 'stream ordered event wait'],
       ['guides/choosing', 'choose which resource specification'],
-      ['guides/coming-from', 'rmm pytorch cupy tensorflow migration'],
+      ['guides/coming-from', 'rmm pytorch cupy tensorflow tfjs tf.js julia cuda.jl halide vllm migration'],
     ],
   },
   {
     title: 'Guides',
     pages: [
       ['guides/out-of-memory', 'out of memory oom'],
+      ['guides/where-did-it-go', 'where did my memory go record cistern run'],
+      ['outside', 'run preload interpose libcuda outside library binary'],
       ['deallocation-events', 'policy eager deferred off rmm#1995 event'],
       ['recording', 'log record CISTERN_LOG_FILE annotate phases labels'],
       ['report', 'leak peak fragmentation diff what grew html page'],
@@ -159,7 +161,22 @@ export function load(app) {
     const [first] = project.readme ?? [];
     if (first?.kind === 'text') first.text = first.text.replace(/^# .*\n+/, '');
   });
+  app.renderer.on(PageEvent.END, (page) => {
+    page.contents = withLandmarks(page.contents ?? '');
+  });
   app.renderer.on(IndexEvent.PREPARE_INDEX, (event) => prepareIndex(event, wordsOf));
+}
+
+/**
+ * A page whose parts readers of screens can jump to, and whose tables can be scrolled with keys: typedoc's theme has no landmark for the
+ * text and for what is on the page.
+ */
+function withLandmarks(page) {
+  return page
+    .replace('class="col-content"', 'class="col-content" role="main"')
+    .replace('class="page-menu"', 'class="page-menu" role="navigation" aria-label="Contents of this page"')
+    .replaceAll('<table>', '<table tabindex="0">')
+    .replaceAll('<th></th>', '<td></td>');
 }
 
 function categorize(reflection, category) {
