@@ -1,7 +1,7 @@
 import { type SettingName, setting, settings, unknownSettings } from '../settings.js';
 import { ArgumentRangeError, formatValue } from './errors.js';
 import { nearestSpelling } from './nearest-word.js';
-import { bytesOf } from './units.js';
+import { bytesOf, sizeMeant } from './units.js';
 
 /** The error for a value that an environment variable cannot have. `expected` follows "must be". */
 export function invalidSetting(name: SettingName, expected: string): ArgumentRangeError {
@@ -52,7 +52,10 @@ export function bytesSetting(name: SettingName, expected: string, least = 0, mos
   const value = setting(name);
   if (value === undefined) return undefined;
   const bytes = bytesOf(value);
-  if (bytes === undefined || bytes < least || bytes > most) throw invalidSetting(name, expected);
+  const meant = sizeMeant(value);
+  if (bytes === undefined || bytes < least || bytes > most) {
+    throw invalidSetting(name, meant === undefined ? expected : `${expected} (did you mean ${meant}?)`);
+  }
   return bytes;
 }
 

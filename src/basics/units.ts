@@ -83,6 +83,15 @@ export function bytesOf(text: string): number | undefined {
   return Number.isSafeInteger(bytes) ? bytes : undefined;
 }
 
+/** The size that a text with letters of the wrong case means, such as `2GiB` for `2gib` and `5MiB` for `5m`, or `undefined`. */
+export function sizeMeant(text: string): string | undefined {
+  const [, number, letters = ''] = /^(\d+(?:\.\d+)?)\s*([A-Za-z]+)$/.exec(text.trim()) ?? [];
+  if (number === undefined || bytesOf(text) !== undefined) return undefined;
+  const lower = letters.toLowerCase();
+  const unit = Object.keys(bytesOfUnit).find((each) => each.toLowerCase() === lower);
+  return unit === undefined ? undefined : `${number}${unit.length === 1 && unit !== 'B' ? `${unit}iB` : unit}`;
+}
+
 /**
  * The share that a text such as `50%` or `12.5 %` names, above 0 and up to 1, or `undefined` if it
  * names none.

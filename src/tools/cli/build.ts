@@ -1,4 +1,4 @@
-import { spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { accessSync, constants, copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,6 +24,9 @@ Examples:
   $ CXX=clang++ cistern build
 `;
 
+/** They must not leave half a build behind. */
+const signals = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
+
 /** `cistern build`: compiles the addon from the sources in the package. */
 export function buildCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('build').addHelpText('after', details).action(async () => {
@@ -43,10 +46,20 @@ async function build({ stdout, stderr }: Terminal): Promise<string | undefined> 
   if (spawnSync('cmake', ['--version']).status !== 0) return `CMake is not on PATH: install it and a C++17 compiler (${remedy()})`;
   const started = performance.now();
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-build-'));
+  let child: ChildProcess | undefined;
+  const interrupted = (signal: NodeJS.Signals) => {
+    child?.kill(signal);
+    rmSync(scratch, { recursive: true, force: true });
+    for (const each of signals) process.off(each, interrupted);
+    process.kill(process.pid, signal);
+  };
+  for (const signal of signals) process.on(signal, interrupted);
   const cmake = async (...args: readonly string[]): Promise<boolean> => {
-    const child = spawn('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'] });
-    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => stderr.write(text));
-    return (await new Promise((resolve) => child.once('close', resolve))) === 0;
+    child = spawn('cmake', args, { stdio: ['ignore', 'pipe', 'pipe'] });
+    const { stdout: out, stderr: errors } = child;
+    for (const stream of [out, errors]) stream?.setEncoding('utf8').on('data', (text: string) => stderr.write(text));
+    const ended = child;
+    return (await new Promise((resolve) => ended.once('close', resolve))) === 0;
   };
   try {
     const generator = process.platform === 'win32' && setting('CMAKE_GENERATOR') === undefined ? ['-G', 'MinGW Makefiles'] : [];
@@ -69,6 +82,7 @@ async function build({ stdout, stderr }: Terminal): Promise<string | undefined> 
     stdout.write(`built ${addon} in ${((performance.now() - started) / 1000).toFixed(0)} s\n`);
     return undefined;
   } finally {
+    for (const signal of signals) process.off(signal, interrupted);
     rmSync(scratch, { recursive: true, force: true });
   }
 }

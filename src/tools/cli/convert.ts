@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander';
+import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
-import { type ConvertedFormat, convertLog } from '../formats/convert-log.js';
+import { type ConvertedFormat, convertLog, formatOfName } from '../formats/convert-log.js';
 import { type LogFormat, logFormats } from '../formats/log-source.js';
 import { FileArgument, forceOption } from './command-files.js';
 import { logArgument, logNamed } from './log-argument.js';
@@ -26,7 +27,6 @@ interface ConvertCommandOptions {
   readonly from?: LogFormat | undefined;
   readonly to?: ConvertedFormat | undefined;
   readonly layer?: string | undefined;
-  /** Handled before the command begins. */
   readonly force?: boolean | undefined;
 }
 
@@ -49,7 +49,14 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   let step: string | undefined;
   let bar: ProgressBar | undefined;
   const { source, name } = logNamed(input);
-  const { force: _, ...conversionOptions } = options;
+  const { force = false, ...conversionOptions } = options;
+  const named = formatOfName(output);
+  if (!force && options.to !== undefined && named !== undefined && named !== options.to) {
+    throw new ArgumentRangeError(
+      `the name ${formatValue(output)} is that of ${named}, but --to says ${options.to}: leave out one of them, or use --force`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
   const conversion = await convertLog(source, output, {
     ...conversionOptions,
     name,

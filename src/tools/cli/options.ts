@@ -1,5 +1,5 @@
 import { InvalidArgumentError, Option } from 'commander';
-import { bytesOf, formatBytes, KiB } from '../../basics/units.js';
+import { bytesOf, formatBytes, KiB, sizeMeant } from '../../basics/units.js';
 import { type Backend, currentBackend, selectBackend } from '../../driver/backend.js';
 import { configureSoftwareDevice, mostSoftwareBytes } from '../../driver/software-device.js';
 import { convertedFormats } from '../formats/convert-log.js';
@@ -114,7 +114,10 @@ export function openDevice(options: DeviceOptions, terminal: Terminal): Backend 
 /** Parses an option's argument as a size. */
 export function parseSize(text: string): number {
   const bytes = bytesOf(text);
-  if (bytes === undefined || bytes < 1) throw new InvalidArgumentError('It must be a size such as 512MiB.');
+  if (bytes === undefined || bytes < 1) {
+    const meant = sizeMeant(text);
+    throw new InvalidArgumentError(`It must be a size such as 512MiB${meant === undefined ? '.' : `: did you mean ${meant}?`}`);
+  }
   return bytes;
 }
 

@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { bytesOf, formatBytes, formatCount } from '../../basics/units.js';
+import { bytesOf, formatBytes, formatCount, sizeMeant } from '../../basics/units.js';
 import { noSuchLayer } from '../formats/layer-allocations.js';
 import { diffRuns } from '../report/diff-runs.js';
 import { packReportRun } from '../report/pack-report-run.js';
@@ -167,7 +167,12 @@ function parseThresholds(text: string, previous: readonly Threshold[] = []): rea
     if (measure === undefined)
       throw new InvalidArgumentError(`a threshold is ${Object.keys(measures).join(', ')} and its limit, such as peak=8GiB, got "${part}"`);
     const limit = measure.parse(value.trim());
-    if (limit === undefined) throw new InvalidArgumentError(`${name} must be ${measure.expected}, got "${value}"`);
+    if (limit === undefined) {
+      const meant = measure.parse === bytesOf ? sizeMeant(value) : undefined;
+      throw new InvalidArgumentError(
+        `${name} must be ${measure.expected}, got "${value}"${meant === undefined ? '' : `: did you mean ${meant}?`}`,
+      );
+    }
     return { measure: name, limit };
   });
   return [...previous, ...thresholds];

@@ -217,7 +217,14 @@ async function existing(path: string): Promise<Stats | undefined> {
 
 /** Changes an error into what Node would have thrown for the file itself. */
 function renamed(error: unknown, from: string, to: string): unknown {
-  if (!(error instanceof Error) || (error as NodeJS.ErrnoException).path !== from) return error;
+  if (!(error instanceof Error)) return error;
+  const { path, syscall } = error as NodeJS.ErrnoException;
+  // A failed write does not say where.
+  if (path === undefined && syscall === 'write') {
+    error.message += ` '${to}'`;
+    return Object.assign(error, { path: to });
+  }
+  if (path !== from) return error;
   error.message = error.message.replaceAll(from, to);
   return Object.assign(error, { path: to });
 }

@@ -212,13 +212,21 @@ export function formatToWrite(path: string, given: ConvertedFormat | undefined):
     assertOneOf(given, convertedFormats, 'to');
     return given;
   }
-  const named = endings.find(([ending, , mayBeGzip]) => path.endsWith(ending) || (mayBeGzip && path.endsWith(`${ending}.gz`)));
-  if (named !== undefined) return named[1];
+  const named = formatOfName(path);
+  if (named !== undefined) return named;
   const known = endings.map(([ending, , mayBeGzip]) => (mayBeGzip ? `${ending}, ${ending}.gz` : ending)).join(', ');
   throw new ArgumentRangeError(
     `the name ${formatValue(path)} does not say what to write: end it in ${known}, or give the format`,
     'ERR_INVALID_ARG_VALUE',
   );
+}
+
+/**
+ * The format that a file's name says, if it says one.
+ * @internal
+ */
+export function formatOfName(path: string): ConvertedFormat | undefined {
+  return endings.find(([ending, , mayBeGzip]) => path.endsWith(ending) || (mayBeGzip && path.endsWith(`${ending}.gz`)))?.[1];
 }
 
 /** The bytes of a log in a format, and the contents that the format leaves out. */

@@ -12,7 +12,7 @@ const foreign: readonly { readonly parts: readonly string[]; readonly pattern: R
     pattern: /\/lib\/python\d|\/Python\d+\/Lib\//,
   },
   // C++, with a file or without, and Python's interpreter.
-  { parts: ['::'], pattern: /\.(?:c|cc|cpp|cxx|h|hh|hpp|cu|cuh|inl|s)(?::\d+)*\)$|^_?Py[A-Z_]|^[^ ()]+$/i },
+  { parts: ['::'], pattern: /\.(?:c|cc|cpp|cxx|h|hh|hpp|cu|cuh|inl|s)(?::\d+)*\)$|^_?Py[A-Z_]|^\w+$/i },
   // What every allocation of a snapshot begins with.
   { parts: ['torch::unwind', 'CapturedTraceback', 'CachingAllocator', 'c10::cuda::', '(??)', '(??:'], pattern: /^\?\?/ },
 ];
