@@ -156,6 +156,16 @@ export function load(app) {
       categorize(reflection, groups.find(([place]) => file.includes(place))?.[1] ?? 'Other');
     }
   });
+  // The core does not import what its comments name of a capability, nor the other way round.
+  app.converter.addUnknownSymbolResolver(({ moduleSource, symbolReference }, { project }, link) => {
+    if (link === undefined || moduleSource !== undefined || symbolReference?.path === undefined) return undefined;
+    const names = symbolReference.path.map(({ path }) => path);
+    for (const entry of project.children ?? []) {
+      const found = entry.getChildByName(names);
+      if (found !== undefined) return { target: found };
+    }
+    return undefined;
+  });
   app.converter.on(Converter.EVENT_RESOLVE_END, ({ project }) => {
     // The front page has its name above it already.
     const [first] = project.readme ?? [];
