@@ -35,12 +35,15 @@ const writers = {
 
 /** @returns {string} the page with the tables that the newest results give */
 export function pageWithResults() {
-  return readFileSync(page, 'utf8').replaceAll(/(<!-- results: (\w+) -->\n\n)(?:Measured .*\n\n)?(?:\|.*\n)*/g, (_all, marker, benchmark) => {
-    const { started, environment, rounds, results } = newest(benchmark);
-    const { cpu, cores, node, loadAverageBefore, commit } = environment;
-    const when = `Measured on ${started.slice(0, 10)}, commit ${commit.slice(0, 8)}, ${cores} cores of an ${cpu}, Node ${node}, load ${loadAverageBefore}, ${rounds} processes.`;
-    return `${marker}${when}\n\n${writers[benchmark](results[benchmark])}\n`;
-  });
+  return readFileSync(page, 'utf8').replaceAll(
+    /(<!-- results: (\w+) -->\n\n)(?:Measured .*\n\n)?(?:\|.*\n)*/g,
+    (_all, marker, benchmark) => {
+      const { started, environment, rounds, results } = newest(benchmark);
+      const { cpu, cores, node, loadAverageBefore, commit } = environment;
+      const when = `Measured on ${started.slice(0, 10)}, commit ${commit.slice(0, 8)}, ${cores} cores of an ${cpu}, Node ${node}, load ${loadAverageBefore}, ${rounds} processes.`;
+      return `${marker}${when}\n\n${writers[benchmark](results[benchmark])}\n`;
+    },
+  );
 }
 
 if (argv[1] === fileURLToPath(import.meta.url)) writeFileSync(page, pageWithResults());

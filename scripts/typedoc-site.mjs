@@ -56,6 +56,7 @@ export const sections = [
       ['commands', 'command line cli cistern options'],
       ['errors', 'error codes exceptions ERR_CISTERN'],
       ['formats', 'log format csv recording snapshot convert perfetto'],
+      ['options', 'option default tuning when to set'],
       ['settings', 'environment variable CISTERN_DEVICE'],
       ['compatibility', 'node versions platforms bun deno yarn pnpm docker'],
       ['measurements', 'benchmark performance nanoseconds overhead'],
