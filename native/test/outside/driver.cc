@@ -360,7 +360,8 @@ namespace {
 
 // The forms of this driver's own functions; any other comes from the device's table.
 const Entry kEntries[] = {
-#define PLAIN(symbol, version, exported) {symbol, version, false, AddressOf(exported)}
+#define PLAIN(symbol, version, exported) \
+  { symbol, version, false, AddressOf(exported) }
     PLAIN("cuGetProcAddress", 11030, cuGetProcAddress),
     PLAIN("cuGetProcAddress", 12000, cuGetProcAddress_v2),
     PLAIN("cuCtxGetDevice", 2000, cuCtxGetDevice),
