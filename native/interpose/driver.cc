@@ -114,8 +114,8 @@ void* SubstituteAnswer(const char* symbol, void* real, int version, unsigned lon
     Hook& hook = *kHooks[i];
     if (std::strcmp(hook.symbol, symbol) != 0 || hook.version > version) continue;
     const bool is_per_thread = flags == kPerThreadFlag;
-    const bool is_better = best == nullptr || hook.version > best->version ||
-                           (hook.version == best->version && hook.is_per_thread == is_per_thread);
+    const bool is_better =
+        best == nullptr || hook.version > best->version || (hook.version == best->version && hook.is_per_thread == is_per_thread);
     if ((!hook.is_per_thread || is_per_thread) && is_better) best = &hook;
   }
   // A newer driver may have a newer form, with other parameters: the program gets that as it is.
@@ -170,7 +170,8 @@ EXPORT Status cuGetProcAddress_v2(const char* symbol, void** function, int versi
 EXPORT Status cuGetProcAddress(const char* symbol, void** function, int version, unsigned long long flags);
 
 namespace cistern::interpose {
-Hook get_proc_address_v2 = {"cuGetProcAddress", "cuGetProcAddress_v2", 12000, false, reinterpret_cast<void*>(cuGetProcAddress_v2), {nullptr}};
+Hook get_proc_address_v2 = {"cuGetProcAddress", "cuGetProcAddress_v2", 12000, false, reinterpret_cast<void*>(cuGetProcAddress_v2),
+                            {nullptr}};
 Hook get_proc_address = {"cuGetProcAddress", "cuGetProcAddress", 11030, false, reinterpret_cast<void*>(cuGetProcAddress), {nullptr}};
 }  // namespace cistern::interpose
 

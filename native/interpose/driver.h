@@ -10,10 +10,10 @@ namespace cistern::interpose {
 
 // A function of the driver that this library stands in front of.
 struct Hook {
-  const char* symbol;   // as cuGetProcAddress knows it
+  const char* symbol;    // as cuGetProcAddress knows it
   const char* exported;  // as the library exports it
-  int version;          // that introduced this form
-  bool is_per_thread;   // the form for per-thread default streams
+  int version;           // that introduced this form
+  bool is_per_thread;    // the form for per-thread default streams
   void* stand_in;
   std::atomic<void*> real;
 };

@@ -166,8 +166,10 @@ int PlaceOf(MemLocation location, int otherwise) {
 
 std::uint64_t BytesOfElement(int format, unsigned channels) {
   int bytes = 4;
-  if (format == 0x01 || format == 0x08) bytes = 1;
-  else if (format == 0x02 || format == 0x09 || format == 0x10) bytes = 2;
+  if (format == 0x01 || format == 0x08)
+    bytes = 1;
+  else if (format == 0x02 || format == 0x09 || format == 0x10)
+    bytes = 2;
   return static_cast<std::uint64_t>(bytes) * (channels == 0 ? 1 : channels);
 }
 
@@ -185,32 +187,37 @@ using namespace cistern;
 using namespace cistern::interpose;
 
 // Declares a stand-in and its hook.
-#define STAND_IN(exported, symbol, version, is_per_thread, parameters)                                                   \
-  EXPORT Status exported parameters;                                                                                     \
+#define STAND_IN(exported, symbol, version, is_per_thread, parameters)                                                        \
+  EXPORT Status exported parameters;                                                                                          \
   static Hook hook_of_##exported = {symbol, #exported, version, is_per_thread, reinterpret_cast<void*>(exported), {nullptr}}; \
   EXPORT Status exported parameters
 
 // The driver's function. Without `cistern run`, and within another stand-in, nothing else is done.
-#define REAL(exported, ...)                                                                  \
-  const auto real = reinterpret_cast<decltype(&exported)>(RealOf(hook_of_##exported));       \
-  if (real == nullptr) return kErrorNotInitialized;                                          \
+#define REAL(exported, ...)                                                            \
+  const auto real = reinterpret_cast<decltype(&exported)>(RealOf(hook_of_##exported)); \
+  if (real == nullptr) return kErrorNotInitialized;                                    \
   if (!IsActive() || !IsOutermost()) return real(__VA_ARGS__)
 
 // Plain memory.
 
-STAND_IN(cuMemAlloc_v2, "cuMemAlloc", 3020, false, (DevicePointer* pointer, std::size_t bytes)) {
+STAND_IN(cuMemAlloc_v2, "cuMemAlloc", 3020, false, (DevicePointer * pointer, std::size_t bytes)) {
   REAL(cuMemAlloc_v2, pointer, bytes);
   return Allocate(
       Asked(nullptr, kCurrentDevice, bytes, kNoStream, __builtin_return_address(0)), Class::kAddress, [&] { return real(pointer, bytes); },
-      [&] { return Given{*pointer, bytes}; });
+      [&] {
+        return Given{*pointer, bytes};
+      });
 }
 
 STAND_IN(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, false,
-         (DevicePointer* pointer, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element_bytes)) {
+         (DevicePointer * pointer, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element_bytes)) {
   REAL(cuMemAllocPitch_v2, pointer, pitch, width, height, element_bytes);
   return Allocate(
       Asked("cuMemAllocPitch", kCurrentDevice, width * height, kNoStream, __builtin_return_address(0)), Class::kAddress,
-      [&] { return real(pointer, pitch, width, height, element_bytes); }, [&] { return Given{*pointer, *pitch * height}; });
+      [&] { return real(pointer, pitch, width, height, element_bytes); },
+      [&] {
+        return Given{*pointer, *pitch * height};
+      });
 }
 
 STAND_IN(cuMemFree_v2, "cuMemFree", 3020, false, (DevicePointer pointer)) {
@@ -218,11 +225,13 @@ STAND_IN(cuMemFree_v2, "cuMemFree", 3020, false, (DevicePointer pointer)) {
   return Free(Class::kAddress, pointer, kNoStream, [&] { return real(pointer); });
 }
 
-STAND_IN(cuMemAllocManaged, "cuMemAllocManaged", 6000, false, (DevicePointer* pointer, std::size_t bytes, unsigned flags)) {
+STAND_IN(cuMemAllocManaged, "cuMemAllocManaged", 6000, false, (DevicePointer * pointer, std::size_t bytes, unsigned flags)) {
   REAL(cuMemAllocManaged, pointer, bytes, flags);
   return Allocate(
       Asked(nullptr, kManaged, bytes, kNoStream, __builtin_return_address(0)), Class::kAddress, [&] { return real(pointer, bytes, flags); },
-      [&] { return Given{*pointer, bytes}; });
+      [&] {
+        return Given{*pointer, bytes};
+      });
 }
 
 // Memory of the host.
@@ -230,15 +239,20 @@ STAND_IN(cuMemAllocManaged, "cuMemAllocManaged", 6000, false, (DevicePointer* po
 STAND_IN(cuMemAllocHost_v2, "cuMemAllocHost", 3020, false, (void** pointer, std::size_t bytes)) {
   REAL(cuMemAllocHost_v2, pointer, bytes);
   return Allocate(
-      Asked("cuMemAllocHost", kPinned, bytes, kNoStream, __builtin_return_address(0)), Class::kAddress, [&] { return real(pointer, bytes); },
-      [&] { return Given{Value(*pointer), bytes}; });
+      Asked("cuMemAllocHost", kPinned, bytes, kNoStream, __builtin_return_address(0)), Class::kAddress,
+      [&] { return real(pointer, bytes); },
+      [&] {
+        return Given{Value(*pointer), bytes};
+      });
 }
 
 STAND_IN(cuMemHostAlloc, "cuMemHostAlloc", 2020, false, (void** pointer, std::size_t bytes, unsigned flags)) {
   REAL(cuMemHostAlloc, pointer, bytes, flags);
   return Allocate(
       Asked(nullptr, kPinned, bytes, kNoStream, __builtin_return_address(0)), Class::kAddress, [&] { return real(pointer, bytes, flags); },
-      [&] { return Given{Value(*pointer), bytes}; });
+      [&] {
+        return Given{Value(*pointer), bytes};
+      });
 }
 
 STAND_IN(cuMemFreeHost, "cuMemFreeHost", 2000, false, (void* pointer)) {
@@ -250,7 +264,10 @@ STAND_IN(cuMemHostRegister_v2, "cuMemHostRegister", 6050, false, (void* pointer,
   REAL(cuMemHostRegister_v2, pointer, bytes, flags);
   return Allocate(
       Asked(nullptr, kRegistered, bytes, kNoStream, __builtin_return_address(0)), Class::kRegistered,
-      [&] { return real(pointer, bytes, flags); }, [&] { return Given{Value(pointer), bytes}; });
+      [&] { return real(pointer, bytes, flags); },
+      [&] {
+        return Given{Value(pointer), bytes};
+      });
 }
 
 STAND_IN(cuMemHostUnregister, "cuMemHostUnregister", 4000, false, (void* pointer)) {
@@ -266,8 +283,9 @@ template <typename Call>
 Status AllocateAsync(const char* way, DevicePointer* pointer, std::size_t bytes, int place, Stream stream, bool is_per_thread,
                      const void* return_address, Call call) {
   const int where = IsCapturing(stream, is_per_thread) ? static_cast<int>(kGraph) : place;
-  return Allocate(Asked(way, where, bytes, Handle(stream, is_per_thread), return_address), Class::kAddress, call,
-                  [&] { return Given{*pointer, bytes}; });
+  return Allocate(Asked(way, where, bytes, Handle(stream, is_per_thread), return_address), Class::kAddress, call, [&] {
+    return Given{*pointer, bytes};
+  });
 }
 
 // The place of a pool that was created or asked for: otherwise it is the device's.
@@ -278,26 +296,27 @@ int PlaceOfPool(Pool pool) {
 
 }  // namespace
 
-STAND_IN(cuMemAllocAsync, "cuMemAllocAsync", 11020, false, (DevicePointer* pointer, std::size_t bytes, Stream stream)) {
+STAND_IN(cuMemAllocAsync, "cuMemAllocAsync", 11020, false, (DevicePointer * pointer, std::size_t bytes, Stream stream)) {
   REAL(cuMemAllocAsync, pointer, bytes, stream);
   return AllocateAsync("cuMemAllocAsync", pointer, bytes, kCurrentDevice, stream, false, __builtin_return_address(0),
                        [&] { return real(pointer, bytes, stream); });
 }
 
-STAND_IN(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, true, (DevicePointer* pointer, std::size_t bytes, Stream stream)) {
+STAND_IN(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, true, (DevicePointer * pointer, std::size_t bytes, Stream stream)) {
   REAL(cuMemAllocAsync_ptsz, pointer, bytes, stream);
   return AllocateAsync("cuMemAllocAsync", pointer, bytes, kCurrentDevice, stream, true, __builtin_return_address(0),
                        [&] { return real(pointer, bytes, stream); });
 }
 
-STAND_IN(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, false, (DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream)) {
+STAND_IN(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, false,
+         (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream)) {
   REAL(cuMemAllocFromPoolAsync, pointer, bytes, pool, stream);
   return AllocateAsync("cuMemAllocFromPoolAsync", pointer, bytes, PlaceOfPool(pool), stream, false, __builtin_return_address(0),
                        [&] { return real(pointer, bytes, pool, stream); });
 }
 
 STAND_IN(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 11020, true,
-         (DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream)) {
+         (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream)) {
   REAL(cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream);
   return AllocateAsync("cuMemAllocFromPoolAsync", pointer, bytes, PlaceOfPool(pool), stream, true, __builtin_return_address(0),
                        [&] { return real(pointer, bytes, pool, stream); });
@@ -347,8 +366,10 @@ STAND_IN(cuMemCreate, "cuMemCreate", 10020, false,
   const Nested nested;
   if (!Admit(request)) return kErrorOutOfMemory;
   const Status status = real(handle, bytes, properties, flags);
-  if (status == kSuccess) AddMemory(request, *handle, false);
-  else Fail(request, status);
+  if (status == kSuccess)
+    AddMemory(request, *handle, false);
+  else
+    Fail(request, status);
   return status;
 }
 
@@ -428,7 +449,10 @@ STAND_IN(cuImportExternalMemory, "cuImportExternalMemory", 10000, false, (void**
   REAL(cuImportExternalMemory, memory, description);
   return Allocate(
       Asked("cuImportExternalMemory", kImported, description == nullptr ? 0 : description->bytes, kNoStream, __builtin_return_address(0)),
-      Class::kExternalMemory, [&] { return real(memory, description); }, [&] { return Given{Value(*memory), description->bytes}; });
+      Class::kExternalMemory, [&] { return real(memory, description); },
+      [&] {
+        return Given{Value(*memory), description->bytes};
+      });
 }
 
 STAND_IN(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, false, (void* memory)) {
@@ -444,7 +468,10 @@ STAND_IN(cuArrayCreate_v2, "cuArrayCreate", 3020, false, (void** array, const Ar
   const std::uint64_t bytes = BytesOf({is.width, is.height, 0, is.format, is.channels, 0});
   return Allocate(
       Asked("cuArrayCreate", kCurrentDevice, bytes, kNoStream, __builtin_return_address(0)), Class::kArray,
-      [&] { return real(array, description); }, [&] { return Given{Value(*array), bytes}; });
+      [&] { return real(array, description); },
+      [&] {
+        return Given{Value(*array), bytes};
+      });
 }
 
 STAND_IN(cuArray3DCreate_v2, "cuArray3DCreate", 3020, false, (void** array, const Array3D* description)) {
@@ -452,7 +479,10 @@ STAND_IN(cuArray3DCreate_v2, "cuArray3DCreate", 3020, false, (void** array, cons
   const std::uint64_t bytes = description == nullptr ? 0 : BytesOf(*description);
   return Allocate(
       Asked("cuArray3DCreate", kCurrentDevice, bytes, kNoStream, __builtin_return_address(0)), Class::kArray,
-      [&] { return real(array, description); }, [&] { return Given{Value(*array), bytes}; });
+      [&] { return real(array, description); },
+      [&] {
+        return Given{Value(*array), bytes};
+      });
 }
 
 STAND_IN(cuArrayDestroy, "cuArrayDestroy", 2000, false, (void* array)) {
@@ -472,7 +502,10 @@ STAND_IN(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, false, (void** 
   }
   return Allocate(
       Asked("cuMipmappedArrayCreate", kCurrentDevice, bytes, kNoStream, __builtin_return_address(0)), Class::kArray,
-      [&] { return real(array, description, levels); }, [&] { return Given{Value(*array), bytes}; });
+      [&] { return real(array, description, levels); },
+      [&] {
+        return Given{Value(*array), bytes};
+      });
 }
 
 STAND_IN(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, false, (void* array)) {
@@ -488,7 +521,9 @@ STAND_IN(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, false,
   return Allocate(
       Asked("cuGraphAddMemAllocNode", kGraph, parameters == nullptr ? 0 : parameters->bytes, kNoStream, __builtin_return_address(0)),
       Class::kAddress, [&] { return real(node, graph, dependencies, count, parameters); },
-      [&] { return Given{parameters->pointer, parameters->bytes}; });
+      [&] {
+        return Given{parameters->pointer, parameters->bytes};
+      });
 }
 
 STAND_IN(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 11040, false,
@@ -503,8 +538,9 @@ template <typename Call>
 Status AddNode(NodeParameters* parameters, const void* return_address, Call call) {
   if (parameters != nullptr && parameters->type == kNodeAllocation) {
     AllocationNode& node = parameters->allocation;
-    return Allocate(Asked("cuGraphAddMemAllocNode", kGraph, node.bytes, kNoStream, return_address), Class::kAddress, call,
-                    [&] { return Given{node.pointer, node.bytes}; });
+    return Allocate(Asked("cuGraphAddMemAllocNode", kGraph, node.bytes, kNoStream, return_address), Class::kAddress, call, [&] {
+      return Given{node.pointer, node.bytes};
+    });
   }
   if (parameters != nullptr && parameters->type == kNodeFree) return Free(Class::kAddress, parameters->freed, kNoStream, call);
   return call();

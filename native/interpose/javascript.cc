@@ -71,17 +71,16 @@ V8 Find() {
     return address != nullptr;
   };
   // Texts are the last: their function has two names.
-  v8.is_known = find(&v8.try_get_current, "_ZN2v87Isolate13TryGetCurrentEv") && find(&v8.in_context, "_ZN2v87Isolate9InContextEv") &&
-                find(&v8.get_stack_sample, "_ZN2v87Isolate14GetStackSampleERKNS_13RegisterStateEPPvmPNS_10SampleInfoE") &&
-                find(&v8.open_scope, "_ZN2v811HandleScopeC1EPNS_7IsolateE") && find(&v8.close_scope, "_ZN2v811HandleScopeD1Ev") &&
-                find(&v8.current_stack, "_ZN2v810StackTrace17CurrentStackTraceEPNS_7IsolateEiNS0_17StackTraceOptionsE") &&
-                find(&v8.frame_count, "_ZNK2v810StackTrace13GetFrameCountEv") &&
-                find(&v8.frame, "_ZNK2v810StackTrace8GetFrameEPNS_7IsolateEj") &&
-                find(&v8.location, "_ZNK2v810StackFrame11GetLocationEv") &&
-                find(&v8.script, "_ZNK2v810StackFrame24GetScriptNameOrSourceURLEv") &&
-                find(&v8.function, "_ZNK2v810StackFrame15GetFunctionNameEv") && find(&v8.close_text, "_ZN2v86String9Utf8ValueD1Ev") &&
-                (find(&v8.open_text, "_ZN2v86String9Utf8ValueC1EPNS_7IsolateENS_5LocalINS_5ValueEEENS0_12WriteOptionsE") ||
-                 find(&v8.open_text, "_ZN2v86String9Utf8ValueC1EPNS_7IsolateENS_5LocalINS_5ValueEEE"));
+  v8.is_known =
+      find(&v8.try_get_current, "_ZN2v87Isolate13TryGetCurrentEv") && find(&v8.in_context, "_ZN2v87Isolate9InContextEv") &&
+      find(&v8.get_stack_sample, "_ZN2v87Isolate14GetStackSampleERKNS_13RegisterStateEPPvmPNS_10SampleInfoE") &&
+      find(&v8.open_scope, "_ZN2v811HandleScopeC1EPNS_7IsolateE") && find(&v8.close_scope, "_ZN2v811HandleScopeD1Ev") &&
+      find(&v8.current_stack, "_ZN2v810StackTrace17CurrentStackTraceEPNS_7IsolateEiNS0_17StackTraceOptionsE") &&
+      find(&v8.frame_count, "_ZNK2v810StackTrace13GetFrameCountEv") && find(&v8.frame, "_ZNK2v810StackTrace8GetFrameEPNS_7IsolateEj") &&
+      find(&v8.location, "_ZNK2v810StackFrame11GetLocationEv") && find(&v8.script, "_ZNK2v810StackFrame24GetScriptNameOrSourceURLEv") &&
+      find(&v8.function, "_ZNK2v810StackFrame15GetFunctionNameEv") && find(&v8.close_text, "_ZN2v86String9Utf8ValueD1Ev") &&
+      (find(&v8.open_text, "_ZN2v86String9Utf8ValueC1EPNS_7IsolateENS_5LocalINS_5ValueEEENS0_12WriteOptionsE") ||
+       find(&v8.open_text, "_ZN2v86String9Utf8ValueC1EPNS_7IsolateENS_5LocalINS_5ValueEEE"));
   return v8;
 }
 

@@ -96,7 +96,9 @@ void Define(std::uint32_t head, std::uint64_t time, std::uint64_t index, const c
   if (!ledger.file.Define(head, time, static_cast<double>(index), text, length)) End();
 }
 
-void Define(std::uint32_t head, std::uint64_t time, std::uint64_t index, const char* text) { Define(head, time, index, text, std::strlen(text)); }
+void Define(std::uint32_t head, std::uint64_t time, std::uint64_t index, const char* text) {
+  Define(head, time, index, text, std::strlen(text));
+}
 
 // The first process writes to the file that the command named, others to files beside it with their numbers.
 void Begin() {
@@ -136,8 +138,10 @@ std::uint32_t LayerOf(int place, std::uint64_t time) {
   static const char* const kNames[] = {"managed", "pinned host", "registered host", "imported", "graph nodes"};
   const auto define = [&](int each) {
     char name[32];
-    if (each < kMostDevices) snprintf(name, sizeof(name), "device %d", each);
-    else snprintf(name, sizeof(name), "%s", kNames[each - kMostDevices]);
+    if (each < kMostDevices)
+      snprintf(name, sizeof(name), "device %d", each);
+    else
+      snprintf(name, sizeof(name), "%s", kNames[each - kMostDevices]);
     Define(kDefineLayer, time, static_cast<std::uint64_t>(ledger.layer_count), name);
     ledger.layers[each] = ++ledger.layer_count;
   };
@@ -158,8 +162,10 @@ std::uint32_t StreamOf(std::uint64_t stream, std::uint64_t time) {
   if (entry->bytes == 0) {
     if (ledger.stream_count > kLastStream) return kLastStream;
     char name[32];
-    if (ledger.stream_count == kLastStream) std::strcpy(name, "(more streams)");
-    else snprintf(name, sizeof(name), "0x%llx", static_cast<unsigned long long>(stream));
+    if (ledger.stream_count == kLastStream)
+      std::strcpy(name, "(more streams)");
+    else
+      snprintf(name, sizeof(name), "0x%llx", static_cast<unsigned long long>(stream));
     entry->bytes = ledger.stream_count++;
     Define(kDefineStream, time, entry->bytes, name);
   }
@@ -200,8 +206,10 @@ void SetStack(const char* text, std::size_t length, std::uint64_t time) {
   if (entry->bytes == 0) {
     if (ledger.stack_count < kLastStack) {
       entry->bytes = ++ledger.stack_count;
-      if (entry->bytes == kLastStack) Define(kDefineStack, time, entry->bytes, "(more stacks)");
-      else Define(kDefineStack, time, entry->bytes, text, length);
+      if (entry->bytes == kLastStack)
+        Define(kDefineStack, time, entry->bytes, "(more stacks)");
+      else
+        Define(kDefineStack, time, entry->bytes, text, length);
     } else {
       entry->bytes = kLastStack;
     }
@@ -251,12 +259,13 @@ void PutFailure(const Request& request, const char* note) {
   SetAccount(request.caller.account, time);
   const std::uint32_t layer = LayerOf(request.place, time);
   const std::uint32_t of_stream = StreamOf(request.stream, time);
-  if (note != nullptr && ledger.note_count < kMostNotes)
-    Define(kDefineNote, time, static_cast<std::uint64_t>(ledger.note_count++), note);
+  if (note != nullptr && ledger.note_count < kMostNotes) Define(kDefineNote, time, static_cast<std::uint64_t>(ledger.note_count++), note);
   SetStack(stack, length, time);
   // The exact size is the sum of both numbers.
   const double bytes = static_cast<double>(request.bytes);
-  const double rest = bytes < 18446744073709551616.0 ? static_cast<double>(static_cast<std::int64_t>(request.bytes - static_cast<std::uint64_t>(bytes))) : 0;
+  const double rest = bytes < 18446744073709551616.0
+                          ? static_cast<double>(static_cast<std::int64_t>(request.bytes - static_cast<std::uint64_t>(bytes)))
+                          : 0;
   Put(kFailure | layer << 8 | of_stream << 16, time, rest, bytes);
 }
 
@@ -344,8 +353,8 @@ bool Admit(const Request& request) {
   Remaining(AccountLimits(request.caller.account), &left, &smallest);
   char note[600];
   snprintf(note, sizeof(note), "%s refused %s %llu bytes: the limit%s%s is %llu bytes, of which %llu were left", "cistern run",
-           AccountName(request.caller.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ", passed.name,
-           static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
+           AccountName(request.caller.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ",
+           passed.name, static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
   PutFailure(request, note);
   return false;
 }
@@ -493,8 +502,10 @@ void SetPoolPlace(void* pool, int place) {
   const std::uint64_t key = Book::KeyOf(Class::kPool, reinterpret_cast<std::uint64_t>(pool));
   Entry* entry = place < 0 ? ledger.book.Find(key) : ledger.book.Add(key);
   if (entry == nullptr) return;
-  if (place < 0) ledger.book.Remove(entry);
-  else entry->bytes = static_cast<std::uint64_t>(place);
+  if (place < 0)
+    ledger.book.Remove(entry);
+  else
+    entry->bytes = static_cast<std::uint64_t>(place);
 }
 
 int PoolPlace(void* pool) {
@@ -509,7 +520,8 @@ void RemoveContext(void* context) {
   ledger.book.RemoveAll([&](const Entry& entry) {
     const auto kind = static_cast<Class>(entry.key & 15);
     // Memory without a context, such as that of handles, outlives it.
-    const bool is_of_context = kind == Class::kAddress || kind == Class::kRegistered || kind == Class::kArray || kind == Class::kExternalMemory;
+    const bool is_of_context =
+        kind == Class::kAddress || kind == Class::kRegistered || kind == Class::kArray || kind == Class::kExternalMemory;
     if (!is_of_context || entry.context != context) return false;
     if (entry.is_counted) Return(entry.bytes, entry.limits);
     PutFree(entry, kNoStream);

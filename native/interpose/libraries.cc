@@ -39,10 +39,10 @@ thread_local Known known[kKnown];
 std::atomic<std::uint32_t> generation{1};
 
 // What NVIDIA's own libraries are called, with the prefix `lib`: those that allocate for others.
-const char* const kNvidias[] = {"cuda",   "cudart",   "cublas", "cudnn",    "cufft",   "curand",  "cusolver", "cusparse",  "cutensor", "cufile",
-                                "nccl",   "nvrtc",    "nvJit",  "nvToolsE", "nvinfer", "nvonnx",  "nvjpeg",   "nvidia-",   "nvperf",   "npp",
-                                "cupti",  "nvshmem",  "cuinj",  "accinj",   "nvvm",    "nvparse", "nvimgcod", "cudadevrt", "nvgraph",  "cudss",
-                                "cistern-run."};
+const char* const kNvidias[] = {"cuda",     "cudart",  "cublas",   "cudnn",     "cufft",   "curand",   "cusolver",    "cusparse",
+                                "cutensor", "cufile",  "nccl",     "nvrtc",     "nvJit",   "nvToolsE", "nvinfer",     "nvonnx",
+                                "nvjpeg",   "nvidia-", "nvperf",   "npp",       "cupti",   "nvshmem",  "cuinj",       "accinj",
+                                "nvvm",     "nvparse", "nvimgcod", "cudadevrt", "nvgraph", "cudss",    "cistern-run."};
 
 // The driver's own: libcuda.so.1, libcuda_loader.so, libcudadebugger.so.1, libnvidia-ptxjitcompiler.so.1 …
 const char* const kDrivers[] = {"libcuda.", "libcuda_", "libcudadebugger", "libnvcuda", "libnvidia-", "libdxcore"};
@@ -147,8 +147,10 @@ Library Find(const void* address) {
     const int before = errno;
     const ssize_t length = readlink("/proc/self/exe", search.path, sizeof(search.path) - 1);
     errno = before;
-    if (length > 0) search.path[length] = 0;
-    else std::strcpy(search.path, "program");
+    if (length > 0)
+      search.path[length] = 0;
+    else
+      std::strcpy(search.path, "program");
   }
   char name[kNameBytes];
   NameOf(search.path, name);

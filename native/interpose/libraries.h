@@ -9,7 +9,7 @@ namespace cistern::interpose {
 struct Library {
   std::uint16_t account;  // from 1, or 0 if there are too many
   bool is_nvidias;        // or this one: whoever called it is asked for instead
-  bool is_driver;    // the driver itself, or a part of it
+  bool is_driver;         // the driver itself, or a part of it
   bool has_v8;
 };
 

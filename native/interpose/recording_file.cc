@@ -23,7 +23,7 @@ constexpr std::uint64_t kReach = kClaimedBytes;
 constexpr std::uint64_t kMostPayload = kReach - 2 * kRecordBytes;
 constexpr std::uint32_t kMarker = 0x4b4c4243;
 constexpr std::uint64_t kMostNanoseconds = 4'000'000'000;  // a record's time is 32 bits
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14; older ones do not know it
+constexpr int kPopulateWrite = 23;                         // MADV_POPULATE_WRITE of Linux 5.14; older ones do not know it
 constexpr std::uint64_t kMapBytes = std::uint64_t{16} << 20;
 
 struct CrcTables {
@@ -116,11 +116,11 @@ bool RecordingFile::Create(const char* path, bool may_exist) {
   std::memset(text, ' ', sizeof(text));
   std::memcpy(text, "cistern\n\1\0\0", 12);
   char json[400];
-  const int length = snprintf(json, sizeof(json),
-                              "{\"startedAt\":%lld,\"utcOffsetMinutes\":%ld,\"process\":%d,\"writer\":\"cistern " CISTERN_VERSION
-                              "\",\"clock\":%lld}",
-                              static_cast<long long>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000, local.tm_gmtoff / 60,
-                              static_cast<int>(getpid()), static_cast<long long>(clock.tv_sec) * 1'000'000'000 + clock.tv_nsec);
+  const int length =
+      snprintf(json, sizeof(json),
+               "{\"startedAt\":%lld,\"utcOffsetMinutes\":%ld,\"process\":%d,\"writer\":\"cistern " CISTERN_VERSION "\",\"clock\":%lld}",
+               static_cast<long long>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000, local.tm_gmtoff / 60, static_cast<int>(getpid()),
+               static_cast<long long>(clock.tv_sec) * 1'000'000'000 + clock.tv_nsec);
   Store<std::uint32_t>(reinterpret_cast<unsigned char*>(text) + 12, static_cast<std::uint32_t>(length));
   std::memset(text + 16, 0, 8);
   std::memcpy(text + 24, json, static_cast<std::size_t>(length));

@@ -51,7 +51,8 @@ std::size_t LineOf(const char* address, char* line, std::size_t capacity) {
   const std::uint32_t generation = AddressGeneration();
   std::size_t length = 0;
   if (pthread_mutex_trylock(&known_lines_lock) == 0) {
-    if (known.address == address && known.generation == generation) length = static_cast<std::size_t>(snprintf(line, capacity, "%s", known.text));
+    if (known.address == address && known.generation == generation)
+      length = static_cast<std::size_t>(snprintf(line, capacity, "%s", known.text));
     pthread_mutex_unlock(&known_lines_lock);
     if (length > 0) return length;
   }

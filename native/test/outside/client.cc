@@ -55,38 +55,41 @@ struct AllocationNode {
 // All functions, found in one way.
 struct Functions {
 #define FUNCTION(member, symbol, exported, version, parameters) Status(*member) parameters;
-#define FUNCTIONS(X)                                                                                                                     \
-  X(init, "cuInit", "cuInit", 2000, (unsigned))                                                                                          \
-  X(retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (Context*, int))                                               \
-  X(set_current, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (Context))                                                                  \
-  X(create_stream, "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050, (Stream*, unsigned, int))                           \
-  X(synchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Stream))                                                           \
-  X(info, "cuMemGetInfo", "cuMemGetInfo_v2", 3020, (std::size_t*, std::size_t*))                                                         \
-  X(total, "cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020, (std::size_t*, int))                                                         \
-  X(allocate, "cuMemAlloc", "cuMemAlloc_v2", 3020, (DevicePointer*, std::size_t))                                                        \
-  X(pitch, "cuMemAllocPitch", "cuMemAllocPitch_v2", 3020, (DevicePointer*, std::size_t*, std::size_t, std::size_t, unsigned))            \
-  X(free, "cuMemFree", "cuMemFree_v2", 3020, (DevicePointer))                                                                            \
-  X(managed, "cuMemAllocManaged", "cuMemAllocManaged", 6000, (DevicePointer*, std::size_t, unsigned))                                    \
-  X(host, "cuMemHostAlloc", "cuMemHostAlloc", 2020, (void**, std::size_t, unsigned))                                                     \
-  X(free_host, "cuMemFreeHost", "cuMemFreeHost", 2000, (void*))                                                                          \
-  X(enroll, "cuMemHostRegister", "cuMemHostRegister_v2", 6050, (void*, std::size_t, unsigned))                                           \
-  X(unenroll, "cuMemHostUnregister", "cuMemHostUnregister", 4000, (void*))                                                               \
-  X(async, "cuMemAllocAsync", "cuMemAllocAsync", 11020, (DevicePointer*, std::size_t, Stream))                                           \
-  X(from_pool, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, (DevicePointer*, std::size_t, Pool, Stream))                 \
-  X(free_async, "cuMemFreeAsync", "cuMemFreeAsync", 11020, (DevicePointer, Stream))                                                      \
-  X(default_pool, "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, (Pool*, int))                                         \
-  X(reserve, "cuMemAddressReserve", "cuMemAddressReserve", 10020, (DevicePointer*, std::size_t, std::size_t, DevicePointer, unsigned long long)) \
-  X(create, "cuMemCreate", "cuMemCreate", 10020, (MemoryHandle*, std::size_t, const AllocationProperties*, unsigned long long))          \
-  X(release, "cuMemRelease", "cuMemRelease", 10020, (MemoryHandle))                                                                      \
-  X(retain_handle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000, (MemoryHandle*, void*))                          \
-  X(map, "cuMemMap", "cuMemMap", 10020, (DevicePointer, std::size_t, std::size_t, MemoryHandle, unsigned long long))                     \
-  X(unmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePointer, std::size_t))                                                              \
-  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const Array*))                                                     \
-  X(destroy_array, "cuArrayDestroy", "cuArrayDestroy", 2000, (void*))                                                                    \
-  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const External*))                                        \
-  X(destroy_import, "cuDestroyExternalMemory", "cuDestroyExternalMemory", 10000, (void*))                                                \
-  X(add_node, "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040, (GraphNode*, Graph, const GraphNode*, std::size_t, AllocationNode*)) \
-  X(add_free_node, "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", 11040, (GraphNode*, Graph, const GraphNode*, std::size_t, DevicePointer))
+#define FUNCTIONS(X)                                                                                                            \
+  X(init, "cuInit", "cuInit", 2000, (unsigned))                                                                                 \
+  X(retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (Context*, int))                                      \
+  X(set_current, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (Context))                                                         \
+  X(create_stream, "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050, (Stream*, unsigned, int))                  \
+  X(synchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Stream))                                                  \
+  X(info, "cuMemGetInfo", "cuMemGetInfo_v2", 3020, (std::size_t*, std::size_t*))                                                \
+  X(total, "cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020, (std::size_t*, int))                                                \
+  X(allocate, "cuMemAlloc", "cuMemAlloc_v2", 3020, (DevicePointer*, std::size_t))                                               \
+  X(pitch, "cuMemAllocPitch", "cuMemAllocPitch_v2", 3020, (DevicePointer*, std::size_t*, std::size_t, std::size_t, unsigned))   \
+  X(free, "cuMemFree", "cuMemFree_v2", 3020, (DevicePointer))                                                                   \
+  X(managed, "cuMemAllocManaged", "cuMemAllocManaged", 6000, (DevicePointer*, std::size_t, unsigned))                           \
+  X(host, "cuMemHostAlloc", "cuMemHostAlloc", 2020, (void**, std::size_t, unsigned))                                            \
+  X(free_host, "cuMemFreeHost", "cuMemFreeHost", 2000, (void*))                                                                 \
+  X(enroll, "cuMemHostRegister", "cuMemHostRegister_v2", 6050, (void*, std::size_t, unsigned))                                  \
+  X(unenroll, "cuMemHostUnregister", "cuMemHostUnregister", 4000, (void*))                                                      \
+  X(async, "cuMemAllocAsync", "cuMemAllocAsync", 11020, (DevicePointer*, std::size_t, Stream))                                  \
+  X(from_pool, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, (DevicePointer*, std::size_t, Pool, Stream))        \
+  X(free_async, "cuMemFreeAsync", "cuMemFreeAsync", 11020, (DevicePointer, Stream))                                             \
+  X(default_pool, "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, (Pool*, int))                                \
+  X(reserve, "cuMemAddressReserve", "cuMemAddressReserve", 10020,                                                               \
+    (DevicePointer*, std::size_t, std::size_t, DevicePointer, unsigned long long))                                              \
+  X(create, "cuMemCreate", "cuMemCreate", 10020, (MemoryHandle*, std::size_t, const AllocationProperties*, unsigned long long)) \
+  X(release, "cuMemRelease", "cuMemRelease", 10020, (MemoryHandle))                                                             \
+  X(retain_handle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000, (MemoryHandle*, void*))                 \
+  X(map, "cuMemMap", "cuMemMap", 10020, (DevicePointer, std::size_t, std::size_t, MemoryHandle, unsigned long long))            \
+  X(unmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePointer, std::size_t))                                                     \
+  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const Array*))                                            \
+  X(destroy_array, "cuArrayDestroy", "cuArrayDestroy", 2000, (void*))                                                           \
+  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const External*))                               \
+  X(destroy_import, "cuDestroyExternalMemory", "cuDestroyExternalMemory", 10000, (void*))                                       \
+  X(add_node, "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040,                                                        \
+    (GraphNode*, Graph, const GraphNode*, std::size_t, AllocationNode*))                                                        \
+  X(add_free_node, "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", 11040,                                                     \
+    (GraphNode*, Graph, const GraphNode*, std::size_t, DevicePointer))
   FUNCTIONS(FUNCTION)
 #undef FUNCTION
   Context context = nullptr;
@@ -132,7 +135,8 @@ struct Live {
 };
 
 int Random(unsigned seed, int steps) {
-  const Functions ways[] = {Functions({Way::kDlsym}), Functions({Way::kLegacy}), Functions({Way::kPerThread}), Functions({Way::kOldProcAddress})};
+  const Functions ways[] = {Functions({Way::kDlsym}), Functions({Way::kLegacy}), Functions({Way::kPerThread}),
+                            Functions({Way::kOldProcAddress})};
   std::mt19937 random(seed);
   const auto below = [&](unsigned most) { return static_cast<unsigned>(random() % most); };
   Stream stream;
@@ -158,17 +162,31 @@ int Random(unsigned seed, int steps) {
       GraphNode freed;
       void* pointer = reinterpret_cast<void*>(each.value);
       switch (each.kind) {
-        case 0: status = functions.free(each.value); break;
-        case 1: status = functions.free_host(pointer); break;
-        case 2: status = functions.free_async(each.value, stream); break;
-        case 3: status = functions.release(each.value); break;
+        case 0:
+          status = functions.free(each.value);
+          break;
+        case 1:
+          status = functions.free_host(pointer);
+          break;
+        case 2:
+          status = functions.free_async(each.value, stream);
+          break;
+        case 3:
+          status = functions.release(each.value);
+          break;
         case 4:
           status = functions.unmap(each.value, kPage);
           pages[(each.value - addresses) / kPage] = false;
           break;
-        case 5: status = functions.destroy_array(pointer); break;
-        case 6: status = functions.destroy_import(pointer); break;
-        case 7: status = functions.add_free_node(&freed, nullptr, nullptr, 0, each.value); break;
+        case 5:
+          status = functions.destroy_array(pointer);
+          break;
+        case 6:
+          status = functions.destroy_import(pointer);
+          break;
+        case 7:
+          status = functions.add_free_node(&freed, nullptr, nullptr, 0, each.value);
+          break;
         case 8:
           status = functions.unenroll(pointer);
           ::free(pointer);
@@ -248,15 +266,20 @@ int Random(unsigned seed, int steps) {
         // Frees that the driver refuses: of what was never allocated, and by the wrong function.
         const auto plain = std::find_if(live.begin(), live.end(), [](const Live& each) { return each.kind == 0; });
         const unsigned which = below(plain == live.end() ? 2 : 3);
-        if (which == 0) status = functions.free(0x1234500);
-        else if (which == 1) status = functions.release(0x5432100);
-        else status = functions.free_host(reinterpret_cast<void*>(plain->value));
+        if (which == 0)
+          status = functions.free(0x1234500);
+        else if (which == 1)
+          status = functions.release(0x5432100);
+        else
+          status = functions.free_host(reinterpret_cast<void*>(plain->value));
         break;
       }
       case 23:
         if (posix_memalign(&at, 4096, 8192) != 0) break;
-        if ((status = functions.enroll(at, 8192, 0)) == 0) live.push_back({8, reinterpret_cast<std::uint64_t>(at), 0});
-        else ::free(at);
+        if ((status = functions.enroll(at, 8192, 0)) == 0)
+          live.push_back({8, reinterpret_cast<std::uint64_t>(at), 0});
+        else
+          ::free(at);
         break;
     }
     printf("%d %u %d %lld\n", step, kind, status, Used());
@@ -272,8 +295,10 @@ int Threads(double seconds) {
       std::vector<DevicePointer> live;
       for (;;) {
         DevicePointer pointer;
-        if (live.size() < 50 && functions.allocate(&pointer, 256 + random() % 4096) == 0) live.push_back(pointer);
-        else if (!live.empty()) functions.free(live.back()), live.pop_back();
+        if (live.size() < 50 && functions.allocate(&pointer, 256 + random() % 4096) == 0)
+          live.push_back(pointer);
+        else if (!live.empty())
+          functions.free(live.back()), live.pop_back();
         if (random() % 3 == 0 && !live.empty()) functions.free(live.front()), live.erase(live.begin());
       }
     }).detach();
@@ -332,7 +357,8 @@ void Measure(const char* name, int calls, const char* end, Call call) {
     clock_gettime(CLOCK_MONOTONIC, &before);
     for (int i = 0; i < calls; i++) call();
     clock_gettime(CLOCK_MONOTONIC, &after);
-    times.push_back((static_cast<double>(after.tv_sec - before.tv_sec) * 1e9 + static_cast<double>(after.tv_nsec - before.tv_nsec)) / calls);
+    times.push_back((static_cast<double>(after.tv_sec - before.tv_sec) * 1e9 + static_cast<double>(after.tv_nsec - before.tv_nsec)) /
+                    calls);
   }
   std::sort(times.begin(), times.end());
   printf("\"%s\":{\"median\":%.1f,\"minimum\":%.1f,\"maximum\":%.1f}%s", name, times[10], times.front(), times.back(), end);

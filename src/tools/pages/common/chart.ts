@@ -218,7 +218,7 @@ export class Chart {
         {},
         ...series.map(({ label, style, isStepped = false, fill }) => ({
           label,
-          fill,
+          ...(fill === undefined ? {} : { fill }),
           stroke: () => resolveColor(seriesVariable(style)),
           width: fill === undefined ? 2 : 1,
           dash: fill === undefined ? seriesDash(style) : [],
