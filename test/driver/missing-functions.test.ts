@@ -79,7 +79,7 @@ const program = `
   });
   attempt('export', () => {
     const buffer = new c.DeviceBuffer(1000, { resource: plain, stream });
-    exportBuffer(buffer);
+    c.exportBuffer(buffer);
     buffer.dispose();
   });
   attempt('times', () => {
