@@ -1,7 +1,7 @@
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
-import { assertAwake } from '../driver/memory/asleep.js';
+import { assertAwake } from '../driver/memory/asleep-addresses.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';

@@ -16,7 +16,7 @@ import {
 } from '../basics/validation.js';
 import type { CaptureMode } from '../driver/graphs/capture.js';
 import type { Graph } from '../driver/graphs/graph.js';
-import { assertAwake } from '../driver/memory/asleep.js';
+import { assertAwake } from '../driver/memory/asleep-addresses.js';
 import { observeEvents, unobserveEvents } from '../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import {

@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from 'vitest';
-import { beginSleep, endSleep, type SleepingRange } from '../../src/driver/memory/asleep.js';
+import { beginSleep, endSleep, type SleepingRange } from '../../src/driver/memory/asleep-addresses.js';
 import { CapturedMemory } from '../../src/graphs/captured-memory.js';
 import { GraphRegion } from '../../src/graphs/graph-region.js';
 import { LaunchOrder } from '../../src/graphs/launch-order.js';

@@ -398,7 +398,7 @@ export const equivalent = {
     'Account.#chargeFrom: > -> >= (2)': passedAgain,
     'Account.end: > -> >=': 'it notes the same peak again',
   },
-  'src/driver/memory/asleep.ts': {
+  'src/driver/memory/asleep-addresses.ts': {
     'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',
   },
   'src/serving/spilling/address-uses.ts': {

@@ -12,7 +12,7 @@ import {
   runHostFunctionsIfReady,
 } from '../status.js';
 import type { Stream } from '../streams/stream.js';
-import { asleep, beginSleep, endSleep, type SleepingRange } from './asleep.js';
+import { asleep, beginSleep, endSleep, type SleepingRange } from './asleep-addresses.js';
 
 /** A range of addresses. */
 export interface Extent {

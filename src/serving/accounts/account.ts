@@ -18,7 +18,7 @@ import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../../basics/validation.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, InnermostScope, type ScopeFrame } from '../../scopes/resource-scope.js';
-import { PayerNumbers } from './payer-numbers.js';
+import { PayerNumbers } from './small-numbers.js';
 
 /** Options of {@link Account} and {@link withQuota}. */
 export interface AccountOptions {

@@ -20,7 +20,7 @@ import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { type Account, currentAccount } from '../accounts/account.js';
-import { PayerNumbers } from '../accounts/payer-numbers.js';
+import { PayerNumbers } from '../accounts/small-numbers.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, type GrantWaits, grantsInScope, promisedBytes, unexpectedEnd } from './grant.js';

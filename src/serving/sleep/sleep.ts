@@ -3,7 +3,7 @@ import { ArgumentRangeError, attemptEach, formatValue, throwFirst, UnsupportedEr
 import { assertName, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
 import { assertMemoryResource, type MemoryResource } from '../../memory-resource.js';
 import { canSleep } from '../../observing/sleepable.js';
-import { Sleeper } from './sleeper.js';
+import { Sleeper } from './sleeping-memory.js';
 
 /** Options of {@link sleepResource}. */
 export interface SleepOptions {

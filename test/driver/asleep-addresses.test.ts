@@ -1,5 +1,12 @@
 import { afterEach, expect, test } from 'vitest';
-import { assertAwake, beginSleep, endSleep, isAnythingAsleep, isAsleepAt, type SleepingRange } from '../../src/driver/memory/asleep.js';
+import {
+  assertAwake,
+  beginSleep,
+  endSleep,
+  isAnythingAsleep,
+  isAsleepAt,
+  type SleepingRange,
+} from '../../src/driver/memory/asleep-addresses.js';
 import { code } from '../support/errors.js';
 
 const ranges: readonly SleepingRange[] = [

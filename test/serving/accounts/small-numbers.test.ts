@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { type Payer, PayerNumbers } from '../../../src/serving/accounts/payer-numbers.js';
+import { type Payer, PayerNumbers } from '../../../src/serving/accounts/small-numbers.js';
 
 test('a payer has one number while it pays, which is given to another one afterwards', () => {
   const numbers = new PayerNumbers<Payer>();
