@@ -24,11 +24,11 @@ const writers = {
     const traces = [...new Set(rows.map(({ trace }) => trace))];
     const cells = traces.map((trace) => {
       const of = (events) => rows.find((row) => row.trace === trace && row.streams === 'single' && row.events === events);
-      const { nullResource, rmmPool } = of('deferred');
+      const { nullResource, nullNative } = of('deferred');
       const taken = ['eager', 'deferred', 'off'].map((events) => nanoseconds(of(events).nanosecondsPerOperation.minimum));
-      return [trace, ...taken, nanoseconds(nullResource.minimum), rmmPool === undefined ? '' : nanoseconds(rmmPool)];
+      return [trace, ...taken, nanoseconds(nullResource.minimum), nanoseconds(nullNative.minimum)];
     });
-    const columns = ['trace', "pool, `'eager'`", "pool, `'deferred'`", "pool, `'off'`", 'a resource that does nothing', "RMM's pool (C++)"];
+    const columns = ['trace', "pool, `'eager'`", "pool, `'deferred'`", "pool, `'off'`", 'a resource that does nothing', 'the same in C++'];
     return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
   },
 };
