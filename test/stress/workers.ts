@@ -15,7 +15,7 @@ const ends = {
 } as const;
 
 /** The same file for a module of `test/stress` and for one that is built to `build/stress-…`. */
-const script = new URL('./worker.mjs', import.meta.url);
+const script = new URL('../../test/stress/worker.mjs', import.meta.url);
 
 /**
  * Runs a worker from start to end; chance decides how it ends. @throws Violation if it ends
