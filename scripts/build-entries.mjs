@@ -14,8 +14,6 @@ const main = source(exports['.'].default);
 const command = source(bin.cistern);
 /** What imports each part of the command when it is called. */
 const program = join(root, 'src/tools/cli/program.ts');
-/** Entries that load all resources anyway; the others share only what they need. */
-const heavy = [main, source(exports['./replay'].default), command];
 /** The module that `cistern watch` makes Node import is no entry of the package, but a file of its own. */
 const entries = [
   ...Object.values(exports).flatMap((target) => (typeof target === 'string' ? [] : [source(target.default)])),
@@ -72,7 +70,7 @@ function chunkOf(id, context) {
   if (neededByCommand(context).has(id)) return id === join(root, command) ? null : 'command';
   const reaching = entriesOf(id, context);
   if (!reaching.has(main) || reaching.size === 1) return null;
-  return [...reaching].every((entry) => heavy.includes(entry)) ? 'resources' : 'driver';
+  return 'driver';
 }
 
 /** The entries from which a module can be reached by static imports, or as a part of the command. */

@@ -22,6 +22,8 @@ const nativeSuites = {
   plans: 'test/plans/',
   serving: 'test/serving/',
   interchange: 'test/interchange/',
+  workers: 'test/workers/',
+  processes: 'test/processes/',
   buffers: 'test/buffers/',
   resources: 'test/resources/',
   gc: 'test/gc/dropped',

@@ -12,9 +12,10 @@ const settleMilliseconds = 100;
 
 /** What is built, in the order in which one needs the other, and the files that it is built from. */
 const targets = [
+  { name: 'native index', script: 'scripts/build-native-index.mjs', sources: /^assembly\/|^src\/suballocation\/index-layout\.ts$/ },
   { name: 'addon', script: 'scripts/build-native.mjs', sources: /^native\/(?!test|fuzz)/ },
   { name: 'index', script: 'scripts/build-wasm.mjs', sources: /^assembly\/|^src\/suballocation\/index-layout\.ts$/ },
-  { name: 'entries', script: 'scripts/build-entries.mjs', sources: /^src\/(?!pages\/).*\.ts$/ },
+  { name: 'entries', script: 'scripts/build-entries.mjs', sources: /^src\/(?!tools\/pages\/).*\.ts$/ },
   { name: 'pages', script: 'scripts/build-pages.mjs', sources: /^src\/tools\/(pages|report|watch)\// },
 ];
 

@@ -27,9 +27,7 @@ for (const [name, entry] of Object.entries(entries)) {
 const misspelt = misspeltSettings();
 // Loading the module takes long, and tells the end of the process that there may be workers.
 if (misspelt.length > 0 && process.getBuiltinModule('node:worker_threads').isMainThread) {
-  for (const { name, meant } of misspelt) warn(name, meant);
-}
-
-function warn(name: string, meant: string): void {
-  process.emitWarning(`the environment variable ${name} has no effect: did you mean ${meant}?`, { code: 'CISTERN_UNKNOWN_SETTING' });
+  for (const { name, meant } of misspelt) {
+    process.emitWarning(`the environment variable ${name} has no effect: did you mean ${meant}?`, { code: 'CISTERN_UNKNOWN_SETTING' });
+  }
 }

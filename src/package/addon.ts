@@ -8,7 +8,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setting } from '../settings.js';
-import { installedRoot } from './file.js';
+import { installedRoot, requireFrom } from './file.js';
 import { packageManagerAdvice } from './package-manager.js';
 import { addonsBeside, ownFile, packageRoot, packageVersion } from './root.js';
 
@@ -90,13 +90,6 @@ function load(require: NodeJS.Require, path: string): unknown {
   if (addon.version !== packageVersion()) throw new OtherVersion(file, addon.version);
   loadedFrom = file;
   return addon;
-}
-
-/**
- * Takes the function from the runtime, because bundlers replace one that is imported by its name.
- */
-function requireFrom(file: string | URL): NodeJS.Require {
-  return process.getBuiltinModule('node:module').createRequire(file);
 }
 
 function loadBuilt(folder: string): unknown {

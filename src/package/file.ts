@@ -3,6 +3,14 @@ import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { ownFile, packageRoot } from './root.js';
 
+/**
+ * The `require` of a file. The function that makes it is taken from the runtime, because bundlers replace one
+ * that is imported by its name.
+ */
+export function requireFrom(file: string | URL): NodeJS.Require {
+  return process.getBuiltinModule('node:module').createRequire(file);
+}
+
 /** The root of the cistern that is installed for the file that this code runs from. */
 export function installedRoot(): URL | undefined {
   try {
@@ -41,6 +49,5 @@ export function loadEntry(entry: string): unknown {
   const folder = entry === 'watch' ? 'tools/watch' : entry;
   const file = new URL(`${folder}/index.js`, dist);
   if (!ownFile.startsWith(dist.href) || !existsSync(file)) return undefined;
-  // Taken from the runtime, because bundlers replace one that is imported by its name.
-  return process.getBuiltinModule('node:module').createRequire(ownFile)(fileURLToPath(file));
+  return requireFrom(ownFile)(fileURLToPath(file));
 }

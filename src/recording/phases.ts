@@ -1,4 +1,4 @@
-import type { ScopeFrame } from '../scopes/resource-scope.js';
+import { innermostOf, type ScopeFrame } from '../scopes/resource-scope.js';
 
 /** The last index that fits into a recording's 16 bits; further names share it. */
 const maximumPhases = 65_535;
@@ -54,10 +54,5 @@ export class Phase {
 
 /** The innermost phase among a frame and those around it. */
 export function innermostPhase(frame: ScopeFrame | undefined): Phase | undefined {
-  for (let each = frame; each !== undefined; each = each.outer) if (isPhaseFrame(each)) return each.phase;
-  return undefined;
-}
-
-function isPhaseFrame(frame: ScopeFrame): frame is PhaseFrame {
-  return frame.kind === 'phase';
+  return innermostOf<PhaseFrame>('phase', frame)?.phase;
 }

@@ -22,7 +22,7 @@ import { operatingSystemThreadId } from '../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../files/flush-at-exit.js';
 import { FileTarget } from '../files/log-target.js';
 import { packageVersion } from '../package/root.js';
-import { hasScopes, InnermostScope, innermostFrame, type ScopeFrame } from '../scopes/resource-scope.js';
+import { hasScopes, innermostFrame, innermostOf, type ScopeFrame } from '../scopes/resource-scope.js';
 import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
 import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from './managed-moves.js';
@@ -57,7 +57,9 @@ interface AccountFrame extends ScopeFrame {
   readonly account: NamedAccount;
 }
 
-const accountScope = new InnermostScope<AccountFrame>('account');
+function accountOf(frame: ScopeFrame | undefined): NamedAccount | undefined {
+  return innermostOf<AccountFrame>('account', frame)?.account;
+}
 
 /** The recordings of this environment that are not disposed. */
 const live: Recording[] = [];
@@ -315,7 +317,7 @@ export class Recording implements Disposable {
     this.#setAccount(account);
     if (stack !== undefined) this.#put(RecordKind.stack, this.#stacks.indexOf(stack), 0);
     this.#put(head, first, second);
-    this.#setAccount(accountScope.get()?.account);
+    this.#setAccount(accountOf(innermostFrame()));
   }
 
   /** @internal A phase begins. */
@@ -362,9 +364,8 @@ export class Recording implements Disposable {
     const frame = innermostFrame();
     if (frame === this.#frame || this.isDisposed) return;
     this.#frame = frame;
-    const phase = innermostPhase(frame);
-    this.#setPhase(phase);
-    this.#setAccount(accountScope.get()?.account);
+    this.#setPhase(innermostPhase(frame));
+    this.#setAccount(accountOf(frame));
   }
 
   #setAccount(account: NamedAccount | undefined): void {

@@ -115,28 +115,11 @@ export function enterScope<Frame extends { readonly kind: string }, T>(frame: Fr
   }
 }
 
-/** Finds the innermost current scope of one kind. It remembers the answer for the frame that it has looked from last. */
-export class InnermostScope<Frame extends ScopeFrame> {
-  readonly #kind: Frame['kind'];
-  #from: ScopeFrame | undefined;
-  #found: Frame | undefined;
-
-  constructor(kind: Frame['kind']) {
-    this.#kind = kind;
-  }
-
-  get(): Frame | undefined {
-    const frame = innermostFrame();
-    return frame === this.#from ? this.#found : this.#search(frame);
-  }
-
-  #search(frame: ScopeFrame | undefined): Frame | undefined {
-    this.#from = frame;
-    let each = frame;
-    while (each !== undefined && each.kind !== this.#kind) each = each.outer;
-    this.#found = each as Frame | undefined;
-    return this.#found;
-  }
+/** The innermost scope of a kind among a frame and those around it. */
+export function innermostOf<Frame extends ScopeFrame>(kind: Frame['kind'], frame: ScopeFrame | undefined): Frame | undefined {
+  let each = frame;
+  while (each !== undefined && each.kind !== kind) each = each.outer;
+  return each as Frame | undefined;
 }
 
 /** Runs a function in the scopes of a frame, wherever it is called, and returns its result. */

@@ -1,6 +1,5 @@
 import { UnsupportedError } from '../basics/errors.js';
-import type { BufferMemory } from '../buffers/buffer-memory.js';
-import { memoryOf } from '../buffers/buffer-memory.js';
+import { type BufferMemory, memoryOf } from '../buffers/buffer-memory.js';
 import { DeviceBuffer } from '../buffers/device-buffer.js';
 import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import { type AttachOptions, attachedMemory } from './attach-from-worker.js';

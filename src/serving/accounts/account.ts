@@ -17,7 +17,7 @@ import { LiveInstances } from '../../basics/live-instances.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../../basics/validation.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
-import { enterScope, InnermostScope, type ScopeFrame } from '../../scopes/resource-scope.js';
+import { enterScope, innermostFrame, innermostOf, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { PayerNumbers } from './small-numbers.js';
 
 /** Options of {@link Account} and {@link withQuota}. */
@@ -412,7 +412,9 @@ interface AccountFrame extends ScopeFrame {
   readonly account: Account;
 }
 
-const current = new InnermostScope<AccountFrame>('account');
+/** The frame that was looked at last, and its account. */
+let lastFrame: ScopeFrame | undefined;
+let lastAccount: Account | undefined;
 
 /** Whether anything charges accounts, or a warning has said that nothing does. */
 let isAnythingCharged = false;
@@ -424,7 +426,14 @@ export function noteCharging(): void {
 
 /** The account that allocations are charged to here; `undefined` outside the scope of an account. */
 export function currentAccount(): Account | undefined {
-  return current.get()?.account;
+  const frame = innermostFrame();
+  return frame === lastFrame ? lastAccount : findAccount(frame);
+}
+
+function findAccount(frame: ScopeFrame | undefined): Account | undefined {
+  lastFrame = frame;
+  lastAccount = innermostOf<AccountFrame>('account', frame)?.account;
+  return lastAccount;
 }
 
 /**

@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { bytesOf, formatBytes, formatCount, sizeMeant } from '../../basics/units.js';
 import { noSuchLayer } from '../formats/layer-allocations.js';
-import { diffRuns } from '../report/diff-runs.js';
+import { diffSides, sideOf } from '../report/diff-runs.js';
 import { packReportRun } from '../report/pack-report-run.js';
 import type { RunOverview } from '../report/report-contents.js';
 import { ExitCode } from './exit-code.js';
@@ -84,7 +84,8 @@ async function summarize(log: string, options: SummaryOptions, terminal: Termina
   const { overview } = packReportRun(run);
   const layer = wanted === undefined ? overview.layers[overview.layer] : overview.layers.find(({ name }) => name === wanted);
   if (layer === undefined) throw noSuchLayer(run, wanted ?? '');
-  const { by, rows } = diffRuns(run, run, { layer: layer.name });
+  const side = sideOf(run);
+  const { by, rows } = diffSides(side, side, { layer: layer.name });
   const exceeded = failAbove.flatMap(({ measure, limit: most }) => {
     const value = (measures[measure] as Measure).of(layer);
     return value > most ? [{ measure, limit: most, value }] : [];

@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder, platformPackages } from '../../package/addon.js';
+import { requireFrom } from '../../package/file.js';
 import { addonsBeside, ownFile, packageRoot } from '../../package/root.js';
 import { setting } from '../../settings.js';
 
@@ -26,7 +27,7 @@ export function runLibrary(): string | undefined {
 /** The folder of a platform's package, where package managers do not put it beside this one. */
 function folderOf(name: string): string[] {
   try {
-    return [dirname(process.getBuiltinModule('node:module').createRequire(ownFile).resolve(`${name}/cistern.node`))];
+    return [dirname(requireFrom(ownFile).resolve(`${name}/cistern.node`))];
   } catch {
     return [];
   }

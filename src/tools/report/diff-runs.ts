@@ -67,13 +67,17 @@ export function diffRuns(before: RecordedRun, after: RecordedRun, options: DiffR
   assertRecordedRun(before, 'before');
   assertRecordedRun(after, 'after');
   assertOptions(options, knownOptions);
-  const keys = keysFor(options.by);
-  const readSide = (run: RecordedRun): ReadSide => {
-    const side = new DiffSide(run.layers, keys);
-    appendEvents(run, side);
-    return { ...run, side, places: undefined };
-  };
-  return diffSides(readSide(before), readSide(after), options);
+  return diffSides(sideOf(before, options.by), sideOf(after, options.by), options);
+}
+
+/**
+ * A side of a comparison, from a log that was read.
+ * @internal
+ */
+export function sideOf(run: RecordedRun, by?: DiffGroup): ReadSide {
+  const side = new DiffSide(run.layers, keysFor(by));
+  appendEvents(run, side);
+  return { ...run, side, places: undefined };
 }
 
 /**
