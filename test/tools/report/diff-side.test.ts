@@ -42,6 +42,8 @@ function figuresByHand(run: RecordedRun, nameOf: (event: number, label: number) 
 test('figures that are added up as events come are those of all events', async () => {
   await fc.assert(
     fc.asyncProperty(anyRun, async (run) => {
+      // Beyond that, a sum of numbers depends on the order in which they are added.
+      fc.pre(run.seconds.reduce((sum, bytes) => sum + bytes, 0) <= Number.MAX_SAFE_INTEGER);
       const recording = Buffer.concat([...encodeRecording(run)]);
       for (const by of diffGroups) {
         const { rows } = diffRuns(run, run, { by });
