@@ -1,6 +1,7 @@
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../basics/errors.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import { tryAgainCollecting } from '../collector/when-memory-is-short.js';
 import { assertAwake } from '../driver/memory/asleep-addresses.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
@@ -11,7 +12,6 @@ import { labelAllocation } from '../observing/labels.js';
 import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } from '../ownership/bulk-frees.js';
 import { noteFree, servedPointer } from '../ownership/served-memory.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../scopes/resource-scope.js';
-import { allocateReclaiming } from './allocate-reclaiming.js';
 import { MemoryUses, type OutsideUse } from './memory-uses.js';
 import type { Origin } from './origin.js';
 import type { DeviceMemory } from './transfers/buffer-contents.js';
@@ -336,7 +336,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     try {
       pointer = resource.allocate(bytes, stream, alignment);
     } catch (error) {
-      pointer = allocateReclaiming(error, resource, bytes, stream, alignment);
+      pointer = allocateAgain(error, resource, bytes, stream, alignment);
     }
     return servedPointer(pointer, resource, bytes, stream, alignment);
   }
@@ -476,4 +476,9 @@ function isOfDisposed(error: unknown): boolean {
  */
 function isLost(error: unknown): boolean {
   return error instanceof LifetimeError;
+}
+
+/** Apart from its caller, which would make an object at each allocation for what the function refers to. */
+function allocateAgain(error: unknown, resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
+  return tryAgainCollecting(error, () => resource.allocate(bytes, stream, alignment));
 }

@@ -29,7 +29,7 @@ import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
-import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
+import { collectUntil } from './when-memory-is-short.js';
 
 /** Options of {@link configureEarlyCollection}. */
 export interface EarlyCollectionOptions {
@@ -104,8 +104,7 @@ export class HeldMemory {
     const heldBefore = this.heldBytes;
     isCollecting = true;
     try {
-      reclaimUnreachableBuffers('minor');
-      if (this.heldBytes + bytes > lineBytes) reclaimUnreachableBuffers('major');
+      collectUntil(() => this.heldBytes + bytes <= lineBytes);
     } finally {
       isCollecting = false;
     }

@@ -14,7 +14,6 @@ export {
   type ReserveOptions,
 } from './admission/admitting-resource-adaptor.js';
 export { Grant } from './admission/grant.js';
-export type { WaitOptions } from './admission/waits.js';
 export { memorySummary } from './out-of-memory/memory-summary.js';
 export { type BudgetEvent, type BudgetObserver, type BudgetOptions, observeBudget } from './out-of-memory/observe-budget.js';
 export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, type WakeReport, wakeResource } from './sleep/sleep.js';
@@ -22,6 +21,7 @@ export type { SpillCandidate, SpillPolicy } from './spilling/spill-policy.js';
 export type { SpillStatistics } from './spilling/spill-statistics.js';
 export { SpillableBuffer, type SpillableBufferCreateOptions, type SpillableBufferOptions, SpillPin } from './spilling/spillable-buffer.js';
 export { SpillingResourceAdaptor, type SpillingResourceAdaptorOptions } from './spilling/spilling-resource-adaptor.js';
+export type { WaitOptions } from './waiting/wait-options.js';
 
 /** The kinds of resources of this entry. A specification loads them by itself, unless the program is bundled: see {@link addResourceKinds}. */
 export const resourceKinds: readonly ResourceKind[] = [accountingKind, admittingKind, spillingKind];

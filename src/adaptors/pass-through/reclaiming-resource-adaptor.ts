@@ -20,9 +20,8 @@ import { setImmediate } from 'node:timers/promises';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
-import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
-import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../../collector/stage-timings.js';
+import { type CollectionStage, collectUntil, runCollectionStage } from '../../collector/when-memory-is-short.js';
 import { mayUseMemoryOf } from '../../driver/device.js';
 import { isNotPermitted } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
@@ -334,7 +333,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     try {
       switch (sums.stage) {
         case 'settle':
-          recoveredBytes = freeUnreachableBuffers();
+          recoveredBytes = runCollectionStage('settle');
           if (yield 'device') isWorthATry = true;
           break;
         case 'trim': {
@@ -344,10 +343,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
           break;
         }
         case 'minor-collection':
-          recoveredBytes = reclaimUnreachableBuffers('minor');
-          break;
         case 'major-collection':
-          recoveredBytes = reclaimUnreachableBuffers('major');
+          recoveredBytes = runCollectionStage(sums.stage);
           break;
         case 'callback': {
           const answer = this.#callBack(request);
@@ -433,18 +430,21 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     this.#softCollections++;
     this.#isReclaiming = true;
     try {
-      for (const sums of this.#sums.filter(({ stage }) => isCollection(stage))) {
-        const beganAt = performance.now();
-        sums.recoveredBytes += reclaimUnreachableBuffers(sums.stage === 'minor-collection' ? 'minor' : 'major');
-        sums.calls++;
-        sums.milliseconds += performance.now() - beganAt;
-        if (bytes <= this.softLimitBytes - this.#liveBytes) break;
-      }
+      const isEnough = () => bytes <= this.softLimitBytes - this.#liveBytes;
+      collectUntil(isEnough, this.#sums.map(({ stage }) => stage).filter(isCollection), (stage) => this.#collect(stage));
     } finally {
       this.#isReclaiming = false;
     }
     const liveBytes = this.#liveBytes + bytes;
     this.#collectAtBytes = Math.max(this.softLimitBytes, liveBytes + Math.max(this.softLimitBytes, liveBytes) / 8);
+  }
+
+  #collect(stage: CollectionStage): void {
+    const sums = this.#sums.find((each) => each.stage === stage) as StageSums;
+    const beganAt = performance.now();
+    sums.recoveredBytes += runCollectionStage(stage);
+    sums.calls++;
+    sums.milliseconds += performance.now() - beganAt;
   }
 
   #exhausted({ bytes, error, tried }: Request): OutOfMemoryError {
@@ -497,7 +497,7 @@ function softLimitOf({ softLimitBytes, softLimitFraction }: ReclaimingResourceAd
   throw new ArgumentRangeError(`softLimitFraction must be above 0 and at most 1, got ${softLimitFraction}`);
 }
 
-function isCollection(stage: ReclaimStage): boolean {
+function isCollection(stage: ReclaimStage): stage is 'minor-collection' | 'major-collection' {
   return stage === 'minor-collection' || stage === 'major-collection';
 }
 

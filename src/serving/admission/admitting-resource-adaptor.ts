@@ -11,21 +11,27 @@ import {
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOptions, assertShared, optionNames } from '../../basics/validation.js';
-import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
-import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
+import {
+  collectWhileWaiting,
+  keepAliveIfAsked,
+  runCollectionStage,
+  stopCollectingFor,
+  type WaitingCalls,
+} from '../../collector/when-memory-is-short.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { ResourcesAbove } from '../../observing/resources-above.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
-import { type Account, currentAccount } from '../accounts/account.js';
+import { currentAccount } from '../accounts/account.js';
 import { PayerNumbers } from '../accounts/small-numbers.js';
+import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
+import { WaitTimes } from '../waiting/waiting-line.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, type GrantWaits, grantsInScope, promisedBytes, unexpectedEnd } from './grant.js';
 import { Retries } from './retries.js';
-import { assertWait, endingWait, type WaitOptions, waitOptionNames } from './waits.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
 export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
@@ -79,9 +85,6 @@ const reserveOptions = optionNames<ReserveOptions>({ priority: true, signal: tru
 const events = channel('cistern:admission');
 
 const instances = new LiveInstances<AdmittingResourceAdaptor>();
-
-/** How long no request is admitted before the adaptor tries to free memory for those that wait. */
-const stallMilliseconds = 1000;
 
 /** @internal The adaptors of this environment that are neither disposed nor collected, in the order of construction. */
 export function liveAdmittingAdaptors(): AdmittingResourceAdaptor[] {
@@ -170,14 +173,18 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     grow: (holder, bytes, options) => this.#grow(holder, bytes, options),
     retry: (holder, attempt, options) => this.#retry(holder, attempt, options),
   };
-  readonly #retries = new Retries();
+  readonly #times = new WaitTimes();
+  readonly #waitingCalls: WaitingCalls = {
+    // A process that only waits for a refused spill to be tried again goes on. For a grant that nobody returns, it does not: nothing can end that wait.
+    keepProcessAlive: () => this.#isSpillRefused && this.#queue.read().waiting > 0,
+    served: () => this.#queue.read().admitted,
+    onSecond: (isStalled) => this.#onSecond(isStalled),
+  };
+  readonly #retries: Retries;
   #isSpilling = false;
   /** Whether a spill for the first waiting request was refused. */
   #isSpillRefused = false;
-  #stalls: NodeJS.Timeout | undefined;
   #admittedAfterWait = 0;
-  #waitedMilliseconds = 0;
-  #longestWaitMilliseconds = 0;
   #refusedTooLarge = 0;
   #refusedAfterTimeout = 0;
   #aborted = 0;
@@ -196,6 +203,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertShared(limitBytes, this.#queue.limitBytes, shared, 'limitBytes');
     assertShared(maximumOvertakes, this.#queue.maximumOvertakes, shared, 'maximumOvertakes');
     this.#current = new CurrentHolder(this.#queue);
+    this.#retries = new Retries(this.#queue, this.#times);
   }
 
   /**
@@ -230,8 +238,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       waitingBytes,
       admitted,
       admittedAfterWait: this.#admittedAfterWait,
-      waitedMilliseconds: this.#waitedMilliseconds,
-      longestWaitMilliseconds: this.#longestWaitMilliseconds,
+      waitedMilliseconds: this.#times.milliseconds,
+      longestWaitMilliseconds: this.#times.longestMilliseconds,
       overtakes,
       refusedTooLarge: this.#refusedTooLarge,
       refusedAfterTimeout: this.#refusedAfterTimeout,
@@ -279,9 +287,10 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     }
     if (pointer === 0) return;
     const takenBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    if (number === none) this.#queue.giveOutside(takenBytes);
-    else this.#queue.unuse(this.#users.remove(number), takenBytes);
-    if (this.#retries.waiting > 0) this.#retries.wake();
+    const holder = number === none ? undefined : this.#users.remove(number);
+    if (holder === undefined) this.#queue.giveOutside(takenBytes);
+    else this.#queue.unuse(holder, takenBytes);
+    if (this.#retries.line.length > 0) this.#retries.line.memoryFreed(holder);
   }
 
   #undo(holder: Holder, bytes: number, error: unknown): void {
@@ -319,7 +328,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     } finally {
       this.#isSpilling = false;
     }
-    this.#keepAliveToRetry();
+    keepAliveIfAsked();
   }
 
   /** Frees memory above for the first waiting request. Returns whether a request was admitted. */
@@ -352,21 +361,10 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   async #retry<T>(holder: Holder, attempt: () => T, options: WaitOptions): Promise<Awaited<T>> {
     this.assertLive('run a function');
     assertOptions(options, waitOptionNames);
-    return await this.#retries.run(this.#queue, holder, attempt, options, () => {
-      const began = performance.now();
-      const account = currentAccount();
-      this.#freeGarbage();
-      this.#helpIfStalled();
-      return () => {
-        this.#noteWait(performance.now() - began, account);
-      };
+    return await this.#retries.run(holder, attempt, options, () => {
+      this.#collectForFirst();
+      collectWhileWaiting(this.#waitingCalls);
     });
-  }
-
-  #noteWait(milliseconds: number, account: Account | undefined): void {
-    this.#waitedMilliseconds += milliseconds;
-    account?.noteWait(milliseconds);
-    this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
   }
 
   /**
@@ -400,11 +398,11 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       wake(settled);
     };
     const request = this.#queue.ask({ bytes, priority, holder, grows, waiters: grantsInScope(), settle });
-    if (settled === undefined) this.#freeGarbage();
+    if (settled === undefined) this.#collectForFirst();
     if (settled === undefined) this.admitBySpilling();
     if (settled !== undefined) return settled;
     this.#announce('waiting', wait, 0);
-    this.#helpIfStalled();
+    collectWhileWaiting(this.#waitingCalls);
     const withdraw = (failure: Failure) => {
       if (this.#queue.withdraw(request)) wake(failure);
     };
@@ -412,14 +410,14 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       const stop = endingWait(options, withdraw);
       wake = (result) => {
         stop();
-        this.#noteWait(performance.now() - began, account);
+        this.#times.note(performance.now() - began, account);
         if (typeof result !== 'string') this.#admittedAfterWait++;
         resolve(result);
       };
       if (settled !== undefined) wake(settled);
       else if (options.signal?.aborted === true) withdraw('aborted');
     }).then((result) => {
-      this.#keepAliveToRetry();
+      keepAliveIfAsked();
       if (typeof result !== 'string') this.#announce('admitted', wait, performance.now() - began);
       return result as Holder | Failure;
     });
@@ -429,41 +427,18 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
    * If no grant can return memory, only the garbage collector can. It is called once for all requests
    * that wait then.
    */
-  #freeGarbage(): void {
-    freeUnreachableBuffers();
+  #collectForFirst(): void {
+    runCollectionStage('settle');
     const { waiting, holders } = this.#queue.read();
-    if (waiting === 1 && holders === 0) reclaimUnreachableBuffers('major');
+    if (waiting === 1 && holders === 0) runCollectionStage('major-collection');
   }
 
-  /**
-   * While requests wait: if none was admitted for a second, an unreachable grant may hold memory, or buffers that
-   * could not be spilled before may be spillable now.
-   */
-  #helpIfStalled(): void {
-    let last = this.#queue.read().admitted;
-    this.#stalls ??= setInterval(() => {
-      const { waiting, admitted } = this.#queue.read();
-      if (waiting === 0) {
-        clearInterval(this.#stalls);
-        this.#stalls = undefined;
-      } else if (admitted === last) {
-        reclaimUnreachableBuffers('major');
-        this.#queue.settle();
-      }
-      // Other workers may have freed memory.
-      this.#retries.wake();
-      last = admitted;
-    }, stallMilliseconds);
-    this.#keepAliveToRetry();
-  }
-
-  /**
-   * A process that only waits for a refused spill to be tried again goes on. For a grant that nobody returns, it does not:
-   * nothing can end that wait.
-   */
-  #keepAliveToRetry(): void {
-    if (this.#isSpillRefused && this.#queue.read().waiting > 0) this.#stalls?.ref();
-    else this.#stalls?.unref();
+  /** If no request was admitted for a second, workers that have ended may have left memory. */
+  #onSecond(isStalled: boolean): void {
+    if (this.#queue.read().waiting === 0) stopCollectingFor(this.#waitingCalls);
+    else if (isStalled) this.#queue.settle();
+    // Other workers may have freed memory.
+    this.#retries.line.wakeAll();
   }
 
   #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {

@@ -4,8 +4,8 @@ import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/valid
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
+import type { WaitOptions } from '../waiting/wait-options.js';
 import type { AdmissionQueue, Holder, HolderOf } from './admission-queue.js';
-import type { WaitOptions } from './waits.js';
 
 /** The waits of the adaptor that a grant belongs to. */
 export interface GrantWaits {

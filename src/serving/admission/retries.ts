@@ -1,14 +1,8 @@
-import { OutOfMemoryError } from '../../basics/errors.js';
-import { seen, TentativeScope } from '../../observing/failed-allocations.js';
+import type { OutOfMemoryError } from '../../basics/errors.js';
+import type { WaitOptions } from '../waiting/wait-options.js';
+import { type MemoryWait, type WaitEnd, WaitingLine, type WaitRules, type WaitTimes } from '../waiting/waiting-line.js';
 import type { AdmissionQueue, Holder, Outcome } from './admission-queue.js';
 import { grantsInScope, unexpectedEnd } from './grant.js';
-import { assertWait, endingWait, type WaitOptions } from './waits.js';
-
-/**
- * Why a wait ended; `'last'`: it would be of no use from now on, since nobody else holds memory of the limit, or since the
- * request was refused. Then there is one more attempt, because memory may have been freed just before, also by other workers.
- */
-type End = 'freed' | 'last' | 'refused' | 'ended' | 'timeout' | 'aborted';
 
 /**
  * Grants that wait until others free memory, because what is promised to them is free only in pieces.
@@ -18,121 +12,86 @@ type End = 'freed' | 'last' | 'refused' | 'ended' | 'timeout' | 'aborted';
  * them is refused. It tries again at each free, while its request waits.
  */
 export class Retries {
-  /** How many grants wait. */
-  waiting = 0;
-  readonly #waits = new Set<FreeWait>();
+  readonly line: WaitingLine;
+  readonly #queue: AdmissionQueue;
+
+  constructor(queue: AdmissionQueue, times: WaitTimes) {
+    this.line = new WaitingLine(false, times);
+    this.#queue = queue;
+  }
 
   /**
    * Runs a function until it does not fail for want of memory that is promised to the holder.
-   * @param begins called when the holder begins to wait; returns what is called when it no longer does
+   * @param begins called when the holder begins to wait
    */
-  async run<T>(
-    queue: AdmissionQueue,
-    holder: Holder,
-    attempt: () => T,
-    options: WaitOptions,
-    begins: () => () => void,
-  ): Promise<Awaited<T>> {
-    assertWait(options);
-    let wait: FreeWait | undefined;
-    let ends = () => {};
-    const tries = new TentativeScope();
-    try {
-      for (;;) {
-        const { unserved } = holder;
-        try {
-          return await tries.run(attempt);
-        } catch (error) {
-          if (!(error instanceof OutOfMemoryError) || holder.unserved === unserved) throw error;
-          if (holder.isEnded) throw unexpectedEnd(error.requestedBytes);
-          if (wait === undefined) {
-            wait = new FreeWait(queue, holder, options);
-            this.#waits.add(wait);
-            this.waiting = this.#waits.size;
-            ends = begins();
-          }
-          const end = await wait.next();
-          if (end === 'aborted') throw options.signal?.reason;
-          if (end === 'ended') throw unexpectedEnd(error.requestedBytes);
-          if (end === 'refused' || end === 'timeout') throw error;
-          wait.giveBack();
-        }
-      }
-    } catch (error) {
-      tries.end();
-      throw seen(error);
-    } finally {
-      tries.end();
-      if (wait !== undefined) {
-        this.#waits.delete(wait);
-        this.waiting = this.#waits.size;
-        wait.stop();
-        ends();
-      }
-    }
-  }
-
-  /** Lets all who wait try again, since memory was freed. */
-  wake(): void {
-    for (const wait of this.#waits) wait.wake('freed');
+  run<T>(holder: Holder, attempt: () => T, options: WaitOptions, begins: () => void): Promise<Awaited<T>> {
+    return this.line.run(attempt, options, new Retry(this.#queue, holder, begins));
   }
 }
 
-class FreeWait {
+/**
+ * It asks for all, and has all or not. Once that is decided, only one more attempt is of use, since nobody else holds memory of the limit, or since the request
+ * was refused.
+ */
+class Retry implements WaitRules {
+  readonly payer: Holder;
   readonly #queue: AdmissionQueue;
-  readonly #holder: Holder;
-  readonly #bytes: number;
-  readonly #request: number;
-  readonly #stopTimer: () => void;
-  #state: 'asks' | 'has all' | 'over' = 'asks';
-  /** What has happened since the last call of `next`. Memory may have been freed before this wait began. */
-  #end: End | undefined = 'freed';
-  #resolve = () => {};
+  readonly #begins: () => void;
+  #bytes = 0;
+  #unserved: number;
+  #request = 0;
+  #state: 'asks' | 'has all' | 'over' = 'over';
 
-  constructor(queue: AdmissionQueue, holder: Holder, options: WaitOptions) {
+  constructor(queue: AdmissionQueue, holder: Holder, begins: () => void) {
     this.#queue = queue;
-    this.#holder = holder;
-    this.#bytes = queue.limitBytes - holder.promisedBytes;
+    this.payer = holder;
+    this.#begins = begins;
+    this.#unserved = holder.unserved;
+  }
+
+  isShortage({ requestedBytes }: OutOfMemoryError): boolean {
+    if (this.payer.unserved === this.#unserved) return false;
+    if (this.payer.isEnded) throw unexpectedEnd(requestedBytes);
+    return true;
+  }
+
+  begin(wait: MemoryWait): void {
     const settle = ({ kind }: Outcome) => {
       this.#state = kind === 'admitted' ? 'has all' : 'over';
-      this.wake(kind === 'ended' ? kind : 'last');
+      if (kind === 'admitted') wait.wake();
+      else wait.endWith(kind);
     };
-    this.#request = queue.ask({ bytes: this.#bytes, priority: holder.priority, holder, grows: true, waiters: grantsInScope(), settle });
-    this.#stopTimer = endingWait(options, (failure) => this.wake(failure));
-    if (options.signal?.aborted === true) this.wake('aborted');
+    const { payer: holder } = this;
+    this.#bytes = this.#queue.limitBytes - holder.promisedBytes;
+    const request = { bytes: this.#bytes, priority: holder.priority, holder, grows: true, waiters: grantsInScope(), settle };
+    this.#state = 'asks';
+    this.#request = this.#queue.ask(request);
+    this.#begins();
   }
 
-  /** Notes what happened: a free only if nothing else has. */
-  wake(end: End): void {
-    if (end !== 'freed' || this.#end === undefined) this.#end = end;
-    this.#resolve();
-  }
-
-  /** Waits until something happens, or has happened since the last call. */
-  async next(): Promise<End> {
-    // After the last attempt.
-    if (this.#state === 'over' && (this.#end === undefined || this.#end === 'freed')) return 'refused';
-    while (this.#end === undefined) {
-      await new Promise<void>((resolve) => {
-        this.#resolve = resolve;
-      });
-    }
-    const end = this.#end;
-    this.#end = undefined;
-    return end;
-  }
-
-  /** Returns what it asked for, if it has it. Whoever is admitted then goes on in a later job, after the next attempt has begun. */
-  giveBack(): void {
+  /** Returns what it asked for, if it has it. Whoever is admitted then goes on in a later job, after the attempt has begun. */
+  beforeAttempt(): void {
+    this.#unserved = this.payer.unserved;
     if (this.#state !== 'has all') return;
     this.#state = 'over';
-    const { promisedBytes, usedBytes, isEnded } = this.#holder;
-    if (!isEnded) this.#queue.shrink(this.#holder, Math.min(this.#bytes, promisedBytes - usedBytes));
+    const { promisedBytes, usedBytes, isEnded } = this.payer;
+    if (!isEnded) this.#queue.shrink(this.payer, Math.min(this.#bytes, promisedBytes - usedBytes));
   }
 
-  stop(): void {
-    this.#stopTimer();
-    if (this.#state === 'asks') this.#queue.withdraw(this.#request);
-    this.giveBack();
+  beforeWaiting(): 'wait' | 'give up' {
+    return this.#state === 'over' ? 'give up' : 'wait';
+  }
+
+  failure(end: WaitEnd, shortage: OutOfMemoryError | undefined): unknown {
+    return end === 'ended' ? unexpectedEnd(shortage?.requestedBytes ?? 0) : shortage;
+  }
+
+  gaveUp(shortage: OutOfMemoryError): unknown {
+    return shortage;
+  }
+
+  over(): void {
+    if (this.#state === 'asks' && this.#request !== 0) this.#queue.withdraw(this.#request);
+    this.beforeAttempt();
   }
 }

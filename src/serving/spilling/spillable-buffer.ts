@@ -22,7 +22,7 @@ import {
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
-import { assertWait, type WaitOptions, waitOptionNames } from '../admission/waits.js';
+import { assertWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
 import { type PinState, SpillableMemory } from './spillable-memory.js';
 import { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
 

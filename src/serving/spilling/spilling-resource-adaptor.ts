@@ -33,8 +33,13 @@ import {
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
-import { freeUnreachableBuffers } from '../../collector/free-unreachable-buffers.js';
-import { reclaimUnreachableBuffers } from '../../collector/reclaim-unreachable-buffers.js';
+import {
+  collectWhileWaiting,
+  runCollectionStage,
+  stopCollectingFor,
+  tryAgainCollecting,
+  type WaitingCalls,
+} from '../../collector/when-memory-is-short.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { Stream } from '../../driver/streams/stream.js';
 import {
@@ -47,9 +52,9 @@ import {
 import { seen, tentatively } from '../../observing/failed-allocations.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { withoutCaching } from '../../scopes/resource-scope.js';
-import { currentAccount } from '../accounts/account.js';
 import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
-import { assertWait, endingWait, type WaitOptions } from '../admission/waits.js';
+import type { WaitOptions } from '../waiting/wait-options.js';
+import { WaitingLine, type WaitRules, WaitTimes } from '../waiting/waiting-line.js';
 import { PinHolds } from './pin-holds.js';
 import { type Ranked, RankHeap } from './rank-heap.js';
 import { type Lane, SpillFiles } from './spill-files.js';
@@ -130,33 +135,6 @@ export function liveSpillingAdaptors(): SpillingResourceAdaptor[] {
 /** How long no file is written after one could not be. */
 const millisecondsToNextFile = 1000;
 
-/** How long a call waits before garbage is collected for it. */
-const millisecondsToCollection = 1000;
-
-/** A call that waits for memory. */
-class Wait {
-  failure: 'timeout' | 'aborted' | 'deadlock' | undefined;
-  /** Withdraws it from those who may wait for each other. */
-  withdraw: (() => void) | undefined;
-  #isWoken = false;
-  #resolve = () => {};
-
-  wake(): void {
-    this.#isWoken = true;
-    this.#resolve();
-  }
-
-  /** Resolves if it was woken since this resolved last, or once it is. */
-  async woken(): Promise<void> {
-    if (!this.#isWoken) {
-      await new Promise<void>((resolve) => {
-        this.#resolve = resolve;
-      });
-    }
-    this.#isWoken = false;
-  }
-}
-
 /**
  * Spills idle buffers from the device to host memory when memory is short. {@link SpillableBuffer}s
  * of a stack with this adaptor keep their contents in host memory, and come back when you pin them.
@@ -223,12 +201,15 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   readonly pinHolds: PinHolds;
   /** In an array, since V8 makes an object for each large integer that is stored in a field. */
   readonly #liveBytes = new Float64Array(1);
-  readonly #waiting: Wait[] = [];
+  readonly #line = new WaitingLine(true, new WaitTimes());
+  readonly #waitingCalls: WaitingCalls = {
+    keepProcessAlive: () => true,
+    served: () => this.#line.times.waits,
+    // What is pinned by garbage comes back only after a collection.
+    onSecond: () => this.#line.memoryFreed(),
+  };
   #outward: Stream | undefined;
   #homeward: Stream | undefined;
-  /** What an attempt frees on its way is no reason to try again. */
-  #isTrying = false;
-  #collections: NodeJS.Timeout | undefined;
   #lastUse = 0;
   #leftRank = 0;
   #spills = 0;
@@ -242,9 +223,6 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #filedBytes = 0;
   #refusedByFile = 0;
   #failedForAdmission = 0;
-  #waits = 0;
-  #waitedMilliseconds = 0;
-  #longestWaitMilliseconds = 0;
 
   /**
    * @param host a resource of pinned host memory, which should keep freed memory, such as a pool
@@ -301,10 +279,10 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       filedBytes: this.#filedBytes,
       refusedByFile: this.#refusedByFile,
       failedForAdmission: this.#failedForAdmission,
-      waiting: this.#waiting.length,
-      waits: this.#waits,
-      waitedMilliseconds: this.#waitedMilliseconds,
-      longestWaitMilliseconds: this.#longestWaitMilliseconds,
+      waiting: this.#line.length,
+      waits: this.#line.times.waits,
+      waitedMilliseconds: this.#line.times.milliseconds,
+      longestWaitMilliseconds: this.#line.times.longestMilliseconds,
     });
   }
 
@@ -369,7 +347,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     if (pointer === 0) return;
     const liveBytes = this.#liveBytes;
     liveBytes[0] = (liveBytes[0] as number) - bytes;
-    this.#wakeFirst();
+    this.#line.memoryFreed();
   }
 
   /**
@@ -383,7 +361,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.#outward?.dispose();
     this.#homeward?.dispose();
     this.#files?.end();
-    for (const wait of this.#waiting) wait.wake();
+    this.#line.wakeAll();
   }
 
   /** @internal The stream of copies to the host. */
@@ -427,7 +405,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   /** @internal The member no longer has memory. */
   remove(member: Spillable): void {
     this.#candidates.remove(member);
-    if (this.#members.delete(member)) this.#wakeFirst();
+    if (this.#members.delete(member)) this.#line.memoryFreed();
   }
 
   /** @internal A member was used. */
@@ -460,7 +438,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /** @internal A member can leave that could not: whoever waits may have its memory. */
   isIdle(): void {
-    this.#wakeFirst();
+    this.#line.memoryFreed();
     for (const admitting of this.#admitting) admitting.admitBySpilling();
   }
 
@@ -505,91 +483,47 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return this.#hostRefusal;
   }
 
-  /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless somebody waits for it. */
+  /** @internal Does something that needs memory: if there is none, again after garbage was collected, unless the call waits for it in the line. */
   reclaiming<T>(attempt: () => T): T {
     try {
       return tentatively(attempt);
     } catch (error) {
-      if (this.#isTrying || !(error instanceof OutOfMemoryError) || reclaimUnreachableBuffers('major') === 0) throw seen(error);
-      return attempt();
+      if (this.#line.isTrying) throw seen(error);
+      try {
+        return tryAgainCollecting(error, () => tentatively(attempt));
+      } catch (last) {
+        throw seen(last);
+      }
     }
   }
 
   /** @internal Does something that needs memory, as soon as there is enough, in the order of the calls. */
-  async inTurn<T>(attempt: () => T, options: WaitOptions): Promise<T> {
-    assertWait(options);
-    let shortage: OutOfMemoryError | undefined;
-    const tryNow = (): { readonly result: T } | undefined => {
-      this.#isTrying = true;
-      try {
-        return { result: tentatively(attempt) };
-      } catch (error) {
-        if (!(error instanceof OutOfMemoryError)) throw error;
-        shortage = error;
-        return undefined;
-      } finally {
-        this.#isTrying = false;
-      }
-    };
-    const first = this.#waiting.length === 0 ? tryNow() : undefined;
-    if (first !== undefined) return first.result;
+  inTurn<T>(attempt: () => T, options: WaitOptions): Promise<Awaited<T>> {
+    return this.#line.run(attempt, options, this.#rules());
+  }
+
+  #rules(): WaitRules {
     const began = performance.now();
-    const wait = new Wait();
-    this.#waiting.push(wait);
-    const fail = (failure: 'timeout' | 'aborted') => {
-      wait.failure = failure;
-      wait.wake();
-    };
-    const stop = endingWait(options, fail);
-    if (options.signal?.aborted === true) fail('aborted');
-    try {
-      if (this.#waiting[0] === wait) wait.wake();
-      else this.#waitOn(wait);
-      for (;;) {
-        await wait.woken();
-        if (wait.failure === 'aborted') throw options.signal?.reason;
+    let withdraw: (() => void) | undefined;
+    return {
+      resource: this,
+      isShortage: () => true,
+      begin: () => collectWhileWaiting(this.#waitingCalls),
+      beforeAttempt: () => this.assertLive('wait for memory'),
+      beforeWaiting: (wait, isTurn) => {
         this.assertLive('wait for memory');
-        const isFirst = this.#waiting[0] === wait;
-        const done = isFirst ? tryNow() : undefined;
-        if (done !== undefined) return done.result;
-        if (wait.failure === 'timeout') throw seen(shortage ?? this.#noTime(began), this);
-        if (wait.failure === 'deadlock') throw this.#waitsInVain(shortage);
-        if (!isFirst || this.#mayBecomeFree()) this.#waitOn(wait);
-        else if (reclaimUnreachableBuffers('major') > 0) wait.wake();
-        else throw seen(this.#withFileFailure(shortage), this);
-      }
-    } finally {
-      stop();
-      wait.withdraw?.();
-      this.#waiting.splice(this.#waiting.indexOf(wait), 1);
-      if (this.#waiting.length === 0) this.#endCollections();
-      this.#wakeFirst();
-      this.#noteWait(performance.now() - began);
-    }
-  }
-
-  /** Others may give memory back, unless all of them wait, too. */
-  #waitOn(wait: Wait): void {
-    this.#collectInTime();
-    this.pinHolds.noteOthers(this.#othersMayGiveBack());
-    if (wait.withdraw !== undefined) return;
-    wait.withdraw = this.pinHolds.wait(() => {
-      wait.failure = 'deadlock';
-      wait.wake();
-    });
-  }
-
-  /** What is pinned by garbage comes back only after a collection: while somebody waits, there is one now and then. */
-  #collectInTime(): void {
-    this.#collections ??= setInterval(() => {
-      reclaimUnreachableBuffers('major');
-      this.#wakeFirst();
-    }, millisecondsToCollection);
-  }
-
-  #endCollections(): void {
-    clearInterval(this.#collections);
-    this.#collections = undefined;
+        if (isTurn && !this.#mayBecomeFree()) return runCollectionStage('major-collection') > 0 ? 'try' : 'give up';
+        this.pinHolds.noteOthers(this.#othersMayGiveBack());
+        withdraw ??= this.pinHolds.wait(() => wait.endWith('refused'));
+        return 'wait';
+      },
+      failure: (end, shortage) => (end === 'refused' ? this.#waitsInVain(shortage) : (shortage ?? this.#noTime(began))),
+      gaveUp: (shortage) => this.#withFileFailure(shortage),
+      over: () => {
+        withdraw?.();
+        if (this.#line.length === 0) stopCollectingFor(this.#waitingCalls);
+      },
+    };
   }
 
   /** Moves buffers on before the host is full. */
@@ -663,7 +597,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #makeRoom(bytes: number, stream: Stream): boolean {
     this.#hostRefusal = undefined;
     this.assertUsable(stream);
-    if (freeUnreachableBuffers() > 0) return true;
+    if (runCollectionStage('settle') > 0) return true;
     // A captured stream cannot wait for a copy that is not in its graph.
     if (captureStatusOf(stream.handle) !== 'none') return false;
     return this.#spill(bytes, () => true) > 0;
@@ -721,17 +655,6 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return others > 0;
   }
 
-  #wakeFirst(): void {
-    if (!this.#isTrying) this.#waiting[0]?.wake();
-  }
-
-  #noteWait(milliseconds: number): void {
-    this.#waits++;
-    this.#waitedMilliseconds += milliseconds;
-    this.#longestWaitMilliseconds = Math.max(this.#longestWaitMilliseconds, milliseconds);
-    currentAccount()?.noteWait(milliseconds);
-  }
-
   /** The error of an allocation for which no buffer could leave, with the reason if that was the host's. */
   #withHostRefusal(shortage: OutOfMemoryError): unknown {
     const refusal = this.#hostRefusal;
@@ -740,8 +663,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /** A shortage that a file would have prevented names what was wrong with it. */
-  #withFileFailure(shortage: OutOfMemoryError | undefined): OutOfMemoryError | undefined {
-    if (shortage === undefined || performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
+  #withFileFailure(shortage: OutOfMemoryError): OutOfMemoryError {
+    if (performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
     const { name } = this.constructor;
     const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(this.#fileFailure)}`;
     return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, this.#fileFailure as Error);
@@ -758,7 +681,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   #noTime(began: number): OutOfMemoryError {
     const waited = Math.round(performance.now() - began);
     return new OutOfMemoryError(
-      `the time is over after ${waited} ms, and ${this.#waiting.length - 1} others wait for memory; ${formatBytes(this.#liveBytes[0] as number)} are allocated`,
+      `the time is over after ${waited} ms, and ${this.#line.length - 1} others wait for memory; ${formatBytes(this.#liveBytes[0] as number)} are allocated`,
       { requestedBytes: 0, path: [this.constructor.name] },
     );
   }

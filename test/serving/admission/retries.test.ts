@@ -180,6 +180,52 @@ describe('a grant that retries', () => {
     resource.validate();
   });
 
+  test.each([
+    ['at once', (free: () => void) => free()],
+    ['later', (free: () => void) => nextTurn().then(free)],
+  ])('is not woken by what its function frees because it cannot have all, %s', async (_name, thenFree) => {
+    using bed = await inPieces();
+    const { resource, large } = bed;
+    let tries = 0;
+    // 3.5 KiB are nowhere in one piece once the first is taken.
+    const retried = large.retry(async () => {
+      if (++tries > 100) throw new Error('it tries again and again');
+      const first = resource.allocate(KiB / 2, stream);
+      try {
+        return resource.allocate(3.5 * KiB, stream);
+      } finally {
+        await thenFree(() => resource.deallocate(first, KiB / 2, stream));
+      }
+    });
+    for (let turn = 0; turn < 5; turn++) expect(await stateOf(retried)).toBe('waits');
+    expect(tries).toBe(2);
+    bed.free(bed.ofSixth, 1);
+    const pointer = await retried;
+    expect(tries).toBe(3);
+    resource.deallocate(pointer, 3.5 * KiB, stream);
+    resource.validate();
+  });
+
+  test('is woken by what other work of its grant frees during its attempt', async () => {
+    using bed = await inPieces();
+    const { resource, large, allocate, free } = bed;
+    const mine = allocate(large, 1);
+    let tries = 0;
+    const retried = large.retry(async () => {
+      tries++;
+      try {
+        return resource.allocate(3 * KiB, stream);
+      } finally {
+        if (tries === 1) await nextTurn();
+      }
+    });
+    free(mine, 1);
+    const pointer = await retried;
+    expect(tries).toBeLessThanOrEqual(2);
+    free(pointer, 3);
+    resource.validate();
+  });
+
   test('fails if nobody else holds anything, since it would wait for ever', async () => {
     using bed = promising();
     const { resource, allocate, free } = bed;
