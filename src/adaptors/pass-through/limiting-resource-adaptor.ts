@@ -5,6 +5,8 @@ import type { Stream } from '../../driver/streams/stream.js';
 import { SharedCounts } from '../../driver/workers/shared-counts.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { defineAdaptor } from '../../resource-kind.js';
+import { layersOf } from '../layers.js';
+import { couldNotLeave, type Helps, makeRoomBelow } from '../room-for-limits.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link LimitingResourceAdaptor}. */
@@ -37,7 +39,7 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
 
 /**
  * Refuses an allocation if the memory allocated through it would exceed a limit. Exactly the limit
- * is allowed.
+ * is allowed. Above a {@link SpillingResourceAdaptor}, idle buffers that the limit counts leave before it refuses.
  *
  * With the option `shared`, the limit applies to the sum over all workers, and is never exceeded,
  * even for a moment. Memory that a worker held when it ended counts until it has been freed; if the
@@ -100,7 +102,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     const accountedBytes = alignUp(bytes, this.#alignment);
     // Counted before the call, because host functions that run while an upstream waits for a stream
     // may allocate through this adaptor.
-    if (!this.#count(accountedBytes)) throw this.#limitError(bytes);
+    if (!this.#count(accountedBytes)) this.#countOnceThereIsRoom(accountedBytes, bytes, stream);
     try {
       return this.served(this.upstream.allocate(bytes, stream, alignment), bytes, stream);
     } catch (error) {
@@ -130,6 +132,24 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     if (bytes > this.limitBytes - this.#allocatedBytes) return false;
     this.#allocatedBytes += bytes;
     return true;
+  }
+
+  /** Counts bytes after idle memory that the limit counts has left, or throws. */
+  #countOnceThereIsRoom(accountedBytes: number, bytes: number, stream: Stream): void {
+    const known = new Map<MemoryResource, boolean>();
+    const isCounted: Helps = (_pointer, resource) => {
+      const isThrough = known.get(resource) ?? layersOf(resource).includes(this);
+      known.set(resource, isThrough);
+      return isThrough;
+    };
+    do {
+      const missingBytes = accountedBytes - (this.limitBytes - this.allocatedBytes);
+      const mayFit = accountedBytes <= this.limitBytes;
+      const { isGiven, kept } = mayFit ? makeRoomBelow(this.upstream, missingBytes, stream, isCounted) : { isGiven: false };
+      if (!isGiven)
+        throw kept === undefined ? this.#limitError(bytes) : couldNotLeave(this.constructor.name, this.#limitError(bytes), kept);
+    } while (!this.#count(accountedBytes));
+    this.assertUsable(stream);
   }
 
   #addOnceSettled(shared: SharedCounts, bytes: number): boolean {

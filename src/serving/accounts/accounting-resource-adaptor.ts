@@ -1,16 +1,15 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
+import { couldNotLeave, makeRoomBelow, type RoomMade } from '../../adaptors/room-for-limits.js';
 import { type CisternError, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
-import { captureStatusOf } from '../../driver/graphs/capture.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { noteFree, servedPointer } from '../../ownership/served-memory.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
-import { couldNotLeave, SpillingResourceAdaptor } from '../spilling/spilling-resource-adaptor.js';
 import { type Account, type Charge, currentAccount, endCharge, formatHolders, holdersWithin, noteCharging, payerOf } from './account.js';
 
 /**
@@ -157,27 +156,13 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /**
-   * Lets idle spillable buffers leave that are charged to the account whose limit refuses a charge, if that is enough.
-   * Returns why the host kept them, too.
-   */
-  #spillFor(
-    account: Account,
-    chargedBytes: number,
-    stream: Stream,
-  ): { readonly isGiven: boolean; readonly kept?: CisternError | undefined } {
-    // A captured stream cannot wait for the copies.
-    if (captureStatusOf(stream.handle) !== 'none') return { isGiven: false };
+  /** Lets idle spillable buffers leave that are charged to the account whose limit refuses a charge, if that is enough. */
+  #spillFor(account: Account, chargedBytes: number, stream: Stream): RoomMade {
     const { account: limited, missingBytes } = account.refusing(chargedBytes);
     const isCounted = (pointer: DevicePointer) => this.accountOf(pointer)?.isWithin(limited) === true;
-    let kept: CisternError | undefined;
-    for (const layer of layersOf(this.upstream)) {
-      if (!(layer instanceof SpillingResourceAdaptor)) continue;
-      if (layer.giveIfEnough(missingBytes, isCounted) === 'given') return { isGiven: true };
-      kept ??= layer.hostRefusal;
-    }
+    const made = makeRoomBelow(this.upstream, missingBytes, stream, isCounted);
     this.assertUsable(stream);
-    return { isGiven: false, kept };
+    return made;
   }
 
   #refusal(account: Account, bytes: number, chargedBytes: number, kept: CisternError | undefined): OutOfMemoryError {

@@ -1,5 +1,6 @@
 import { channel } from 'node:diagnostics_channel';
 import { PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
+import type { RoomGiver } from '../../adaptors/room-for-limits.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
@@ -100,15 +101,6 @@ interface Wait {
   readonly options: WaitOptions;
 }
 
-/** @internal A resource above that can free memory for waiting requests. */
-export interface SpillingAbove {
-  /**
-   * Frees allocations that help, if they have at least this many bytes together: `'given'`, or `'lacking'` if they have
-   * fewer. `'refused'` if the device or the host did not let all of them go. Must not throw.
-   */
-  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused';
-}
-
 /** How a wait ended without a holder. */
 type Failure = 'refused' | 'ended' | 'timeout' | 'aborted';
 
@@ -168,7 +160,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   readonly #taken = new AddressMap();
   readonly #users = new PayerNumbers<Holder>();
   readonly #registration = instances.add(this);
-  readonly #above = new ResourcesAbove<SpillingAbove>();
+  readonly #above = new ResourcesAbove<RoomGiver>();
   readonly #waits: GrantWaits = {
     grow: (holder, bytes, options) => this.#grow(holder, bytes, options),
     retry: (holder, attempt, options) => this.#retry(holder, attempt, options),
@@ -314,7 +306,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /** @internal Uses memory of a resource above for waiting requests. */
-  takeFrom(resource: SpillingAbove): void {
+  takeFrom(resource: RoomGiver): void {
     this.#above.add(resource);
   }
 

@@ -20,6 +20,7 @@
 
 import { layersOf } from '../../adaptors/layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
+import { couldNotLeave, type Helps, type RoomGiver, roomGiver } from '../../adaptors/room-for-limits.js';
 import {
   ArgumentRangeError,
   type CisternError,
@@ -94,6 +95,8 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
 export interface Spillable extends SpillCandidate, Ranked {
   /** The address on the device; 0 while it is on the host. */
   readonly devicePointer: DevicePointer;
+  /** The outermost resource that its memory is allocated from. */
+  readonly stack: MemoryResource;
   readonly isPinned: boolean;
   /** Whether it has a pin that was made outside all grants. */
   readonly isPinnedOutsideGrants: boolean;
@@ -457,17 +460,19 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /**
-   * @internal For an admission below, or accounts above: lets those leave whose memory helps, if they have so many bytes. Does not throw: who
-   * frees memory or ends a pin has done that, and whoever waits goes on waiting.
-   */
-  giveIfEnough(bytes: number, helps: (pointer: DevicePointer) => boolean): 'given' | 'lacking' | 'refused' {
+  /** @internal For an admission below, or limits above. Who frees memory or ends a pin has done that, and whoever waits goes on waiting. */
+  get [roomGiver](): RoomGiver {
+    return this;
+  }
+
+  /** @internal */
+  giveIfEnough(bytes: number, helps: Helps): 'given' | 'lacking' | 'refused' {
     this.#hostRefusal = undefined;
     if (this.isDisposed) return 'lacking';
     try {
       let sum = 0;
       for (const member of this.#members) {
-        if (member.canLeave && helps(member.devicePointer)) sum += roundedBytes(member);
+        if (member.canLeave && helps(member.devicePointer, member.stack)) sum += roundedBytes(member);
         if (sum >= bytes) break;
       }
       if (sum < bytes) return 'lacking';
@@ -478,7 +483,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** @internal Why the last buffer that was to leave could not, if that was the host's. */
+  /** @internal */
   get hostRefusal(): CisternError | undefined {
     return this.#hostRefusal;
   }
@@ -604,7 +609,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */
-  #spill(bytes: number, helps: (pointer: DevicePointer) => boolean): number {
+  #spill(bytes: number, helps: Helps): number {
     let left = 0;
     let tooLarge = Number.POSITIVE_INFINITY;
     const candidates = this.#candidates;
@@ -616,7 +621,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         // It comes back when the last pin ends.
         if (member.isPinned) continue;
         met.push(member);
-        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer)) continue;
+        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer, member.stack)) continue;
         if (!member.leave()) {
           tooLarge = member.bytes;
           continue;
@@ -685,13 +690,6 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       { requestedBytes: 0, path: [this.constructor.name] },
     );
   }
-}
-
-/** The error of an allocation for which buffers could not leave. */
-export function couldNotLeave(name: string, shortage: OutOfMemoryError, refusal: CisternError): OutOfMemoryError {
-  const message = `${shortage.message}; and buffers could not leave: ${refusal.message}`;
-  const cause = new AggregateError([shortage, refusal], 'neither the device nor the host has enough memory');
-  return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, cause);
 }
 
 /** What resources below count for a member, as they round sizes up. */

@@ -7,6 +7,7 @@ import {
   Device,
   failCall,
   KiB,
+  LimitingResourceAdaptor,
   MiB,
   OutOfMemoryError,
   PinnedHostMemoryResource,
@@ -251,6 +252,45 @@ describe('a pin', () => {
       using third = inScope(sibling, MiB);
       expect([ofSibling.isOnDevice, third.isOnDevice, around.liveBytes]).toEqual([false, true, 3 * MiB]);
     }
+  });
+
+  test('leaves for a limit above that counts it, and for no other', () => {
+    using around = new LimitingResourceAdaptor(resource, { limitBytes: 3 * MiB });
+    using tenant = new LimitingResourceAdaptor(around, { limitBytes: 2 * MiB });
+    using other = made(MiB, 1);
+    using ofSibling = new SpillableBuffer(MiB, { stream, resource: around });
+    const inTenant = (bytes: number) => new SpillableBuffer(bytes, { stream, resource: tenant });
+    using first = inTenant(2 * MiB);
+    using second = inTenant(2 * MiB);
+    expect([other, ofSibling, first, second].map(({ isOnDevice }) => isOnDevice)).toEqual([true, true, false, true]);
+    expect(tenant.allocatedBytes).toBe(2 * MiB);
+    using pin = second.pinSync();
+    expect(() => inTenant(256)).toThrow('the limit of 2 MiB is reached');
+    // Larger than the limit: nobody leaves for it.
+    expect(() => new SpillableBuffer(4 * MiB, { stream, resource: around })).toThrow('the limit of 3 MiB is reached');
+    expect(ofSibling.isOnDevice).toBe(true);
+    using third = new SpillableBuffer(MiB, { stream, resource: around });
+    expect([other, ofSibling, third].map(({ isOnDevice }) => isOnDevice)).toEqual([true, false, true]);
+    pin.dispose();
+    using captured = new Stream({ nonBlocking: true });
+    captured.beginCapture();
+    // A captured stream cannot wait for the copies.
+    expect(() => around.allocate(2 * MiB, captured)).toThrow('the limit of 3 MiB is reached');
+    captured.endCapture().dispose();
+    expect(second.isOnDevice).toBe(true);
+    expect(around.allocatedBytes).toBe(3 * MiB);
+  });
+
+  test('that a limit cannot let go, since the host has no memory, is named with both reasons', () => {
+    using small = new PoolMemoryResource(pinned, { maximumBytes: MiB });
+    using above = new SpillingResourceAdaptor(pool, small);
+    using limited = new LimitingResourceAdaptor(above, { limitBytes: 2 * MiB });
+    using _first = new SpillableBuffer(2 * MiB, { stream, resource: limited });
+    const error = caught(() => new SpillableBuffer(MiB, { stream, resource: limited })) as OutOfMemoryError;
+    expect((error.cause as AggregateError).errors.map(({ message }) => message.slice(0, 31))).toEqual([
+      'the limit of 2 MiB is reached: ',
+      'the PoolMemoryResource is out o',
+    ]);
   });
 
   test('that its account cannot let go, since the host has no memory, is named with both reasons', () => {
