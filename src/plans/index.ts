@@ -4,12 +4,8 @@ import { plannedKind } from './planned-memory-resource.js';
 
 export { formatPlan, type Plan, parsePlan } from './plan.js';
 export type { Planner } from './plan-learner.js';
-export {
-  type PlanDeviation,
-  PlannedMemoryResource,
-  type PlannedMemoryResourceOptions,
-  type PlannedStatistics,
-} from './planned-memory-resource.js';
+export { PlannedMemoryResource } from './planned-memory-resource.js';
+export type { PlanDeviation, PlannedMemoryResourceOptions, PlannedStatistics } from './planned-options.js';
 export type { AllocationSequence, OrderedSequence, StreamWait } from './sequence.js';
 
 /** The kinds of resources of this entry. A specification loads them by itself, unless the program is bundled: see {@link addResourceKinds}. */

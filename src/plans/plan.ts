@@ -1,4 +1,5 @@
-import { formatValue } from '../basics/errors.js';
+import { readFileSync } from 'node:fs';
+import { ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../basics/units.js';
 import { type Extent, Extents } from './extents.js';
 import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
@@ -25,6 +26,20 @@ export interface Plan extends Omit<AllocationSequence, 'times'> {
   /** The excess over the lower bound: 0.01 for one percent. */
   readonly gap: number;
 }
+
+/** @internal Serves nothing. */
+export const noPlan: Plan = {
+  operations: [],
+  sizes: [],
+  streams: [],
+  freeStreams: [],
+  offsets: [],
+  alignmentBytes: ALLOCATION_ALIGNMENT,
+  totalBytes: 0,
+  lowerBoundBytes: 0,
+  isOptimal: true,
+  gap: 0,
+};
 
 /** The beginning of a plan file. */
 const formatName = 'cistern plan';
@@ -151,4 +166,21 @@ function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }
     }
     live.insert(place);
   }
+}
+
+/**
+ * The plan of a file.
+ * @throws ArgumentTypeError if it is not a path; CisternError (`ERR_CISTERN_INVALID_PLAN`) if the
+ * file cannot be read, or does not hold a valid plan.
+ */
+export function readPlan(path: string): Plan {
+  // A number would be a file descriptor.
+  if (typeof path !== 'string') throw new ArgumentTypeError(`plan must be the path of a file, got ${formatValue(path)}`);
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (error) {
+    throw invalidPlan(`the plan ${formatValue(path)} cannot be read: ${(error as NodeJS.ErrnoException).code}`, { cause: error });
+  }
+  return parsePlan(text, path);
 }

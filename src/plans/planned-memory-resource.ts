@@ -10,22 +10,9 @@
  *                                ^ cursor
  *
  * Anything else takes the slow path. The i-th request of a pass still stands for the i-th of the
- * plan:
- *  - memory whose free is due but has not come is `overdue`: a request whose place overlaps it is a
- *    deviation;
- *  - memory that was freed on another stream than planned, or after it was overdue and with several
- *    streams, is `unordered`: only its freeing stream may have the bytes, until the next pass;
- *  - a deviation is served by the fallback, and the cursor moves on.
- * While there is overdue or unordered memory, every request takes the slow path.
- *
- * The pass becomes `irregular` once the plan no longer determines which stream waits for which:
- * with several streams, once the fallback has served a request, whose wait is then missing; and
- * always, once a stream has ended or free memory was gathered on another. Until the next pass,
- * every request then takes the slow path and waits for all other streams that have used the block.
- *
- * Order. Within a pass, a stream waits before it takes memory of another stream: the plan lists
- * these places. Before a stream's first request in a pass, it waits for all other streams that have
- * used the block. With one stream, nothing is recorded.
+ * plan; a deviation is served by the fallback, and the cursor moves on. What did not come back as
+ * planned is in `LateMemory`, and which stream waits for which in `PassOrder`: with memory of the
+ * one, or in a pass that the other calls irregular, every request takes the slow path.
  *
  * Learning. A recorded pass is served by the fallback. Once enough passes in a row had the same
  * operations, the planner makes a plan of them, and the next pass is served from it. The block of
@@ -36,10 +23,9 @@
  * after every earlier free of its bytes.
  */
 
-import { readFileSync } from 'node:fs';
-import { Keeper, type KeepingResource, type StreamOrderedStatistics } from '../adaptors/pooling/keeper.js';
+import { Keeper, type KeepingResource } from '../adaptors/pooling/keeper.js';
 import type { GrowthObserver } from '../adaptors/pooling/upstream-blocks.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import {
   assertAlignment,
@@ -49,18 +35,15 @@ import {
   assertMilliseconds,
   assertOneOf,
   assertOptions,
-  optionNames,
 } from '../basics/validation.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { noStream, Stream } from '../driver/streams/stream.js';
-import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected } from '../driver/workers/local-object.js';
 import {
   assertFallback,
   assertMemoryResource,
   type DeallocationEvents,
-  type DeallocationEventsOption,
   type DeallocationFence,
   type DevicePointer,
   type MemoryResource,
@@ -69,150 +52,22 @@ import {
 import { noteFree } from '../ownership/served-memory.js';
 import { defineAdaptor, stackName } from '../resource-kind.js';
 import { untilSettled, withResource } from '../scopes/resource-scope.js';
-import { noLane, StreamLane } from '../stream-ordering/stream-lane.js';
+import { noLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../suballocation/blocks.js';
+import { LateMemory } from './late-memory.js';
+import { PassOrder } from './pass-order.js';
 import type { PassRecorder } from './pass-recorder.js';
-import { checkedPlan, type Plan, parsePlan } from './plan.js';
-import { PlanLearner, type Planner } from './plan-learner.js';
+import { checkedPlan, noPlan, type Plan, readPlan } from './plan.js';
+import { PlanLearner } from './plan-learner.js';
 import { PlannedBlock } from './planned-block.js';
-import { withPredecessors } from './predecessors.js';
-import { invalidPlan } from './sequence.js';
-
-/** How a request or a free can differ from the plan. */
-export type PlanDeviation =
-  /** More bytes than planned. */
-  | 'larger'
-  /** A larger alignment than the place has. */
-  | 'alignment'
-  /** Another stream than planned. */
-  | 'stream'
-  /** One more request than planned. */
-  | 'extra'
-  /**
-   * The place is still in use, or its free is not ordered before the request, because memory was kept
-   * longer than planned.
-   */
-  | 'in-use'
-  /** A free on another stream than planned. It is carried out. */
-  | 'free-stream'
-  /** A free that came later than planned. It is carried out. */
-  | 'late-free';
-
-/** Options of {@link PlannedMemoryResource}. */
-export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
-  /**
-   * Makes plans from recorded passes: `planAllocations` of `cistern/planning`. It runs when a pass
-   * ends, and blocks the thread meanwhile.
-   * @defaultValue none: the plan given to the constructor stays
-   */
-  readonly planner?: Planner | undefined;
-  /**
-   * How many consecutive passes must have the same operations before a plan is made from them. Each
-   * place gets the largest of their sizes.
-   * @defaultValue 2
-   */
-  readonly recordedPasses?: number | undefined;
-  /**
-   * How long the planner may search for a better plan, in milliseconds. The first plan is computed
-   * even if that takes longer.
-   * @defaultValue 100
-   */
-  readonly planningMilliseconds?: number | undefined;
-  /**
-   * Passes are recorded again after this many passes in a row in which a request deviated. If no
-   * pass follows the new plan either, it takes twice as many the next time, and so on. `Infinity`:
-   * only {@link PlannedMemoryResource.record} does that.
-   * @defaultValue 3
-   */
-  readonly replanAfter?: number | undefined;
-  /**
-   * Serves requests that are not in the plan, and everything outside passes; must be on the same
-   * device.
-   * @defaultValue the upstream
-   */
-  readonly fallback?: MemoryResource | undefined;
-  /**
-   * How to treat a request that differs from the plan: `'fallback'` serves it, `'refuse'` throws a
-   * CisternError (`ERR_CISTERN_PLAN_DEVIATION`) with the expected and the actual request.
-   * @defaultValue `'fallback'`
-   */
-  readonly deviations?: 'fallback' | 'refuse' | undefined;
-  /**
-   * Whether passes begin automatically: with the first request, and with the first one after the last
-   * of the plan. For programs that cannot call `begin`, such as a replay. Cannot be combined with a
-   * planner, which must know where a pass ends.
-   * @defaultValue false
-   */
-  readonly repeats?: boolean | undefined;
-}
-
-const knownOptions = optionNames<PlannedMemoryResourceOptions>({
-  deallocationEvents: true,
-  deviations: true,
-  fallback: true,
-  planner: 'function',
-  planningMilliseconds: true,
-  recordedPasses: true,
-  repeats: 'boolean',
-  replanAfter: true,
-});
-
-/** Statistics of a {@link PlannedMemoryResource}. */
-export interface PlannedStatistics extends StreamOrderedStatistics {
-  /** Passes that have begun. */
-  readonly passes: number;
-  /** Whether the next pass is recorded, and served by the fallback. */
-  readonly isRecording: boolean;
-  /** How many plans the planner has made. */
-  readonly plans: number;
-  /** Passes of a plan in which a request deviated. */
-  readonly deviatingPasses: number;
-  /**
-   * Why the last recorded pass cannot be planned together with the one before; `undefined` if it
-   * can. More passes are then recorded.
-   */
-  readonly difference: string | undefined;
-  /**
-   * The error of the planner, or why its plan is invalid; `undefined` if neither. After an error,
-   * no pass is recorded until you call {@link PlannedMemoryResource.record}.
-   */
-  readonly planningError: unknown;
-  /**
-   * Bytes of the blocks of earlier plans that still have live allocations. While these exceed the
-   * current plan's block, passes are not recorded again, because another plan would add a block.
-   */
-  readonly pinnedBytes: number;
-  /** Allocations of a plan that are live. */
-  readonly plannedAllocations: number;
-  /** Requests that the fallback served, in passes or outside them. */
-  readonly fallbackAllocations: number;
-  /** How often each kind of deviation occurred. */
-  readonly deviations: Readonly<Record<PlanDeviation, number>>;
-}
-
-/** Serves nothing. */
-const noPlan: Plan = {
-  operations: [],
-  sizes: [],
-  streams: [],
-  freeStreams: [],
-  offsets: [],
-  alignmentBytes: ALLOCATION_ALIGNMENT,
-  totalBytes: 0,
-  lowerBoundBytes: 0,
-  isOptimal: true,
-  gap: 0,
-};
-
-/** Freed bytes that only one stream may have. */
-interface UnorderedRange {
-  readonly start: number;
-  readonly end: number;
-  readonly identity: StreamIdentity;
-}
-
-const deviationWords = ['fallback', 'refuse'] as const;
+import {
+  deviationWords,
+  type PlanDeviation,
+  type PlannedMemoryResourceOptions,
+  type PlannedStatistics,
+  plannedOptionNames,
+} from './planned-options.js';
 
 /**
  * Serves the requests of a repeated pass from a {@link Plan}: one block of the upstream, in which
@@ -280,6 +135,8 @@ export class PlannedMemoryResource implements KeepingResource {
   readonly #block: PlannedBlock;
   readonly #keeper: Keeper;
   readonly #learner: PlanLearner;
+  readonly #order: PassOrder;
+  readonly #late = new LateMemory();
   #plan: Plan = noPlan;
   readonly #refuses: boolean;
   readonly #repeats: boolean;
@@ -291,8 +148,6 @@ export class PlannedMemoryResource implements KeepingResource {
   #freed = new Float64Array(1);
   #places = new Int32Array(1);
   #operationStreams = new Int32Array(1);
-  /** By allocation: the streams of the plan whose memory it takes over. */
-  #waits: ReadonlyMap<number, readonly number[]> = new Map();
   #isSingleStream = true;
   /** By place: the bytes that are live there, or 0. The block's own. */
   #asked = new Float64Array(0);
@@ -306,17 +161,6 @@ export class PlannedMemoryResource implements KeepingResource {
   /** The stream of the fast path, or `noStream`; and its number in the plan. */
   #stream: Stream = noStream;
   #streamNumber: number = none;
-  /** By stream of the plan: the stream that the pass uses. */
-  #bound: (Stream | undefined)[] = [];
-  /** Places whose frees are due. */
-  readonly #overdue = new Set<number>();
-  #unordered: UnorderedRange[] = [];
-  /** Lanes of streams that used the block in this pass; and those recorded when the pass began. */
-  #touched = new Set<number>();
-  #recorded = new Set<number>();
-  /** Lanes of streams that have waited for the others in this pass. */
-  #hasWaited = new Set<number>();
-  #isIrregular = false;
   /** Whether the pass began by itself. */
   #isAutomatic = false;
   /** Requests that deviated from the plan since this pass began. */
@@ -343,7 +187,7 @@ export class PlannedMemoryResource implements KeepingResource {
    * options.
    */
   constructor(upstream: MemoryResource, plan: Plan | undefined, options: PlannedMemoryResourceOptions = {}) {
-    assertOptions(options, knownOptions);
+    assertOptions(options, plannedOptionNames);
     const { fallback = upstream, deviations = 'fallback', repeats = false, deallocationEvents } = options;
     const { planner, recordedPasses = 2, planningMilliseconds = 100, replanAfter = 3 } = options;
     assertOneOf(deviations, deviationWords, 'deviations');
@@ -362,6 +206,7 @@ export class PlannedMemoryResource implements KeepingResource {
     this.memoryKind = upstream.memoryKind;
     this.deallocationEvents = deallocationEvents === undefined ? 'deferred' : deallocationEvents;
     this.#keeper = new Keeper(this, block, this.deallocationEvents);
+    this.#order = new PassOrder(block, this.#keeper.ordering);
     assertFallback(fallback, this.device);
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
@@ -482,20 +327,7 @@ export class PlannedMemoryResource implements KeepingResource {
       this.#keeper.assertLive('begin a pass');
     }
     this.#leavePass();
-    const recorded = new Set<number>();
-    for (const number of this.#touched.size > 1 ? this.#touched : []) {
-      const lane = this.#keeper.ordering.lane(number);
-      if (!(lane instanceof StreamLane) || !lane.identity.announcesEnd || this.#block.isEmpty(number)) continue;
-      lane.freeRecorded();
-      recorded.add(number);
-    }
-    // Every stream of the last pass has waited for those that used the block before it.
-    if (this.#hasWaited.size > 0) {
-      for (const { number } of this.#keeper.ordering.lanes) if (!this.#touched.has(number)) this.#block.forget(number);
-    }
-    this.#recorded = recorded;
-    this.#touched = new Set();
-    this.#isIrregular = false;
+    this.#order.begin();
     this.#isAutomatic = false;
     this.#begin();
   }
@@ -620,13 +452,9 @@ export class PlannedMemoryResource implements KeepingResource {
   enter(stream: Stream, operation: string): void {
     this.#lane = this.#keeper.laneOf(stream, operation);
     this.#lastStream = this.#keeper.isAsleep ? noStream : stream;
-    // When these streams last freed memory is unknown.
     if (operation !== 'dispose' && operation !== 'trim') return;
-    this.#markLanes();
-    // The stream is about to wait for all others, and then stands for what they did. Those that
-    // have live memory go on using it.
-    this.#touched.add(this.#lane.number);
-    this.#becomeIrregular();
+    this.#order.gather(this.#lane.number);
+    this.#stream = noStream;
   }
 
   /** @internal */
@@ -649,10 +477,6 @@ export class PlannedMemoryResource implements KeepingResource {
     this.#isInPass = true;
     this.#passes++;
     this.#stream = noStream;
-    this.#bound = [];
-    this.#hasWaited = new Set();
-    this.#unordered = [];
-    this.#overdue.clear();
     this.#deviated = 0;
     // It still has the block of a plan if recording waits.
     if (this.#learner.isLearning && this.#block.segment === undefined) {
@@ -660,9 +484,7 @@ export class PlannedMemoryResource implements KeepingResource {
       // Nothing of the plan is due.
       this.#cursor = this.#plan.operations.length;
     }
-    this.#asked.forEach((bytes, place) => {
-      if (bytes > 0) this.#overdue.add(place);
-    });
+    this.#late.begin(this.#block);
   }
 
   /** Ends the pass without looking at it. Returns what was recorded of it. */
@@ -715,7 +537,7 @@ export class PlannedMemoryResource implements KeepingResource {
       this.#operationStreams[k] = (operation >= 0 ? streams[a] : freeStreams[a]) as number;
     }
     this.#isSingleStream = Array.from(operations, (_, k) => this.#operationStreams[k]).every((stream) => stream === 0);
-    this.#waits = this.#isSingleStream ? new Map() : streamChanges(plan);
+    this.#order.setPlan(plan, this.#isSingleStream);
   }
 
   /** The addresses of the plan in the block that is held now. */
@@ -739,7 +561,7 @@ export class PlannedMemoryResource implements KeepingResource {
     if (this.#learner.recorder !== undefined) return this.#allocateRecorded(this.#learner.recorder, bytes, stream, alignment);
     // The planner threw before there was a plan.
     if (this.#plan === noPlan) return this.#allocateFromFallback(bytes, stream, alignment);
-    const before = { cursor: this.#cursor, overdue: this.#overdue.size };
+    const before = { cursor: this.#cursor, overdue: this.#late.overdue.size };
     this.#passDueFrees();
     if (this.#cursor === this.#plan.operations.length && this.#repeats && this.#cursor > 0) {
       this.#beginAutomatically();
@@ -749,13 +571,14 @@ export class PlannedMemoryResource implements KeepingResource {
     if (deviation !== undefined) {
       if (this.#refuses) this.#refuse(deviation, bytes, stream, alignment, before);
       // It stands for the stream of the plan all the same.
-      if (deviation !== 'extra' && deviation !== 'stream') this.#bound[this.#operationStreams[this.#cursor] as number] ??= stream;
+      if (deviation !== 'extra' && deviation !== 'stream') this.#order.letStandFor(this.#operationStreams[this.#cursor] as number, stream);
       return this.#deviate(deviation, bytes, stream, alignment);
     }
     const k = this.#cursor;
     const number = this.#operationStreams[k] as number;
-    this.#bind(number, stream);
-    this.#waitForStreams(this.#plan.operations[k] as number, stream);
+    this.#order.letStandFor(number, stream);
+    this.#order.enter(stream, this.#lane.number);
+    this.#order.waitForSources(this.#plan.operations[k] as number, stream);
     if (this.#block.segment === undefined) this.#takeAgain(stream);
     // Host functions may have run.
     if (this.#cursor !== k) return this.#allocateFromFallback(bytes, stream, alignment);
@@ -784,23 +607,21 @@ export class PlannedMemoryResource implements KeepingResource {
     const lane = this.#lane;
     // Its owner may destroy the stream before the next pass waits for it, under any policy.
     if (!lane.identity.announcesEnd) lane.freeRecorded();
-    this.#touch(lane.number);
+    this.#order.touch(lane.number);
     this.#block.free(place);
     // It was of an earlier plan.
     if (place >= this.#owners.length) return;
-    const wasOverdue = this.#overdue.delete(place);
+    const wasOverdue = this.#late.overdue.delete(place);
     if (wasOverdue && this.#isInPass) this.#deviations['late-free']++;
     const a = this.#plan.operations[this.#owners[place] as number] as number;
     const planned = (this.#plan.freeStreams[a] as number) >= 0 ? (this.#plan.freeStreams[a] as number) : (this.#plan.streams[a] as number);
-    if (!wasOverdue && this.#isFree(stream)) this.#bound[planned] ??= stream;
-    const known = this.#bound[planned];
+    if (!wasOverdue && this.#isFree(stream)) this.#order.letStandFor(planned, stream);
+    const known = this.#order.standingFor(planned);
     const isPlanned = known?.identity === stream.identity;
     // Which stream a new pass uses is not known from memory of an earlier one.
     if (!isPlanned && (known !== undefined || !wasOverdue)) this.#deviations['free-stream']++;
-    if (!isPlanned || (wasOverdue && !this.#isSingleStream)) {
-      const start = this.#block.offsets[place] as number;
-      this.#unordered.push({ start, end: start + (this.#plan.sizes[a] as number), identity: stream.identity });
-    }
+    if (!isPlanned || (wasOverdue && !this.#isSingleStream))
+      this.#late.leaveTo(stream.identity, this.#block.offsets[place] as number, this.#plan.sizes[a] as number);
     this.#passDoneFrees();
     if (isPlanned) this.#chooseFastPath(stream, planned);
     else this.#stream = noStream;
@@ -828,7 +649,7 @@ export class PlannedMemoryResource implements KeepingResource {
     const { operations } = this.#plan;
     for (; this.#cursor < operations.length && (operations[this.#cursor] as number) < 0; this.#cursor++) {
       const place = this.#places[this.#cursor] as number;
-      if (this.#isLive(~(operations[this.#cursor] as number), place)) this.#overdue.add(place);
+      if (this.#isLive(~(operations[this.#cursor] as number), place)) this.#late.overdue.add(place);
     }
   }
 
@@ -847,98 +668,34 @@ export class PlannedMemoryResource implements KeepingResource {
     return (this.#asked[place] as number) > 0 && this.#plan.operations[this.#owners[place] as number] === a;
   }
 
-  /** Whether bytes are in use, or freed without order to a stream. */
-  #isTaken(start: number, bytes: number, { identity }: Stream): boolean {
-    const end = start + bytes;
-    for (const place of this.#overdue) {
-      const from = this.#block.offsets[place] as number;
-      if (from < end && start < from + (this.#asked[place] as number)) return true;
-    }
-    return this.#unordered.some((range) => range.start < end && start < range.end && range.identity !== identity);
-  }
-
   /** Whether the stream may stand for a stream of the plan that has none yet. */
-  #isFree({ identity }: Stream): boolean {
-    return this.#isInPass && identity.announcesEnd && !this.#bound.some((stream) => stream?.identity === identity);
+  #isFree(stream: Stream): boolean {
+    return this.#isInPass && stream.identity.announcesEnd && this.#order.standsForNone(stream);
   }
 
   /** How a request differs from the plan's at the cursor, if it does. */
   #deviationOf(bytes: number, stream: Stream, alignment: number): PlanDeviation | undefined {
     const k = this.#cursor;
     if (k === this.#plan.operations.length) return 'extra';
-    const known = this.#bound[this.#operationStreams[k] as number];
+    const known = this.#order.standingFor(this.#operationStreams[k] as number);
     if (known === undefined ? !this.#isFree(stream) : known.identity !== stream.identity) return 'stream';
     if (bytes > (this.#limits[k] as number)) return 'larger';
     if (alignment > this.#plan.alignmentBytes) return 'alignment';
     const offset = this.#block.offsets[this.#places[k] as number] as number;
-    return this.#isTaken(offset, this.#limits[k] as number, stream) ? 'in-use' : undefined;
+    return this.#late.isTaken(this.#block, offset, this.#limits[k] as number, stream.identity) ? 'in-use' : undefined;
   }
 
-  /**
-   * Makes a stream stand for one of the plan in this pass, after it has waited for the other
-   * streams that used the block.
-   */
-  #bind(number: number, stream: Stream): void {
-    this.#bound[number] ??= stream;
-    const lane = this.#lane;
-    if (this.#isIrregular || !this.#hasWaited.has(lane.number)) {
-      for (const other of [...this.#keeper.ordering.laneNumbers()]) if (other !== lane.number) this.#waitForLane(other, stream);
-      this.#hasWaited.add(lane.number);
-    }
-    this.#touch(lane.number);
-  }
-
-  #becomeIrregular(): void {
-    this.#isIrregular = true;
-    this.#stream = noStream;
-    // What was recorded at the beginning does not cover this pass.
-    this.#recorded.clear();
-  }
-
-  /** Another stream may get the number of a lane, and then seems to have waited: an irregular pass does not ask. */
   #laneEnded(lane: number, ended: number): void {
-    if (!this.#touched.delete(lane)) return;
-    this.#touched.add(ended);
-    this.#becomeIrregular();
-  }
-
-  #waitForLane(number: number, stream: Stream): void {
-    if (this.#block.isEmpty(number)) return;
-    const lane = this.#keeper.ordering.lane(number);
-    if (lane instanceof StreamLane && !this.#recorded.has(number) && lane.identity.announcesEnd) lane.freeUnrecorded();
-    this.#keeper.ordering.order(stream, number);
-  }
-
-  /** Makes a stream wait for the streams whose memory an allocation takes over. */
-  #waitForStreams(a: number, stream: Stream): void {
-    for (const number of this.#waits.get(a) ?? []) {
-      const other = this.#bound[number];
-      if (other === undefined || other.identity === stream.identity) continue;
-      if (other.isDisposed) {
-        this.#waitForLane(this.#keeper.ordering.endedLane, stream);
-        continue;
-      }
-      const lane = this.#keeper.ordering.laneOf(other, 'allocate');
-      this.#recorded.delete(lane.number);
-      this.#waitForLane(lane.number, stream);
-    }
-  }
-
-  #touch(lane: number): void {
-    this.#block.use(lane);
-    this.#touched.add(lane);
-  }
-
-  #markLanes(): void {
-    for (const lane of this.#keeper.ordering.lanes)
-      if (!this.#block.isEmpty(lane.number) && lane.identity.announcesEnd) lane.freeUnrecorded();
+    if (this.#order.laneEnded(lane, ended)) this.#stream = noStream;
   }
 
   #chooseFastPath(stream: Stream, number: number): void {
-    const isRegular =
-      this.#isInPass && !this.#isIrregular && this.#overdue.size === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
+    const isRegular = this.#isInPass && !this.#order.isIrregular && this.#late.isEmpty && this.#order.isEachForItself;
     const isServed =
-      isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.#lane.number) && this.#block.segment !== undefined;
+      isRegular &&
+      this.#order.standingFor(number) === stream &&
+      this.#order.hasWaited(this.#lane.number) &&
+      this.#block.segment !== undefined;
     this.#stream = isServed && !this.#keeper.isAsleep ? stream : noStream;
     this.#streamNumber = number;
   }
@@ -953,10 +710,7 @@ export class PlannedMemoryResource implements KeepingResource {
     } finally {
       this.#isTaking = false;
     }
-    // The others wait for the upstream's earlier users through this stream.
-    this.#hasWaited = new Set([this.#lane.number]);
-    this.#recorded.clear();
-    this.#touch(this.#lane.number);
+    this.#order.tookBlock(this.#lane.number);
   }
 
   #refuse(
@@ -976,7 +730,7 @@ export class PlannedMemoryResource implements KeepingResource {
     this.#deviations[deviation]++;
     this.#deviated++;
     this.#cursor = before.cursor;
-    for (const place of [...this.#overdue].slice(before.overdue)) this.#overdue.delete(place);
+    this.#late.forgetLast(before.overdue);
     throw new CisternError('ERR_CISTERN_PLAN_DEVIATION', `the PlannedMemoryResource expected ${expected}; got ${came} (${deviation})`);
   }
 
@@ -985,7 +739,7 @@ export class PlannedMemoryResource implements KeepingResource {
     this.#deviated++;
     this.#stream = noStream;
     if (this.#cursor < this.#plan.operations.length) this.#cursor++;
-    if (!this.#isSingleStream) this.#becomeIrregular();
+    if (!this.#isSingleStream) this.#order.becomeIrregular();
     return this.#allocateFromFallback(bytes, stream, alignment);
   }
 
@@ -1025,38 +779,3 @@ export const plannedKind = defineAdaptor({
     new PlannedMemoryResource(upstream, readPlan(plan), { repeats: true, ...options }),
   eventsDefault: 'deferred',
 });
-
-/**
- * @throws ArgumentTypeError if it is not a path; CisternError (`ERR_CISTERN_INVALID_PLAN`) if the
- * file cannot be read, or does not hold a valid plan.
- */
-function readPlan(path: string): Plan {
-  // A number would be a file descriptor.
-  if (typeof path !== 'string') throw new ArgumentTypeError(`plan must be the path of a file, got ${formatValue(path)}`);
-  let text: string;
-  try {
-    text = readFileSync(path, 'utf8');
-  } catch (error) {
-    throw invalidPlan(`the plan ${formatValue(path)} cannot be read: ${(error as NodeJS.ErrnoException).code}`, { cause: error });
-  }
-  return parsePlan(text, path);
-}
-
-/**
- * For each allocation that takes over bytes from other streams: those that allocated or freed them
- * last. The streams before those are ordered by the waits of the allocations in between, on the streams that allocated: of
- * memory that was never used, the stream of the free need not come after those.
- */
-function streamChanges(plan: Plan): Map<number, readonly number[]> {
-  const { starts, predecessors } = withPredecessors(plan);
-  const changes = new Map<number, readonly number[]>();
-  for (let a = 0; a < plan.sizes.length; a++) {
-    const from = new Set<number>();
-    for (const before of predecessors.subarray(starts[a], starts[a + 1])) {
-      for (const stream of [plan.streams[before] as number, plan.freeStreams[before] as number])
-        if (stream >= 0 && stream !== plan.streams[a]) from.add(stream);
-    }
-    if (from.size > 0) changes.set(a, [...from]);
-  }
-  return changes;
-}

@@ -501,9 +501,17 @@ const faults = {
       to: '',
     },
     {
+      name: 'no-pointer-is-freed',
+      fault: 'a free of what is no pointer counts as the next request of the plan',
+      from: 'this.#freed = new Float64Array(length).fill(Number.NaN);',
+      to: 'this.#freed = new Float64Array(length).fill(none);',
+    },
+  ],
+  'src/plans/late-memory.ts': [
+    {
       name: 'overdue-memory-is-free',
       fault: 'a place is handed out while memory that was kept longer than planned is in it',
-      from: '      if (from < end && start < from + (this.#asked[place] as number)) return true;\n',
+      from: '      if (from < end && start < from + (block.asked[place] as number)) return true;\n',
       to: '      if (from < end && start < from) return true;\n',
     },
     {
@@ -512,11 +520,25 @@ const faults = {
       from: 'start < range.end && range.identity !== identity)',
       to: 'start < range.end && range.identity === undefined)',
     },
+  ],
+  'src/plans/pass-order.ts': [
     {
-      name: 'no-pointer-is-freed',
-      fault: 'a free of what is no pointer counts as the next request of the plan',
-      from: 'this.#freed = new Float64Array(length).fill(Number.NaN);',
-      to: 'this.#freed = new Float64Array(length).fill(none);',
+      name: 'no-wait-within-a-plan',
+      fault: 'a stream takes memory of another within the plan without a wait',
+      from: '      this.#waitFor(lane.number, stream);\n',
+      to: '',
+    },
+    {
+      name: 'no-wait-before-a-pass',
+      fault: 'a stream does not wait for the others that used the block in the last pass',
+      from: 'if (this.isIrregular || !this.#hasWaited.has(lane)) {',
+      to: 'if (this.isIrregular) {',
+    },
+    {
+      name: 'irregular-pass-goes-on',
+      fault: 'an irregular pass goes on as if each stream had waited',
+      from: 'if (this.isIrregular || !this.#hasWaited.has(lane)) {',
+      to: 'if (!this.#hasWaited.has(lane)) {',
     },
   ],
   'src/plans/plan-learner.ts': [
@@ -613,8 +635,8 @@ const faults = {
     {
       name: 'limit-unrounded',
       fault: 'the limit is checked against the size before rounding',
-      from: 'this.#count(accountedBytes)',
-      to: 'this.#count(bytes)',
+      from: 'if (!this.#count(accountedBytes))',
+      to: 'if (!this.#count(bytes))',
     },
     {
       name: 'limit-counts-after-call',

@@ -308,9 +308,11 @@ export const equivalent = {
     'PlannedMemoryResource.#allocateSlowly: 0 -> 1': streamHandles,
     'PlannedMemoryResource.#deallocateSlowly: 0 -> 1': streamHandles,
     "PlannedMemoryResource.#allocateSlowly: deviation !== 'extra' -> true": 'what is bound to no stream of the plan is not read',
-    'PlannedMemoryResource.#laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
     'PlannedMemoryResource.#isAutomatic: false -> true': beforePass,
     'PlannedMemoryResource.ended: a.address - b.address -> (a.address - b.address) + 1': apart,
+  },
+  'src/plans/pass-order.ts': {
+    'PassOrder.laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
     'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
     'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
   },

@@ -58,6 +58,8 @@ const files = [
   'src/adaptors/pooling/binning-memory-resource.ts',
   'src/adaptors/pooling/caching-memory-resource.ts',
   'src/plans/planned-memory-resource.ts',
+  'src/plans/pass-order.ts',
+  'src/plans/late-memory.ts',
   'src/plans/plan-learner.ts',
   'src/plans/planned-block.ts',
   'src/plans/pass-recorder.ts',
