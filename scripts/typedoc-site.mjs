@@ -46,6 +46,8 @@ export const sections = [
       ['guides/bundlers', 'webpack vite esbuild rollup bundler electron'],
       ['order-violations', 'race checker checkOrder sanitizer'],
       ['stream-order-protocol', 'rule lanes events reuse model'],
+      ['admission-protocol', 'wait queue deadlock refuse overtake model'],
+      ['sleep-protocol', 'wake unmap contents model'],
       ['gpu', 'hardware bundle'],
     ],
   },

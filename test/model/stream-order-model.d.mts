@@ -1,3 +1,5 @@
+import type { Found } from './search.d.mts';
+
 export interface Bounds {
   readonly streams: number;
   readonly blocks: number;
@@ -6,7 +8,4 @@ export interface Bounds {
   readonly mayEnd?: boolean;
 }
 export const brokenVariants: Readonly<Record<string, Bounds>>;
-export function explore(
-  bounds: Bounds,
-  broken?: string,
-): { readonly states: number; readonly steps: number; readonly fault: readonly string[] | undefined };
+export function explore(bounds: Bounds, broken?: string): Found;

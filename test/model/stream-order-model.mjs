@@ -8,6 +8,8 @@
  * `done` is only what must have run because a stream was seen idle, since work that runs earlier hides a fault.
  */
 
+import { clone, search } from './search.mjs';
+
 /** What each broken variant does, and bounds within which that gives a fault; `explore` must find it. */
 export const brokenVariants = {
   'another stream takes memory without a wait': { streams: 2, blocks: 1, work: 1, policies: ['eager'] },
@@ -31,22 +33,10 @@ const [noWait, noLateEvent, coveredAnyhow, staysIdle, oldFence, heldGiven, heldO
  * @returns {{ states: number, steps: number, fault: readonly string[] | undefined }}
  */
 export function explore(bounds, broken) {
-  const first = JSON.stringify(initial(bounds));
-  /** By state: the state before it and the step from there. */
-  const reached = new Map([[first, undefined]]);
-  const queue = [first];
-  let steps = 0;
-  for (const key of queue) {
-    for (const [name, next] of stepsFrom(JSON.parse(key), bounds, broken)) {
-      steps++;
-      if (next === undefined) return { states: reached.size, steps, fault: [...pathTo(key, reached), name] };
-      const nextKey = JSON.stringify(withoutPast(next, bounds.policies.includes('fence')));
-      if (reached.has(nextKey)) continue;
-      reached.set(nextKey, [key, name]);
-      queue.push(nextKey);
-    }
-  }
-  return { states: reached.size, steps, fault: undefined };
+  return search(initial(bounds), function* (state) {
+    for (const [name, next] of stepsFrom(state, bounds, broken))
+      yield [name, next === undefined ? undefined : withoutPast(next, bounds.policies.includes('fence'))];
+  });
 }
 
 /** Without what can make no difference any more, so that fewer states are told apart. */
@@ -60,12 +50,6 @@ function withoutPast(state, hasFences) {
   });
   state.blocks.sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1));
   return state;
-}
-
-function pathTo(key, reached) {
-  const path = [];
-  for (let at = reached.get(key); at !== undefined; at = reached.get(at[0])) path.unshift(at[1]);
-  return path;
 }
 
 function initial({ streams, blocks }) {
@@ -83,7 +67,6 @@ function initial({ streams, blocks }) {
 
 const max = (a, b) => a.map((value, i) => Math.max(value, b[i]));
 const isWithin = (a, b) => a.every((value, i) => value <= b[i]);
-const clone = (state) => JSON.parse(JSON.stringify(state));
 
 /** The vector of an event recorded now on a stream. */
 function recording(state, s) {

@@ -6,7 +6,7 @@
  * device; with `--crossings`, several features have the same memory. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
- * With `--model`, every state of the model of docs/stream-order-protocol.md is visited instead.
+ * With `--model`, every state of the models of docs/*-protocol.md is visited instead.
  * Exits with 0 only if there was no violation. With the seed and the path that a violation was
  * printed with, its program is run again.
  */

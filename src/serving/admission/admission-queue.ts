@@ -268,6 +268,10 @@ export class AdmissionQueue {
   /** @internal Settles the requests that were decided elsewhere. */
   deliver(): void {
     this.#deliver(Number.POSITIVE_INFINITY);
+    if (this.#isShared || this.#freeBytes >= 0) return;
+    const { waiting, committedBytes } = this.read();
+    // Allocations outside of grants need no native call any more.
+    if (waiting === 0) this.#freeBytes = this.limitBytes - committedBytes;
   }
 
   /** Tells the native queue what was taken and given outside of grants, which admits and refuses nobody. */
