@@ -1,5 +1,5 @@
-import { resized } from '../basics/typed-arrays.js';
 import type { DevicePointer } from '../memory-resource.js';
+import { resized } from '../recording/typed-arrays.js';
 import { none } from '../suballocation/blocks.js';
 
 /** The least number of requests that there is room for. */

@@ -1,16 +1,7 @@
-import { setTimeout as pause } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { OutOfMemoryError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import {
-  type CollectionStage,
-  collectUntil,
-  collectWhileWaiting,
-  keepAliveIfAsked,
-  stopCollectingFor,
-  tryAgainCollecting,
-  type WaitingCalls,
-} from '../../src/collector/when-memory-is-short.js';
+import { type CollectionStage, collectUntil, tryAgainCollecting } from '../../src/collector/when-memory-is-short.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 
@@ -49,64 +40,4 @@ test('a limit is kept by the cheapest collections that suffice', () => {
   expect(run(1)).toEqual(['minor-collection']);
   expect(run(2)).toEqual(['minor-collection', 'major-collection']);
   expect(run(3)).toEqual(['minor-collection', 'major-collection']);
-});
-
-describe('calls that wait', () => {
-  /** What each second told, until there was one. */
-  function waitingCalls(served: () => number) {
-    const seconds: boolean[] = [];
-    const calls: WaitingCalls = {
-      keepProcessAlive: () => true,
-      served,
-      onSecond: (isStalled) => {
-        seconds.push(isStalled);
-        stopCollectingFor(calls);
-      },
-    };
-    return { calls, seconds };
-  }
-
-  test('share one collection a second, if nobody of some line was served', async () => {
-    const addresses = new AddressCountingResource();
-    let count = 0;
-    const [moving, stalled] = [waitingCalls(() => count++), waitingCalls(() => 0)];
-    for (const { calls } of [moving, stalled]) collectWhileWaiting(calls);
-    drop(addresses);
-    while (stalled.seconds.length === 0) await pause(10);
-    expect(moving.seconds).toEqual([false]);
-    expect(stalled.seconds).toEqual([true]);
-    expect(addresses.live.size).toBeLessThanOrEqual(1);
-  });
-
-  test('are told of no collection while all lines move', async () => {
-    const addresses = new AddressCountingResource();
-    let count = 0;
-    const { calls, seconds } = waitingCalls(() => count++);
-    collectWhileWaiting(calls);
-    const kept = new DeviceBuffer(1000, { resource: addresses, stream: Stream.legacyDefault() });
-    while (seconds.length === 0) await pause(10);
-    expect(seconds).toEqual([false]);
-    kept.dispose();
-  });
-
-  test('keep the process alive only while one of them asks', () => {
-    let [first, second] = [false, false];
-    const line = (keepProcessAlive: () => boolean): WaitingCalls => ({ keepProcessAlive, served: () => 0, onSecond: () => {} });
-    const timers = () => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
-    const [calm, urgent] = [line(() => first), line(() => second)];
-    const before = timers();
-    collectWhileWaiting(calm);
-    collectWhileWaiting(urgent);
-    expect(timers()).toBe(before);
-    second = true;
-    keepAliveIfAsked();
-    expect(timers()).toBe(before + 1);
-    stopCollectingFor(urgent);
-    expect(timers()).toBe(before);
-    first = true;
-    keepAliveIfAsked();
-    expect(timers()).toBe(before + 1);
-    stopCollectingFor(calm);
-    expect(timers()).toBe(before);
-  });
 });

@@ -112,6 +112,7 @@ const files = [
   'src/serving/spilling/spill-files.ts',
   'src/serving/spilling/spillable-buffer.ts',
   'src/serving/spilling/spillable-memory.ts',
+  'src/serving/waiting/collect-while-waiting.ts',
   'src/serving/waiting/waiting-line.ts',
   'src/serving/sleep/sleep.ts',
   'src/serving/sleep/sleeping-memory.ts',

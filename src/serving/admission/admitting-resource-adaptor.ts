@@ -12,13 +12,7 @@ import {
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOptions, assertShared, optionNames } from '../../basics/validation.js';
-import {
-  collectWhileWaiting,
-  keepAliveIfAsked,
-  runCollectionStage,
-  stopCollectingFor,
-  type WaitingCalls,
-} from '../../collector/when-memory-is-short.js';
+import { runCollectionStage } from '../../collector/when-memory-is-short.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { ResourcesAbove } from '../../observing/resources-above.js';
@@ -27,6 +21,7 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { none } from '../../suballocation/blocks.js';
 import { currentAccount } from '../accounts/account.js';
 import { PayerNumbers } from '../accounts/small-numbers.js';
+import { collectWhileWaiting, keepAliveIfAsked, stopCollectingFor, type WaitingCalls } from '../waiting/collect-while-waiting.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
 import { WaitTimes } from '../waiting/waiting-line.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';

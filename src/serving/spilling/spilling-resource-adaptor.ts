@@ -34,13 +34,7 @@ import {
 import { LiveInstances } from '../../basics/live-instances.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
-import {
-  collectWhileWaiting,
-  runCollectionStage,
-  stopCollectingFor,
-  tryAgainCollecting,
-  type WaitingCalls,
-} from '../../collector/when-memory-is-short.js';
+import { runCollectionStage, tryAgainCollecting } from '../../collector/when-memory-is-short.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { Stream } from '../../driver/streams/stream.js';
 import {
@@ -54,6 +48,7 @@ import { seen, tentatively } from '../../observing/failed-allocations.js';
 import { defineAdaptor } from '../../resource-kind.js';
 import { withoutCaching } from '../../scopes/resource-scope.js';
 import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adaptor.js';
+import { collectWhileWaiting, stopCollectingFor, type WaitingCalls } from '../waiting/collect-while-waiting.js';
 import type { WaitOptions } from '../waiting/wait-options.js';
 import { WaitingLine, type WaitRules, WaitTimes } from '../waiting/waiting-line.js';
 import { PinHolds } from './pin-holds.js';

@@ -1,5 +1,5 @@
-import { doubled } from '../../basics/typed-arrays.js';
 import { EventKind } from '../../recording/event-kind.js';
+import { doubled } from '../../recording/typed-arrays.js';
 
 export { EventKind };
 

@@ -9,7 +9,7 @@
  * event that was recorded, and for each wait.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../../basics/errors.js';
-import { doubled } from '../../basics/typed-arrays.js';
+import { doubled } from '../../recording/typed-arrays.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';

@@ -7,7 +7,7 @@
  * What was live at the peak is not known before the log ends, and the peak may be reached again and again. So
  * peaks are numbered, and a group keeps what it had at the last one only when it changes after that.
  */
-import { doubled } from '../../basics/typed-arrays.js';
+import { doubled } from '../../recording/typed-arrays.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';

@@ -7,8 +7,9 @@
  * allocation live at the same time. Once everything is read, these 70 bytes are replaced by 8 bytes
  * per span and 24 per distinct address.
  */
-import { doubled } from '../../basics/typed-arrays.js';
+
 import { refuseCloning } from '../../driver/workers/local-object.js';
+import { doubled } from '../../recording/typed-arrays.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { appendEvents, EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';

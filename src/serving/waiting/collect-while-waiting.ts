@@ -1,0 +1,51 @@
+/**
+ * Collects garbage while calls wait for memory, since buffers or grants that are garbage may have it: once a second, unless somebody of each line was
+ * served meanwhile. One timer serves all lines, and keeps no process alive unless one of them wants that.
+ */
+import { runCollectionStage } from '../../collector/when-memory-is-short.js';
+
+/** Calls that wait for memory. */
+export interface WaitingCalls {
+  /** Whether the process should not end while they wait. */
+  keepProcessAlive(): boolean;
+  /** A number that changes when one of them was served. */
+  served(): number;
+  /** A second has passed. @param isStalled whether nobody was served in it; garbage was then collected */
+  onSecond(isStalled: boolean): void;
+}
+
+const millisecondsBetween = 1000;
+/** With what was served at the last look. */
+const waiting = new Map<WaitingCalls, number>();
+let timer: NodeJS.Timeout | undefined;
+
+/** Collects garbage now and then, until {@link stopCollectingFor}: buffers or grants that are garbage may have the memory that calls wait for. */
+export function collectWhileWaiting(calls: WaitingCalls): void {
+  if (!waiting.has(calls)) waiting.set(calls, calls.served());
+  timer ??= setInterval(lookAtAll, millisecondsBetween);
+  keepAliveIfAsked();
+}
+
+export function stopCollectingFor(calls: WaitingCalls): void {
+  if (!waiting.delete(calls)) return;
+  keepAliveIfAsked();
+  if (waiting.size > 0) return;
+  clearInterval(timer);
+  timer = undefined;
+}
+
+/** To be called when the answer of some `keepProcessAlive` has changed. */
+export function keepAliveIfAsked(): void {
+  if ([...waiting.keys()].some((calls) => calls.keepProcessAlive())) timer?.ref();
+  else timer?.unref();
+}
+
+function lookAtAll(): void {
+  const looked = [...waiting].map(([calls, before]) => ({ calls, isStalled: calls.served() === before }));
+  if (looked.some(({ isStalled }) => isStalled)) runCollectionStage('major-collection');
+  for (const { calls, isStalled } of looked) {
+    if (!waiting.has(calls)) continue;
+    calls.onSecond(isStalled);
+    if (waiting.has(calls)) waiting.set(calls, calls.served());
+  }
+}
