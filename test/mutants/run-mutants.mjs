@@ -108,6 +108,8 @@ const files = [
   'src/serving/admission/retries.ts',
   'src/serving/admission/admission-queue.ts',
   'src/serving/spilling/spilling-resource-adaptor.ts',
+  'src/serving/spilling/spill-members.ts',
+  'src/serving/spilling/filing.ts',
   'src/serving/spilling/spill-policy.ts',
   'src/serving/spilling/spill-files.ts',
   'src/serving/spilling/spillable-buffer.ts',

@@ -34,7 +34,8 @@ import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resour
 import { type Account, currentAccount } from '../accounts/account.js';
 import { AddressUses } from './address-uses.js';
 import type { Lane } from './spill-files.js';
-import type { Spillable, SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
+import type { Spillable } from './spill-members.js';
+import type { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
 import type { UnnamedFile } from './unnamed-file.js';
 
 /** A use of the memory that has not ended. */
@@ -95,7 +96,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     if (this.bytes === 0) return;
     // The copy of its contents may be captured.
     this.#graphs.note(device.stream);
-    adaptor.join(this);
+    adaptor.members.join(this);
   }
 
   /** The memory on the device. */
@@ -246,7 +247,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
       this.#host = undefined;
       host.stream = homeward;
       freeSoonerOrLater(host);
-      this.#adaptor.cameBack(this);
+      this.#adaptor.members.cameBack(this);
     });
   }
 
@@ -264,7 +265,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
         this.#device = device;
         this.#file = undefined;
         void file.close();
-        this.#adaptor.cameBack(this);
+        this.#adaptor.members.cameBack(this);
       } catch (error) {
         if (device.pointer !== 0) freeSoonerOrLater(device);
         throw error;
@@ -327,7 +328,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   #removePin(state: PinState): void {
     if (this.#pins.delete(state)) state.end?.();
     openPins.delete(state);
-    if (!this.isPinned) this.#adaptor.mayLeave(this);
+    if (!this.isPinned) this.#adaptor.members.mayLeave(this);
   }
 
   /** Whoever has the pin may use the address now, perhaps in a capture: the memory then stays as long as the graph exists. */
@@ -337,7 +338,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
 
   /** For the policy: a call that pins has succeeded. */
   noteUse(): void {
-    if (this.bytes > 0) this.#adaptor.used(this);
+    if (this.bytes > 0) this.#adaptor.members.used(this);
   }
 
   /** Orders the stream of a pin after every use so far, and whatever uses the memory next after it. */

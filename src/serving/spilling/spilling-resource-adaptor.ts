@@ -10,12 +10,11 @@
  * stream after the copy, so the resources below order the next user of the memory after it. A copy back runs on
  * another separate stream, so that both directions of the bus are used at the same time.
  *
- * This file decides who leaves, and who waits; what moves is in `SpillableMemory`.
+ * Who leaves first is in `SpillMembers`, what goes on to files in `Filing`, and what moves in `SpillableMemory`; this
+ * file decides when, and what callers wait for.
  *
- * Invariants: a member is in `#members` exactly while it has memory; live bytes = Σ bytes allocated and not freed; only
- * the first that waits tries.
- * Cost: an allocation that finds memory takes an addition more; making room takes logarithmic time for each buffer that
- * leaves, and for each before it that cannot, unless that is pinned; a wait for admission or for files looks at all members.
+ * Invariants: live bytes = Σ bytes allocated and not freed; only the first that waits tries.
+ * Cost: an allocation that finds memory takes an addition more; a wait for admission or for files looks at all members.
  */
 
 import { layersOf } from '../../adaptors/layers.js';
@@ -32,7 +31,7 @@ import {
   UnsupportedError,
 } from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
-import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
 import { runCollectionStage, tryAgainCollecting } from '../../collector/when-memory-is-short.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
@@ -51,10 +50,11 @@ import { AdmittingResourceAdaptor } from '../admission/admitting-resource-adapto
 import { collectWhileWaiting, stopCollectingFor, type WaitingCalls } from '../waiting/collect-while-waiting.js';
 import type { WaitOptions } from '../waiting/wait-options.js';
 import { WaitingLine, type WaitRules, WaitTimes } from '../waiting/waiting-line.js';
+import { Filing } from './filing.js';
 import { PinHolds } from './pin-holds.js';
-import { type Ranked, RankHeap } from './rank-heap.js';
 import { type Lane, SpillFiles } from './spill-files.js';
-import { type SpillCandidate, type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
+import { type Spillable, SpillMembers } from './spill-members.js';
+import { type SpillPolicy, spillPolicies, spillPolicyWords } from './spill-policy.js';
 import type { SpillStatistics } from './spill-statistics.js';
 
 /** Options of {@link SpillingResourceAdaptor}. */
@@ -86,35 +86,6 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
   readonly hostBytes?: number | undefined;
 }
 
-/** @internal The memory of a buffer that can be spilled. */
-export interface Spillable extends SpillCandidate, Ranked {
-  /** The address on the device; 0 while it is on the host. */
-  readonly devicePointer: DevicePointer;
-  /** The outermost resource that its memory is allocated from. */
-  readonly stack: MemoryResource;
-  readonly isPinned: boolean;
-  /** Whether it has a pin that was made outside all grants. */
-  readonly isPinnedOutsideGrants: boolean;
-  /** Whether it is on the device, and not needed there. */
-  readonly canLeave: boolean;
-  uses: number;
-  lastUse: number;
-  /** The rank that the policy returned at the last use. */
-  rank: number;
-  /** The number of its join. */
-  serial: number;
-  /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
-  leave(): boolean;
-  /** Whether it is on the host, and nothing moves it. */
-  readonly isOnHost: boolean;
-  readonly isInFile: boolean;
-  /**
-   * Writes the contents to a file, and frees the host's memory. Returns whether it did: not if it is needed meanwhile.
-   * @throws CisternError (`ERR_CISTERN_SPILL_FILE`): it then stays on the host
-   */
-  goToFile(lane: Lane): Promise<boolean>;
-}
-
 const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
   deallocationEvents: true,
   folder: true,
@@ -129,9 +100,6 @@ const instances = new LiveInstances<SpillingResourceAdaptor>();
 export function liveSpillingAdaptors(): SpillingResourceAdaptor[] {
   return instances.all();
 }
-
-/** How long no file is written after one could not be. */
-const millisecondsToNextFile = 1000;
 
 /**
  * Spills idle buffers from the device to host memory when memory is short. {@link SpillableBuffer}s
@@ -178,21 +146,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   readonly host: MemoryResource;
   /** As given; `undefined` if it was not. */
   readonly softBytes: number | undefined;
-  readonly #policy: SpillPolicy;
   readonly #files: SpillFiles | undefined;
-  readonly #mostHostBytes: number | undefined;
-  /** Bytes that are to go on to files, and whether some are on their way. */
-  #bytesToFile = 0;
-  #isFiling = false;
-  /** Why no file could be written last, and when. */
-  #fileFailure: unknown;
-  #failedAt = Number.NEGATIVE_INFINITY;
-  /** That the policy has thrown. */
-  #hasWarned = false;
-  readonly #members = new Set<Spillable>();
-  /** Those that may leave: all on the device, but for pinned ones that were met at a spill. */
-  readonly #candidates = new RankHeap<Spillable>();
-  #joined = 0;
+  readonly #filing: Filing | undefined;
+  readonly #members: SpillMembers;
   readonly #registration = instances.add(this);
   readonly #admitting: readonly AdmittingResourceAdaptor[];
   /** @internal */
@@ -208,18 +164,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   };
   #outward: Stream | undefined;
   #homeward: Stream | undefined;
-  #lastUse = 0;
-  #leftRank = 0;
-  #spills = 0;
-  #spilledBytes = 0;
-  #returns = 0;
-  #returnedBytes = 0;
   #refusedByHost = 0;
   /** Why a buffer could not leave, since the last allocation began to make room. */
   #hostRefusal: CisternError | undefined;
-  #filed = 0;
-  #filedBytes = 0;
-  #refusedByFile = 0;
   #failedForAdmission = 0;
 
   /**
@@ -244,9 +191,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       throw new ArgumentRangeError(`hostBytes must not be given without a folder, got ${hostBytes}`, 'ERR_INVALID_ARG_VALUE');
     this.host = host;
     this.softBytes = softBytes;
-    this.#policy = policyOf(policy);
-    this.#mostHostBytes = hostBytes;
+    this.#members = new SpillMembers(policyOf(policy));
     this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
+    if (this.#files !== undefined) this.#filing = new Filing(this.#files, this.#members, hostBytes, () => this.isIdle());
     this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
     this.pinHolds = new PinHolds(this.#admitting);
     for (const admitting of this.#admitting) admitting.takeFrom(this);
@@ -268,14 +215,14 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       hostBytes,
       fileBytes,
       liveBytes: this.#liveBytes[0] as number,
-      spills: this.#spills,
-      spilledBytes: this.#spilledBytes,
-      returns: this.#returns,
-      returnedBytes: this.#returnedBytes,
+      spills: this.#members.spills,
+      spilledBytes: this.#members.spilledBytes,
+      returns: this.#members.returns,
+      returnedBytes: this.#members.returnedBytes,
       refusedByHost: this.#refusedByHost,
-      filed: this.#filed,
-      filedBytes: this.#filedBytes,
-      refusedByFile: this.#refusedByFile,
+      filed: this.#filing?.filed ?? 0,
+      filedBytes: this.#filing?.filedBytes ?? 0,
+      refusedByFile: this.#filing?.refused ?? 0,
       failedForAdmission: this.#failedForAdmission,
       waiting: this.#line.length,
       waits: this.#line.times.waits,
@@ -296,9 +243,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   spill(bytes: number = Number.MAX_SAFE_INTEGER): number {
     assertBytes(bytes);
     this.assertLive('spill');
-    const before = this.#spilledBytes;
+    const before = this.#members.spilledBytes;
     this.#spill(bytes, () => true);
-    return this.#spilledBytes - before;
+    return this.#members.spilledBytes - before;
   }
 
   /**
@@ -314,9 +261,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   async spillToFiles(bytes: number = Number.MAX_SAFE_INTEGER): Promise<number> {
     assertBytes(bytes);
     this.assertLive('move buffers to files');
-    if (this.#files === undefined)
+    if (this.#filing === undefined)
       throw new UnsupportedError('cannot move buffers to files: the SpillingResourceAdaptor was given no folder');
-    return this.#toFiles(this.#files, bytes);
+    return this.#filing.move(bytes);
   }
 
   /**
@@ -358,7 +305,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     instances.delete(this.#registration);
     this.#outward?.dispose();
     this.#homeward?.dispose();
-    this.#files?.end();
+    this.#filing?.end();
     this.#line.wakeAll();
   }
 
@@ -392,46 +339,14 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return !this.isDisposed;
   }
 
-  /** @internal */
-  join(member: Spillable): void {
-    this.#members.add(member);
-    member.serial = ++this.#joined;
-    this.used(member);
-    this.#candidates.put(member);
+  /** @internal Those that may leave. */
+  get members(): SpillMembers {
+    return this.#members;
   }
 
   /** @internal The member no longer has memory. */
   remove(member: Spillable): void {
-    this.#candidates.remove(member);
-    if (this.#members.delete(member)) this.#line.memoryFreed();
-  }
-
-  /** @internal A member was used. */
-  used(member: Spillable): void {
-    member.uses++;
-    member.lastUse = ++this.#lastUse;
-    try {
-      const rank = this.#policy.rank(member, this.#leftRank);
-      member.rank = Number.isFinite(rank) ? rank : 0;
-      if (this.#candidates.has(member)) this.#candidates.put(member);
-    } catch (error) {
-      // The use has succeeded, even if the policy fails.
-      if (this.#hasWarned) return;
-      this.#hasWarned = true;
-      process.emitWarning(`the policy of a SpillingResourceAdaptor threw: ${reasonOf(error)}`, { code: 'CISTERN_SPILL_POLICY' });
-    }
-  }
-
-  /** @internal A member came back. */
-  cameBack(member: Spillable): void {
-    this.#returns++;
-    this.#returnedBytes += member.bytes;
-    this.#candidates.put(member);
-  }
-
-  /** @internal A member is on the device, and not pinned any more. */
-  mayLeave(member: Spillable): void {
-    if (this.#members.has(member) && member.devicePointer !== 0) this.#candidates.put(member);
+    if (this.#members.remove(member)) this.#line.memoryFreed();
   }
 
   /** @internal A member can leave that could not: whoever waits may have its memory. */
@@ -450,7 +365,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       if (!(error instanceof OutOfMemoryError || error instanceof DriverError)) throw error;
       this.#refusedByHost++;
       this.#hostRefusal = error;
-      this.#fileInBackground(bytes);
+      this.#filing?.moveInBackground(bytes);
       return 0;
     }
   }
@@ -465,12 +380,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     this.#hostRefusal = undefined;
     if (this.isDisposed) return 'lacking';
     try {
-      let sum = 0;
-      for (const member of this.#members) {
-        if (member.canLeave && helps(member.devicePointer, member.stack)) sum += roundedBytes(member);
-        if (sum >= bytes) break;
-      }
-      if (sum < bytes) return 'lacking';
+      if (!this.#members.canGive(bytes, helps)) return 'lacking';
       return this.#spill(bytes, helps) >= bytes ? 'given' : 'refused';
     } catch {
       this.#failedForAdmission++;
@@ -526,62 +436,6 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     };
   }
 
-  /** Moves buffers on before the host is full. */
-  #keepHostBelow(most: number): void {
-    let excess = -most;
-    for (const member of this.#members) if (member.isOnHost) excess += member.bytes;
-    if (excess > 0) this.#fileInBackground(excess);
-  }
-
-  /** Moves buffers on from the host, for those who wait. */
-  #fileInBackground(bytes: number): void {
-    if (this.#files === undefined || performance.now() - this.#failedAt < millisecondsToNextFile) return;
-    this.#bytesToFile = Math.max(this.#bytesToFile, bytes);
-    if (this.#isFiling) return;
-    for (const member of this.#members) {
-      if (member.isOnHost) return void this.#fileWhileAsked(this.#files);
-    }
-  }
-
-  async #fileWhileAsked(files: SpillFiles): Promise<void> {
-    this.#isFiling = true;
-    try {
-      while (this.#bytesToFile > 0 && this.isLive) {
-        const wanted = this.#bytesToFile;
-        this.#bytesToFile = 0;
-        if ((await this.#toFiles(files, wanted)) === 0) break;
-      }
-    } catch {
-      // Noted; whoever waits is told.
-    } finally {
-      this.#bytesToFile = 0;
-      this.#isFiling = false;
-      if (this.isLive) this.isIdle();
-    }
-  }
-
-  /** Moves those of the least rank first from the host to files, until so many bytes have gone. */
-  async #toFiles(files: SpillFiles, bytes: number): Promise<number> {
-    let gone = 0;
-    for (const member of [...this.#members].sort((a, b) => a.rank - b.rank)) {
-      if (gone >= bytes || !this.isLive) break;
-      if (!member.isOnHost) continue;
-      try {
-        if (!(await member.goToFile(files.outward))) continue;
-      } catch (error) {
-        this.#refusedByFile++;
-        this.#fileFailure = error;
-        this.#failedAt = performance.now();
-        throw error;
-      }
-      gone += member.bytes;
-      this.#filed++;
-      this.#filedBytes += member.bytes;
-      if (this.isLive) this.isIdle();
-    }
-    return gone;
-  }
-
   #newStream(): Stream {
     return new Stream({ device: this.device, nonBlocking: true });
   }
@@ -603,34 +457,9 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return this.#spill(bytes, () => true) > 0;
   }
 
-  /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */
   #spill(bytes: number, helps: Helps): number {
-    let left = 0;
-    let tooLarge = Number.POSITIVE_INFINITY;
-    const candidates = this.#candidates;
-    const met: Spillable[] = [];
-    try {
-      while (left < bytes) {
-        const member = candidates.take();
-        if (member === undefined) break;
-        // It comes back when the last pin ends.
-        if (member.isPinned) continue;
-        met.push(member);
-        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer, member.stack)) continue;
-        if (!member.leave()) {
-          tooLarge = member.bytes;
-          continue;
-        }
-        left += roundedBytes(member);
-        this.#leftRank = Math.max(this.#leftRank, member.rank);
-        this.#spills++;
-        this.#spilledBytes += member.bytes;
-      }
-    } finally {
-      // Host functions may have run in between.
-      for (const member of met) this.mayLeave(member);
-    }
-    if (left > 0 && this.#mostHostBytes !== undefined) this.#keepHostBelow(this.#mostHostBytes);
+    const left = this.#members.spill(bytes, helps);
+    if (left > 0) this.#filing?.keepHostBelow();
     return left;
   }
 
@@ -644,15 +473,8 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     return this.#mayComeBack(({ isPinnedOutsideGrants }) => isPinnedOutsideGrants);
   }
 
-  /** Whether memory of others may come back, or that of a member which somebody uses in this way. */
   #mayComeBack(isUsed: (member: Spillable) => boolean): boolean {
-    if (this.#isFiling) return true;
-    let others = this.#liveBytes[0] as number;
-    for (const member of this.#members) {
-      if (isUsed(member)) return true;
-      if (member.devicePointer !== 0) others -= member.bytes;
-    }
-    return others > 0;
+    return this.#filing?.isGoingOn === true || this.#members.mayComeBack(this.#liveBytes[0] as number, isUsed);
   }
 
   /** The error of an allocation for which no buffer could leave, with the reason if that was the host's. */
@@ -664,10 +486,11 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
 
   /** A shortage that a file would have prevented names what was wrong with it. */
   #withFileFailure(shortage: OutOfMemoryError): OutOfMemoryError {
-    if (performance.now() - this.#failedAt >= millisecondsToNextFile) return shortage;
+    const failure = this.#filing?.failure;
+    if (failure === undefined) return shortage;
     const { name } = this.constructor;
-    const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(this.#fileFailure)}`;
-    return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, this.#fileFailure as Error);
+    const message = `${shortage.message}; buffers could not go on to files: ${reasonOf(failure)}`;
+    return outOfMemoryThrough(name, shortage, shortage.requestedBytes, message, failure as Error);
   }
 
   #waitsInVain(shortage: OutOfMemoryError | undefined): NotAdmittedError {
@@ -685,11 +508,6 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       { requestedBytes: 0, path: [this.constructor.name] },
     );
   }
-}
-
-/** What resources below count for a member, as they round sizes up. */
-function roundedBytes({ bytes }: Spillable): number {
-  return alignUp(bytes, ALLOCATION_ALIGNMENT);
 }
 
 function policyOf(policy: NonNullable<SpillingResourceAdaptorOptions['policy']>): SpillPolicy {

@@ -27,7 +27,7 @@ import {
   SpillingResourceAdaptor,
 } from '../../../src/serving/index.js';
 import { SpillFiles } from '../../../src/serving/spilling/spill-files.js';
-import type { Spillable } from '../../../src/serving/spilling/spilling-resource-adaptor.js';
+import type { Spillable } from '../../../src/serving/spilling/spill-members.js';
 import { allocationsMayWait } from '../../support/direct-faults.mjs';
 import { caught, code } from '../../support/errors.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
