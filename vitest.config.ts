@@ -1,10 +1,10 @@
 import { defineConfig } from 'vitest/config';
 import './scripts/build-wasm.mjs';
 import './scripts/build-stale-entries.mjs';
-import { gpuSuites } from './test/gpu/suites.mjs';
+import { gpuSuites, trialSuite } from './test/gpu/suites.mjs';
 import { deviceUnderTest } from './test/support/device-under-test.mjs';
 
-const setupFiles = ['test/support/direct-faults-of-tests.ts'];
+const setupFiles = ['test/support/direct-faults-of-tests.ts', 'test/support/captures-left-over.ts'];
 
 export default defineConfig({
   test: {
@@ -35,7 +35,7 @@ export default defineConfig({
         test: { name: 'browser', include: ['test/browser/**/*.test.ts'], env: deviceUnderTest, retry: 1 },
       },
       // What runs on a CUDA device, and there on one file at a time: `npm run test:gpu` runs a suite after another and sums up.
-      ...Object.entries(gpuSuites).map(([name, { include, exclude, execArgv }]) => ({
+      ...Object.entries({ ...gpuSuites, trial: trialSuite }).map(([name, { include, exclude, execArgv }]) => ({
         extends: true as const,
         test: {
           name: `gpu-${name}`,

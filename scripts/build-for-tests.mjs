@@ -58,6 +58,7 @@ export function buildNativeBenchmarks() {
 /** @returns {string} the folder with the addons of examples/addons, built by CMake alone, as users do */
 export function buildExampleAddons() {
   const folder = join(root, 'build-tests', 'addons');
+  if (isBundle && existsSync(folder)) return folder;
   cmake('-S', join(root, 'examples', 'addons'), '-B', folder);
   cmake('--build', folder, '--parallel', String(availableParallelism()));
   return folder;

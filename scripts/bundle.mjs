@@ -10,6 +10,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   realpathSync,
   rmSync,
@@ -21,11 +22,11 @@ import { basename, dirname, join, relative } from 'node:path';
 import { arch, argv, env, execPath, platform, version } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { buildDLPackAddon, buildForeignLibrary, buildKernels, buildRefusal, buildThreads } from './build-for-tests.mjs';
+import { buildDLPackAddon, buildExampleAddons, buildForeignLibrary, buildKernels, buildRefusal, buildThreads } from './build-for-tests.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const name = `cistern-gpu-${platform}-${arch}`;
-const mostMebibytes = 60;
+const mostMebibytes = 45;
 
 /** What neither the tests of the suites for a GPU nor the benchmarks load, by its name in package.json. */
 const tools = new Set([
@@ -77,7 +78,11 @@ export function makeBundle(compression) {
       .filter((path) => path !== '' && existsSync(join(root, path)));
     for (const path of tracked) put(join(root, path));
     const cistern = join(root, 'build', 'Release', 'cistern.node');
-    const addons = [cistern, buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildThreads(), buildRefusal()];
+    const examples = buildExampleAddons();
+    const exampleAddons = readdirSync(examples)
+      .filter((file) => file.endsWith('.node'))
+      .map((file) => join(examples, file));
+    const addons = [cistern, ...exampleAddons, buildKernels(), buildDLPackAddon(), buildForeignLibrary(), buildThreads(), buildRefusal()];
     for (const path of [join(root, 'dist'), join(root, 'src', 'suballocation', 'index-binary.ts'), ...addons]) put(path);
     const packages = packagesBut(tools);
     for (const path of packages) put(join(root, path));
@@ -106,8 +111,7 @@ export function makeBundle(compression) {
     writeFileSync(join(folder, 'run'), run, { mode: 0o755 });
     mkdirSync(join(root, 'packages'), { recursive: true });
     const archive = join(root, 'packages', `${name}.tar.${compression}`);
-    // More compression takes three times as long, and saves a tenth.
-    env.XZ_OPT ??= '-3 -T0';
+    env.XZ_OPT ??= '-6 -T0';
     output(
       'tar',
       '--create',

@@ -149,6 +149,12 @@ const steps = {
   tests: () => run(runSuite[0], runSuite.slice(1)),
   'cuda-header': cudaHeader,
   'strict-driver-suite': () => overStrictDriver('--settings', 'usual', '--suites', 'driver'),
+  // What runs on a machine with a GPU, which is there for minutes: it must not fail for a reason that shows here.
+  visit: () => {
+    if (process.platform !== 'linux') throw new Skipped('the strict driver is for Linux');
+    if (!isThere('cmake')) throw new Skipped('cmake is not installed');
+    run('node', ['test/gpu/try-visit.mjs']);
+  },
   'strict-driver': () => overStrictDriver('--settings', 'usual,strictest'),
   'native-tests': () => nativeTests('warnings'),
   'native-tests-address': () => nativeTests('address'),
@@ -158,7 +164,7 @@ const steps = {
 
 const groups = {
   // What a change breaks most easily where no test looks.
-  quick: ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite'],
+  quick: ['lint', 'types', 'clang-format', 'warnings', 'unused', 'package', 'api', 'docs', 'cuda-header', 'strict-driver-suite', 'visit'],
   'sanitized-addon': Object.keys(nativeSuites).map((name) => `sanitized-addon-${name}`),
 };
 

@@ -11,5 +11,8 @@ if (results !== undefined) {
   const file = relative(process.cwd(), expect.getState().testPath ?? '');
   write({ file, name: 'the file itself', progress: 'began' });
   beforeEach(({ task }) => write({ file, name: task.fullTestName, progress: 'began' }));
-  afterEach(({ task }) => write({ file, name: task.fullTestName, progress: 'ended' }));
+  // The reporter's line may never come: it is written by another process, to which one that hangs sends nothing more.
+  afterEach(({ task }) =>
+    write({ file, name: task.fullTestName, progress: 'ended', sofar: task.result?.state === 'fail' ? 'failed' : 'passed' }),
+  );
 }

@@ -3,6 +3,7 @@
  * ends, so that nothing is lost in a crash.
  */
 import { appendFileSync } from 'node:fs';
+import { hashOfFile } from './seen.mjs';
 
 class ResultReporter {
   onTestCaseResult(test) {
@@ -13,7 +14,10 @@ class ResultReporter {
 
   onTestModuleEnd(module) {
     const messages = module.errors().map(({ message }) => message);
-    if (messages.length > 0) write({ file: module.relativeModuleId, name: 'the file', state: 'failed', message: messages.join('\n') });
+    const file = module.relativeModuleId;
+    if (messages.length > 0) write({ file, name: 'the file', state: 'failed', message: messages.join('\n') });
+    const seconds = Math.round(module.diagnostic().duration / 10) / 100;
+    write({ file, name: 'the file itself', progress: 'ended', hash: hashOfFile(module.moduleId), seconds });
   }
 
   onTestRunEnd(_modules, errors, reason) {

@@ -11,6 +11,7 @@ import { parseArgs } from 'node:util';
 import { buildKernels, buildStrictDriver } from '../../scripts/build-for-tests.mjs';
 import { faultsIn, strictDriverEnvironment } from '../../scripts/over-strict-driver.mjs';
 import { saveFigures } from '../../scripts/proof-figures.mjs';
+import { isMisuseOnPurpose } from './misuse-on-purpose.mjs';
 import { failureLines, runSuite, skippedOf } from './run-suite.mjs';
 import { gpuSuites } from './suites.mjs';
 
@@ -51,9 +52,6 @@ const allSettings = {
 /** Suites in which tests use memory out of order on purpose, to see whether that is found. */
 const misusesMemory = new Set(['driver', 'adaptors', 'buffers']);
 
-/** What test/gpu/captures.test.ts does on purpose: it asks the driver what the documentation leaves open. */
-const isAsked = (suite, misuse) => suite === 'kernels' && misuse.endsWith('is destroyed, an event of a capture that has not ended');
-
 const { values, positionals } = parseArgs({
   options: { settings: { type: 'string' }, suites: { type: 'string' }, save: { type: 'boolean', default: false } },
   allowPositionals: true,
@@ -77,7 +75,9 @@ for (const { name, values: settingsOfRow } of settings) {
     const driverLog = `${log}.driver`;
     const environment = { ...strictDriverEnvironment(folder, driverLog, settingsOfRow), CISTERN_KERNELS: kernels };
     const result = await runSuite(suite, environment, log);
-    const misuses = faultsIn(driverLog, misusesMemory.has(suite) ? ['MISUSE'] : undefined).filter((line) => !isAsked(suite, line));
+    const misuses = faultsIn(driverLog, misusesMemory.has(suite) ? ['MISUSE'] : undefined).filter(
+      (line) => !isMisuseOnPurpose(suite, line),
+    );
     const skipped = skippedOf(result);
     const failed = result.failures.length;
     row.push(`${result.passed}${skipped > 0 ? `, ${skipped} skipped` : ''}${failed > 0 ? `, **${failed} failed**` : ''}`);

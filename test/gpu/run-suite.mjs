@@ -1,7 +1,7 @@
-/** Runs one of the suites for a CUDA device, and counts results. */
+/** Runs files of tests, ends what hangs, and counts results. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createWriteStream, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { appendFileSync, createWriteStream, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -11,10 +11,11 @@ const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
 const reporter = fileURLToPath(new URL('result-reporter.mjs', import.meta.url));
 /** Longer than any test takes, unless something hangs. */
 const longestTestMilliseconds = 5 * 60_000;
-const longestStartMilliseconds = 10 * 60_000;
+/** Vitest itself starts before the first test. */
+const shortestStartMilliseconds = 60_000;
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'];
-/** The name in lines about a file, which report-progress.ts writes. */
-const fileItself = 'the file itself';
+/** The name in lines about a file, which report-progress.ts and result-reporter.mjs write. */
+export const fileItself = 'the file itself';
 
 /**
  * @typedef {object} SuiteResult
@@ -23,6 +24,8 @@ const fileItself = 'the file itself';
  * did not end, and a suite that did not end
  * @property {Map<string, number>} skips how many tests were skipped, by the reason
  * @property {number} seconds
+ * @property {'hangs' | 'out of time' | undefined} stopped why it was ended, if it was
+ * @property {object[]} lines what result-reporter.mjs and report-progress.ts wrote
  */
 
 /**
@@ -46,21 +49,29 @@ export function runSuite(name, environment, log) {
  */
 export async function runTests(which, environment, log, longestMilliseconds) {
   const scratch = mkdtempSync(join(tmpdir(), 'cistern-suite-'));
-  const results = join(scratch, 'results');
-  writeFileSync(results, '');
+  try {
+    return await runTestsInto(join(scratch, 'results'), which, environment, log, longestMilliseconds, Number.POSITIVE_INFINITY);
+  } finally {
+    rmSync(scratch, { recursive: true });
+  }
+}
+
+/**
+ * As `runTests`, and each line is at the end of the file `results` as soon as its test ends.
+ * @param {number} end when to end it whatever it does, on the clock of `performance.now()`
+ */
+export async function runTestsInto(results, which, environment, log, longestMilliseconds, end) {
+  appendFileSync(results, '');
+  const before = statSync(results).size;
   const started = performance.now();
   const command = [vitest, 'run', ...which, '--reporter=default', `--reporter=${reporter}`];
   const env = { ...process.env, ...environment, CISTERN_TEST_RESULTS: results, NO_COLOR: '1' };
-  const { status, isHung } = await runWatched(command, env, log, results, longestMilliseconds);
-  const lines = readFileSync(results, 'utf8')
-    .split('\n')
-    .filter(Boolean)
-    .map((line) => JSON.parse(line));
-  rmSync(scratch, { recursive: true });
+  const { status, stopped } = await runWatched(command, env, log, results, longestMilliseconds, end);
+  const lines = linesOf(readFileSync(results).subarray(before));
   const failures = lines.filter(({ state }) => state === 'failed').map(({ file, name, message }) => ({ file, name, message }));
-  const hasEnded = !isHung && lines.some(({ end }) => end !== undefined) && (status === 0 || failures.length > 0);
-  const end = isHung ? `no test began or ended for ${longestMilliseconds / 1000} s` : `vitest ended with ${status}`;
-  failures.push(...unfinished(lines, hasEnded ? undefined : `${end}; see ${log}`));
+  const hasEnded = stopped === undefined && lines.some(({ end }) => end !== undefined) && (status === 0 || failures.length > 0);
+  const way = stopped === 'hangs' ? `no test began or ended for ${longestMilliseconds / 1000} s` : `vitest ended with ${status}`;
+  if (stopped !== 'out of time') failures.push(...unfinished(lines, hasEnded ? undefined : `${way}; see ${log}`));
   const skips = new Map();
   for (const { state, note = 'not said why' } of lines) if (state === 'skipped') skips.set(note, (skips.get(note) ?? 0) + 1);
   return {
@@ -68,14 +79,30 @@ export async function runTests(which, environment, log, longestMilliseconds) {
     failures,
     skips,
     seconds: (performance.now() - started) / 1000,
+    stopped,
+    lines,
   };
+}
+
+/** @param {Buffer | string} text lines of JSON, of which a cut may have left a part of the last one */
+export function linesOf(text) {
+  return text
+    .toString()
+    .split('\n')
+    .flatMap((line) => {
+      try {
+        return [JSON.parse(line)];
+      } catch {
+        return [];
+      }
+    });
 }
 
 /**
  * Runs Node in a process group of its own, and in the end kills what is left of the group: a process
  * that lives on would hold memory of the device.
  */
-async function runWatched(command, env, log, results, longestMilliseconds) {
+async function runWatched(command, env, log, results, longestMilliseconds, end) {
   const child = spawn(process.execPath, command, { cwd: root, env, detached: true, stdio: ['ignore', 'pipe', 'pipe'] });
   const output = createWriteStream(log, { flags: 'a' });
   for (const stream of [child.stdout, child.stderr]) stream.pipe(output, { end: false });
@@ -87,17 +114,19 @@ async function runWatched(command, env, log, results, longestMilliseconds) {
   const stop = () => process.exit(1);
   process.on('exit', endGroup);
   for (const signal of signals) process.on(signal, stop);
-  let size = 0;
+  const first = statSync(results).size;
+  let size = first;
   let progressed = performance.now();
-  let isHung = false;
+  let stopped;
   const watch = setInterval(() => {
     const now = performance.now();
     const before = size;
     size = statSync(results).size;
     if (size !== before) progressed = now;
-    // Before the first test, vitest itself starts.
-    isHung = now - progressed > (size > 0 ? longestMilliseconds : longestStartMilliseconds);
-    if (isHung) endGroup();
+    const longest = size > first ? longestMilliseconds : Math.max(longestMilliseconds, shortestStartMilliseconds);
+    if (now > end) stopped = 'out of time';
+    else if (now - progressed > longest) stopped = 'hangs';
+    if (stopped !== undefined) endGroup();
   }, 200);
   const closed = once(child, 'close');
   const [code, signal] = await once(child, 'exit');
@@ -107,7 +136,7 @@ async function runWatched(command, env, log, results, longestMilliseconds) {
   output.end();
   process.off('exit', endGroup);
   for (const each of signals) process.off(each, stop);
-  return { status: signal ?? code, isHung };
+  return { status: signal ?? code, stopped };
 }
 
 /**

@@ -1,3 +1,9 @@
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+
 /**
  * The suites for a CUDA device, in a sensible order: each relies on what the earlier ones have
  * shown.
@@ -23,7 +29,8 @@ export const gpuSuites = {
     'test/processes',
     'test/workers',
     'test/collector',
-    'test/tools/replay/{record-replay,replay-log}.test.ts',
+    'test/tools/replay/record-replay.test.ts',
+    'test/tools/replay/replay-log.test.ts',
     'test/recording/recording.test.ts',
   ),
   collector: { ...suite('what the garbage collector finds', 'test/gc'), execArgv: ['--expose-gc'] },
@@ -31,7 +38,27 @@ export const gpuSuites = {
   sweep: suite('each call of the driver fails once; skipped on a GPU', 'test/sweep'),
 };
 
-function suite(about, ...folders) {
-  const include = folders.map((folder) => (folder.endsWith('.ts') ? folder : `${folder}/**/*.test.ts`));
-  return { about, include, exclude: ['test/driver/software-device.test.ts'], execArgv: [] };
+/**
+ * Those that a GPU can run, in the order of a visit that may be cut at any time: first the shortest one, which finds the worst
+ * faults, then those of which least was ever seen on one.
+ */
+export const visitOrder = ['kernels', 'buffers', 'conformance', 'collector', 'adaptors', 'driver', 'programs'];
+
+/** What try-visit.mjs runs besides: a test that ends its process, one that hangs, and one that leaves a process behind. */
+export const trialSuite = suite(
+  'the runner itself',
+  ...['crashes', 'hangs', 'lingers'].map((name) => `test/suites/fixture/${name}.suite.ts`),
+);
+
+/** The test files of a suite. */
+export function filesOf({ paths, exclude }) {
+  return paths
+    .flatMap((path) => (path.endsWith('.ts') ? path : readdirSync(join(root, path), { recursive: true }).map((name) => `${path}/${name}`)))
+    .filter((path) => /\.(test|suite)\.ts$/.test(path) && !exclude.includes(path))
+    .sort();
+}
+
+function suite(about, ...paths) {
+  const include = paths.map((path) => (path.endsWith('.ts') ? path : `${path}/**/*.test.ts`));
+  return { about, paths, include, exclude: ['test/driver/software-device.test.ts'], execArgv: [] };
 }

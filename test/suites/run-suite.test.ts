@@ -61,3 +61,12 @@ onLinux('a suite that does not start fails', async () => {
     failures: [{ file: '', name: 'the suite', message: expect.stringMatching(/^vitest ended with 1; see .*; no test began$/) }],
   });
 });
+
+onLinux('a test that fails says what is captured at that time, by which test, and since when', async () => {
+  const { failures } = await run('captures');
+  expect(failures.map(({ name }) => name)).toEqual(['fails later', 'ends it, and fails']);
+  const line =
+    /captured when this test failed:\n- stream \d+, \w+, begun \d+\.\d s ago by "leaves a capture over" at .*captures\.suite\.ts:\d+/;
+  expect(failures[0]?.message).toMatch(line);
+  expect(failures[1]?.message).not.toContain('captured when');
+});

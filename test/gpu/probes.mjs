@@ -1,0 +1,319 @@
+/**
+ * Questions that only a GPU answers, each in seconds: `node test/gpu/probes.mjs NAME` prints the answer of one as a line of JSON;
+ * `--list` prints their names. run-gpu.mjs asks them, one process for each. Sizes are smaller on a small device, so that they
+ * also run on the software device and the strict driver.
+ */
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+
+const dist = new URL('../../dist/', import.meta.url).href;
+
+const probes = {
+  /** 88 and 100 decide whether a copy from an array may be read after it returned; persistence decides what the start of a process costs. */
+  machine({ device }) {
+    const names = [
+      'pageableMemoryAccess',
+      'pageableMemoryAccessUsesHostPageTables',
+      'hostRegisterSupported',
+      'canUseHostPointerForRegisteredMemory',
+      'concurrentManagedAccess',
+      'virtualMemoryManagementSupported',
+      'memoryPoolsSupported',
+    ];
+    const asked = 'driver_version,persistence_mode,pcie.link.gen.current,pcie.link.width.current,compute_mode,mig.mode.current';
+    const { stdout } = spawnSync('nvidia-smi', [`--query-gpu=${asked}`, '--format=csv,noheader'], { encoding: 'utf8' });
+    return {
+      name: device.name,
+      freeBytes: device.memoryInfo().freeBytes,
+      attributes: Object.fromEntries(names.map((name) => [name, device.attribute(name)])),
+      smi: stdout?.trim(),
+    };
+  },
+
+  /** Milliseconds that a process takes to start and open the device, while another one has it open. */
+  starts({ device }) {
+    device.memoryInfo();
+    const script = `const { Device } = await import(${JSON.stringify(`${dist}index.js`)}); Device.get().memoryInfo();`;
+    const start = () => milliseconds(() => spawnSync(process.execPath, ['--input-type=module', '--eval', script], { stdio: 'ignore' }));
+    return { node: milliseconds(() => spawnSync(process.execPath, ['--eval', '0'])), withDevice: times(4, start) };
+  },
+
+  /** GiB a second: the limit for spilling and sleeping. */
+  copies({ core, stream, cuda, large }) {
+    const bytes = Math.min(large, core.GiB);
+    const other = new core.Stream({ nonBlocking: true });
+    const pinned = new core.PinnedHostMemoryResource({ populateThreads: 16 });
+    const [there, back] = [cuda.allocate(bytes, stream), cuda.allocate(bytes, stream)];
+    const [here, kept] = [pinned.allocate(bytes, stream), pinned.allocate(bytes, stream)];
+    const rate = (copy) => {
+      copy();
+      return rounded(bytes / core.GiB / (median(times(5, () => milliseconds(copy))) / 1000));
+    };
+    return {
+      toDevice: rate(() => {
+        core.copy(there, here, bytes, stream);
+        stream.synchronizeSync();
+      }),
+      toHost: rate(() => {
+        core.copy(here, there, bytes, stream);
+        stream.synchronizeSync();
+      }),
+      bothAtOnceEach: rate(() => {
+        core.copy(there, here, bytes, stream);
+        core.copy(kept, back, bytes, other);
+        stream.synchronizeSync();
+        other.synchronizeSync();
+      }),
+    };
+  },
+
+  /** Milliseconds of an allocation of virtual memory and of its free. */
+  virtual({ core, stream, large }) {
+    const virtual = new core.VirtualMemoryResource();
+    const answer = {};
+    for (const bytes of [2, 16, 64, 256, 1024].map((count) => count * core.MiB).filter((size) => size <= large)) {
+      const allocations = [];
+      const frees = [];
+      for (let i = 0; i < 5; i++) {
+        let pointer;
+        allocations.push(
+          milliseconds(() => {
+            pointer = virtual.allocate(bytes, stream);
+          }),
+        );
+        frees.push(milliseconds(() => virtual.deallocate(pointer, bytes, stream)));
+      }
+      answer[core.formatBytes(bytes)] = { allocate: median(allocations), free: median(frees) };
+    }
+    return answer;
+  },
+
+  /** Milliseconds for each GiB; and whether the contents come back. */
+  async sleep({ core, stream, large }) {
+    const { sleepResource, wakeResource } = await entry('serving');
+    const virtual = new core.VirtualMemoryResource();
+    const pointer = virtual.allocate(large, stream);
+    core.set(pointer, 7, 1, large, stream);
+    stream.synchronizeSync();
+    const slept = [];
+    const woken = [];
+    for (let i = 0; i < 3; i++) {
+      slept.push((await sleepResource(virtual, { keep: 'host' })).elapsedMilliseconds);
+      woken.push((await wakeResource(virtual)).elapsedMilliseconds);
+    }
+    const read = new Uint8Array(4096);
+    core.copyToHostSync(read, pointer + large - read.length, stream);
+    const perGiB = (all) => all.map((each) => rounded((each * core.GiB) / large));
+    return { sleepPerGiB: perGiB(slept), wakePerGiB: perGiB(woken), isRight: read.every((byte) => byte === 7) };
+  },
+
+  /** GiB a second at which buffers leave and come back; compare `copies`. */
+  async spill({ core, stream, cuda, large }) {
+    const { SpillableBuffer, SpillingResourceAdaptor } = await entry('serving');
+    const count = 16;
+    const bytes = large / count;
+    const limit = new core.LimitingResourceAdaptor(new core.PoolMemoryResource(cuda, { initialBytes: large / 2 }), {
+      limitBytes: large / 2,
+    });
+    const host = new core.PoolMemoryResource(new core.PinnedHostMemoryResource({ populateThreads: 16 }), { initialBytes: 2 * large });
+    const resource = new SpillingResourceAdaptor(limit, host);
+    const buffers = [];
+    for (let i = 0; i < count; i++) {
+      const buffer = new SpillableBuffer(bytes, { stream, resource });
+      const pin = await buffer.pin(stream);
+      core.set(pin.ptr, i + 1, 1, bytes, stream);
+      pin.dispose();
+      buffers.push(buffer);
+    }
+    let wrong = 0;
+    const began = performance.now();
+    for (let turn = 0; turn < 4; turn++) {
+      for (const [i, buffer] of buffers.entries()) {
+        const pin = await buffer.pin(stream);
+        const read = new Uint8Array(64);
+        core.copyToHostSync(read, pin.ptr + bytes - read.length, stream);
+        if (!read.every((byte) => byte === i + 1)) wrong++;
+        pin.dispose();
+      }
+    }
+    stream.synchronizeSync();
+    return { gibPerSecond: rounded((4 * large) / core.GiB / ((performance.now() - began) / 1000)), wrong };
+  },
+
+  /** May the driver read an array after `copyFromHost` has returned? Wrong bytes would mean that cistern does not wait where it must. */
+  lateReads({ core, stream, cuda, large }) {
+    const busy = cuda.allocate(large, stream);
+    const answer = {};
+    for (const bytes of [64, 4096, 65_536, 2 ** 20, 16 * 2 ** 20, 48 * 2 ** 20].filter((size) => size < large)) {
+      const pointer = cuda.allocate(bytes, stream);
+      let wrong = 0;
+      let late = 0;
+      for (let i = 0; i < 8; i++) {
+        const source = new Uint8Array(bytes).fill(1);
+        for (let k = 0; k < 4; k++) core.set(busy, k, 1, large, stream);
+        core.copyFromHost(pointer, source, stream);
+        if (!stream.query()) late++;
+        source.fill(2);
+        const read = new Uint8Array(bytes);
+        core.copyToHostSync(read, pointer, stream);
+        if (read.some((byte) => byte !== 1)) wrong++;
+      }
+      answer[bytes] = { wrong, returnedWhileBusy: late, of: 8 };
+    }
+    return answer;
+  },
+
+  /** How many streams stand still behind one that is held? */
+  queues({ core, cuda }) {
+    const held = new core.Stream({ nonBlocking: true });
+    const others = times(48, () => new core.Stream({ nonBlocking: true }));
+    const pointer = cuda.allocate(4096, held);
+    const hold = held.hold();
+    core.set(pointer, 1, 1, 64, held);
+    for (const stream of others) core.set(pointer + 256, 1, 1, 64, stream);
+    const until = performance.now() + 500;
+    while (performance.now() < until && others.some((stream) => !stream.query()));
+    const behind = others.filter((stream) => !stream.query()).length;
+    hold.release();
+    held.synchronizeSync();
+    return { connections: process.env.CUDA_DEVICE_MAX_CONNECTIONS ?? 'default', standStill: behind, of: others.length };
+  },
+
+  /** Milliseconds by which `await stream.synchronize()` comes later than `synchronizeSync()`. */
+  async completions({ core, stream, cuda, large }) {
+    const pointer = cuda.allocate(large, stream);
+    const answer = {};
+    for (const repeats of [1, 4, 16]) {
+      const work = () => {
+        for (let i = 0; i < repeats; i++) core.set(pointer, i, 1, large, stream);
+      };
+      const blocking = [];
+      const awaited = [];
+      for (let i = 0; i < 15; i++) {
+        blocking.push(
+          milliseconds(() => {
+            work();
+            stream.synchronizeSync();
+          }),
+        );
+        const began = performance.now();
+        work();
+        await stream.synchronize();
+        awaited.push(performance.now() - began);
+      }
+      answer[repeats] = { blocking: rounded(median(blocking)), awaited: rounded(median(awaited)) };
+    }
+    return answer;
+  },
+
+  /** Can another process read and write a buffer; and does trimming such a pool have an effect? NVIDIA's guide says that it has none. */
+  async processes({ core, stream, cuda }) {
+    const { exportBuffer, importersDone } = await entry('processes');
+    const answer = {};
+    for (const [name, resource] of [
+      ['cuda', cuda],
+      ['cuda-async', new core.CudaAsyncMemoryResource({ exportable: true })],
+    ]) {
+      try {
+        const buffer = new core.DeviceBuffer(new Uint8Array(65_536).fill(9), { resource, stream });
+        const handle = Buffer.from(exportBuffer(buffer)).toString('base64');
+        const script = `
+          const core = await import(${JSON.stringify(`${dist}index.js`)});
+          const { openBuffer } = await import(${JSON.stringify(`${dist}processes/index.js`)});
+          const stream = new core.Stream({ nonBlocking: true });
+          const buffer = openBuffer(Buffer.from('${handle}', 'base64'), { stream });
+          console.log(JSON.stringify([...new Set(buffer.toHostSync())]));
+          core.set(buffer.ptr, 5, 1, 16, stream);
+          stream.synchronizeSync();
+          buffer.dispose();`;
+        const child = spawn(process.execPath, ['--input-type=module', '--eval', script], { stdio: ['ignore', 'pipe', 'pipe'] });
+        let text = '';
+        for (const output of [child.stdout, child.stderr])
+          output.on('data', (part) => {
+            text += part;
+          });
+        await once(child, 'close');
+        await importersDone(buffer);
+        answer[name] = { otherRead: text.trim().slice(0, 300), otherWrote: buffer.toHostSync()[0] };
+        buffer.dispose();
+        stream.synchronizeSync();
+        if (name !== 'cuda-async') continue;
+        const before = resource.usage();
+        resource.trim(stream);
+        answer[name].trim = { before, after: resource.usage() };
+      } catch (error) {
+        answer[name] = { ...answer[name], error: `${error.code}: ${error.message}`.slice(0, 300) };
+      }
+    }
+    return answer;
+  },
+
+  /** Nanoseconds of an allocation and its free. */
+  pairs({ core, stream, cuda }) {
+    const each = (resource) => {
+      const pair = () => resource.deallocate(resource.allocate(core.MiB, stream), core.MiB, stream);
+      times(3000, pair);
+      stream.synchronizeSync();
+      const samples = times(5, () => {
+        const sample = milliseconds(() => times(20_000, pair));
+        stream.synchronizeSync();
+        return (sample / 20_000) * 1e6;
+      });
+      return Math.round(Math.min(...samples));
+    };
+    const answer = { 'cuda-async': each(new core.CudaAsyncMemoryResource()) };
+    for (const deallocationEvents of ['eager', 'deferred', 'off'])
+      answer[`pool ${deallocationEvents}`] = each(new core.PoolMemoryResource(cuda, { initialBytes: 64 * core.MiB, deallocationEvents }));
+    return answer;
+  },
+
+  /** Is memory that really runs out told as such, and is there a device after it? */
+  outOfMemory({ core, stream, cuda, device }) {
+    const pointers = [];
+    const bytes = Math.max(core.MiB, Math.floor(device.memoryInfo().totalBytes / 8));
+    let message = 'nothing';
+    try {
+      while (pointers.length < 16) pointers.push(cuda.allocate(bytes, stream));
+    } catch (error) {
+      message = `${error.code}: ${error.message}`.slice(0, 500);
+    }
+    for (const pointer of pointers) cuda.deallocate(pointer, bytes, stream);
+    cuda.deallocate(cuda.allocate(bytes, stream), bytes, stream);
+    return { allocatedBefore: pointers.length, message };
+  },
+};
+
+const [name] = process.argv.slice(2);
+if (name === '--list') {
+  console.log(JSON.stringify(Object.keys(probes)));
+} else {
+  const core = await entry('');
+  const device = core.Device.get();
+  const stream = new core.Stream({ nonBlocking: true });
+  const large = device.memoryInfo().freeBytes > 8 * core.GiB ? 2 * core.GiB : 64 * core.MiB;
+  console.log(JSON.stringify(await probes[name]({ core, device, stream, cuda: new core.CudaMemoryResource(), large })));
+  process.exit(0);
+}
+
+/** The built entry `cistern/NAME`, or `cistern`. */
+function entry(folder) {
+  return import(new URL(folder === '' ? 'index.js' : `${folder}/index.js`, dist).href);
+}
+
+function times(count, work) {
+  return Array.from({ length: count }, work);
+}
+
+function milliseconds(work) {
+  const began = performance.now();
+  work();
+  return rounded(performance.now() - began);
+}
+
+function median(values) {
+  return [...values].sort((a, b) => a - b)[values.length >> 1];
+}
+
+function rounded(value) {
+  return Math.round(value * 1000) / 1000;
+}
