@@ -56,7 +56,7 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   static bool is_configured = false;
   std::uint64_t total_bytes;
   int device_count;
-  bool is_strict, has_access, is_coherent, frees_wait;
+  bool is_strict, has_access, is_coherent, frees_wait, has_pageable_access;
   std::uint64_t nanoseconds;
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
   std::string peers;
@@ -72,6 +72,7 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   if (ReadInteger(info[4], &nanoseconds)) software::SetMigrationCost(nanoseconds);
   if (ReadBoolean(info[5], &is_coherent)) software::SetCoherent(is_coherent);
   if (ReadBoolean(info[7], &frees_wait)) software::SetFreesWait(frees_wait);
+  if (ReadBoolean(info[9], &has_pageable_access)) software::SetPageableAccess(has_pageable_access);
   if (has_peers && !software::SetPeers(peers.c_str())) return kErrorInvalidValue;
   is_configured = true;
   return kSuccess;

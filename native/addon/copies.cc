@@ -16,10 +16,10 @@ constexpr std::uint64_t kMaxStagedBytes = std::uint64_t{64} << 20;
 std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 // Whether the driver may still read an array after a copy from it has returned: a device may read
-// memory that the driver does not know itself, and any device reads pinned and managed memory, over
-// which arrays exist once the program has made a host view.
+// memory that the driver does not know itself (CUDA's documentation then promises nothing), and any device
+// reads pinned and managed memory, over which arrays exist once the program has made a host view.
 bool ReadsLater(Environment& environment, int device, const void* array) {
-  if (environment.ReadsPageableMemory(device)) return true;
+  if (environment.UsesPageableMemory(device)) return true;
   unsigned type;
   return environment.has_host_views &&
          environment.driver->PointerGetAttribute(&type, kPointerMemoryType, AddressOf(array)) != kErrorInvalidValue;

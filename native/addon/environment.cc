@@ -189,7 +189,7 @@ Status Environment::OpenBackend(const DriverTable* table) {
   backend = table;
   JoinOrderCheck(*this);
   contexts_.assign(devices.size(), nullptr);
-  reads_pageable_memory_.assign(devices.size(), -1);
+  uses_pageable_memory_.assign(devices.size(), -1);
   has_memory_operations_.assign(devices.size(), -1);
   witnesses_.assign(devices.size(), nullptr);
   devices_ = std::move(devices);
@@ -220,12 +220,14 @@ bool Environment::IsInUse(int device) const {
   return found != process.retained.end() && found->second != nullptr;
 }
 
-bool Environment::ReadsPageableMemory(int device) {
-  signed char& known = reads_pageable_memory_[static_cast<std::size_t>(device)];
+bool Environment::UsesPageableMemory(int device) {
+  signed char& known = uses_pageable_memory_[static_cast<std::size_t>(device)];
   if (known < 0) {
-    int value = 0;
-    const Status status = driver->DeviceGetAttribute(&value, kAttributePageableMemoryAccessUsesHostPageTables, DriverDevice(device));
-    known = status == kSuccess && value != 0;
+    known = 0;
+    for (const int attribute : {kAttributePageableMemoryAccess, kAttributePageableMemoryAccessUsesHostPageTables}) {
+      int value = 0;
+      if (driver->DeviceGetAttribute(&value, attribute, DriverDevice(device)) == kSuccess && value != 0) known = 1;
+    }
   }
   return known != 0;
 }

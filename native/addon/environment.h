@@ -189,9 +189,9 @@ class Environment {
   }
   // Whether any environment of the process has used the device.
   bool IsInUse(int device) const;
-  // True if the device's copy engines can read ordinary host memory themselves, through the host's
-  // page tables. The driver then need not have read it when an asynchronous copy returns.
-  bool ReadsPageableMemory(int device);
+  // True if the device can use ordinary host memory itself, through the host's page tables (Grace Hopper) or its
+  // own (HMM). The driver then need not have read, or written, that memory when an asynchronous copy returns.
+  bool UsesPageableMemory(int device);
 
   // An event of the device that is never recorded. The device's context must be current.
   Status WitnessOf(int device, Event* event);
@@ -289,7 +289,7 @@ class Environment {
   double* counters_ = own_counters_;
   std::vector<DeviceOrdinal> devices_;
   std::vector<Context> contexts_;
-  std::vector<signed char> reads_pageable_memory_;  // -1: not asked yet
+  std::vector<signed char> uses_pageable_memory_;  // -1: not asked yet
   std::vector<signed char> has_memory_operations_;
   std::vector<Event> witnesses_;
   Napi::Reference<Napi::Float64Array> mailbox_reference_;

@@ -110,7 +110,10 @@ Status QueueCopy(Environment& environment, Location destination, Location source
     if (status != kSuccess) return status;
   }
   if (is_captured || (!environment.MayStall() && !ReadsTooEarly(source.place))) {
-    return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+    const Status status = QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+    // A device that writes pageable memory itself does so later than others, but a copy from there may be read at the time of the call.
+    const bool is_written_later = destination.place == Place::kPageableHost && environment.UsesPageableMemory(stream.device);
+    return status == kSuccess && is_written_later ? environment.driver->StreamSynchronize(stream.stream) : status;
   }
   // The driver copies within host memory synchronously, even if both sides are pinned.
   if (destination.place != Place::kDevice && source.place != Place::kDevice) {

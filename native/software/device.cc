@@ -88,6 +88,8 @@ void SetStrict(bool strict) { is_strict = strict; }
 void SetFreesWait(bool waits) { frees_wait = waits; }
 void SetConcurrentManagedAccess(bool has_access) { has_concurrent_managed_access = has_access; }
 void SetCoherent(bool now_coherent) { is_coherent = now_coherent; }
+
+void SetPageableAccess(bool has_access) { has_pageable_access = has_access; }
 bool SetPeers(const char* text) { return SetReachablePeers(text); }
 void SetMigrationCost(std::uint64_t nanoseconds) { migration_nanoseconds = nanoseconds; }
 

@@ -120,6 +120,8 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       *value = 1;
       return kSuccess;
     case kAttributePageableMemoryAccess:
+      *value = HasPageableAccess() ? 1 : 0;
+      return kSuccess;
     case kAttributeConcurrentManagedAccess:
       *value = HasConcurrentManagedAccess() ? 1 : 0;
       return kSuccess;

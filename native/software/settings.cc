@@ -37,6 +37,7 @@ std::atomic<bool> is_strict{false};
 std::atomic<bool> frees_wait{true};
 std::atomic<bool> has_concurrent_managed_access{true};
 std::atomic<bool> is_coherent{false};
+std::atomic<bool> has_pageable_access{false};
 std::atomic<std::uint64_t> migration_nanoseconds{0};
 std::atomic<std::uint32_t> unreachable_peers[kMaxDevices];
 

@@ -27,6 +27,9 @@ inline bool HasConcurrentManagedAccess() { return has_concurrent_managed_access.
 extern std::atomic<bool> is_coherent;
 inline bool IsCoherent() { return is_coherent.load(std::memory_order_relaxed); }
 
+extern std::atomic<bool> has_pageable_access;
+inline bool HasPageableAccess() { return has_pageable_access.load(std::memory_order_relaxed) || IsCoherent(); }
+
 extern std::atomic<std::uint64_t> migration_nanoseconds;  // for each page of managed memory that moves
 
 // By device: a bit for each device whose memory its streams cannot be given access to.

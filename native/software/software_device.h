@@ -52,6 +52,10 @@ void SetConcurrentManagedAccess(bool has_access);
 // that is at a device. May change at any time; initially false.
 void SetCoherent(bool is_coherent);
 
+// Whether a device reads and writes pageable memory itself, in stream order, as with heterogeneous memory management (HMM) and on
+// coherent devices: a copy then returns before it has read or written that memory. May change at any time; initially false.
+void SetPageableAccess(bool has_access);
+
 // Which devices can be given access to each other's memory; see SetReachablePeers in settings.h. May
 // change at any time, and takes no access away; initially all can. False if the text is malformed.
 bool SetPeers(const char* text);

@@ -12,6 +12,11 @@
 #include "software/virtual_memory.h"
 
 namespace cistern::software {
+namespace {
+
+constexpr std::uint64_t kMostReadAtOnce = std::uint64_t{64} << 10;
+
+}  // namespace
 
 AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write) {
   if (Device* device = FindDeviceByAddress(address)) {
@@ -70,14 +75,18 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   if (IsCapturing(stream)) return is_pageable ? RefuseInCapture(stream, kErrorCaptureUnsupported) : CaptureWork(stream, kNodeCopy, work);
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
-  if (is_pageable && IsIdle(stream)) {
+  const bool is_within_host = to >= AddressKind::kPinned && from >= AddressKind::kPinned;
+  const bool uses_pageable = HasPageableAccess() && !is_within_host;
+  if (is_pageable && IsIdle(stream) && !uses_pageable) {
     // Pageable memory is read, or written, before the call returns; if nothing precedes it the copy
     // can be made right here.
     Run(work, stream);
     return kSuccess;
   }
-  bool must_wait = to == AddressKind::kPageable;
-  if (from == AddressKind::kPageable && !must_wait) {
+  bool must_wait = to == AddressKind::kPageable && !uses_pageable;
+  // A device that reads pageable memory itself may still read little of it at the time of the call, and so misses earlier copies there.
+  const bool reads_now = !uses_pageable || bytes <= kMostReadAtOnce;
+  if (from == AddressKind::kPageable && to != AddressKind::kPageable && reads_now) {
     work.staged = std::malloc(bytes);
     if (work.staged != nullptr) {
       std::memcpy(work.staged, work.source, bytes);

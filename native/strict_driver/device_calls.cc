@@ -149,9 +149,11 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       *value = settings().has_concurrent_managed_access;
       break;
     case kAttributePageableMemoryAccess:
+      *value = settings().has_pageable_access;
+      break;
     case kAttributePageableMemoryAccessUsesHostPageTables:
     case kAttributeDirectManagedMemAccessFromHost:
-      *value = settings().reads_pageable_memory;
+      *value = settings().uses_host_page_tables;
       break;
     case kAttributeCanUseStreamMemoryOperationsV1:
     case kAttributeCanUse64BitStreamMemoryOperationsV1:

@@ -29,7 +29,7 @@ MemLocation LocationOf(DeviceOrdinal device) { return {device == kHostLocation ?
 template <typename Visit>
 Status ForPages(DevicePointer address, std::size_t bytes, Visit&& visit) {
   const AllocationRef allocation = bytes == 0 ? nullptr : FindAllocation(address);
-  if (allocation == nullptr && bytes > 0 && settings().reads_pageable_memory) return kSuccess;
+  if (allocation == nullptr && bytes > 0 && settings().has_pageable_access) return kSuccess;
   if (allocation == nullptr || allocation->kind != Kind::kManaged || !allocation->Contains(address, bytes)) return kErrorInvalidValue;
   const std::size_t offset = address - allocation->start;
   for (std::size_t page = offset / kPage; page <= (offset + bytes - 1) / kPage; ++page) visit(allocation->pages[page]);

@@ -53,7 +53,9 @@ Settings ReadAll() {
   Read("CONCURRENT_MANAGED", &read.has_concurrent_managed_access);
   Read("STREAM_MEMORY_OPERATIONS", &read.has_stream_memory_operations);
   Read("KERNELS", &read.has_kernels);
-  Read("HOST_PAGE_TABLES", &read.reads_pageable_memory);
+  Read("HOST_PAGE_TABLES", &read.uses_host_page_tables);
+  read.has_pageable_access = read.uses_host_page_tables;
+  Read("PAGEABLE_ACCESS", &read.has_pageable_access);
   Read("PINNED_HAS_RANGE", &read.pinned_memory_has_range);
   Read("REGISTERED_POINTERS", &read.host_pointers_of_registered);
   Read("MANAGED_TYPE", &read.managed_memory_type);

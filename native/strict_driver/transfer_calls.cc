@@ -1,5 +1,6 @@
 // Copies and fills.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -147,8 +148,11 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
     return SubmitOrCapture(stream, kNodeCopy, [=](Operation* operation) { return MakeCopy(destination, source, bytes, operation); });
   }
   std::shared_ptr<char[]> staged;
-  if (from.allocation == nullptr && !to.IsHost() && !settings().reads_pageable_memory) {
-    if (settings().copy_from_pageable_waits) {
+  // With access to pageable memory, every other copy reads it at the time of the call, without waiting, and so misses earlier copies.
+  static std::atomic<unsigned> copies{0};
+  const bool has_access = settings().has_pageable_access;
+  if (from.allocation == nullptr && !to.IsHost() && (!has_access || copies++ % 2 == 0)) {
+    if (!has_access && settings().copy_from_pageable_waits) {
       status = WaitForPlace(call.lock, stream->context, call.function, {stream, stream->submitted});
       if (status != kSuccess) return status;
     }
@@ -165,7 +169,7 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   Place place;
   status = Submit(stream, std::move(operation), &place);
   // A copy from host to host is synchronous, and one to pageable memory may be.
-  const bool is_synchronous = (to.IsHost() && from.IsHost()) || (to.allocation == nullptr && !settings().reads_pageable_memory);
+  const bool is_synchronous = (to.IsHost() && from.IsHost()) || (to.allocation == nullptr && !has_access);
   return status == kSuccess && is_synchronous ? WaitForPlace(call.lock, stream->context, call.function, place) : status;
 }
 

@@ -147,6 +147,7 @@ export interface NativeBinding {
     peers?: string,
     freesWait?: boolean,
     onlyFirst?: boolean,
+    hasPageableAccess?: boolean,
   ): void;
   /**
    * What happened to managed memory on the software device at a place: a device, or -1 for the

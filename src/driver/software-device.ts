@@ -44,6 +44,12 @@ export interface SoftwareDeviceSettings {
    */
   readonly concurrentManagedAccess?: boolean | undefined;
   /**
+   * Whether a device reads and writes ordinary host memory itself, in stream order, as with Linux's heterogeneous memory management.
+   * A copy then returns before it has read, or written, that memory. May change at any time.
+   * @defaultValue false
+   */
+  readonly pageableMemoryAccess?: boolean | undefined;
+  /**
    * Whether the host and the devices are coherent, as on Grace Hopper: a device uses the host's page
    * tables, so that ordinary host memory can move to it, and the host reads managed memory that is at a
    * device without moving it. May change at any time.
@@ -71,6 +77,7 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({
   devices: true,
   freesWait: 'boolean',
   migrationNanoseconds: true,
+  pageableMemoryAccess: 'boolean',
   peers: true,
   strict: 'boolean',
   totalBytes: true,
@@ -89,12 +96,14 @@ export const mostSoftwareBytes = 2 ** 42;
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
   const { totalBytes, devices, strict, freesWait, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
+  const { pageableMemoryAccess } = settings;
   if (totalBytes !== undefined) assertInteger(totalBytes, 'totalBytes', 1, mostSoftwareBytes, '1 to 2^42');
   if (devices !== undefined) assertInteger(devices, 'devices', 1, mostDevices);
   if (cost !== undefined) assertInteger(cost, 'migrationNanoseconds', 0, longestMigration, '0 to 10^15');
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
   configureFromEnvironment();
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, freesWait);
+  const flags = [freesWait, false, pageableMemoryAccess] as const;
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs, ...flags);
   check('configure the software device');
 }
 

@@ -1,7 +1,9 @@
-import { expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
+  configureSoftwareDevice,
   copy,
+  copyFromHost,
   copyToHost,
   copyToHostSync,
   DeviceBuffer,
@@ -90,4 +92,57 @@ test.each<[string, (host: number, stream: Stream, device: CudaMemoryResource) =>
   expect([...new Set(found)]).toEqual([5]);
   end();
   resource.deallocate(host, bytes, stream);
+});
+
+describe('a device that uses ordinary host memory itself, later, as with heterogeneous memory management', () => {
+  const stream = new Stream();
+  const device = new CudaMemoryResource();
+  const work = 64 * MiB;
+  let busy: number;
+
+  beforeAll(() => {
+    busy = device.allocate(work, stream);
+    configureSoftwareDevice({ pageableMemoryAccess: true });
+  });
+  afterAll(() => {
+    configureSoftwareDevice({ pageableMemoryAccess: false });
+    device.deallocate(busy, work, stream);
+    stream.dispose();
+  });
+
+  /** Some milliseconds of work. */
+  const delay = () => {
+    for (let i = 0; i < 4; i++) set(busy, i, 1, work, stream);
+  };
+
+  test.each([64, 65_536, 2 * MiB, 65 * MiB])('an array of %i bytes may change once a copy from it has returned', (size) => {
+    const target = device.allocate(size, stream);
+    for (let i = 0; i < 2; i++) {
+      const source = new Uint8Array(size).fill(1);
+      delay();
+      copyFromHost(target, source, stream);
+      source.fill(2);
+      const found = new Uint8Array(size);
+      copyToHostSync(found, target, stream);
+      expect(found.findIndex((byte) => byte !== 1)).toBe(-1);
+    }
+    device.deallocate(target, size, stream);
+  });
+
+  test.each([bytes, 2 * MiB])('a copy of %i bytes from host memory reads what an earlier copy writes there', (size) => {
+    using resource = new HostMemoryResource();
+    const host = resource.allocate(size, stream);
+    const [source, target] = [device.allocate(size, stream), device.allocate(size, stream)];
+    for (let value = 1; value < 5; value++) {
+      set(source, value, 1, size, stream);
+      delay();
+      copy(host, source, size, stream);
+      copy(target, host, size, stream);
+      const found = new Uint8Array(size);
+      copyToHostSync(found, target, stream);
+      expect(found.findIndex((byte) => byte !== value)).toBe(-1);
+    }
+    for (const pointer of [source, target]) device.deallocate(pointer, size, stream);
+    resource.deallocate(host, size, stream);
+  });
 });
