@@ -103,10 +103,11 @@ Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared
     const Status status = TakeWord(environment, &gate->word);
     if (status != kSuccess) return status;
     if (has_memory_operations < 0) {
-      // A wait that is already satisfied: it shows whether the device supports such waits.
+      // A wait that is already satisfied: it shows whether the device supports such waits, and not on managed memory
+      // (kErrorInvalidValue), which pinned memory is with confidential computing.
       const Status tried =
           environment.driver->StreamWaitValue32(stream.stream, AddressOf(gate->word), gate->word.ticket, kWaitValueGreaterOrEqual);
-      if (tried != kSuccess && tried != kErrorNotSupported) return tried;
+      if (tried != kSuccess && tried != kErrorNotSupported && tried != kErrorInvalidValue) return tried;
       has_memory_operations = tried == kSuccess;
     }
     if (has_memory_operations == 0) {

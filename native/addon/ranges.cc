@@ -23,6 +23,17 @@ bool InOnePiece(Environment& environment, std::uint64_t first, std::uint64_t las
          environment.driver->PointerGetAttribute(&start_of_last, kPointerRangeStart, last) != kSuccess || start_of_first == start_of_last;
 }
 
+// Whether memory that the driver calls managed host memory is pinned memory of this environment, as it is with confidential computing.
+bool IsOwnPinned(Environment& environment, std::uint64_t address) {
+  bool is_pinned = false;
+  environment.allocations.ForEach([&](const Allocation& allocation) {
+    if (address - allocation.address >= allocation.bytes || (allocation.owner & kPlainOwnerFlag) == 0) return;
+    const auto kind = static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32);
+    is_pinned = kind == MemoryKind::kPinnedHost || kind == MemoryKind::kRegisteredHost;
+  });
+  return is_pinned;
+}
+
 }  // namespace
 
 Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location) {
@@ -38,7 +49,8 @@ Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t
   }
   if (status == kSuccess) status = environment.driver->PointerGetAttribute(&managed, kPointerIsManaged, address);
   if (status != kSuccess) return status;
-  *place = type == kMemoryTypeHost && managed == 0 ? Place::kPinnedHost : Place::kDevice;
+  const bool is_pinned = type == kMemoryTypeHost && (managed == 0 || IsOwnPinned(environment, address));
+  *place = is_pinned ? Place::kPinnedHost : Place::kDevice;
   if (*place == Place::kDevice && managed == 0 && environment.device_count() > 1) {
     DeviceOrdinal ordinal;
     status = environment.driver->PointerGetAttribute(&ordinal, kPointerDeviceOrdinal, address);
@@ -84,7 +96,7 @@ Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info) {
   }
   if (status != kSuccess) return status;
   MemoryKind kind = type == kMemoryTypeHost ? MemoryKind::kPinnedHost : MemoryKind::kDevice;
-  if (managed != 0) kind = MemoryKind::kManaged;
+  if (managed != 0 && !(type == kMemoryTypeHost && IsOwnPinned(environment, address))) kind = MemoryKind::kManaged;
   environment.Out(1, static_cast<double>(kind));
   environment.Out(2, device);
   return kSuccess;

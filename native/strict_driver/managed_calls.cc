@@ -161,7 +161,7 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
       return kSuccess;
     case kPointerIsManaged:
       // A boolean is one byte; the other three of a caller's integer are unchanged.
-      *static_cast<unsigned char*>(data) = is_managed;
+      *static_cast<unsigned char*>(data) = is_managed || (is_pinned && settings().pinned_memory_is_managed);
       return kSuccess;
     case kPointerDeviceOrdinal:
       *static_cast<int*>(data) = allocation->device;

@@ -122,6 +122,7 @@ Status MemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemHostRegister", kContext, CheckPotentiallyUnsafe);
   constexpr unsigned kAllFlags = kHostRegisterPortable | kHostRegisterDeviceMap | kHostRegisterIoMemory | kHostRegisterReadOnly;
   if (pointer == nullptr || bytes == 0 || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  if (settings().pinned_memory_is_managed) return kErrorNotPermitted;
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
   if (!IsMapped(start, bytes)) {
     Report("MISUSE", "cuMemHostRegister of %zu bytes at %p, which are not all mapped", bytes, pointer);

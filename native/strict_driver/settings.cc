@@ -56,6 +56,7 @@ Settings ReadAll() {
   Read("HOST_PAGE_TABLES", &read.uses_host_page_tables);
   read.has_pageable_access = read.uses_host_page_tables;
   Read("PAGEABLE_ACCESS", &read.has_pageable_access);
+  Read("PINNED_IS_MANAGED", &read.pinned_memory_is_managed);
   Read("PINNED_HAS_RANGE", &read.pinned_memory_has_range);
   Read("REGISTERED_POINTERS", &read.host_pointers_of_registered);
   Read("MANAGED_TYPE", &read.managed_memory_type);

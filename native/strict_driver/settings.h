@@ -34,6 +34,7 @@ struct Settings {
   bool has_kernels = false;                 // KERNELS: the host does the work of the test/gpu kernels, by name; else there are no modules
   bool uses_host_page_tables = false;       // HOST_PAGE_TABLES: as on Grace Hopper; implies PAGEABLE_ACCESS
   bool has_pageable_access = false;         // PAGEABLE_ACCESS: the device uses pageable memory itself, later, as with HMM
+  bool pinned_memory_is_managed = false;    // PINNED_IS_MANAGED: as with confidential computing; nothing can be registered then
   bool pinned_memory_has_range = true;      // PINNED_HAS_RANGE: the start of pinned memory is reported
   bool host_pointers_of_registered = true;  // REGISTERED_POINTERS: devices use registered memory at the host's addresses
   unsigned managed_memory_type = kMemoryTypeDevice;  // MANAGED_TYPE, the reported type of managed memory: 1, 2, or 4 (unified)

@@ -23,6 +23,7 @@ Status FindWord(DevicePointer address, AllocationRef* allocation, Word** word) {
     Report("MISUSE", "%s: %#llx is not a word that a stream can wait for or write", thread.function, address);
     return kErrorInvalidValue;
   }
+  if ((*allocation)->kind == Kind::kPinned && settings().pinned_memory_is_managed) return kErrorInvalidValue;
   *word = reinterpret_cast<Word*>(HostView(**allocation, address));
   return kSuccess;
 }

@@ -64,10 +64,13 @@ describe('with callbacks that run one at a time', () => {
     );
   });
 
-  test('a device without memory operations in streams can still be held, on one stream at a time', () => {
+  test.each([
+    ['without memory operations in streams', 801],
+    ['whose pinned memory is managed, for which no stream can wait,', 1],
+  ])('a device %s can still be held, on one stream at a time', (_what, status) => {
     expectLines(
       `
-      failCall('cuStreamWaitValue32', 1, 801);
+      failCall('cuStreamWaitValue32', 1, ${status});
       for (const stream of [a, b]) {
         const hold = stream.hold();
         console.log(stream.query());

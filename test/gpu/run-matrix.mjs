@@ -46,6 +46,7 @@ const allSettings = {
   'no concurrent managed access': { CONCURRENT_MANAGED: 0 },
   'managed memory is told to be host memory': { MANAGED_TYPE: 1 },
   'managed memory is told to be unified': { MANAGED_TYPE: 4, PINNED_HAS_RANGE: 0 },
+  'pinned memory is managed, as with confidential computing': { PINNED_IS_MANAGED: 1, SERIAL_CALLBACKS: 0 },
   'handles are not reused': { REUSE_HANDLES: 0 },
   'captures: mild': { MILD_CAPTURES: 1, KERNELS: 1 },
 };

@@ -20,6 +20,7 @@ import {
   setSync,
 } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
+import { forbidsRegistration } from '../support/direct-faults.mjs';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
@@ -123,7 +124,7 @@ describe('PinnedHostMemoryResource with populateThreads', () => {
     expect(unregistered()).toBe(1);
   });
 
-  test('gives back the memory of an ended worker', () => {
+  test.skipIf(forbidsRegistration)('gives back the memory of an ended worker', () => {
     const program = `
       import { once } from 'node:events';
       import { Worker } from 'node:worker_threads';

@@ -6,7 +6,8 @@
  */
 import { createRequire } from 'node:module';
 
-const [success, invalidValue, invalidDevice, notSupported] = [0, 1, 101, 801];
+const [success, invalidValue, invalidDevice, notPermitted, notSupported] = [0, 1, 101, 800, 801];
+const registeredHostKind = 4;
 const concurrentManagedAccess = 89;
 
 /** Why a test that holds a stream and allocates is skipped. */
@@ -20,7 +21,12 @@ export const allocationsMayWait = process.env.STRICT_DRIVER_ALLOC_SYNCS === '1';
 
 /** Whether a stream can wait for a word of memory; only a strict driver may be told otherwise. */
 export const hasStreamMemoryOperations =
-  process.env.STRICT_DRIVER_STREAM_MEMORY_OPERATIONS !== '0' && process.env.STRICT_DRIVER_MISSING !== 'cuStreamWaitValue32';
+  process.env.STRICT_DRIVER_STREAM_MEMORY_OPERATIONS !== '0' &&
+  process.env.STRICT_DRIVER_PINNED_IS_MANAGED !== '1' &&
+  process.env.STRICT_DRIVER_MISSING !== 'cuStreamWaitValue32';
+
+/** Whether the driver refuses to register host memory; only a strict driver may be told otherwise. */
+export const forbidsRegistration = process.env.STRICT_DRIVER_PINNED_IS_MANAGED === '1';
 
 /** The addon that controls the strict driver, if that is the device under test. */
 const controlPath = process.env.STRICT_DRIVER_CONTROL;
@@ -43,6 +49,7 @@ export function directFaults(binding, mailbox, skip) {
     controlPath === undefined ? refused(mailbox, skipReleased) : controlled(binding, mailbox, skip),
     skipped(binding, mailbox, skipReleased),
     allocationsMayWait ? heldBack(binding, holds, skipReleased) : {},
+    forbidsRegistration ? unregistered(binding, mailbox, skipReleased) : {},
     {
       holdStream: (stream) => holds.hold(stream),
       releaseHold: (hold) => holds.release(hold),
@@ -102,6 +109,17 @@ function heldBack(binding, holds, skip) {
     return [name, held];
   });
   return Object.fromEntries(allocating);
+}
+
+/** With confidential computing, host memory cannot be registered: a test that asks for it is skipped. Sleeping memory does without it. */
+function unregistered({ allocate }, mailbox, skip) {
+  return {
+    allocate: () => {
+      const isRegistered = mailbox[1] === registeredHostKind;
+      allocate();
+      if (isRegistered && mailbox[0] === notPermitted && !new Error().stack.includes('/sleep/')) skip('host memory cannot be registered');
+    },
+  };
 }
 
 /** What a GPU cannot do. Ending something that was not started is not a fault. */

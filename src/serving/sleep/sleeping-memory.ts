@@ -14,7 +14,7 @@
  */
 
 import { setImmediate, setTimeout } from 'node:timers/promises';
-import { CisternError } from '../../basics/errors.js';
+import { CisternError, DriverError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, MiB } from '../../basics/units.js';
 import { devicesUsing } from '../../driver/device.js';
 import { lackForRegisteredMemory, PlainMemory } from '../../driver/memory/plain-memory.js';
@@ -33,6 +33,7 @@ interface KeptPiece extends Extent {
 const mostPieceBytes = 64 * MiB;
 /** They clear a piece before the driver pins it. */
 const populateThreads = 4;
+const forbidden: ReadonlySet<string> = new Set(['CUDA_ERROR_NOT_PERMITTED', 'CUDA_ERROR_NOT_SUPPORTED']);
 
 export class Sleeper implements MemorySleep {
   #phase: 'awake' | 'falling asleep' | 'asleep' | 'waking' = 'awake';
@@ -211,7 +212,7 @@ export class Sleeper implements MemorySleep {
       for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
         const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
         if (this.#liveWithin(piece.address, piece.bytes).length === 0) continue;
-        const host = this.#pinned.allocate(piece.bytes, ALLOCATION_ALIGNMENT, populateThreads);
+        const host = this.#allocateOnHost(piece.bytes);
         this.#kept.push({ ...piece, host });
         // Some of it may have been freed while the event loop had its turn, or just now by a host function.
         for (const part of this.#liveWithin(piece.address, piece.bytes)) {
@@ -219,6 +220,18 @@ export class Sleeper implements MemorySleep {
         }
         await setImmediate();
       }
+    }
+  }
+
+  /** The devices' attributes do not say that a driver forbids registration, as it does with confidential computing. */
+  #allocateOnHost(bytes: number): number {
+    try {
+      return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT, populateThreads);
+    } catch (error) {
+      const isForbidden = error instanceof DriverError && forbidden.has(error.driverName);
+      if (!isForbidden || this.#kept.length > 0) throw error;
+      this.#pinned = PlainMemory.of('pinned-host', this.#memory.device);
+      return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT);
     }
   }
 
