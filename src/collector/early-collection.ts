@@ -17,8 +17,9 @@
  *    would be held, because a program that drops buffers quickly could not go on otherwise.
  *
  * The size is the memory of the device or, for the host, what is held plus what the system reports
- * as available. A device refuses requests that it cannot serve, and buffers then collect garbage
- * anyway; a host does not, so the next collection for the host is due at 0.95 at the latest.
+ * as available. Managed memory has the smaller of both: what a device does not use, or has no room for, is on
+ * the host, and may all be there. A device refuses requests that it cannot serve, and buffers then collect garbage
+ * anyway; a host does not, so the next collection for the host and for managed memory is due at 0.95 at the latest.
  *
  * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
@@ -67,7 +68,7 @@ let settings: CompleteOptions | undefined;
 let nextAt = 0;
 let isCollecting = false;
 
-/** The memory that live buffers hold on one device, or on the host. */
+/** The memory that live buffers hold on one device, on the host, or as managed memory of a device. */
 export class HeldMemory {
   /** Callers that take or return memory update this. */
   heldBytes = 0;
@@ -77,6 +78,7 @@ export class HeldMemory {
    */
   dueBytes = 0;
   readonly #device: Device | undefined;
+  readonly #isOnHost: boolean;
   /**
    * Below this, the next collection is not worth its time, because the last one could not free what
    * is held.
@@ -84,9 +86,13 @@ export class HeldMemory {
   #worthwhileBytes = 0;
   #criticalBytes = 0;
 
-  /** @param device `undefined` stands for the host */
-  constructor(device: Device | undefined) {
+  /**
+   * @param device `undefined` stands for the host
+   * @param isManaged whether it is managed memory of the device
+   */
+  constructor(device: Device | undefined, isManaged = false) {
     this.#device = device;
+    this.#isOnHost = isManaged || device === undefined;
   }
 
   /** Collects garbage if it is due, before `bytes` more are held, and frees what was collected. */
@@ -129,10 +135,11 @@ export class HeldMemory {
    * collections.
    */
   #findLine(pressure: number): number {
-    const sizeBytes = this.#device?.totalBytes ?? Math.min(totalmem(), this.heldBytes + process.availableMemory());
+    const hostBytes = this.#isOnHost ? Math.min(totalmem(), this.heldBytes + process.availableMemory()) : Number.POSITIVE_INFINITY;
+    const sizeBytes = Math.min(this.#device?.totalBytes ?? Number.POSITIVE_INFINITY, hostBytes);
     const lineBytes = Math.max(pressure * sizeBytes, leastBytes);
     this.#criticalBytes = Math.max(criticalPressure * sizeBytes, lineBytes);
-    const latestBytes = this.#device === undefined ? this.#criticalBytes : Number.POSITIVE_INFINITY;
+    const latestBytes = this.#isOnHost ? this.#criticalBytes : Number.POSITIVE_INFINITY;
     this.dueBytes = Math.min(Math.max(lineBytes, this.#worthwhileBytes), latestBytes);
     return lineBytes;
   }
@@ -145,15 +152,18 @@ uncounted.dueBytes = Number.POSITIVE_INFINITY;
 const ofHost = new HeldMemory(undefined);
 /** Indexed by device. */
 const ofDevices: (HeldMemory | undefined)[] = [];
+const managedOfDevices: (HeldMemory | undefined)[] = [];
 
 /** Where buffers with memory of a kind, on a stream of a device, are counted. */
 export function heldMemory(kind: MemoryKind, device: Device): HeldMemory {
   if (kind === 'host' || kind === 'pinned-host') return ofHost;
+  const isManaged = kind === 'managed';
+  const all = isManaged ? managedOfDevices : ofDevices;
   const { index } = device;
-  let held = ofDevices[index];
+  let held = all[index];
   if (held === undefined) {
-    held = new HeldMemory(device);
-    ofDevices[index] = held;
+    held = new HeldMemory(device, isManaged);
+    all[index] = held;
   }
   return held;
 }
@@ -185,7 +195,7 @@ export function configureEarlyCollection(options: EarlyCollectionOptions = {}): 
   settings = { pressure, timeShare };
   nextAt = 0;
   ofHost.restart();
-  for (const held of ofDevices) held?.restart();
+  for (const held of [...ofDevices, ...managedOfDevices]) held?.restart();
 }
 
 function currentSettings(): CompleteOptions {

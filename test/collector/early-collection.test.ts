@@ -134,6 +134,29 @@ describe('garbage is collected', () => {
     }
   });
 
+  it('before managed memory of a device that is larger than the host fills the host', () => {
+    vi.spyOn(device, 'totalBytes', 'get').mockReturnValue(64 * GiB);
+    vi.spyOn(process, 'availableMemory').mockImplementation(() => 1 * GiB - held.heldBytes);
+    held = new HeldMemoryClass(device, true);
+    allocate(768 * MiB);
+    expect(v8.collections).toEqual([]);
+    allocate(MiB);
+    expect(v8.collections).toEqual(['minor', 'major']);
+  });
+
+  it('before managed memory exceeds a device that is smaller than the host', () => {
+    vi.spyOn(process, 'availableMemory').mockReturnValue(64 * GiB);
+    held = new HeldMemoryClass(device, true);
+    allocate(768 * MiB);
+    allocate(MiB);
+    expect(v8.collections).toEqual(['minor', 'major']);
+  });
+
+  it('of managed memory and of a device apart', async () => {
+    const { heldMemory } = await import('../../src/collector/early-collection.js');
+    expect(new Set((['device', 'managed', 'host', 'pinned-host'] as const).map((kind) => heldMemory(kind, device))).size).toBe(3);
+  });
+
   it('not for less than 64 MiB, however little the host has left', () => {
     vi.spyOn(process, 'availableMemory').mockReturnValue(0);
     held = new HeldMemoryClass(undefined);

@@ -49,6 +49,8 @@ const longestInterval = 2 ** 31 - 1;
  * of other processes and libraries, rises above a share of it. Each share is reported once, and again after
  * the use was at or below it. In the function, free memory that you can do without, such as caches.
  *
+ * Managed memory counts only as far as its pages are on the device; watch the host's memory as well if you use much of it.
+ *
  * The checks do not keep the process alive. If the driver refuses a check, nothing is reported.
  *
  * Counterpart of the budget of Vulkan's memory allocator (VMA), which a program must poll.
