@@ -386,6 +386,8 @@ Status DestroyPool(MemoryPool& pool, std::uint64_t handle) {
 }
 
 Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep) {
+  // As CUDA does: such pools give nothing back.
+  if (pool.is_exportable) return kSuccess;
   std::vector<std::unique_ptr<Segment>> released;
   {
     std::lock_guard<SpinLock> guard(pool.lock);
@@ -574,7 +576,9 @@ bool ReclaimPools(Device& device, Reclaim what) {
     const PoolKind kind = pool.kind;
     {
       std::lock_guard<SpinLock> guard(pool.lock);
-      std::uint64_t keep = what == Reclaim::kAll || pool.is_closing ? 0 : pool.release_threshold;
+      std::uint64_t keep = what == Reclaim::kAll ? 0 : pool.release_threshold;
+      if (pool.is_exportable) keep = pool.reserved;
+      if (pool.is_closing) keep = 0;
       if (pool.reserved > keep) {
         PromoteReached(pool);
         TakeEmptySegments(pool, keep, &released);

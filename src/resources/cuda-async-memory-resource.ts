@@ -25,6 +25,9 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * descriptors, and the software device uses shared pages. You cannot give it with a `pool`, whose
    * creator has decided it.
    *
+   * CUDA returns no memory of such a pool to the device before the pool is destroyed: `trim` has no effect, and `releaseThresholdBytes` is
+   * ignored. So give it a `maximumBytes`, or allocate from it only what you export.
+   *
    * Counterpart of the handle type of `rmm::mr::cuda_async_memory_resource`.
    * @defaultValue false
    */

@@ -161,7 +161,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
    * synchronize after the free. So to return everything that was freed on `stream`, synchronize it
    * first; if `stream` has completed all its work, this call does so. A pool that was created
    * elsewhere returns the unused memory of all its users, and `bytesToKeep` counts the memory of all
-   * of them.
+   * of them. CUDA's pools for other processes (`exportable`) return nothing before they are destroyed.
    * @returns the returned bytes, 0 or more: by how much the pool has shrunk
    */
   trim(stream: Stream, options: TrimOptions = {}): number {

@@ -1,5 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
+import { CudaAsyncMemoryResource, MiB, Stream } from '../../src/index.js';
+import { settledFreeBytes } from '../support/device-memory.js';
 import { isSoftwareDevice, isStrictDriver, needExportablePools, runProcesses } from '../support/processes.js';
 import { printed, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
@@ -155,6 +157,19 @@ describe('a buffer that another process opens', () => {
       await child.ended;
     `);
     expect(end).toEqual(printed('1,4,6', '0,100,2,3,101,5,102,7'));
+  });
+
+  test('of an exportable pool of the driver stays with the pool, whatever is trimmed, until that is disposed', () => {
+    if (!isSoftwareDevice) skipTest('a later driver may trim such pools: the probe `processes` asks');
+    using stream = new Stream();
+    const before = settledFreeBytes();
+    const pool = new CudaAsyncMemoryResource({ exportable: true, releaseThresholdBytes: 0 });
+    pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
+    stream.synchronizeSync();
+    const { reservedBytes } = pool;
+    expect([reservedBytes >= MiB, pool.trim(stream), pool.reservedBytes]).toEqual([true, 0, reservedBytes]);
+    pool.dispose();
+    expect(settledFreeBytes()).toBe(before);
   });
 
   test('is memory of an exportable pool of the driver, alone or in a pool on top of it', () => {
