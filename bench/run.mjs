@@ -7,6 +7,7 @@ import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import * as asynchronous from './benchmarks/async.mjs';
 import * as buffers from './benchmarks/buffers.mjs';
+import * as calls from './benchmarks/calls.mjs';
 import * as capacity from './benchmarks/capacity.mjs';
 import * as crowds from './benchmarks/crowds.mjs';
 import * as device from './benchmarks/device.mjs';
@@ -36,6 +37,7 @@ const benchmarks = [
   capacity,
   holes,
   asynchronous,
+  calls,
   events,
   streams,
   workers,

@@ -62,11 +62,7 @@ void AdoptAllocations(Environment& environment) {
       checker->Adopt(allocation.address, allocation.bytes);
     });
     environment.address_spaces.ForEach([checker](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
-      space->ForEachMapped([&](std::uint64_t begin, std::uint64_t end) {
-        for (std::uint64_t page = begin; page < end; page += space->page_bytes) {
-          checker->Adopt(page, space->page_bytes);
-        }
-      });
+      space->ForEachPiece([&](std::uint64_t begin, std::uint64_t end) { checker->Adopt(begin, end - begin); });
     });
   });
 }

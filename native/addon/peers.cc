@@ -38,7 +38,14 @@ Status SetAccess(Environment& environment, Pair pair, int flags) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   environment.address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
     if (space->device != pair.peer) return;
-    space->ForEachMapped([&](std::uint64_t begin, std::uint64_t end) { ranges.emplace_back(begin, end); });
+    const std::size_t first_of_space = ranges.size();
+    space->ForEachPiece([&](std::uint64_t begin, std::uint64_t end) {
+      if (ranges.size() > first_of_space && ranges.back().second == begin) {
+        ranges.back().second = end;
+      } else {
+        ranges.emplace_back(begin, end);
+      }
+    });
   });
   for (const auto& [begin, end] : ranges) {
     if (status != kSuccess) return status;

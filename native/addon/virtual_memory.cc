@@ -30,13 +30,21 @@ AllocationProperties PropertiesOf(const Environment& environment, int device) {
   return properties;
 }
 
-// cuMemUnmap takes whole mappings, and each page is one.
-Status UnmapPages(Environment& environment, bool is_counted, const AddressSpace& space, AddressSpace::Range* range) {
-  for (; range->mapped_begin < range->mapped_end; range->mapped_begin += space.page_bytes) {
-    if (space.IsAbsent(range->mapped_begin)) continue;
-    const Status status =
-        environment.CountedIf<Call::kMemUnmap>(is_counted, DevicePointer{range->mapped_begin}, static_cast<std::size_t>(space.page_bytes));
+// Takes whole pieces: cuMemUnmap does.
+Status UnmapPiece(Environment& environment, bool is_counted, AddressSpace& space, const AddressSpace::Extent& piece) {
+  const auto [begin, end] = piece;
+  const Status status = environment.CountedIf<Call::kMemUnmap>(is_counted, DevicePointer{begin}, static_cast<std::size_t>(end - begin));
+  if (status == kSuccess) space.RemovePiece(begin);
+  return status;
+}
+
+// Unmaps what a free that has begun leaves without use, and ends it unless the driver refuses. `has_unmapped` may be null.
+Status FinishFree(Environment& environment, bool is_counted, AddressSpace& space, std::uint64_t address, bool* has_unmapped) {
+  AddressSpace::Extent piece;
+  while (space.NextToUnmap(address, &piece)) {
+    const Status status = UnmapPiece(environment, is_counted, space, piece);
     if (status != kSuccess) return status;
+    if (has_unmapped != nullptr) *has_unmapped = true;
   }
   return kSuccess;
 }
@@ -50,9 +58,9 @@ void LeaveRange(const Environment& environment, const SpaceRef& space, std::uint
 // unmapping then frees it.
 class NewPages {
  public:
-  NewPages(Environment& environment, const AddressSpace& space) : environment_(environment), space_(space) {}
+  NewPages(Environment& environment, AddressSpace& space) : environment_(environment), space_(space) {}
   ~NewPages() {
-    for (const MemoryHandle memory : handles_) {
+    for (const auto& [memory, bytes] : pieces_) {
       if (environment_.Counted<Call::kMemRelease>(memory) == kSuccess) continue;
       Guarded([&] {
         LeaveOrphans(environment_, {{OrphanKind::kMemoryHandle, space_.device, memory}});
@@ -63,35 +71,42 @@ class NewPages {
   NewPages(const NewPages&) = delete;
   NewPages& operator=(const NewPages&) = delete;
 
+  // Each piece takes the driver the same time, however large it is, but only whole ones can be returned: up to an eighth of all.
   Status Create(std::uint64_t count) {
     const AllocationProperties properties = PropertiesOf(environment_, space_.device);
-    while (handles_.size() < count) {
-      handles_.push_back(0);
-      const Status status = environment_.Counted<Call::kMemCreate>(&handles_.back(), PageBytes(), &properties, 0ULL);
+    std::uint64_t pages = 1;
+    while (2 * pages <= count / 8) pages *= 2;
+    for (; count > 0; count -= pages) {
+      while (pages > count) pages /= 2;
+      const auto bytes = static_cast<std::size_t>(pages * space_.page_bytes);
+      pieces_.emplace_back(0, bytes);
+      const Status status = environment_.Counted<Call::kMemCreate>(&pieces_.back().first, bytes, &properties, 0ULL);
       if (status == kSuccess) continue;
-      handles_.pop_back();
+      pieces_.pop_back();
       return status;
     }
     return kSuccess;
   }
 
-  // Maps the pages one after the other. `end` is where mapping stopped.
+  // Maps the pieces one after the other. `end` is where mapping stopped.
   Status Map(std::uint64_t address, std::uint64_t* end) {
     *end = address;
-    for (const MemoryHandle memory : handles_) {
-      const Status status = environment_.Counted<Call::kMemMap>(DevicePointer{*end}, PageBytes(), std::size_t{0}, memory, 0ULL);
-      if (status != kSuccess) return status;
-      *end += space_.page_bytes;
+    for (const auto& [memory, bytes] : pieces_) {
+      space_.AddPiece(*end, *end + bytes);
+      const Status status = environment_.Counted<Call::kMemMap>(DevicePointer{*end}, bytes, std::size_t{0}, memory, 0ULL);
+      if (status != kSuccess) {
+        space_.RemovePiece(*end);
+        return status;
+      }
+      *end += bytes;
     }
     return kSuccess;
   }
 
  private:
-  std::size_t PageBytes() const { return static_cast<std::size_t>(space_.page_bytes); }
-
   Environment& environment_;
-  const AddressSpace& space_;
-  std::vector<MemoryHandle> handles_;
+  AddressSpace& space_;
+  std::vector<std::pair<MemoryHandle, std::size_t>> pieces_;
 };
 
 // Makes mapped pages accessible.
@@ -111,13 +126,10 @@ Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint6
   status = pages.Map(*address, &mapped_end);
   if (status == kSuccess) status = GiveAccess(environment, space->device, *address, mapped_end);
   if (status == kSuccess) return status;
-  AddressSpace::Range* range = space->BeginFree(*address, bytes);
-  range->mapped_end = mapped_end;
+  space->BeginFree(*address, bytes);
   // As any free, unmapping may wait for the device.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-  if (no_stalls.owns_lock() && UnmapPages(environment, true, *space, range) == kSuccess) {
-    space->FinishFree(*address);
-  } else {
+  if (!no_stalls.owns_lock() || FinishFree(environment, true, *space, *address, nullptr) != kSuccess) {
     LeaveRange(environment, space, *address);
   }
   return status;
@@ -126,13 +138,11 @@ Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint6
 // Frees a range that no queued work uses. If the driver refuses before anything was unmapped, the
 // range stays in use; if it refuses later, the rest is freed later.
 Status FreeIdle(Environment& environment, const SpaceRef& space, std::uint64_t address, std::uint64_t bytes) {
-  AddressSpace::Range* range = space->BeginFree(address, bytes);
-  const Status status = UnmapPages(environment, true, *space, range);
-  if (status == kSuccess) {
-    space->FinishFree(address);
-    return status;
-  }
-  if (range->mapped_begin == address) {
+  space->BeginFree(address, bytes);
+  bool has_unmapped = false;
+  const Status status = FinishFree(environment, true, *space, address, &has_unmapped);
+  if (status == kSuccess) return status;
+  if (!has_unmapped) {
     space->CancelFree(address, bytes);
     return status;
   }
@@ -154,14 +164,11 @@ Status WaitBeforeSleep(Environment& environment, const AddressSpace& space, std:
   return SynchronizeDevices(environment);
 }
 
-// Unmaps pages of live blocks, whose addresses stay theirs.
-Status UnmapExtents(Environment& environment, AddressSpace& space, const std::vector<AddressSpace::Extent>& extents) {
-  for (const auto& [begin, end] : extents) {
-    for (std::uint64_t page = begin; page < end; page += space.page_bytes) {
-      const Status status = environment.Counted<Call::kMemUnmap>(DevicePointer{page}, static_cast<std::size_t>(space.page_bytes));
-      if (status != kSuccess) return status;
-      space.SetAbsent(page, page + space.page_bytes, true);
-    }
+// Unmaps pieces of live blocks, whose addresses stay theirs.
+Status UnmapPieces(Environment& environment, AddressSpace& space, const std::vector<AddressSpace::Extent>& pieces) {
+  for (const AddressSpace::Extent& piece : pieces) {
+    const Status status = UnmapPiece(environment, true, space, piece);
+    if (status != kSuccess) return status;
   }
   return kSuccess;
 }
@@ -181,7 +188,6 @@ Status MapAbsent(Environment& environment, AddressSpace& space) {
   for (std::size_t index = 0; index < absent.size() && status == kSuccess; ++index) {
     mapped.push_back(absent[index]);
     status = all[index]->Map(mapped.back().first, &mapped.back().second);
-    space.SetAbsent(mapped.back().first, mapped.back().second, false);
   }
   // Of all, since an earlier call may have left some without.
   for (const auto& [begin, end] : space.PagesOfBlocks(false)) {
@@ -190,18 +196,16 @@ Status MapAbsent(Environment& environment, AddressSpace& space) {
   if (status == kSuccess) return status;
   // As any free, unmapping may wait for the device. Nothing uses the pages.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-  if (no_stalls.owns_lock()) UnmapExtents(environment, space, mapped);
+  if (no_stalls.owns_lock()) {
+    for (const AddressSpace::Extent& run : mapped) UnmapPieces(environment, space, space.PiecesWithin(run));
+  }
   return status;
 }
 
 }  // namespace
 
 bool CompleteFree(Environment& environment, bool is_counted, AddressSpace& space, std::uint64_t address) {
-  AddressSpace::Range* range = space.FindFreeing(address);
-  if (range == nullptr) return true;  // it went with everything else
-  if (UnmapPages(environment, is_counted, space, range) != kSuccess) return false;
-  space.FinishFree(address);
-  return true;
+  return FinishFree(environment, is_counted, space, address, nullptr) == kSuccess;
 }
 
 bool FreeAddressSpace(Environment& environment, bool is_counted, AddressSpace& space) {
@@ -288,8 +292,10 @@ Status AbsentBytes(Environment& environment, const Napi::CallbackInfo& info) {
   SpaceRef space;
   std::uint64_t handle;
   const Status status = FindSpace(environment, info, &space, &handle);
-  if (status == kSuccess) environment.Out(1, static_cast<double>(space->AbsentBytes()));
-  return status;
+  if (status != kSuccess) return status;
+  environment.Out(1, static_cast<double>(space->AbsentBytes()));
+  environment.Out(2, static_cast<double>(space->KeptBytes()));
+  return kSuccess;
 }
 
 Status AwaitBeforeSleep(Environment& environment, const Napi::CallbackInfo& info) {
@@ -305,12 +311,11 @@ Status UnmapVirtual(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
   Status status = FindSpace(environment, info, &space, &handle);
   if (status != kSuccess) return status;
-  space->PrepareAbsence();
   std::unique_lock<std::mutex> no_stalls;
   status = WaitBeforeSleep(environment, *space, &no_stalls);
   if (status != kSuccess) return status;
   const RelaxedContextScope context(environment, space->device);
-  return context.status() == kSuccess ? UnmapExtents(environment, *space, space->PagesOfBlocks(false)) : context.status();
+  return context.status() == kSuccess ? UnmapPieces(environment, *space, space->PiecesOfBlocks()) : context.status();
 }
 
 Status MapVirtual(Environment& environment, const Napi::CallbackInfo& info) {

@@ -457,7 +457,7 @@ export interface NativeBinding {
   deallocateVirtual(reservation: number, address: number, bytes: number, stream: number): void;
   /** The address and the bytes of each range of live allocations, by address; adjacent ones are one range. */
   liveExtents(reservation: number): Float64Array;
-  /** `[1]`: the bytes of the pages of live allocations that are not mapped. */
+  /** `[1]`: the bytes of the pages of live allocations that are not mapped. `[2]`: those of free pages that are. */
   absentBytes(reservation: number): void;
   /**
    * Waits for the work queued on the devices of the process. The status is CUDA's 600 (not ready) if

@@ -44,8 +44,12 @@ const reservationPerTotal = 4;
  * addresses.
  *
  * Stream order: any stream of the device can use an allocation immediately. A free waits for its
- * stream, because `cuMemUnmap` may not. Alignment: up to `granularityBytes`. Every page takes
+ * stream, because `cuMemUnmap` may not. Alignment: up to `granularityBytes`. Every piece takes
  * several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
+ *
+ * An allocation of fewer than 16 pages is mapped page by page; a larger one in pieces of up to an eighth of it, as a piece takes the driver
+ * the same time however large it is. Only whole pieces can be returned: if you free a part of one, its memory and its addresses stay
+ * until the rest of it is free.
  *
  * You can return the memory to the device for a while, and get it back at the same addresses: see
  * {@link sleepResource}.
@@ -95,11 +99,11 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
   }
 
   /**
-   * The bytes of the mapped pages. Pages that are asleep do not count, unless the driver refused to
-   * unmap them.
+   * The bytes of the mapped pages, also of those that are free and kept. Pages that are asleep do not count, unless the driver
+   * refused to unmap them.
    */
   override get reservedBytes(): number {
-    return this.#memory.mappedBytes;
+    return this.#memory.mappedBytes + this.#memory.keptBytes;
   }
 
   /** Whether its memory is asleep, falling asleep or waking up ({@link sleepResource}). */

@@ -17,6 +17,7 @@ import {
 } from '../../src/index.js';
 import { needSmallDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
+import { randomNumbers } from '../support/logged-calls.js';
 import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 import { valuesOf } from '../support/stream-order.js';
@@ -96,6 +97,70 @@ describe('VirtualMemoryResource', () => {
     expect(() => set(first, 1, 1, 6 * page + 1, stream)).toThrow();
     resource.deallocate(first, 6 * page, stream);
     expect(() => set(first, 1, 1, 1, stream)).toThrow();
+  });
+
+  test('maps a large allocation in few pieces', () => {
+    const names = ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemRelease', 'cuMemUnmap'];
+    const before = names.map(calls);
+    const pointer = resource.allocate(256 * MiB, stream);
+    expect([resource.reservedBytes, freeBefore - freeBytes()]).toEqual([256 * MiB, 256 * MiB]);
+    set(pointer, 3, 1, 256 * MiB, stream);
+    expect(valuesOf(pointer + 100 * MiB, MiB, stream)).toEqual([3]);
+    resource.deallocate(pointer, 256 * MiB, stream);
+    expect(names.map((name, i) => calls(name) - (before[i] as number))).toEqual([8, 8, 1, 8, 8]);
+  });
+
+  test('keeps a part of a piece that is freed, until the rest of the piece is free', () => {
+    // Pieces of two pages.
+    const pointer = resource.allocate(16 * page, stream);
+    set(pointer, 7, 1, 16 * page, stream);
+    resource.deallocate(pointer + 3 * page, 4 * page, stream);
+    // The piece of pages 4 and 5 is returned; 3 and 6 are kept, for 2 and 7.
+    expect([resource.reservedBytes, freeBefore - freeBytes()]).toEqual([14 * page, 14 * page]);
+    expect(valuesOf(pointer, 3 * page, stream)).toEqual([7]);
+    expect(valuesOf(pointer + 7 * page, 9 * page, stream)).toEqual([7]);
+    const codeOf = (offset: number) => caught<{ code: string }>(() => resource.deallocate(pointer + offset, page, stream)).code;
+    expect([codeOf(3 * page), codeOf(4 * page)]).toEqual(['ERR_CISTERN_DOUBLE_FREE', 'ERR_CISTERN_DOUBLE_FREE']);
+    expect(resource.allocate(2 * page, stream)).toBe(pointer + 4 * page);
+    resource.deallocate(pointer + 4 * page, 2 * page, stream);
+    resource.deallocate(pointer + 2 * page, page, stream);
+    expect([resource.reservedBytes, freeBefore - freeBytes()]).toEqual([12 * page, 12 * page]);
+    expect(resource.allocate(4 * page, stream)).toBe(pointer + 2 * page);
+    resource.deallocate(pointer + 2 * page, 4 * page, stream);
+    resource.deallocate(pointer, 2 * page, stream);
+    resource.deallocate(pointer + 7 * page, 9 * page, stream);
+    expect(freeBytes()).toBe(freeBefore);
+  });
+
+  test.each([1, 2, 3, 4])('has the memory of what is live, and of what is kept with it, whatever is freed (%i)', (seed) => {
+    const next = randomNumbers(seed);
+    const random = (below: number) => next() % below;
+    const live = new Set<number>();
+    const values = new Map<number, number>();
+    for (let step = 0; step < 120; step++) {
+      if (live.size < 200 && (random(2) === 0 || live.size === 0)) {
+        const pages = 1 + random(40);
+        const pointer = resource.allocate(pages * page, stream);
+        for (let i = 0; i < pages; i++) {
+          const address = pointer + i * page;
+          expect(live.has(address)).toBe(false);
+          live.add(address);
+          values.set(address, random(250));
+          set(address, values.get(address) as number, 1, 64, stream);
+        }
+      } else {
+        const all = [...live].sort((a, b) => a - b);
+        const first = all[random(all.length)] as number;
+        let pages = 1;
+        while (pages < 24 && live.has(first + pages * page) && random(8) > 0) pages++;
+        resource.deallocate(first, pages * page, stream);
+        for (let i = 0; i < pages; i++) live.delete(first + i * page);
+      }
+      expect(freeBefore - freeBytes()).toBe(resource.reservedBytes);
+      expect(resource.reservedBytes).toBeGreaterThanOrEqual(live.size * page);
+    }
+    for (const address of live) expect(valuesOf(address, 64, stream)).toEqual([values.get(address)]);
+    for (const address of live) resource.deallocate(address, page, stream);
   });
 
   test('frees any whole pages of adjacent allocations', () => {

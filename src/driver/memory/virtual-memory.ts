@@ -20,8 +20,11 @@ export interface Extent {
   readonly bytes: number;
 }
 
+/** An allocation with more pages has pieces of several. */
+const fewestPages = 15;
+
 /**
- * Device memory that is mapped, page by page, to a reserved range of addresses. It has no stream
+ * Device memory that is mapped, piece by piece, to a reserved range of addresses. It has no stream
  * order: any stream can use an allocation immediately, and a free waits for its stream. Host
  * functions and stalled streams are handled as in `PlainMemory`.
  */
@@ -39,6 +42,8 @@ export class VirtualMemory {
   readonly #name: string;
   readonly #range: SleepingRange;
   #handle: number;
+  /** Whether parts of memory may be kept although they are free. */
+  #hasLargePieces = false;
   #isClosed = false;
   #isAsleep = false;
 
@@ -82,6 +87,14 @@ export class VirtualMemory {
     native().absentBytes(this.#handle);
     check('count the pages that are asleep');
     return this.liveBytes - (mailbox[1] as number);
+  }
+
+  /** The bytes of free pages that stay mapped, because the driver unmaps only whole pieces, and the rest of theirs is in use. */
+  get keptBytes(): number {
+    if (!this.#hasLargePieces || this.#handle < 0) return 0;
+    native().absentBytes(this.#handle);
+    check('count the pages that are kept');
+    return mailbox[2] as number;
   }
 
   /** The live allocations, by address; adjacent allocations are one extent. */
@@ -134,7 +147,8 @@ export class VirtualMemory {
     if (status !== NativeStatus.success) throw this.#allocationError(bytes, status);
     const address = mailbox[1] as number;
     this.liveBytes += alignUp(bytes, this.granularityBytes);
-    if (this.liveBytes > this.peakBytes) this.peakBytes = this.liveBytes;
+    if (bytes > fewestPages * this.granularityBytes) this.#hasLargePieces = true;
+    this.peakBytes = Math.max(this.peakBytes, this.liveBytes + this.keptBytes);
     return address;
   }
 
@@ -156,7 +170,7 @@ export class VirtualMemory {
 
   /** Resets `peakBytes` to the bytes that are mapped now. */
   resetPeak(): void {
-    this.peakBytes = this.liveBytes;
+    this.peakBytes = this.liveBytes + this.keptBytes;
   }
 
   /** Returns the addresses as soon as nothing is mapped. */
