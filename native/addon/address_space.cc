@@ -164,6 +164,18 @@ bool AddressSpace::HasMapped() const {
   return !pieces_.empty();
 }
 
+bool AddressSpace::IsMapped(std::uint64_t address, std::uint64_t size) const {
+  if (address - base >= bytes) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::uint64_t end = address + size;
+  auto piece = FirstPieceAfter(address);
+  for (std::uint64_t next = address; next < end; next = piece->second, ++piece) {
+    if (piece == pieces_.end() || piece->first > next) return false;
+    if (piece->second >= end) return true;
+  }
+  return false;
+}
+
 std::vector<AddressSpace::Extent> AddressSpace::PiecesWithin(const Extent& run) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {pieces_.lower_bound(run.first), pieces_.lower_bound(run.second)};

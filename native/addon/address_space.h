@@ -79,6 +79,7 @@ class AddressSpace {
     for (const auto& [begin, end] : pieces_) visit(begin, end);
   }
   bool HasMapped() const;
+  bool IsMapped(std::uint64_t address, std::uint64_t bytes) const;
   std::vector<Extent> PiecesWithin(const Extent& run) const;
   // Pieces with pages of blocks.
   std::vector<Extent> PiecesOfBlocks() const;

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
@@ -236,6 +237,7 @@ class Environment {
   HandleTable<Share> shares;
   HandleTable<AdmissionEntry> admissions;
   AllocationRegistry allocations;
+  std::map<std::uint64_t, Allocation> large_allocations;  // plain ones of them, by address: for addresses within them
   Peers peers;
   InternalEvents internal_events;
   std::vector<WatchedEvent*> watched_events;

@@ -1,5 +1,8 @@
 #include "addon/memory.h"
 
+#include <iterator>
+#include <new>
+
 #include "addon/bindings.h"
 #include "addon/captures.h"
 #include "addon/host_functions.h"
@@ -50,11 +53,39 @@ Status AllocateRegistered(Environment& environment, std::uint64_t bytes, unsigne
 
 Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocation* allocation) {
   const Status status = Free(environment, kind, device, allocation->address, allocation->bytes);
-  if (status == kSuccess) environment.allocations.Erase(allocation);
+  if (status == kSuccess) Forget(environment, allocation);
   return status;
 }
 
+// Below this, an allocation is found only by its first address: looking for others would cost more than it spares.
+constexpr std::uint64_t kLarge = std::uint64_t{1} << 20;
+
 }  // namespace
+
+void Remember(Environment& environment, const Allocation& allocation) {
+  environment.allocations.Insert(allocation);
+  if (allocation.bytes < kLarge) return;
+  try {
+    environment.large_allocations[allocation.address] = allocation;
+  } catch (const std::bad_alloc&) {
+    // The driver can be asked instead.
+  }
+}
+
+void Forget(Environment& environment, Allocation* allocation) {
+  if (allocation->bytes >= kLarge) environment.large_allocations.erase(allocation->address);
+  environment.allocations.Erase(allocation);
+}
+
+const Allocation* FindAround(Environment& environment, std::uint64_t address, std::uint64_t bytes) {
+  const Allocation* found = environment.allocations.Find(address);
+  if (found == nullptr) {
+    const auto after = environment.large_allocations.upper_bound(address);
+    if (after != environment.large_allocations.begin()) found = &std::prev(after)->second;
+  }
+  const bool contains = found != nullptr && address - found->address <= found->bytes && bytes <= found->bytes - (address - found->address);
+  return contains ? found : nullptr;
+}
 
 Status WaitBeforeFree(Environment& environment, double stream_handle) {
   StreamEntry* stream;
@@ -115,8 +146,7 @@ Orphan OrphanOf(Environment& environment, const Allocation& allocation) {
     return {OrphanKind::kPoolMemory, environment.pools.Peek(allocation.owner)->device, allocation.address, allocation.bytes};
   }
   const int device = static_cast<int>(allocation.owner & 0xFFFFFFFF);
-  const auto kind = static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32);
-  return OrphanOfPlain(kind, device, allocation.address, allocation.bytes);
+  return OrphanOfPlain(KindOf(allocation), device, allocation.address, allocation.bytes);
 }
 
 Status Allocate(Environment& environment) {
@@ -143,7 +173,7 @@ Status Allocate(Environment& environment) {
     Free(environment, kind, device, address, bytes);
     return kAddressTooLarge;
   }
-  environment.allocations.Insert({address, bytes, PlainOwner(kind, device), 0});
+  Remember(environment, {address, bytes, PlainOwner(kind, device), 0});
   environment.Out(1, static_cast<double>(address));
   return kSuccess;
 }
@@ -175,7 +205,7 @@ Status Deallocate(Environment& environment) {
     return status == kSuccess ? FreeLive(environment, kind, device, allocation) : status;
   }
   LeaveOrphans(environment, {OrphanOf(environment, *allocation)});
-  environment.allocations.Erase(allocation);
+  Forget(environment, allocation);
   return kSuccess;
 }
 

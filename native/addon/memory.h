@@ -21,6 +21,14 @@ inline std::uint64_t PlainOwner(MemoryKind kind, int device) {
   return kPlainOwnerFlag | static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(device);
 }
 
+inline MemoryKind KindOf(const Allocation& allocation) { return static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32); }
+
+// Of plain memory: an allocation that has been made, and one that is about to be forgotten.
+void Remember(Environment& environment, const Allocation& allocation);
+void Forget(Environment& environment, Allocation* allocation);
+// The live allocation that contains all of a range, if it begins there or is large and plain; or null.
+const Allocation* FindAround(Environment& environment, std::uint64_t address, std::uint64_t bytes);
+
 // Finds a live allocation that `owner` may free, or returns a status with the reason.
 inline Status FindAllocation(Environment& environment, std::uint64_t address, std::uint64_t bytes, std::uint64_t owner,
                              Allocation** allocation) {

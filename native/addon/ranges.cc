@@ -28,10 +28,37 @@ bool IsOwnPinned(Environment& environment, std::uint64_t address) {
   bool is_pinned = false;
   environment.allocations.ForEach([&](const Allocation& allocation) {
     if (address - allocation.address >= allocation.bytes || (allocation.owner & kPlainOwnerFlag) == 0) return;
-    const auto kind = static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32);
+    const MemoryKind kind = KindOf(allocation);
     is_pinned = kind == MemoryKind::kPinnedHost || kind == MemoryKind::kRegisteredHost;
   });
   return is_pinned;
+}
+
+// Whether the range is memory that this environment has from the driver, of which nothing needs to be asked. Host memory is left to the
+// driver, which another library may have told about it.
+bool FindOwn(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location) {
+  int device = -1;
+  bool is_managed = false;
+  if (const Allocation* allocation = FindAround(environment, address, bytes)) {
+    if ((allocation->owner & kPlainOwnerFlag) == 0) {
+      const PoolEntry* pool = environment.pools.Peek(allocation->owner);
+      if (pool == nullptr || !pool->is_on_device) return false;
+      device = pool->device;
+    } else {
+      const MemoryKind kind = KindOf(*allocation);
+      if (kind == MemoryKind::kHost) return false;
+      if (kind == MemoryKind::kPinnedHost || kind == MemoryKind::kRegisteredHost) location->place = Place::kPinnedHost;
+      is_managed = kind == MemoryKind::kManaged;
+      device = static_cast<int>(allocation->owner & 0xFFFFFFFF);
+    }
+  } else {
+    environment.address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
+      if (device < 0 && space->IsMapped(address, bytes)) device = space->device;
+    });
+    if (device < 0) return false;
+  }
+  if (location->place == Place::kDevice && !is_managed && environment.device_count() > 1) location->device = device;
+  return true;
 }
 
 }  // namespace
@@ -39,6 +66,7 @@ bool IsOwnPinned(Environment& environment, std::uint64_t address) {
 Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location) {
   *location = {address, Place::kDevice};
   Place* const place = &location->place;
+  if (FindOwn(environment, address, bytes, location)) return kSuccess;
   if (address == 0 || bytes > kMaxSafeInteger || bytes - 1 > kMaxSafeInteger - address) return kInvalidRange;
   unsigned type;
   unsigned managed = 0;
