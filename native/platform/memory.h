@@ -34,6 +34,8 @@ bool ResetPages(std::uint64_t address, std::uint64_t bytes);
 // New pages of zeros that have their memory already: up to this many threads clear them side by side, since that is most
 // of the time that pinning takes. Null if the machine has no such memory left.
 void* MapPopulatedPages(std::uint64_t bytes, unsigned threads);
+// What each of its threads takes at a time: no thread is without work if there are 4 MiB for each.
+std::uint64_t PopulatedPieceBytes(std::uint64_t bytes, unsigned threads);
 // Its parts: addresses for whole pages, of a large size if there are enough, that no child process shares; and memory
 // for some of them, which is not touched elsewhere meanwhile. False if there is none.
 void* MapPagesToPin(std::uint64_t bytes);

@@ -10,13 +10,15 @@
 namespace cistern {
 namespace {
 
-// What a thread takes at a time: a multiple of any large page, so that no two threads clear the same one.
-constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
+// What a thread takes at a time, if there is that much for each: a multiple of any large page, so that no two threads clear the same one.
+constexpr std::uint64_t kMostPieceBytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{4} << 20;
 
 // Shared by the threads that populate a mapping, and gone with the last of them.
 struct Population {
   std::atomic<std::uint64_t> next{0};
   std::uint64_t end = 0;
+  std::uint64_t piece_bytes = kMostPieceBytes;
   std::atomic<bool> has_failed{false};
   std::mutex mutex;
   std::condition_variable changed;
@@ -26,9 +28,9 @@ struct Population {
   // Takes pieces until there are none.
   void Work() {
     while (!has_failed) {
-      const std::uint64_t piece = next.fetch_add(kPieceBytes);
+      const std::uint64_t piece = next.fetch_add(piece_bytes);
       if (piece >= end) return;
-      if (!PopulatePages(piece, std::min(kPieceBytes, end - piece))) has_failed = true;
+      if (!PopulatePages(piece, std::min(piece_bytes, end - piece))) has_failed = true;
     }
   }
 
@@ -51,6 +53,11 @@ void* RunPopulation(void* argument) {
 
 }  // namespace
 
+std::uint64_t PopulatedPieceBytes(std::uint64_t bytes, unsigned threads) {
+  const std::uint64_t share = (bytes / threads + kLeastPieceBytes - 1) / kLeastPieceBytes * kLeastPieceBytes;
+  return std::clamp(share, kLeastPieceBytes, kMostPieceBytes);
+}
+
 void* MapPopulatedPages(std::uint64_t bytes, unsigned threads) {
   const std::uint64_t page = PageBytes();
   if (bytes > ~std::uint64_t{0} - page) return nullptr;
@@ -60,7 +67,8 @@ void* MapPopulatedPages(std::uint64_t bytes, unsigned threads) {
   const auto population = std::make_shared<Population>();
   population->next = reinterpret_cast<std::uintptr_t>(mapped);
   population->end = population->next + bytes;
-  const std::uint64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  population->piece_bytes = PopulatedPieceBytes(bytes, threads);
+  const std::uint64_t pieces = (bytes + population->piece_bytes - 1) / population->piece_bytes;
   // All of them start before any page is touched: the stack of a new thread is mapped, which would wait for those
   // that are populating.
   for (std::uint64_t started = 1; started < std::min<std::uint64_t>(threads, pieces); ++started) {

@@ -60,6 +60,19 @@ TEST("reserved pages lie at their alignment, keep their contents without access,
 // Large enough for several threads, and not a multiple of what each takes at a time.
 constexpr std::uint64_t kPopulatedBytes = (std::uint64_t{100} << 20) + 5;
 
+TEST("every thread has pages to populate, down to 4 MiB for each") {
+  for (const unsigned threads : {1U, 2U, 4U, 7U, 16U}) {
+    for (const std::uint64_t mebibytes : {4U, 64U, 100U, 1024U}) {
+      const std::uint64_t bytes = mebibytes << 20;
+      const std::uint64_t pieces = (bytes + PopulatedPieceBytes(bytes, threads) - 1) / PopulatedPieceBytes(bytes, threads);
+      // Pieces are whole large pages, so some threads may have none.
+      CHECK(2 * pieces >= std::min<std::uint64_t>(threads, mebibytes / 4));
+      CHECK(PopulatedPieceBytes(bytes, threads) <= std::uint64_t{32} << 20);
+    }
+  }
+  CHECK(PopulatedPieceBytes(std::uint64_t{64} << 20, 4) == std::uint64_t{16} << 20);
+}
+
 TEST("populated pages are zeros that have their memory, whatever the number of threads") {
   const std::uint64_t page = PageBytes();
   for (unsigned threads : {1U, 2U, 7U, 128U}) {
