@@ -43,7 +43,7 @@ for (const name of ['first', 'second']) {
     await cistern.sleepResource(virtual, { keep: 'host' });
   });
   await count(`${name} wake of 256 MiB`, async () => {
-    await cistern.wakeResource(virtual);
+    await cistern.wakeResource(virtual, { stagingBytes: name === 'first' ? size : 0 });
   });
 }
 virtual.deallocate(pointer, size, stream);

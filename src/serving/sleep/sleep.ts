@@ -1,6 +1,6 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { ArgumentRangeError, attemptEach, formatValue, throwFirst, UnsupportedError } from '../../basics/errors.js';
-import { assertName, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertName, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
 import { assertMemoryResource, type MemoryResource } from '../../memory-resource.js';
 import { canSleep } from '../../observing/sleepable.js';
 import { Sleeper } from './sleeping-memory.js';
@@ -27,6 +27,12 @@ export interface WakeOptions {
    * @defaultValue all memory that is asleep
    */
   readonly tag?: string | undefined;
+  /**
+   * How many bytes of the page-locked host memory that kept the contents stay with each resource for its next sleep, which then need not take
+   * and pin that memory again. A later wake with fewer, or disposing of the resource, frees what is more.
+   * @defaultValue 0
+   */
+  readonly stagingBytes?: number | undefined;
 }
 
 /** The result of {@link sleepResource}. */
@@ -48,7 +54,7 @@ export interface WakeReport {
 }
 
 const sleepOptions = optionNames<SleepOptions>({ keep: true, tag: true });
-const wakeOptions = optionNames<WakeOptions>({ tag: true });
+const wakeOptions = optionNames<WakeOptions>({ stagingBytes: true, tag: true });
 const keepWords = ['host', 'nothing'] as const;
 
 /**
@@ -109,7 +115,7 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
 
 /**
  * Takes memory from the device again for the memory that {@link sleepResource} returned, at the same addresses,
- * with the contents if they were kept, and then frees the host memory that kept them. If it fails, because of a
+ * with the contents if they were kept, and then frees the host memory that kept them, but for {@link WakeOptions.stagingBytes}. If it fails, because of a
  * lack of memory or for another reason, everything stays asleep, nothing is lost, and you can call it again.
  *
  * Stream order: when the promise resolves, all streams can use the contents. The event loop goes on while
@@ -128,6 +134,8 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
  */
 export async function wakeResource(resource: MemoryResource, options: WakeOptions = {}): Promise<WakeReport> {
   assertOptions(options, wakeOptions);
+  const { stagingBytes = 0 } = options;
+  assertBytes(stagingBytes, 'stagingBytes');
   const sleepers = sleepersOf(resource, options.tag, 'wake');
   const started = performance.now();
   const before = mappedBytesOf(sleepers);
@@ -139,7 +147,7 @@ export async function wakeResource(resource: MemoryResource, options: WakeOption
     await Promise.allSettled(waking.map((sleeper) => sleeper.sleepOn()));
     throw error;
   }
-  throwFirst(attemptEach(sleepers, (sleeper) => sleeper.finishWaking()));
+  throwFirst(attemptEach(sleepers, (sleeper) => sleeper.finishWaking(stagingBytes)));
   return Object.freeze({ mappedBytes: mappedBytesOf(sleepers) - before, restoredBytes, elapsedMilliseconds: performance.now() - started });
 }
 

@@ -24,10 +24,14 @@ import { Stream } from '../../driver/streams/stream.js';
 import type { ResourcesAbove } from '../../observing/resources-above.js';
 import type { MemorySleep, SleepableMemory, SleepObserver } from '../../observing/sleepable.js';
 
-/** A piece of the memory, and where its contents are meanwhile. */
-interface KeptPiece extends Extent {
+/** Pinned memory. */
+interface HostPiece {
   readonly host: number;
+  readonly hostBytes: number;
 }
+
+/** A piece of the memory, and where its contents are meanwhile. */
+interface KeptPiece extends Extent, HostPiece {}
 
 /** Pinning memory takes long, so the event loop gets a turn after so many bytes. */
 const mostPieceBytes = 64 * MiB;
@@ -42,7 +46,9 @@ export class Sleeper implements MemorySleep {
   readonly #memory: VirtualMemory;
   readonly #above: ResourcesAbove<SleepObserver>;
   #kept: KeptPiece[] = [];
-  /** What they are pieces of. */
+  /** Pinned memory for the next sleep. */
+  #staging: HostPiece[] = [];
+  /** What both are pieces of. */
   #pinned: PlainMemory;
   /** For copies, and for what goes back meanwhile: no stream of the program waits for it. */
   #ownStream: Stream | undefined;
@@ -141,13 +147,24 @@ export class Sleeper implements MemorySleep {
     }
   }
 
-  /** Everything is back: the memory can be used, and the host's is not needed any more. */
-  finishWaking(): void {
+  /** Everything is back: the memory can be used, and of the host's only so much is kept for the next sleep. */
+  finishWaking(stagingBytes: number): void {
     if (this.#phase === 'waking') {
       this.#phase = 'awake';
       this.#memory.isAsleep = false;
     }
-    if (this.#phase === 'awake') this.#freeKept();
+    if (this.#phase !== 'awake') return;
+    let stays = this.#staging.reduce((sum, { hostBytes }) => sum + hostBytes, 0);
+    while (stays > stagingBytes) stays -= this.#freeLast(this.#staging);
+    this.#kept = this.#kept.filter((piece) => {
+      const fits = stays + piece.hostBytes <= stagingBytes;
+      if (fits) {
+        stays += piece.hostBytes;
+        this.#staging.push({ host: piece.host, hostBytes: piece.hostBytes });
+      }
+      return !fits;
+    });
+    this.#freeKept();
   }
 
   /** Copies may be using the memory. */
@@ -163,6 +180,7 @@ export class Sleeper implements MemorySleep {
   close(): void {
     if (this.#isCopying) return;
     if (this.#memory.liveBytes === 0 || this.#phase === 'awake') this.#freeKept();
+    while (this.#staging.length > 0) this.#freeLast(this.#staging);
     this.#ownStream?.dispose();
     this.#ownStream = undefined;
   }
@@ -207,13 +225,13 @@ export class Sleeper implements MemorySleep {
   async #keepContents(): Promise<void> {
     // Registered memory is pinned several times as fast as the driver's own.
     const isRegistered = lackForRegisteredMemory() === undefined;
-    this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
+    if (this.#staging.length === 0) this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
     for (const { address, bytes } of this.#memory.liveExtents()) {
       for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
         const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
         if (this.#liveWithin(piece.address, piece.bytes).length === 0) continue;
-        const host = this.#allocateOnHost(piece.bytes);
-        this.#kept.push({ ...piece, host });
+        const { host, hostBytes } = this.#takeOnHost(piece.bytes);
+        this.#kept.push({ ...piece, host, hostBytes });
         // Some of it may have been freed while the event loop had its turn, or just now by a host function.
         for (const part of this.#liveWithin(piece.address, piece.bytes)) {
           queueCopy(host + part.address - piece.address, part.address, part.bytes, this.#stream);
@@ -223,13 +241,22 @@ export class Sleeper implements MemorySleep {
     }
   }
 
+  /** The smallest piece of an earlier sleep that fits, or a new one. */
+  #takeOnHost(bytes: number): HostPiece {
+    const fitting = this.#staging.filter(({ hostBytes }) => hostBytes >= bytes).sort((a, b) => a.hostBytes - b.hostBytes);
+    const [smallest] = fitting;
+    if (smallest === undefined) return { host: this.#allocateOnHost(bytes), hostBytes: bytes };
+    this.#staging.splice(this.#staging.indexOf(smallest), 1);
+    return smallest;
+  }
+
   /** The devices' attributes do not say that a driver forbids registration, as it does with confidential computing. */
   #allocateOnHost(bytes: number): number {
     try {
       return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT, populateThreads);
     } catch (error) {
       const isForbidden = error instanceof DriverError && forbidden.has(error.driverName);
-      if (!isForbidden || this.#kept.length > 0) throw error;
+      if (!isForbidden || this.#kept.length + this.#staging.length > 0) throw error;
       this.#pinned = PlainMemory.of('pinned-host', this.#memory.device);
       return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT);
     }
@@ -253,11 +280,13 @@ export class Sleeper implements MemorySleep {
 
   /** What the driver refuses to free is freed by a later call. */
   #freeKept(): void {
-    for (;;) {
-      const piece = this.#kept.at(-1);
-      if (piece === undefined) return;
-      this.#pinned.deallocate(piece.host, piece.bytes, this.#stream);
-      this.#kept.pop();
-    }
+    while (this.#kept.length > 0) this.#freeLast(this.#kept);
+  }
+
+  #freeLast(pieces: HostPiece[]): number {
+    const { host, hostBytes } = pieces.at(-1) as HostPiece;
+    this.#pinned.deallocate(host, hostBytes, this.#stream);
+    pieces.pop();
+    return hostBytes;
   }
 }

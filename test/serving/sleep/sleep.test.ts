@@ -533,6 +533,34 @@ describe('in stream order', () => {
     expect(checker.violations).toEqual([]);
   });
 
+  test.skipIf(forbidsRegistration)('host memory stays for the next sleep, as much as a wake asks for', async () => {
+    const calls = () => driverCallCounts().byFunction['cuMemHostRegister'] as number;
+    const pointer = upstream.allocate(132 * MiB, stream);
+    const sleepAndWake = async (value: number, stagingBytes?: number) => {
+      set(pointer, value, 1, 132 * MiB, stream);
+      const before = calls();
+      expect(await sleepResource(upstream, { keep: 'host' })).toMatchObject({ keptBytes: 132 * MiB });
+      const registered = calls() - before;
+      await wakeResource(upstream, stagingBytes === undefined ? {} : { stagingBytes });
+      expect(valuesOf(pointer, 132 * MiB, stream)).toEqual([value]);
+      return [registered, pinnedBytes() / MiB];
+    };
+    // In pieces of 64, 64 and 4 MiB.
+    expect(await sleepAndWake(1, GiB)).toEqual([3, 132]);
+    expect(await sleepAndWake(2, 70 * MiB)).toEqual([0, 68]);
+    expect(await sleepAndWake(3, GiB)).toEqual([1, 132]);
+    expect(await sleepAndWake(4)).toEqual([0, 0]);
+    expect(await sleepAndWake(5, GiB)).toEqual([3, 132]);
+    // A wake of what is awake gives it back.
+    await wakeResource(upstream);
+    expect(pinnedBytes()).toBe(0);
+    expect(await sleepAndWake(6, GiB)).toEqual([3, 132]);
+    upstream.deallocate(pointer, 132 * MiB, stream);
+    upstream.dispose();
+    expect(pinnedBytes()).toBe(0);
+    await expect(wakeResource(upstream, { stagingBytes: -1 })).rejects.toThrow(code('ERR_OUT_OF_RANGE'));
+  });
+
   test('it sleeps if a host function asks for it', async () => {
     const pointer = upstream.allocate(page, stream);
     let sleeping: Promise<unknown> | undefined;
