@@ -12,7 +12,7 @@
  */
 import { OutOfMemoryError } from '../basics/errors.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { enterScope, innermostFrame, type ScopeFrame } from '../scopes/resource-scope.js';
+import { enterScope, innermostFrame, innermostOf, nextAround, type OwnPartOf, type ScopeFrame } from '../scopes/resource-scope.js';
 import { interceptConstruction } from './interceptor.js';
 
 type FailureObserver = (error: OutOfMemoryError, resource: MemoryResource) => void;
@@ -79,7 +79,7 @@ export class TentativeScope {
   isOver = false;
 
   run<T>(fn: () => T): T {
-    return observer === undefined ? fn() : enterScope<Omit<TentativeFrame, 'outer'>, T>({ kind: 'tentative', tries: this }, fn);
+    return observer === undefined ? fn() : enterScope<OwnPartOf<TentativeFrame>, T>({ kind: 'tentative', tries: this }, fn);
   }
 
   /** What still runs fails for the program from now on. */
@@ -94,8 +94,7 @@ function failed(error: OutOfMemoryError, resource: MemoryResource): void {
 }
 
 function isInTentativeScope(): boolean {
-  for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {
-    if (frame.kind === 'tentative' && !(frame as TentativeFrame).tries.isOver) return true;
-  }
-  return false;
+  let frame = innermostOf<TentativeFrame>('tentative', innermostFrame());
+  while (frame?.tries.isOver) frame = nextAround(frame);
+  return frame !== undefined;
 }

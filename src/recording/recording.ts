@@ -382,13 +382,16 @@ export class Recording implements Disposable {
   }
 
   #phaseIndex(phase: Phase): number {
-    let index = this.#phases.get(phase);
-    if (index !== undefined) return index;
-    const outer = phase.outer === undefined ? 0 : this.#phaseIndex(phase.outer);
-    index = this.#phases.size + 1;
-    this.#phases.set(phase, index);
-    this.#define(RecordKind.definePhase | (phase.isGraph ? 1 << 8 : 0) | (outer << 16), index, phase.name);
-    return index;
+    /** The phase and those around it that are not in the file yet; a recursion could be too deep. */
+    const unknown: Phase[] = [];
+    for (let each: Phase | undefined = phase; each !== undefined && !this.#phases.has(each); each = each.outer) unknown.push(each);
+    for (const each of unknown.reverse()) {
+      const outer = each.outer === undefined ? 0 : (this.#phases.get(each.outer) as number);
+      const index = this.#phases.size + 1;
+      this.#phases.set(each, index);
+      this.#define(RecordKind.definePhase | (each.isGraph ? 1 << 8 : 0) | (outer << 16), index, each.name);
+    }
+    return this.#phases.get(phase) as number;
   }
 
   #put(head: number, first: number, second: number): number {

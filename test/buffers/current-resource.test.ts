@@ -16,7 +16,7 @@ import {
   setCurrentResource,
   withResource,
 } from '../../src/index.js';
-import { enterScope, innermostFrame } from '../../src/scopes/resource-scope.js';
+import { enterScope, innermostFrame, innermostOf, nextAround } from '../../src/scopes/resource-scope.js';
 
 function resourceOf(device = Device.get(0)): LimitingResourceAdaptor {
   return new LimitingResourceAdaptor(new CudaMemoryResource({ device }), { limitBytes: MiB });
@@ -234,6 +234,11 @@ describe('a buffer without a resource', () => {
   });
 });
 
+/** Calls a function within scopes that nobody looks for. */
+function withinMany<T>(count: number, fn: () => T): T {
+  return count === 0 ? fn() : enterScope({ kind: 'other' }, () => withinMany(count - 1, fn));
+}
+
 describe('a scope of another kind', () => {
   test('is skipped by others, and found by its own kind', () => {
     const resource = resourceOf();
@@ -245,6 +250,49 @@ describe('a scope of another kind', () => {
       }),
     );
     expect(innermostFrame()).toBeUndefined();
+  });
+
+  test('is skipped in a few steps, however many there are', () => {
+    let steps = 0;
+    const deepest = withinMany(1000, () => {
+      for (let each = innermostFrame(); each !== undefined; each = each.outer) {
+        const { outer } = each;
+        Object.defineProperty(each, 'outer', {
+          get: () => {
+            steps++;
+            return outer;
+          },
+        });
+      }
+      return innermostFrame();
+    });
+    for (let frame = deepest, left = 1000; left > 900; frame = frame?.outer, left--) {
+      steps = 0;
+      expect(innermostOf('absent', frame)).toBeUndefined();
+      expect(steps).toBeLessThanOrEqual(16);
+    }
+  });
+
+  test('is found by its kind at every depth, with those around it', () => {
+    const kinds = ['a', 'b', 'b', 'c', 'a', 'd', 'b'];
+    const found: Record<string, number[]> = {};
+    const enter = (depth: number): void => {
+      if (depth === 60) return;
+      const kind = kinds[(depth * depth) % kinds.length] as string;
+      enterScope({ kind, depthOf: depth }, () => {
+        found[kind] = [depth, ...(found[kind] ?? [])];
+        for (const each of [...kinds, 'absent']) {
+          const list: unknown[] = [];
+          for (let frame = innermostOf(each, innermostFrame()); frame !== undefined; frame = nextAround(frame)) {
+            list.push((frame as unknown as { readonly depthOf: number }).depthOf);
+          }
+          expect(list).toEqual(found[each] ?? []);
+        }
+        enter(depth + 1);
+      });
+      found[kind]?.shift();
+    };
+    enter(0);
   });
 
   test('does not touch other asynchronous storage', () => {

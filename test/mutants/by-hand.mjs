@@ -583,8 +583,8 @@ const faults = {
     {
       name: 'record-before-the-free',
       fault: 'a wait for an event that was recorded before a free orders the stream after the free',
-      from: 'seen[by] as number) > freed) high',
-      to: 'seen[by] as number) >= freed) high',
+      from: '(seen[by] as number) > freed)',
+      to: '(seen[by] as number) >= freed)',
     },
     {
       name: 'wait-orders-after-now',

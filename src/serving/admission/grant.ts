@@ -3,7 +3,7 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../bas
 import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/validation.js';
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
-import { enterScope, innermostFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
+import { enterScope, innermostFrame, innermostOf, nextAround, type ScopeFrame } from '../../scopes/resource-scope.js';
 import type { WaitOptions } from '../waiting/wait-options.js';
 import type { AdmissionQueue, Holder, HolderOf } from './admission-queue.js';
 
@@ -174,15 +174,15 @@ interface GrantFrame extends ScopeFrame, HolderOf {
   readonly kind: 'grant';
 }
 
-function isGrantFrame(frame: ScopeFrame): frame is GrantFrame {
-  return frame.kind === 'grant';
+function innermostGrant(frame: ScopeFrame | undefined): GrantFrame | undefined {
+  return innermostOf<GrantFrame>('grant', frame);
 }
 
 /** The grants, of any resource, in whose scopes code runs: they are not returned before it goes on. */
 export function grantsInScope(): HolderOf[] {
   const found: HolderOf[] = [];
-  for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {
-    if (isGrantFrame(frame) && !frame.holder.isEnded) found.push(frame);
+  for (let frame = innermostGrant(innermostFrame()); frame !== undefined; frame = nextAround(frame)) {
+    if (!frame.holder.isEnded) found.push(frame);
   }
   return found;
 }
@@ -201,10 +201,9 @@ export class CurrentHolder {
     const frame = innermostFrame();
     if (frame !== this.#lastFrame) {
       this.#lastFrame = frame;
-      this.#lastHolder = undefined;
-      for (let each = frame; each !== undefined && this.#lastHolder === undefined; each = each.outer) {
-        if (isGrantFrame(each) && each.queue === this.#queue) this.#lastHolder = each.holder;
-      }
+      let grant = innermostGrant(frame);
+      while (grant !== undefined && grant.queue !== this.#queue) grant = nextAround(grant);
+      this.#lastHolder = grant?.holder;
     }
     return this.#lastHolder?.isEnded === false ? this.#lastHolder : undefined;
   }

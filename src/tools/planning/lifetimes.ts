@@ -84,14 +84,7 @@ export class Lifetimes {
     const by = this.freeStreams[a] as number;
     if (by === stream || by < 0) return freed;
     const clocks = this.#clocks[stream] as Clock[];
-    let low = 0;
-    let high = clocks.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (((clocks[middle] as Clock).seen[by] as number) > freed) high = middle;
-      else low = middle + 1;
-    }
-    return (clocks[low] as Clock | undefined)?.from ?? this.operationCount;
+    return clocks[firstIndex(clocks, ({ seen }) => (seen[by] as number) > freed)]?.from ?? this.operationCount;
   }
 
   /** Whether two allocations must not share bytes. */
@@ -102,9 +95,17 @@ export class Lifetimes {
     return (this.starts[second] as number) < this.visibleFrom(first, this.streams[second] as number);
   }
 
-  /** By stream: how many operations of each other stream it is ordered after, and since when. */
-  clocks(stream: number): readonly Clock[] {
-    return this.#clocks[stream] as Clock[];
+  /** How many operations of each other stream a stream has seen before its operation with a number. */
+  seenBefore(stream: number, operation: number): readonly number[] | undefined {
+    const clocks = this.#clocks[stream] as Clock[];
+    return clocks[firstIndex(clocks, ({ from }) => from >= operation) - 1]?.seen;
+  }
+
+  /** The first operation of a stream that follows one that has not run: `cut[s]` operations of stream `s` have. */
+  firstBeyond(stream: number, cut: readonly number[]): number {
+    const clocks = this.#clocks[stream] as Clock[];
+    const isBeyond = ({ seen }: Clock) => seen.some((value, other) => other !== stream && value > (cut[other] as number));
+    return clocks[firstIndex(clocks, isBeyond)]?.from ?? this.operationCount;
   }
 
   #end(a: number, streams: readonly number[]): number {
@@ -121,8 +122,10 @@ function clocksOf(waits: readonly StreamWait[], usedStreams: number): Clock[][] 
   const streamCount = waits.reduce((count, { stream, recordedOn }) => Math.max(count, stream + 1, recordedOn + 1), usedStreams);
   const clocks: Clock[][] = Array.from({ length: streamCount }, () => []);
   /** What a stream was ordered after, by a number of operations and one of waits. */
-  const seenAt = (stream: number, operations: number, waitsBefore: number) =>
-    clocks[stream]?.findLast(({ from, wait }) => from < operations || (from === operations && wait < waitsBefore))?.seen;
+  const seenAt = (stream: number, operations: number, waitsBefore: number) => {
+    const own = clocks[stream] as Clock[];
+    return own[firstIndex(own, ({ from, wait }) => from > operations || (from === operations && wait >= waitsBefore)) - 1]?.seen;
+  };
   for (const [wait, { at, stream, recordedOn, recordedAt, recordedAfter = 0 }] of waits.entries()) {
     if (stream === recordedOn) continue;
     const own = seenAt(stream, at, wait);
@@ -133,4 +136,16 @@ function clocksOf(waits: readonly StreamWait[], usedStreams: number): Clock[][] 
       (clocks[stream] as Clock[]).push({ from: at, wait, seen });
   }
   return clocks;
+}
+
+/** The first index at which `isReached` holds, or the length; from there on it holds. */
+function firstIndex(clocks: readonly Clock[], isReached: (clock: Clock) => boolean): number {
+  let low = 0;
+  let high = clocks.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (isReached(clocks[middle] as Clock)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }

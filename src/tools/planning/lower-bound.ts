@@ -49,7 +49,7 @@ function peakOfPrefixes(lifetimes: Lifetimes): { readonly bytes: number; readonl
 
 /** `cut[s]`: operations of stream `s` with numbers below this have run. */
 function improveCut(lifetimes: Lifetimes, at: number): number {
-  const { starts, frees, streams, freeStreams, sizes, streamCount, operationCount } = lifetimes;
+  const { starts, frees, streams, freeStreams, sizes, streamCount } = lifetimes;
   const ofStream: number[][] = Array.from({ length: streamCount }, () => []);
   operationsOf(lifetimes).forEach((operation) => {
     const stream = operation >= 0 ? (streams[operation] as number) : (freeStreams[~operation] as number);
@@ -62,6 +62,8 @@ function improveCut(lifetimes: Lifetimes, at: number): number {
     if (by >= 0 && by !== stream) (freedElsewhere[stream] as number[]).push(a);
   });
   const cut = new Array<number>(streamCount).fill(at);
+  /** By stream: what it has seen of the others at its cut. */
+  const seen = cut.map((place, stream) => lifetimes.seenBefore(stream, place));
   let best = -1;
   for (let round = 0; round < mostRounds; round++) {
     const before = best;
@@ -95,6 +97,7 @@ function improveCut(lifetimes: Lifetimes, at: number): number {
         consider(number + 1);
       }
       cut[stream] = bestAt;
+      seen[stream] = lifetimes.seenBefore(stream, bestAt);
     }
     best = Math.max(best, liveIn(lifetimes, cut));
     if (best === before) break;
@@ -103,17 +106,10 @@ function improveCut(lifetimes: Lifetimes, at: number): number {
 
   /** How far the other streams let a stream run, and how far they need it to have run. */
   function limits(of: Lifetimes, all: readonly number[], stream: number): { least: number; most: number } {
-    let most = operationCount;
-    for (const { from, seen } of of.clocks(stream)) {
-      if (seen.some((value, other) => other !== stream && value > (all[other] as number))) {
-        most = Math.min(most, from);
-        break;
-      }
-    }
+    const most = of.firstBeyond(stream, all);
     let least = 0;
     for (let other = 0; other < streamCount; other++) {
-      if (other === stream) continue;
-      for (const { from, seen } of of.clocks(other)) if (from < (all[other] as number)) least = Math.max(least, seen[stream] as number);
+      if (other !== stream) least = Math.max(least, seen[other]?.[stream] ?? 0);
     }
     for (const a of freedElsewhere[stream] as number[]) {
       const hasRun = (frees[a] as number) < (all[freeStreams[a] as number] as number);

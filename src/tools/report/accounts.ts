@@ -24,13 +24,21 @@ class Paths {
 
   /** The index of a path; adds it, and those around it. */
   indexOf(path: string): number {
-    const known = this.#indexes.get(path);
-    if (known !== undefined) return known;
-    const slash = path.lastIndexOf('/');
-    const outer = slash < 0 ? -1 : this.indexOf(path.slice(0, slash));
-    const index = this.paths.push(path) - 1;
-    this.outer.push(outer);
-    this.#indexes.set(path, index);
+    /** The path and those around it that are new. A log may have one of so many names that a recursion would be too deep. */
+    const added: string[] = [];
+    let known: number | undefined;
+    for (let each = path; ; each = each.slice(0, each.lastIndexOf('/'))) {
+      known = this.#indexes.get(each);
+      if (known !== undefined) break;
+      added.push(each);
+      if (!each.includes('/')) break;
+    }
+    let index = known ?? -1;
+    for (const each of added.reverse()) {
+      this.outer.push(index);
+      index = this.paths.push(each) - 1;
+      this.#indexes.set(each, index);
+    }
     return index;
   }
 }
@@ -44,23 +52,19 @@ export function sumAccounts(run: ReportRun, mask: Uint8Array, layer: number, fro
   const paths = new Paths();
   const pathOf = accounts.map((path, account) => (account === 0 ? -1 : paths.indexOf(path)));
   const sums = paths.paths.map(() => ({ count: 0, failureCount: 0, peakBytes: 0, bytesAtPeak: 0, bytes: 0 }));
-  let all = 0;
-  let most = -1;
+  const peak = changeAtPeak(run, mask, from, to);
   for (let change = 0; change < to; change++) {
     const at = changes[change] as number;
     const span = at >= 0 ? at : ~at;
     if (mask[span] !== 1) continue;
     const bytes = (at >= 0 ? 1 : -1) * (spans.bytes[span] as number);
-    all += bytes;
     for (let path = pathOf[spans.accountOf[span] as number] as number; path >= 0; path = paths.outer[path] as number) {
       const sum = sums[path] as (typeof sums)[number];
       sum.bytes += bytes;
       if (at >= 0 && change >= from) sum.count++;
       if (change >= from) sum.peakBytes = Math.max(sum.peakBytes, sum.bytes);
     }
-    if (change < from || all <= most) continue;
-    most = all;
-    for (const sum of sums) sum.bytesAtPeak = sum.bytes;
+    if (change === peak) for (const sum of sums) sum.bytesAtPeak = sum.bytes;
   }
   const begin = times[from] ?? 0;
   const end = to < times.length ? (times[to] as number) : Number.POSITIVE_INFINITY;
@@ -74,4 +78,21 @@ export function sumAccounts(run: ReportRun, mask: Uint8Array, layer: number, fro
     .map((sum, path) => ({ path: paths.paths[path] as string, ...sum }))
     .filter(({ count, failureCount, bytes }) => count + failureCount + bytes > 0)
     .sort((a, b) => (a.path < b.path ? -1 : 1));
+}
+
+/** The change from `from` up to `to` after which the allocations in `mask` first hold the most bytes; -1 if there is none. */
+function changeAtPeak({ changes, spans }: ReportRun, mask: Uint8Array, from: number, to: number): number {
+  let peak = -1;
+  let most = -1;
+  let bytes = 0;
+  for (let change = 0; change < to; change++) {
+    const at = changes[change] as number;
+    const span = at >= 0 ? at : ~at;
+    if (mask[span] !== 1) continue;
+    bytes += (at >= 0 ? 1 : -1) * (spans.bytes[span] as number);
+    if (change < from || bytes <= most) continue;
+    peak = change;
+    most = bytes;
+  }
+  return peak;
 }

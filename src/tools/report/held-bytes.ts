@@ -1,6 +1,7 @@
 import { formatBytes, KiB, MiB } from '../../basics/units.js';
 import { poolOf, type ReportRun } from '../formats/report/report-run.js';
 import { callSites } from './call-sites.js';
+import { fromOutermostPhase } from './phase-nesting.js';
 
 /** Which allocations the reader wants to see. */
 export interface SpanFilter {
@@ -15,14 +16,9 @@ export interface SpanFilter {
 
 /** 1 for each phase that is `phase` or within it. */
 export function phasesWithin(run: ReportRun, phase: number): Uint8Array {
-  return Uint8Array.from(run.phases, (_, index) => {
-    const passed = new Set<number>();
-    for (let at = index; at > 0 && !passed.has(at); at = run.phases[at]?.outer ?? 0) {
-      if (at === phase) return 1;
-      passed.add(at);
-    }
-    return index === phase ? 1 : 0;
-  });
+  const isWithin = Uint8Array.from(fromOutermostPhase(run.phases, 0, (outer, index) => (index === phase ? 1 : outer)));
+  isWithin[phase] = 1;
+  return isWithin;
 }
 
 /** 1 for each allocation that passes the filter; 0 for other allocations and for all blocks. */

@@ -1,4 +1,5 @@
 import type { ReportRun } from '../formats/report/report-run.js';
+import { fromOutermostPhase } from './phase-nesting.js';
 
 /** An interval that a program spent in a phase. */
 export interface PhaseInterval {
@@ -17,6 +18,7 @@ export interface PhaseInterval {
  */
 export function phaseIntervals(run: ReportRun): PhaseInterval[] {
   const { phaseMarks, phases } = run;
+  const depths = fromOutermostPhase(phases, -1, (outer) => outer + 1);
   const begun = new Map<number, number[]>();
   const intervals: { phase: number; depth: number; from: number; to: number }[] = [];
   for (let mark = 0; mark < phaseMarks.count; mark++) {
@@ -29,9 +31,7 @@ export function phaseIntervals(run: ReportRun): PhaseInterval[] {
       if (index !== undefined) (intervals[index] as { to: number }).to = time;
     } else {
       open.push(intervals.length);
-      let depth = 0;
-      for (let outer = phases[phase]?.outer ?? 0; outer > 0 && depth < phases.length; outer = phases[outer]?.outer ?? 0) depth++;
-      intervals.push({ phase, depth, from: time, to: run.durationNanoseconds });
+      intervals.push({ phase, depth: Math.max(0, depths[phase] ?? 0), from: time, to: run.durationNanoseconds });
     }
   }
   return intervals;

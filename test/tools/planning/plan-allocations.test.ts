@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import type { StreamWait } from '../../../src/plans/sequence.js';
 import { appendEvents } from '../../../src/tools/formats/event-columns.js';
 import { EventKind } from '../../../src/tools/formats/index.js';
 import {
@@ -427,6 +428,43 @@ describe('a plan', () => {
     const plan = planAllocations(of, { timeLimitMilliseconds: 0 });
     expectValid(of, plan);
     expect(plan.gap).toBe(0);
+  });
+
+  test('takes no longer for a stream that waits for what was recorded long ago', () => {
+    const count = 150_000;
+    const waits: StreamWait[] = [];
+    for (let i = 0; i < count; i++) waits.push({ at: i, stream: 0, recordedOn: 2, recordedAt: i, recordedAfter: i });
+    for (let i = 0; i < count; i++) waits.push({ at: count, stream: 1, recordedOn: 0, recordedAt: 0, recordedAfter: 0 });
+    const operations = Int32Array.from({ length: count + 2 }, (_, i) => (i <= count ? i : ~0));
+    const streams = Int32Array.from({ length: count + 1 }, (_, i) => (i === count ? 1 : 2));
+    const freeStreams = Int32Array.from(streams, (_, i) => (i === 0 ? 2 : -1));
+    const lifetimes = new Lifetimes({ operations, sizes: new Float64Array(count + 1).fill(256), streams, freeStreams, waits }, 256);
+    expect(lifetimes.seenBefore(1, count + 2)).toEqual([0, 0, 0]);
+    expect(lifetimes.seenBefore(0, 1000)?.[2]).toBe(999);
+    expect(lowerBound(lifetimes)).toBe(256 * (count + 1));
+  });
+
+  test('of a thousand layers, each on eight streams that fork and join, needs the memory of one', () => {
+    const streamCount = 8;
+    const operations: number[] = [];
+    const streams: number[] = [];
+    const waits: StreamWait[] = [];
+    const wait = (stream: number, recordedOn: number) =>
+      waits.push({ at: operations.length, stream, recordedOn, recordedAt: operations.length, recordedAfter: waits.length });
+    for (let layer = 0; layer < 1000; layer++) {
+      for (let stream = 1; stream < streamCount; stream++) wait(stream, 0);
+      for (let stream = 0; stream < streamCount; stream++) operations.push(streams.push(stream) - 1);
+      for (let stream = 0; stream < streamCount; stream++) operations.push(~(streams.length - streamCount + stream));
+      for (let stream = 1; stream < streamCount; stream++) wait(0, stream);
+    }
+    const plan = planAllocations({
+      operations: Int32Array.from(operations),
+      sizes: new Float64Array(streams.length).fill(1024),
+      streams: Int32Array.from(streams),
+      freeStreams: Int32Array.from(streams),
+      waits,
+    });
+    expect([plan.totalBytes, plan.lowerBoundBytes]).toEqual([8192, 8192]);
   });
 
   test('of nothing is empty', () => {

@@ -3,6 +3,7 @@ import { unpackReportRun } from '../../../src/tools/formats/report/report-data.j
 import { sumAccounts } from '../../../src/tools/report/accounts.js';
 import { groupSpans, matchingAllocations } from '../../../src/tools/report/held-bytes.js';
 import { packReportRun } from '../../../src/tools/report/pack-report-run.js';
+import { allocate, runOf } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 
@@ -54,4 +55,20 @@ test('a packed report has the accounts of allocations and failures', () => {
     run.spans.accountOf,
     run.failures.accountOf,
   ]);
+});
+
+test('many accounts take no longer for each allocation that holds more than all before', () => {
+  const count = 65_535;
+  const accounts = Array.from({ length: count + 1 }, (_, account) => (account === 0 ? '' : `a${account}`));
+  const events = Array.from({ length: 2 * count }, (_, i) => allocate(256 * (i + 1), 8, { account: 1 + (i % count), time: i }));
+  const rising = createReportRun(runOf(events, { accounts }));
+  const sums = sumAccounts(rising, matchingAllocations(rising, { layer: 0 }), 0, 0, rising.changes.length);
+  expect(sums).toHaveLength(count);
+  expect(sums.every(({ bytesAtPeak }) => bytesAtPeak === 16)).toBe(true);
+});
+
+test('the accounts of a request may be many', () => {
+  const path = Array.from({ length: 20_000 }, () => 'a').join('/');
+  const deep = createReportRun(runOf([allocate(256, 8, { account: 1 })], { accounts: ['', path] }));
+  expect(sumAccounts(deep, matchingAllocations(deep, { layer: 0 }), 0, 0, deep.changes.length)).toHaveLength(20_000);
 });

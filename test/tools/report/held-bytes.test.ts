@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { EventKind, type RecordedPhase } from '../../../src/tools/formats/index.js';
 import {
   GroupedBytes,
   type Grouping,
@@ -7,7 +8,10 @@ import {
   heldBytes,
   matchingAllocations,
   matchingBlocks,
+  phasesWithin,
 } from '../../../src/tools/report/held-bytes.js';
+import { phaseIntervals } from '../../../src/tools/report/phase-intervals.js';
+import { type RunEvent, runOf } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';
 import { anyReportRun, liveAfter } from './model.js';
 import { RunWriter } from './runs.js';
@@ -101,5 +105,32 @@ describe('groups of allocations', () => {
     const { names, of } = groupSpans(run, matchingAllocations(run, { layer: 0 }), 'stream', 3);
     expect(names).toEqual(['stream 0x1', 'stream 0x3', '3 others']);
     expect([...of]).toEqual([2, 0, 2, 1, 2]);
+  });
+});
+
+describe('phases within each other', () => {
+  /** As many as a recording can name, each within the one before, begun one after the other. */
+  const depth = 65_535;
+  const phases: RecordedPhase[] = Array.from({ length: depth + 1 }, (_, phase) => ({ name: String(phase), outer: Math.max(0, phase - 1) }));
+  const events = phases.slice(1).map((_, i): RunEvent => ({ kind: EventKind.phaseBegin, first: i + 1, second: 0 }));
+
+  test('are looked at once each, however deep they are', () => {
+    const run = createReportRun(runOf(events, { phases }));
+    const within = phasesWithin(run, 40_000);
+    expect([within.indexOf(1), within.lastIndexOf(1), sumOf([...within])]).toEqual([40_000, depth, depth - 39_999]);
+    expect(phaseIntervals(run).every(({ phase: of, depth: found }) => found === of - 1)).toBe(true);
+  });
+
+  test('are the phase itself and those in it; all that are in no other phase are outside', () => {
+    const run = createReportRun(runOf([], { phases: [0, 0, 3, 1, 0, 2].map((outer) => ({ name: '', outer })) }));
+    expect([...phasesWithin(run, 1)]).toEqual([0, 1, 1, 1, 0, 1]);
+    expect([...phasesWithin(run, 2)]).toEqual([0, 0, 1, 0, 0, 1]);
+    expect([...phasesWithin(run, 0)]).toEqual([1, 0, 0, 0, 0, 0]);
+  });
+
+  test('in a circle, as only a damaged log has them, end', () => {
+    const run = createReportRun(runOf([], { phases: [0, 2, 3, 1, 3, 9].map((outer) => ({ name: '', outer })) }));
+    expect(phasesWithin(run, 3)[4]).toBe(1);
+    expect(phasesWithin(run, 5)[4]).toBe(0);
   });
 });
