@@ -30,6 +30,7 @@ import {
 } from '../../src/index.js';
 import { indexModule } from '../../src/suballocation/index-module.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { orderChecks } from '../support/order-checked-tests.js';
 
 const policies = ['eager', 'deferred', 'off'] as const;
 
@@ -43,7 +44,7 @@ let graphs: GraphMemoryResource;
 let events: Event[] = [];
 
 beforeEach(() => {
-  checker = checkOrder();
+  checker = checkOrder(orderChecks);
   stream = new Stream({ nonBlocking: true });
   other = new Stream({ nonBlocking: true });
   upstream = new CudaMemoryResource();

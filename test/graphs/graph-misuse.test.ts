@@ -27,6 +27,7 @@ import {
 } from '../../src/index.js';
 import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor } from '../../src/serving/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { orderChecks } from '../support/order-checked-tests.js';
 import { printed } from '../support/run-module.js';
 import { runWithWorkers } from '../support/workers.js';
 
@@ -39,7 +40,7 @@ let freeBefore: number;
 const code = (name: string) => expect.objectContaining({ code: name });
 
 beforeEach(() => {
-  checker = checkOrder();
+  checker = checkOrder(orderChecks);
   stream = new Stream({ nonBlocking: true });
   other = new Stream({ nonBlocking: true });
   upstream = new StatisticsResourceAdaptor(new CudaMemoryResource());

@@ -16,6 +16,7 @@ import {
 import { type Plan, PlannedMemoryResource, type PlannedStatistics } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
 import { code } from '../support/errors.js';
+import { orderChecks } from '../support/order-checked-tests.js';
 import { page, planOf } from '../support/plans.js';
 import { eventRecords, madeElsewhere } from '../support/stream-order.js';
 
@@ -28,7 +29,7 @@ function take(resource: MemoryResource, pages: number, stream: Stream): number {
 
 /** Runs something under the order checker, which must find nothing. */
 function inOrder(run: () => void): void {
-  using checker = checkOrder();
+  using checker = checkOrder(orderChecks);
   run();
   expect(checker.violations.map((report) => formatOrderViolation(report))).toEqual([]);
 }

@@ -22,6 +22,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
+import { orderChecks } from '../support/order-checked-tests.js';
 import { BusyBlock, expectOrdered, madeElsewhere, policies } from '../support/stream-order.js';
 import { DeclaringResource } from './declaring-resource.js';
 
@@ -81,7 +82,7 @@ let checker: OrderChecker;
 beforeEach(() => {
   // Otherwise work that an earlier test left on the default stream would be waited for.
   Device.get().synchronizeSync();
-  checker = checkOrder();
+  checker = checkOrder(orderChecks);
 });
 
 afterEach(() => {
