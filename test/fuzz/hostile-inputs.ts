@@ -1,7 +1,7 @@
 /**
  * Inputs that somebody made to hurt. In an example of each format every value in turn is replaced by
  * values that cost far more than their bytes if they are treated carelessly: lists that are nested by
- * reference (2^60 items), lists nested two hundred thousand deep, objects whose members have the names
+ * reference (2^60 items), lists nested a hundred thousand deep, objects whose members have the names
  * of methods, and long texts on which patterns go back again and again (the square of their length).
  * Nothing here looks at a clock: code whose work is in proportion to the input is through at once, and
  * other code does not end within hours.
@@ -24,8 +24,8 @@ import { writeReport } from '../../src/tools/report/write-report.js';
 const longestMessage = 1500;
 
 /** Enough that the square of it is hopeless. */
-const textLength = 2 ** 20;
-const deep = 200_000;
+const textLength = 2 ** 19;
+const deep = 100_000;
 
 /** Texts on which a pattern can go back from each character to each other one. */
 export const longTexts: Readonly<Record<string, string>> = {

@@ -19,7 +19,7 @@ beforeAll(async () => {
   symlinkSync(root, join(folder, 'node_modules', 'cistern'));
   symlinkSync(join(root, 'node_modules/@opentelemetry/api'), join(folder, 'node_modules/@opentelemetry/api'));
   await writeWhole(join(folder, 'trace.csv.gz'), async (sink) => {
-    for await (const piece of generateLog('multi-stream', { events: 2000 })) await sink.write(piece);
+    for await (const piece of generateLog('multi-stream', { events: 400 })) await sink.write(piece);
   });
   const log = await readAllocationLog(join(folder, 'trace.csv.gz'));
   await recordReplay(log, 'pool(cuda)', join(folder, 'run.cistern'));
