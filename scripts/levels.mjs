@@ -24,6 +24,7 @@ const core = [
   { name: 'observing' },
   { name: 'stream-ordering' },
   { name: 'collector' },
+  { name: 'kept-memory' },
   { name: 'files' },
   { name: 'resources' },
   // An adaptor names no driver resource.

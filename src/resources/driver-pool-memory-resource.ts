@@ -6,9 +6,11 @@ import { DriverMemoryPool, type MemoryPoolUsage, type PoolMemoryKind } from '../
 import { type PointerInfo, pointerInfo } from '../driver/memory/transfer.js';
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/streams/stream.js';
+import { becomeNeighbour, type Neighbour, nextMoment } from '../kept-memory/neighbours.js';
 import {
   type DeallocationFence,
   type DevicePointer,
+  type MemoryResource,
   type ReservingMemoryResource,
   type TrimmingMemoryResource,
   type TrimOptions,
@@ -58,6 +60,7 @@ export interface OwnPool {
 export abstract class DriverPoolMemoryResource extends LeafMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
   declare readonly memoryKind: 'device' | 'managed' | 'pinned-host';
   readonly #pool: DriverMemoryPool;
+  readonly #neighbour = new KeepingPool(this);
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
   /** Allocations remembered since this was made have higher numbers. */
@@ -88,6 +91,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     }
     if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
+    becomeNeighbour(this.#neighbour);
   }
 
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
@@ -142,7 +146,11 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
       assertBytes(bytes);
       return 0;
     }
-    return this.#pool.allocate(bytes, stream.handle);
+    try {
+      return this.#pool.allocate(bytes, stream.handle);
+    } catch (error) {
+      return this.withNeighbours(error, bytes, stream, () => this.#pool.allocate(bytes, stream.handle));
+    }
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
@@ -249,5 +257,34 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     assertStream(stream, operation);
     if (this.memoryKind === 'device') assertStreamOf(stream, this.device, operation);
     this.#lastStream = stream;
+  }
+}
+
+/** A pool of the driver, as others on the device see it, who may need its free memory. */
+class KeepingPool implements Neighbour {
+  readonly resource: DriverPoolMemoryResource;
+  readonly below: readonly MemoryResource[];
+  readonly name = undefined;
+  readonly isTaking = false;
+  /** Its calls are not noted. */
+  readonly lastMiss = nextMoment();
+
+  constructor(resource: DriverPoolMemoryResource) {
+    this.resource = resource;
+    this.below = [resource];
+  }
+
+  freeBytes(): number {
+    try {
+      const { reservedBytes, usedBytes } = this.resource.usage();
+      return reservedBytes - usedBytes;
+    } catch {
+      // It is disposed.
+      return 0;
+    }
+  }
+
+  returnFree(stream: Stream): number {
+    return this.freeBytes() === 0 ? 0 : this.resource.trim(stream);
   }
 }

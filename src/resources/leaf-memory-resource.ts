@@ -1,4 +1,4 @@
-import { alreadyDisposed } from '../basics/errors.js';
+import { alreadyDisposed, OutOfMemoryError } from '../basics/errors.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import type { Stream } from '../driver/streams/stream.js';
@@ -10,6 +10,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/workers/local-object.js';
+import { askNeighbours, describeNeighbours, mayAsk } from '../kept-memory/neighbours.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { announceConstruction } from '../observing/interceptor.js';
 import { stackName } from '../resource-kind.js';
@@ -66,6 +67,25 @@ export abstract class LeafMemoryResource implements MemoryResource {
   /** @internal The fields that `console.log` shows. */
   protected shown(): object {
     return { device: this.device.index, memoryKind: this.memoryKind };
+  }
+
+  /**
+   * @internal Calls a function again for as long as others on the device return memory.
+   * @param error what it threw when it was called first
+   * @throws the error, which names who keeps memory
+   */
+  protected withNeighbours(error: unknown, bytes: number, stream: Stream, allocate: () => DevicePointer): DevicePointer {
+    if (!(error instanceof OutOfMemoryError) || !mayAsk()) throw error;
+    const asking = { resource: this, below: [this] };
+    while (askNeighbours(asking, error, bytes, stream) > 0) {
+      try {
+        return allocate();
+      } catch (next) {
+        if (!(next instanceof OutOfMemoryError)) throw next;
+      }
+    }
+    error.message += describeNeighbours(asking, error);
+    throw error;
   }
 
   /** @internal Throws if the resource is disposed. */

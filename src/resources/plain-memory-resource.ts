@@ -54,7 +54,12 @@ export abstract class PlainMemoryResource extends LeafMemoryResource implements 
     assertAlignment(alignment, this.#maximumAlignment);
     assertStream(stream, 'allocate');
     this.assertLive('allocate');
-    return bytes === 0 ? 0 : this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT), this.#populateThreads);
+    if (bytes === 0) return 0;
+    try {
+      return this.#allocate(bytes, alignment);
+    } catch (error) {
+      return this.withNeighbours(error, bytes, stream, () => this.#allocate(bytes, alignment));
+    }
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
@@ -64,6 +69,10 @@ export abstract class PlainMemoryResource extends LeafMemoryResource implements 
     if (pointer === 0) return;
     this.beforeFree(stream);
     this.#memory.deallocate(pointer, bytes, stream);
+  }
+
+  #allocate(bytes: number, alignment: number): DevicePointer {
+    return this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT), this.#populateThreads);
   }
 
   override isEqual(other: MemoryResource): boolean {

@@ -15,6 +15,7 @@ import {
   GiB,
   KiB,
   LifetimeError,
+  LimitingResourceAdaptor,
   ManagedMemoryResource,
   type MemoryResource,
   MiB,
@@ -319,13 +320,14 @@ describe('a binning resource', () => {
   });
 
   test('leaves nothing behind if a bin cannot be made', () => {
-    using upstream = new CudaMemoryResource();
-    const before = upstream.reservedBytes;
-    failCall('cuMemAlloc', 3);
-    const make = () => new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent: 14, blocksToPreallocate: 1 });
-    expect(make).toThrow(expect.objectContaining({ path: ['BinningMemoryResource', 'FixedSizeMemoryResource', expect.any(String)] }));
-    expect(upstream.reservedBytes).toBe(before);
-    make().dispose();
+    using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 15 * KiB });
+    const make = (maximumExponent: number) =>
+      new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent, blocksToPreallocate: 1 });
+    expect(() => make(14)).toThrow(
+      expect.objectContaining({ path: ['BinningMemoryResource', 'FixedSizeMemoryResource', 'LimitingResourceAdaptor'] }),
+    );
+    expect(upstream.allocatedBytes).toBe(0);
+    make(13).dispose();
   });
 
   test('is out of memory if the bin is, and asks no other', () => {

@@ -156,8 +156,8 @@ describe('in a specification', () => {
   test('leaves nothing behind if it cannot be made for a device', () => {
     const free = () => Device.get(0).memoryInfo().freeBytes;
     const before = free();
-    failCall('cuMemAlloc', 2);
-    expect(() => createResourceStack('per-device(pool(cuda, initialBytes=1MiB))')).toThrow('out of memory');
+    failCall('cuMemAlloc', 2, 1);
+    expect(() => createResourceStack('per-device(pool(cuda, initialBytes=1MiB))')).toThrow('CUDA_ERROR_INVALID_VALUE');
     expect(free()).toBe(before);
   });
 });

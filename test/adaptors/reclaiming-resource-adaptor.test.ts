@@ -51,11 +51,11 @@ function drop(count: number, bytes: number, resource: MemoryResource): void {
 
 /**
  * Small allocations come from a pool, large ones directly from the same device; the pool keeps 512
- * MiB of the device's 1 GiB.
+ * MiB of the device's 1 GiB, and returns none unless it is trimmed.
  */
 function deviceWithFullPool(): { resource: TwoWayResource } & Disposable {
   const device = new CudaMemoryResource();
-  const pool = new PoolMemoryResource(device);
+  const pool = new PoolMemoryResource(device, { keepBytes: 512 * MiB });
   const resource = new TwoWayResource(pool, device, 512 * MiB);
   return { resource, [Symbol.dispose]: () => pool.dispose() };
 }

@@ -274,6 +274,12 @@ const faults = {
       from: 'this.held.reservedBytes - bytesToKeep',
       to: 'this.held.reservedBytes',
     },
+    {
+      name: 'neighbour-returns-unordered',
+      fault: 'a block that a busy stream freed goes to another resource without a wait',
+      from: 'this.ordering.order(stream, number);\n    } catch (error) {\n      this.#index.addSegment',
+      to: '} catch (error) {\n      this.#index.addSegment',
+    },
   ],
   'src/adaptors/pooling/order-of-tries.ts': [
     {

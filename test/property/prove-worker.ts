@@ -3,6 +3,7 @@ import { proveAdmission } from './admission-programs.js';
 import { loadThreads, proveArenas } from './arena-programs.js';
 import { proveCrossings } from './crossing-programs.js';
 import { proveGraphs } from './graph-programs.js';
+import { proveNeighbours } from './neighbour-programs.js';
 import { formatProof, type ProofOptions, prove } from './prove.js';
 import { proveRings } from './ring-programs.js';
 import { proveSpill } from './spill-programs.js';
@@ -15,7 +16,7 @@ interface Options extends ProofOptions {
 }
 
 /** Programs that the seeds alone make. */
-const bySeed = { admission: proveAdmission, crossings: proveCrossings, rings: proveRings, spill: proveSpill };
+const bySeed = { admission: proveAdmission, crossings: proveCrossings, neighbours: proveNeighbours, rings: proveRings, spill: proveSpill };
 
 process.once('message', async (options: Options) => {
   const report = await reporterOf(options)(options);

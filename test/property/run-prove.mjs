@@ -1,9 +1,9 @@
 /**
  * Random programs in the long form:
- * `npm run prove -- --programs 200000 [--graphs | --arenas | --admission | --rings | --spill | --crossings] [--seed S] [--path P] [--workers N] [--save]`. With
+ * `npm run prove -- --programs 200000 [--graphs | --arenas | --admission | --rings | --spill | --crossings | --neighbours] [--seed S] [--path P] [--workers N] [--save]`. With
  * `--graphs`, they capture graphs with memory; with `--arenas`, native threads share memory with
  * pools; with `--admission`, they wait for promises of it, and with `--rings` for those of several resources; with `--spill`, buffers leave the
- * device; with `--crossings`, several features have the same memory. They are distributed
+ * device; with `--crossings`, several features have the same memory; with `--neighbours`, several stacks share a device. They are distributed
  * over as many processes as there are processors: each process has its own seed, derived from S.
  * `--save` enters the figures in docs/proof.md.
  * With `--model`, every state of the models of docs/*-protocol.md is visited instead.
@@ -27,6 +27,7 @@ const { values } = parseArgs({
     crossings: { type: 'boolean', default: false },
     graphs: { type: 'boolean', default: false },
     model: { type: 'boolean', default: false },
+    neighbours: { type: 'boolean', default: false },
     rings: { type: 'boolean', default: false },
     spill: { type: 'boolean', default: false },
     programs: { type: 'string', default: '10000' },
@@ -45,6 +46,7 @@ const files = {
   arenas: 'arena-programs',
   crossings: 'crossing-programs',
   graphs: 'graph-programs',
+  neighbours: 'neighbour-programs',
   rings: 'ring-programs',
   spill: 'spill-programs',
 };

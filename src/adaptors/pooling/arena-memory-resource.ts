@@ -35,7 +35,7 @@ import type { CommonLane } from '../../stream-ordering/common-lane.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../../suballocation/free-space-index.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
-import type { StreamOrderedStatistics } from './keeper.js';
+import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics } from './keeper.js';
 import { Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
@@ -48,7 +48,7 @@ const superblockUnits = superblockBytes / unitBytes;
 const plentyShare = 4;
 
 /** Options of {@link ArenaMemoryResource}. */
-export interface ArenaMemoryResourceOptions {
+export interface ArenaMemoryResourceOptions extends KeepingOptions {
   /**
    * Bytes that the arena takes from its upstream when it is constructed, and the most that it
    * reserves; at least 1 MiB, rounded down to a multiple of 256. From 512 GiB on, they come in
@@ -72,7 +72,12 @@ export interface ArenaMemoryResourceOptions {
   readonly deallocationEvents?: DeallocationEvents | undefined;
 }
 
-const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });
+const knownOptions = optionNames<ArenaMemoryResourceOptions>({
+  ...keepingOptionNames,
+  arenaBytes: true,
+  deallocationEvents: true,
+  dumpFile: true,
+});
 
 /** Statistics of an {@link ArenaMemoryResource}. */
 export interface ArenaStatistics extends StreamOrderedStatistics {
@@ -149,7 +154,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
     if (dumpFile !== undefined && typeof dumpFile !== 'string') {
       throw new ArgumentTypeError(`dumpFile must be a string, got ${formatValue(dumpFile)}`);
     }
-    super(upstream, deallocationEvents);
+    super(upstream, deallocationEvents, undefined, options);
     this.arenaBytes = alignDown(arenaBytes ?? this.device.memoryInfo().freeBytes / 2, unitBytes);
     assertArenaBytes(this.arenaBytes);
     this.#dumpFile = dumpFile;
@@ -332,6 +337,7 @@ export const arenaKind = defineAdaptor({
   options: {
     arenaBytes: { type: 'size', summary: 'taken from the upstream at the start', default: "half of the device's free memory" },
     dumpFile: { type: 'text', summary: 'the file to which its state is appended when memory runs out', default: 'none', file: 'appended' },
+    ...keepingOptions,
   },
   maximum: 'arenaBytes',
   example: 'arena(cuda, arenaBytes=64MiB)',

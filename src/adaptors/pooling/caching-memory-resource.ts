@@ -21,15 +21,7 @@
  * the runs that have not ended, and to those that ended in a host function and left something.
  */
 
-import {
-  ArgumentTypeError,
-  CisternError,
-  formatPointer,
-  formatValue,
-  LifetimeError,
-  OutOfMemoryError,
-  throwFirst,
-} from '../../basics/errors.js';
+import { CisternError, formatPointer, LifetimeError, OutOfMemoryError, throwFirst } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { isNotPermitted } from '../../driver/status.js';
@@ -59,12 +51,12 @@ import { AddressMap } from '../../suballocation/address-map.js';
 import { BlockGroups } from '../../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../../suballocation/blocks.js';
-import type { StreamOrderedStatistics } from './keeper.js';
+import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
-export interface CachingMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
+export interface CachingMemoryResourceOptions extends DeallocationEventsOption, GrowthOption, KeepingOptions {
   /**
    * The name of the cache in errors and statistics.
    * @defaultValue `'cache'`
@@ -80,7 +72,12 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption, 
   readonly maximumBytes?: number | undefined;
 }
 
-const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, growth: true, maximumBytes: true, name: true });
+const knownOptions = optionNames<CachingMemoryResourceOptions>({
+  ...keepingOptionNames,
+  deallocationEvents: true,
+  growth: true,
+  maximumBytes: true,
+});
 
 /**
  * Statistics of a {@link CachingMemoryResource}. Memory allocated outside its runs is not included.
@@ -224,10 +221,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource<BlockList
   constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
-    if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     const isGrowingFirst = growsFirst(options);
-    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BlockLists());
+    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BlockLists(), { ...options, name });
     this.#growsFirst = isGrowingFirst;
     this.name = name;
     this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
@@ -700,6 +696,7 @@ export const cachingKind = defineAdaptor({
   role: 'pooling',
   summary: 'reuses the memory of one pass of a loop for the next; outside its runs, as in a replay, calls pass through',
   options: {
+    ...keepingOptions,
     name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     growth: growthOption,

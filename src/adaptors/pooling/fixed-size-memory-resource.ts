@@ -17,7 +17,7 @@ import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '..
 import { defineAdaptor } from '../../resource-kind.js';
 import { none } from '../../suballocation/blocks.js';
 import { unitBytes } from '../../suballocation/free-space-index.js';
-import type { StreamOrderedStatistics } from './keeper.js';
+import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
@@ -28,7 +28,7 @@ import { maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered
 const maximumFixedBlockBytes = 0x7fffff00;
 
 /** Options of {@link FixedSizeMemoryResource}. */
-export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
+export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption, GrowthOption, KeepingOptions {
   /**
    * Bytes of every block, and so the largest allocation: from 1 to 2 GiB - 256, rounded up to a
    * multiple of 256.
@@ -51,6 +51,7 @@ export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption
 const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
   blockBytes: true,
   blocksToPreallocate: true,
+  ...keepingOptionNames,
   deallocationEvents: true,
   growth: true,
   maximumBytes: true,
@@ -114,7 +115,7 @@ export class FixedSizeMemoryResource extends StreamOrderedMemoryResource {
       throw new ArgumentRangeError(`maximumBytes must be at least one block (${wholeBytes}), got ${maximumBytes}`);
     }
     const isGrowingFirst = growsFirst(options);
-    super(upstream, deallocationEvents);
+    super(upstream, deallocationEvents, undefined, options);
     this.#growsFirst = isGrowingFirst;
     this.index.cutBlocksOf(wholeBytes);
     this.keeper.largestBlockBytes = wholeBytes;
@@ -206,6 +207,7 @@ export const fixedSizeKind = defineAdaptor({
     },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     growth: growthOption,
+    ...keepingOptions,
   },
   maximum: 'maximumBytes',
   example: 'fixed-size(cuda, blockBytes=1MiB, blocksToPreallocate=2)',

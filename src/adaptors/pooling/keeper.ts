@@ -13,10 +13,12 @@
  */
 
 import {
+  ArgumentTypeError,
   alreadyDisposed,
   alreadyFreed,
   CisternError,
   formatPointer,
+  formatValue,
   insideAllocation,
   notAllocatedHere,
   OutOfMemoryError,
@@ -36,6 +38,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
+import { askNeighbours, becomeNeighbour, describeNeighbours, type Neighbour, nextMoment } from '../../kept-memory/neighbours.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -87,11 +90,37 @@ export interface KeptMemory extends LaneMemory {
   removeAllSegments(): Segment[];
   usedBlock(address: number): number;
   askedBytes(block: number): number;
+  /** The bytes of all used blocks, if they need not be counted. */
+  readonly usedBytes?: number | undefined;
   largestFreeBytes(lane: number): number;
   classify(address: number): AddressClass;
   blocks(): Iterable<BlockView>;
   validate(): void;
 }
+
+/** Options of every resource that keeps memory. */
+export interface KeepingOptions {
+  /**
+   * Its name in errors and summaries: `pool 'weights' keeps 900 MiB free`.
+   * @defaultValue not set
+   */
+  readonly name?: string | undefined;
+  /**
+   * Reserved bytes that it does not return to help another resource on the device that is out of memory. A call of `trim` does not
+   * consider it.
+   * @defaultValue 0
+   */
+  readonly keepBytes?: number | undefined;
+}
+
+/** @internal */
+export const keepingOptionNames = { keepBytes: true, name: true } as const;
+
+/** Their definitions in a specification. */
+export const keepingOptions = {
+  name: { type: 'text', summary: 'its name in errors and summaries', default: 'none' },
+  keepBytes: { type: 'size', summary: 'what it does not return when others on the device need memory', default: '0' },
+} as const;
 
 /** A resource with a keeper. */
 export interface KeepingResource extends MemoryResourceAdaptor, ReservingMemoryResource, TrimmingMemoryResource {
@@ -106,6 +135,8 @@ export interface KeepingResource extends MemoryResourceAdaptor, ReservingMemoryR
    * any.
    */
   freeLate?(): boolean;
+  /** @internal Whether a trim finds free memory that is in no lane. */
+  readonly findsMoreAtTrims?: boolean | undefined;
   /**
    * @internal Makes the next call check its stream again, even if it is the last call's stream. Must not throw.
    */
@@ -128,7 +159,7 @@ export function isKeeping(resource: MemoryResource): resource is KeepingResource
  * The blocks that a {@link StreamOrderedMemoryResource} has of its upstream, and the order of streams. A resource of your own
  * uses `this.keeper` for two things: to take blocks when it grows, and for the error when it cannot.
  */
-export class Keeper {
+export class Keeper implements Neighbour {
   /** @internal */
   readonly ordering: StreamOrdering;
   /** @internal The blocks of the upstream. */
@@ -148,23 +179,41 @@ export class Keeper {
    * there is a function of `atEntry`. One field for both, because it is read whenever the stream changes.
    */
   isSpecial = false;
+  /** @internal The name that the program gave it. */
+  readonly name: string | undefined;
+  /** @internal */
+  lastMiss = nextMoment();
+  /** @internal The resources below. */
+  readonly below: readonly MemoryResource[];
   readonly #resource: KeepingResource;
   readonly #index: KeptMemory;
   /** The resources below that may take memory back for other workers. */
   readonly #shared: readonly SharedMemoryResource[];
   /** The resources below whose memory can sleep. */
   readonly #sleepable: readonly SleepableMemoryResource[];
+  /** What it returns only if the program asks for it. */
+  readonly #keepBytes: number;
   #isDisposed = false;
   #onEntry: ((lane: StreamLane, stream: Stream) => boolean) | undefined;
 
   /** @internal */
-  constructor(resource: KeepingResource, index: KeptMemory, deallocationEvents: DeallocationEvents) {
+  constructor(
+    resource: KeepingResource,
+    index: KeptMemory,
+    deallocationEvents: DeallocationEvents,
+    { name, keepBytes = 0 }: KeepingOptions = {},
+  ) {
     const { upstream, device, memoryKind } = resource;
+    if (name !== undefined && typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
+    assertBytes(keepBytes, 'keepBytes');
+    this.name = name;
+    this.#keepBytes = keepBytes;
     this.#resource = resource;
     this.#index = index;
     this.ordering = new StreamOrdering(deallocationEvents, index, device, memoryKind, forgetterOf(resource));
     this.held = new UpstreamBlocks(upstream);
     const layers = layersOf(upstream);
+    this.below = layers;
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     this.#shared = layers.filter(isShared);
     for (const layer of this.#shared) layer.trimOnRequest(resource);
@@ -172,6 +221,7 @@ export class Keeper {
     for (const layer of this.#sleepable) layer.sleepable.above.add(resource);
     refuseCloning(resource);
     announceConstruction(resource);
+    becomeNeighbour(this);
   }
 
   /** @internal */
@@ -187,19 +237,29 @@ export class Keeper {
   }
 
   /** @internal The name of the resource's class, for errors. */
-  get name(): string {
+  get className(): string {
     return this.#resource.constructor.name;
   }
 
   /** @internal */
+  get resource(): KeepingResource {
+    return this.#resource;
+  }
+
+  /** @internal */
+  get isTaking(): boolean {
+    return this.held.isTaking;
+  }
+
+  /** @internal */
   assertLive(operation: string): void {
-    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.name}`);
+    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.className}`);
   }
 
   /** @internal The lane of a stream, after checking everything that can change. */
   laneOf(stream: Stream, operation: string): StreamLane {
     this.assertLive(operation);
-    if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.name}`);
+    if (operation === 'allocate' && this.isAsleep) throw asleep(operation, `memory of the ${this.className}`);
     const lane = this.ordering.laneOf(stream, operation);
     if (stream.identity.isCaptured) throw this.#captured(stream, operation);
     const onEntry = this.#onEntry;
@@ -218,7 +278,7 @@ export class Keeper {
   #captured(stream: Stream, operation: string): CisternError {
     return new CisternError(
       'ERR_CISTERN_CAPTURING',
-      `the ${this.name} cannot ${operation} on stream ${stream.id}, which is captured into a graph: ` +
+      `the ${this.className} cannot ${operation} on stream ${stream.id}, which is captured into a graph: ` +
         'capture with a GraphMemoryResource, or allocate before the capture and free after it',
     );
   }
@@ -255,11 +315,33 @@ export class Keeper {
    */
   takeInitial(bytes: number, stream: Stream): void {
     try {
-      takingInitialMemory(this.#resource, () => this.take(bytes, stream));
+      takingInitialMemory(this.#resource, () => this.#takeWithHelp(bytes, stream));
     } catch (error) {
       this.#resource[Symbol.dispose]();
-      throw error instanceof OutOfMemoryError ? error.through(this.name) : error;
+      throw error instanceof OutOfMemoryError ? error.through(this.className) : error;
     }
+  }
+
+  /** The same, but if the upstream is out of memory, first asks others on the device for theirs. */
+  #takeWithHelp(bytes: number, stream: Stream): void {
+    while (!this.tryTake(bytes, stream)) {
+      const refusal = this.held.refusal as OutOfMemoryError;
+      if (this.askNeighbours(bytes, stream)) continue;
+      this.held.refusal = undefined;
+      refusal.message += describeNeighbours(this, refusal);
+      throw refusal;
+    }
+  }
+
+  /**
+   * @internal If the upstream refused a request during this call, makes others on the device return memory. Returns whether one
+   * did; the upstream may then serve the request.
+   */
+  askNeighbours(bytes: number, stream: Stream): boolean {
+    const { refusal } = this.held;
+    if (refusal === undefined || askNeighbours(this, refusal, bytes, stream) === 0) return false;
+    this.enter(stream);
+    return true;
   }
 
   /**
@@ -368,6 +450,13 @@ export class Keeper {
   giveBack(stream: Stream, mostBytes: number): number {
     const segment = this.#index.removeFreeSegment(this.ordering.mergingLaneOf(stream).number, mostBytes);
     if (segment === undefined) return 0;
+    this.#giveBack(segment, stream);
+    this.#resource.enter(stream, 'release memory');
+    return segment.bytes;
+  }
+
+  /** Returns a block that is in no lane to the upstream. If the upstream refuses, it is free memory of the stream. */
+  #giveBack(segment: Segment, stream: Stream): void {
     try {
       this.held.deallocate(segment, stream);
     } catch (error) {
@@ -376,8 +465,6 @@ export class Keeper {
       throw error;
     }
     this.releases++;
-    this.#resource.enter(stream, 'release memory');
-    return segment.bytes;
   }
 
   /**
@@ -391,6 +478,54 @@ export class Keeper {
     let hasGivenBack = false;
     while ((!isCapped || isMissing()) && this.giveBack(stream, Number.POSITIVE_INFINITY) > 0) hasGivenBack = true;
     return hasGivenBack;
+  }
+
+  /** @internal */
+  freeBytes(): number {
+    return this.held.reservedBytes - (this.#index.usedBytes ?? this.statistics().allocatedBytes);
+  }
+
+  /**
+   * @internal Returns entirely free blocks because others need memory, ordered on a stream: those for which it need not wait first. Each
+   * lane keeps the rest of its memory, so that its stream can go on using it.
+   */
+  returnFree(stream: Stream, bytes: number): number {
+    let returned = 0;
+    for (const isReady of [true, false]) {
+      for (const number of this.ordering.laneNumbers()) {
+        for (let last = 1; last > 0 && returned < bytes; returned += last) last = this.#returnOneOf(number, isReady, stream);
+      }
+    }
+    if (returned > 0 || this.#isDisposed || !(this.#resource.findsMoreAtTrims === true || this.#hasBlockInSeveralLanes())) return returned;
+    return this.#resource.trim(stream, { bytesToKeep: this.#keepBytes });
+  }
+
+  /** Returns an entirely free block of a lane. Returns its bytes, or 0. */
+  #returnOneOf(number: number, isReady: boolean, stream: Stream): number {
+    // Foreign code may have run.
+    if (this.#isDisposed || this.isAsleep || this.#index.isEmpty(number)) return 0;
+    const lane = this.ordering.lane(number);
+    if (!lane.hasRun() && (isReady || lane.isHeldBack)) return 0;
+    const segment = this.#index.removeFreeSegment(number, this.held.reservedBytes - this.#keepBytes);
+    if (segment === undefined) return 0;
+    try {
+      this.ordering.order(stream, number);
+    } catch (error) {
+      this.#index.addSegment(segment.address, segment.bytes, number);
+      throw error;
+    }
+    this.#giveBack(segment, stream);
+    return segment.bytes;
+  }
+
+  /** Whether a block of the upstream is entirely free, but in pieces that different streams freed. Linear in the number of blocks. */
+  #hasBlockInSeveralLanes(): boolean {
+    let isFree = false;
+    for (const { lane, isHead } of this.#index.blocks()) {
+      if (isHead && isFree) return true;
+      isFree = lane >= 0 && (isHead || isFree);
+    }
+    return isFree;
   }
 
   /** @internal */
@@ -417,7 +552,7 @@ export class Keeper {
     const { device } = this.#resource;
     const stream = Stream.legacyDefault(device);
     if (!this.#isDisposed) {
-      const reason = `the ${this.name} is disposed`;
+      const reason = `the ${this.className} is disposed`;
       const taken = { by: this.#resource, since: this.held.remembered, reason, has: this.memoryTest() };
       this.takeBack(taken);
       if (!this.#isDisposed) {
@@ -552,7 +687,7 @@ export class Keeper {
     let bytes = 0;
     for (const block of [...this.#index.blocks(), ...this.held.outsideLanes]) bytes += block.bytes;
     const { reservedBytes } = this.held;
-    if (bytes !== reservedBytes) throw new Error(`${this.name}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
+    if (bytes !== reservedBytes) throw new Error(`${this.className}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
   }
 
   /** @internal Throws the error of a refused free, unless it frees the null pointer. */
@@ -560,7 +695,7 @@ export class Keeper {
     assertPointer(pointer);
     assertBytes(bytes);
     if (pointer === 0) return;
-    const refusal = `the ${this.name} cannot free ${formatPointer(pointer)}`;
+    const refusal = `the ${this.className} cannot free ${formatPointer(pointer)}`;
     if (block !== none) throw wrongSize(refusal, bytes, this.#index.askedBytes(block));
     switch (this.#index.classify(pointer)) {
       case 'free':
@@ -600,13 +735,14 @@ export class Keeper {
   outOfMemory(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
     const cause = this.held.refusal;
     this.held.refusal = undefined;
+    const others = cause === undefined ? '' : describeNeighbours(this, cause);
     return new OutOfMemoryError(
-      `the ${this.name} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
+      `the ${this.className} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}${others}`,
       {
         requestedBytes: bytes,
         availableBytes: this.largestFreeBytes(),
         ...(limitBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes }),
-        path: [this.name, ...(cause?.path ?? [])],
+        path: [this.className, ...(cause?.path ?? [])],
         ...(cause === undefined ? {} : { stages: cause.stages }),
       },
       { cause },

@@ -45,14 +45,14 @@ import { AddressTable } from '../../suballocation/address-table.js';
 import { leastBlockBytes, none, type Segment, segmentAround } from '../../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../../suballocation/bump-chains.js';
 import { layersOf } from '../layers.js';
-import { type StreamOrderedStatistics, stillUsed } from './keeper.js';
+import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics, stillUsed } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
 /** Options of {@link MonotonicMemoryResource}. */
-export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
+export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption, GrowthOption, KeepingOptions {
   /**
    * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least
    * 1. Nothing is taken before the first allocation.
@@ -79,6 +79,7 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
 }
 
 const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
+  ...keepingOptionNames,
   deallocationEvents: true,
   fallback: true,
   growth: true,
@@ -244,6 +245,8 @@ export class MonotonicMark implements Disposable {
 export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpChains> {
   /** @internal */
   static override readonly name = 'MonotonicMemoryResource';
+  /** @internal It first steps out of blocks that are not used. */
+  readonly findsMoreAtTrims = true;
   protected readonly tries = new Tries(this.keeper, this.index, {
     growBeforeWaits: (bytes, stream, alignment) => this.#growsFirst && this.#growBeforeWaits(leastBlockBytes(bytes, alignment), stream),
     grow: (bytes, stream, alignment) => this.#grow(leastBlockBytes(bytes, alignment), stream),
@@ -287,7 +290,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
     assertGrowthFactor(growthFactor);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     const isGrowingFirst = growsFirst(options);
-    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BumpChains());
+    super(upstream, deallocationEvents === undefined ? 'eager' : deallocationEvents, new BumpChains(), options);
     this.#growsFirst = isGrowingFirst;
     if (fallback !== undefined) assertFallback(fallback, this.device);
     this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
@@ -717,6 +720,7 @@ export const monotonicKind = defineAdaptor({
     growthFactor: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
     fallback: { type: 'resource', summary: 'serves requests for which there is no room', default: 'none' },
     growth: growthOption,
+    ...keepingOptions,
   },
   maximum: 'maximumBytes',
   example: 'monotonic(cuda, initialBytes=128KiB, maximumBytes=64MiB)',

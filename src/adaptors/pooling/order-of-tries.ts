@@ -18,14 +18,15 @@
  *       └──────11  wait            for all of them; if there were any, a new round the host
  *
  *              12  search          blocks that the index passed over               nobody
- *              13  error           out of memory
+ *              13  neighbours      others on the device return free blocks; then 1  as their upstreams do
+ *              14  error           out of memory
  *
  * First comes what needs no wait: a stream that takes memory of a busy one stands still until that has run what it had
  * queued before the free, for ever if the busy one waits for it. A few lanes are looked at, and the driver is asked about
  * their last events, or their streams. Then the resource grows, if its maximum allows it, and only then its streams wait
  * for each other; with `growth: 'after-waits'`, step 5 is left out. CUDA's own pools have this order, too.
  *
- * A resource composes its tries: it defines how it grows (5, 9) and its error (13), and whether it
+ * A resource composes its tries: it defines how it grows (5, 9) and its error (14), and whether it
  * merges (4, 7) and searches (12). Only the arena has its own way to take others' memory (6).
  *
  * | resource | 2, 6 | 4, 7 | 5 | 9 | 12 |
@@ -59,6 +60,7 @@ import { DriverError, type OutOfMemoryError } from '../../basics/errors.js';
 import { assertOneOf } from '../../basics/validation.js';
 import { isCapturing } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
+import { nextMoment } from '../../kept-memory/neighbours.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { mostPassed } from '../../stream-ordering/stream-ordering.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
@@ -128,7 +130,7 @@ export interface Strategy {
   readonly grow: (bytes: number, stream: Stream, alignment: number, round: number) => boolean;
   /** Step 12: too slow for general use. */
   readonly search?: Try | undefined;
-  /** Step 13. */
+  /** Step 14. */
   readonly outOfMemory: (bytes: number, alignment: number) => OutOfMemoryError;
 }
 
@@ -151,11 +153,21 @@ export class Tries {
 
   /**
    * Finds a block for a stream whose own lane has none.
-   * @throws the error of step 13; also any other error of the upstream
+   * @throws the error of step 14; also any other error of the upstream
    */
   find(bytes: number, stream: Stream, alignment: number): DevicePointer {
-    const { ordering } = this.#keeper;
+    this.#keeper.lastMiss = nextMoment();
     this.#keeper.answerRequests(stream);
+    for (;;) {
+      const address = this.#findHere(bytes, stream, alignment);
+      if (address !== none) return address;
+      if (!this.#keeper.askNeighbours(bytes, stream)) throw this.#strategy.outOfMemory(bytes, alignment);
+    }
+  }
+
+  /** Steps 1 to 12. */
+  #findHere(bytes: number, stream: Stream, alignment: number): number {
+    const { ordering } = this.#keeper;
     for (let round = 0; ; round++) {
       const { releases } = this.#keeper;
       const address = this.#withoutTheHost(bytes, stream, alignment, round);
@@ -170,9 +182,7 @@ export class Tries {
       const own = this.#own(bytes, stream, alignment);
       if (own !== none) return own;
     }
-    const address = this.#strategy.search?.(bytes, stream, alignment) ?? none;
-    if (address === none) throw this.#strategy.outOfMemory(bytes, alignment);
-    return address;
+    return this.#strategy.search?.(bytes, stream, alignment) ?? none;
   }
 
   /** Steps 1 to 9. */

@@ -33,7 +33,7 @@ import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
 import { growthInPlace } from '../growth-in-place.js';
-import type { StreamOrderedStatistics } from './keeper.js';
+import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
@@ -47,7 +47,7 @@ const smallStep = 8;
 const nothing = new Float64Array();
 
 /** Options of {@link PoolMemoryResource}. */
-export interface PoolMemoryResourceOptions extends DeallocationEventsOption, GrowthOption {
+export interface PoolMemoryResourceOptions extends DeallocationEventsOption, GrowthOption, KeepingOptions {
   /**
    * Bytes that the pool takes from its upstream when it is constructed, rounded up to a multiple of
    * 256; less than 512 GiB, like every block of the upstream.
@@ -62,6 +62,7 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption, Gro
 }
 
 const knownOptions = optionNames<PoolMemoryResourceOptions>({
+  ...keepingOptionNames,
   deallocationEvents: true,
   growth: true,
   initialBytes: true,
@@ -146,7 +147,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
       throw new ArgumentRangeError(`maximumBytes must be at least initialBytes (${initialBytes}), got ${maximumBytes}`);
     }
     const isGrowingFirst = growsFirst(options);
-    super(upstream, deallocationEvents);
+    super(upstream, deallocationEvents, undefined, options);
     this.#growsFirst = isGrowingFirst;
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
@@ -252,7 +253,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
 
   #refuse(pointer: number, bytes: number): void {
     const isTwice = this.index.usedBlockOf(pointer, bytes) !== none;
-    if (isTwice) throw freedTwice(`the ${this.keeper.name}`, pointer);
+    if (isTwice) throw freedTwice(`the ${this.keeper.className}`, pointer);
     this.keeper.refuseFree(pointer, bytes);
   }
 
@@ -415,6 +416,7 @@ export const poolKind = defineAdaptor({
     initialBytes: { type: 'size', summary: 'taken from the upstream at the start', default: '0' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     growth: growthOption,
+    ...keepingOptions,
   },
   maximum: 'maximumBytes',
   example: 'pool(cuda, initialBytes=256KiB, maximumBytes=64MiB)',

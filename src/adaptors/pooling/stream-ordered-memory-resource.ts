@@ -19,7 +19,7 @@ import { noLane } from '../../stream-ordering/stream-lane.js';
 import type { StreamOrdering } from '../../stream-ordering/stream-ordering.js';
 import { none } from '../../suballocation/blocks.js';
 import { FreeSpaceIndex, maximumUnits, unitBits, unitBytes } from '../../suballocation/free-space-index.js';
-import { Keeper, type KeepingResource } from './keeper.js';
+import { Keeper, type KeepingOptions, type KeepingResource } from './keeper.js';
 import type { CutMemory, Tries } from './order-of-tries.js';
 import type { GrowthObserver } from './upstream-blocks.js';
 
@@ -61,15 +61,16 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   /**
    * @param index the index that allocations are taken from; by default, one that cuts blocks from
    * larger ones
+   * @param options the options of every resource that keeps memory
    */
-  protected constructor(upstream: MemoryResource, deallocationEvents: DeallocationEvents, index?: Index) {
+  protected constructor(upstream: MemoryResource, deallocationEvents: DeallocationEvents, index?: Index, options?: KeepingOptions) {
     assertMemoryResource(upstream, 'upstream');
     this.upstream = upstream;
     this.device = upstream.device;
     this.memoryKind = upstream.memoryKind;
     this.deallocationEvents = deallocationEvents;
     this.index = index ?? (new FreeSpaceIndex() as CutFromLarger<Index>);
-    this.keeper = new Keeper(this, this.index, deallocationEvents);
+    this.keeper = new Keeper(this, this.index, deallocationEvents, options);
     this.#keeper = this.keeper;
     this.ordering = this.keeper.ordering;
   }

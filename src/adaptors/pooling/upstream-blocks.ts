@@ -17,6 +17,7 @@ import { type Device, devicesUsing } from '../../driver/device.js';
 import { Event } from '../../driver/streams/event.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { StreamIdentity } from '../../driver/streams/stream-identity.js';
+import { takingFromBelow } from '../../kept-memory/neighbours.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { addRemembering, LiveAllocations, rememberedSoFar } from '../../ownership/bulk-frees.js';
 import { noteFree, servedPointer, servedTwice } from '../../ownership/served-memory.js';
@@ -110,7 +111,7 @@ export class UpstreamBlocks {
     let address: number;
     try {
       // A cache below must not take it back when a scope ends.
-      const pointer = withoutCaching(() => this.#upstream.allocate(bytes, stream));
+      const pointer = takingFromBelow(() => withoutCaching(() => this.#upstream.allocate(bytes, stream)));
       address = this.servedOutside(pointer, bytes, stream);
     } finally {
       this.#arrivingBytes -= bytes;

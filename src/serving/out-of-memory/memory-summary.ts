@@ -2,6 +2,7 @@ import { layersOf } from '../../adaptors/layers.js';
 import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { type OwnedMemory, watchedMemory } from '../../collector/free-unreachable-buffers.js';
+import { allNeighbours, type Neighbour } from '../../kept-memory/neighbours.js';
 import { assertMemoryResource, type MemoryResource, type ReservingMemoryResource } from '../../memory-resource.js';
 import { kindOf, stackName } from '../../resource-kind.js';
 import { type Account, liveAccounts } from '../accounts/account.js';
@@ -13,7 +14,7 @@ const listed = 10;
 
 /**
  * A human-readable summary of the memory that a resource stack holds: for each layer, its reserved,
- * allocated and free bytes and the largest free block; promised memory and waiting requests; memory
+ * allocated and free bytes and the largest free block; other resources that keep memory; promised memory and waiting requests; memory
  * spilled to the host; and the accounts and buffers that hold the most. Files written for
  * `CISTERN_DUMP_ON_OUT_OF_MEMORY` begin with it.
  *
@@ -37,6 +38,7 @@ export function memorySummary(resource: MemoryResource): string {
   return [
     headOf(resource),
     section('Layers', layers.flatMap(layerRow)),
+    section('Other resources that keep memory', otherRows(layers)),
     section('Promised', layers.flatMap(promiseRow)),
     section('Spilled', layers.flatMap(spillRow)),
     section('Accounts', accountRows()),
@@ -80,6 +82,25 @@ function layerRow(layer: MemoryResource): string[][] {
     ];
   });
   return row === undefined ? [] : [row];
+}
+
+/** The resources outside the stack that keep free memory of a device. */
+function otherRows(layers: readonly MemoryResource[]): string[][] {
+  const others = allNeighbours()
+    .filter(({ resource }) => !layers.includes(resource))
+    .map((neighbour) => ({ ...attempt(() => keptBy(neighbour)), neighbour }))
+    .filter(({ reservedBytes = 0 }) => reservedBytes > 0)
+    .sort((one, other) => (other.freeBytes ?? 0) - (one.freeBytes ?? 0));
+  return withRest(others, ({ neighbour: { resource, name }, reservedBytes = 0, freeBytes = 0 }) => [
+    `${stackName(resource)}${name === undefined ? '' : ` '${name}'`}`,
+    `device ${resource.device.index}`,
+    `reserved ${formatBytes(reservedBytes)}`,
+    `free ${formatBytes(freeBytes)}`,
+  ]);
+}
+
+function keptBy(neighbour: Neighbour): { readonly reservedBytes: number; readonly freeBytes: number } {
+  return { reservedBytes: neighbour.resource.reservedBytes, freeBytes: neighbour.freeBytes() };
 }
 
 function promiseRow(layer: MemoryResource): string[][] {
