@@ -34,6 +34,7 @@ export const sections = [
       ['guides/graphs', 'cuda graph capture'],
       ['guides/serving', 'admission quota account tenant requests fastify'],
       ['guides/sleeping', 'sleep wake offload'],
+      ['guides/machine', 'idle memory returns container cgroup limit nvml who holds the device'],
       ['guides/managed-memory', 'managed unified prefetch advise'],
       ['workers', 'worker thread transfer detach shared'],
       ['processes', 'ipc export open share process'],

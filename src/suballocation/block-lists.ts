@@ -72,6 +72,9 @@ export class BlockLists {
   readonly #freeCounts: number[] = [];
   #classCapacity = 8;
 
+  /** A block serves only its own size. */
+  readonly isExact = true;
+
   /** Adds an empty lane. */
   addLane(): number {
     this.#freeCounts.push(0);

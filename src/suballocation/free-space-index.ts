@@ -161,6 +161,11 @@ export class FreeSpaceIndex {
     this.#pageBytes = pageBytes;
   }
 
+  /** Whether it does. */
+  get growsInPlace(): boolean {
+    return this.#pageBytes > 0;
+  }
+
   /**
    * From now on, `allocate` splits blocks at low addresses, if no block of the request's size is found. Small blocks then lie
    * in fewer pages, and large ones are split sooner.

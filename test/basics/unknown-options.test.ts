@@ -211,10 +211,10 @@ test('every exported interface of options is tested', () => {
 
 test('the error names the nearest option, and all options', () => {
   expect(() => new PoolMemoryResource(cuda, { maxBytes: 1 } as never)).toThrow(
-    'options must not have "maxBytes", did you mean maximumBytes? it can have keepBytes, name, deallocationEvents, growth, initialBytes, maximumBytes',
+    'options must not have "maxBytes", did you mean maximumBytes? it can have idleMilliseconds, keepBytes, name, deallocationEvents, growth, initialBytes, maximumBytes',
   );
   expect(() => new PoolMemoryResource(cuda, { size: 1 } as never)).toThrow(
-    'options must not have "size"; it can have keepBytes, name, deallocationEvents, growth, initialBytes, maximumBytes',
+    'options must not have "size"; it can have idleMilliseconds, keepBytes, name, deallocationEvents, growth, initialBytes, maximumBytes',
   );
   for (const name of ['toString', 'constructor', '__proto__']) {
     const options = Object.defineProperty({}, name, { value: 1, enumerable: true });

@@ -315,8 +315,8 @@ const faults = {
     {
       name: 'search-result-lost',
       fault: 'the result of the last search is not returned',
-      from: 'if (address === none) throw this.#strategy.outOfMemory(bytes, alignment);\n    return address;',
-      to: 'throw this.#strategy.outOfMemory(bytes, alignment);',
+      from: 'return this.#strategy.search?.(bytes, stream, alignment) ?? none;',
+      to: 'this.#strategy.search?.(bytes, stream, alignment);\n    return none;',
     },
   ],
   'src/adaptors/pooling/stream-ordered-memory-resource.ts': [

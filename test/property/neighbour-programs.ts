@@ -1,12 +1,12 @@
 /**
  * Random programs with several stacks that share the memory of one device, on several streams, some of them held, under every policy and
- * under the order checker: what one stack returns and another gets must be ordered, whoever freed it where.
+ * under the order checker: what one stack returns and another gets must be ordered, whoever freed it where. Half of them return what is idle.
  *
  * What is checked: no use, free or reuse without a wait; what is in memory that is in use is what was written there; the counts of
  * all resources; and if a request is refused while all streams are idle, then no trim of the other stacks would have made room.
  */
 
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
   ArenaMemoryResource,
   CachingMemoryResource,
@@ -26,6 +26,7 @@ import {
   Stream,
   type StreamHold,
   type StreamOrderedMemoryResource,
+  type StreamOrderedStatistics,
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
@@ -46,6 +47,8 @@ export interface NeighbourCounts {
   exact: number;
   trims: number;
   endedStreams: number;
+  /** Resources that returned something because nobody had needed it. */
+  idleReturns: number;
 }
 
 const unit = 64 * KiB;
@@ -54,7 +57,7 @@ const units = 64;
 const steps = 80;
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-type Keeping = StreamOrderedMemoryResource<never> & MemoryResource & { statistics(): { readonly allocatedBytes: number } };
+type Keeping = StreamOrderedMemoryResource<never> & MemoryResource & { statistics(): StreamOrderedStatistics };
 
 interface Stack {
   readonly top: DeclaringResource;
@@ -75,15 +78,14 @@ interface Live {
 
 /** Runs programs with successive seeds. @throws the first fault, with its seed. */
 export async function proveNeighbours(programs: number, seed: number): Promise<NeighbourCounts> {
-  const counts = { programs: 0, allocations: 0, refused: 0, helped: 0, saved: 0, exact: 0, trims: 0, endedStreams: 0 };
+  const counts = { programs: 0, allocations: 0, refused: 0, helped: 0, saved: 0, exact: 0, trims: 0, endedStreams: 0, idleReturns: 0 };
   for (let i = 0; i < programs; i++) {
     try {
-      new NeighbourProgram(new Random(seed + i), counts).run();
+      await new NeighbourProgram(new Random(seed + i), counts).run();
     } catch (error) {
       throw new Error(`seed ${seed + i}: ${error instanceof Error ? error.stack : error}`, { cause: error });
     }
     counts.programs++;
-    if (i % 16 === 0) await nextTurn();
   }
   return counts;
 }
@@ -114,15 +116,19 @@ class NeighbourProgram {
     this.#stacks = Array.from({ length: 2 + random.below(3) }, () => this.#stack(limitBytes));
   }
 
-  run(): void {
+  async run(): Promise<void> {
     using checker = checkOrder({ stacks: false });
-    for (let step = 0; step < steps; step++) this.#step();
+    for (let step = 0; step < steps; step++) {
+      this.#step();
+      if (step % 16 === 15) await this.#pause();
+    }
     this.#release();
     for (const live of this.#live.splice(0)) this.#free(live);
     this.#leaf.device.synchronizeSync();
     this.#inspector.verify();
     this.#inspector[Symbol.dispose]();
     for (const { top, keepers } of this.#stacks) {
+      this.counts.idleReturns += keepers.reduce((sum, keeper) => sum + Number(keeper.statistics().idleReturnedBytes > 0), 0);
       for (const keeper of keepers) keeper.validate();
       top[Symbol.dispose]();
       for (const keeper of keepers) keeper[Symbol.dispose]();
@@ -141,7 +147,8 @@ class NeighbourProgram {
     if (deallocationEvents === 'off') this.#mayHold = false;
     const share = limitBytes / 4;
     const keepBytes = random.below(4) === 0 ? share : 0;
-    const options = { deallocationEvents, keepBytes };
+    // Its timer runs as often as it can.
+    const options = { deallocationEvents, keepBytes, ...(random.below(2) === 0 ? { idleMilliseconds: 0 } : {}) };
     const keepers: MemoryResource[] = [];
     const add = (keeper: MemoryResource) => {
       keepers.unshift(keeper);
@@ -231,6 +238,12 @@ class NeighbourProgram {
     this.#inspector.read(pointer + bytes - 1, stream, `${bytes} bytes of memory`, new Uint8Array(1).fill(value));
     stream.touch(pointer, bytes, 'read');
     stack.top.deallocate(pointer, bytes, stream);
+  }
+
+  /** Time passes, in which resources return what is idle. */
+  async #pause(): Promise<void> {
+    await sleep(3);
+    for (const { keepers } of this.#stacks) for (const keeper of keepers) keeper.validate();
   }
 
   #trim(): void {

@@ -26,7 +26,7 @@ import {
   wrongSize,
 } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
-import { assertBytes, assertOptions, assertPointer } from '../../basics/validation.js';
+import { assertBytes, assertMilliseconds, assertOptions, assertPointer } from '../../basics/validation.js';
 import { devicesUsing } from '../../driver/device.js';
 import { asleep, isAnythingAsleep } from '../../driver/memory/asleep-addresses.js';
 import { isCapturing, isNotPermitted } from '../../driver/status.js';
@@ -38,6 +38,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
+import { IdleMemory, type IdleMemoryOwner } from '../../kept-memory/idle-memory.js';
 import { askNeighbours, becomeNeighbour, describeNeighbours, type Neighbour, nextMoment } from '../../kept-memory/neighbours.js';
 import {
   type DeallocationEvents,
@@ -56,7 +57,7 @@ import { type TakenMemory, takeBack, takesBack } from '../../ownership/bulk-free
 import type { CommonLane } from '../../stream-ordering/common-lane.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../stream-ordering/stream-ordering.js';
-import { type AddressClass, type BlockView, none, type Segment } from '../../suballocation/blocks.js';
+import { type AddressClass, type BlockView, isWithin, none, type Segment } from '../../suballocation/blocks.js';
 import { layersOf } from '../layers.js';
 import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
@@ -78,6 +79,8 @@ export interface StreamOrderedStatistics {
   readonly reuses: number;
   /** How many streams were synchronized because memory ran out under `'off'`. */
   readonly synchronizations: number;
+  /** Bytes that were returned to the upstream because nobody had needed them for `idleMilliseconds`. */
+  readonly idleReturnedBytes: number;
 }
 
 /**
@@ -92,11 +95,20 @@ export interface KeptMemory extends LaneMemory {
   askedBytes(block: number): number;
   /** The bytes of all used blocks, if they need not be counted. */
   readonly usedBytes?: number | undefined;
+  /** The number of used blocks, if they need not be counted. */
+  readonly usedBlocks?: number | undefined;
+  /** Whether a block serves only requests of its own size. */
+  readonly isExact?: boolean | undefined;
+  /** Whether a segment that is added becomes part of those that it touches. */
+  readonly growsInPlace?: boolean | undefined;
   largestFreeBytes(lane: number): number;
   classify(address: number): AddressClass;
   blocks(): Iterable<BlockView>;
   validate(): void;
 }
+
+/** With more used blocks, the pieces of free ones are not looked for in the background: it would take long. */
+const mostJoined = 4096;
 
 /** Options of every resource that keeps memory. */
 export interface KeepingOptions {
@@ -106,20 +118,27 @@ export interface KeepingOptions {
    */
   readonly name?: string | undefined;
   /**
-   * Reserved bytes that it does not return to help another resource on the device that is out of memory. A call of `trim` does not
-   * consider it.
+   * The time in milliseconds after which memory that nobody has needed returns to the upstream, in the background, at most twice that time
+   * after its last use. The time grows for a program that soon needs the memory again.
+   * @defaultValue not set: memory that was needed once is kept
+   */
+  readonly idleMilliseconds?: number | undefined;
+  /**
+   * Reserved bytes that it does not return by itself: neither after `idleMilliseconds`, nor to help another resource on the device that is out
+   * of memory. A call of `trim` does not consider it.
    * @defaultValue 0
    */
   readonly keepBytes?: number | undefined;
 }
 
 /** @internal */
-export const keepingOptionNames = { keepBytes: true, name: true } as const;
+export const keepingOptionNames = { idleMilliseconds: true, keepBytes: true, name: true } as const;
 
 /** Their definitions in a specification. */
 export const keepingOptions = {
   name: { type: 'text', summary: 'its name in errors and summaries', default: 'none' },
-  keepBytes: { type: 'size', summary: 'what it does not return when others on the device need memory', default: '0' },
+  idleMilliseconds: { type: 'number', summary: 'the time after which memory that nobody has needed is returned', default: 'none' },
+  keepBytes: { type: 'size', summary: 'what it does not return by itself, when idle or when others need memory', default: '0' },
 } as const;
 
 /** A resource with a keeper. */
@@ -159,7 +178,7 @@ export function isKeeping(resource: MemoryResource): resource is KeepingResource
  * The blocks that a {@link StreamOrderedMemoryResource} has of its upstream, and the order of streams. A resource of your own
  * uses `this.keeper` for two things: to take blocks when it grows, and for the error when it cannot.
  */
-export class Keeper implements Neighbour {
+export class Keeper implements Neighbour, IdleMemoryOwner {
   /** @internal */
   readonly ordering: StreamOrdering;
   /** @internal The blocks of the upstream. */
@@ -191,6 +210,11 @@ export class Keeper implements Neighbour {
   readonly #shared: readonly SharedMemoryResource[];
   /** The resources below whose memory can sleep. */
   readonly #sleepable: readonly SleepableMemoryResource[];
+  /** What nobody has needed for a while, if that is to be returned. */
+  #idle: IdleMemory | undefined;
+  /** A stream without work, for returns in the background. */
+  #idleStream: Stream | undefined;
+  #isReturning = false;
   /** What it returns only if the program asks for it. */
   readonly #keepBytes: number;
   #isDisposed = false;
@@ -201,8 +225,9 @@ export class Keeper implements Neighbour {
     resource: KeepingResource,
     index: KeptMemory,
     deallocationEvents: DeallocationEvents,
-    { name, keepBytes = 0 }: KeepingOptions = {},
+    { name, idleMilliseconds, keepBytes = 0 }: KeepingOptions = {},
   ) {
+    if (idleMilliseconds !== undefined) assertMilliseconds(idleMilliseconds, 'idleMilliseconds');
     const { upstream, device, memoryKind } = resource;
     if (name !== undefined && typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     assertBytes(keepBytes, 'keepBytes');
@@ -222,6 +247,7 @@ export class Keeper implements Neighbour {
     refuseCloning(resource);
     announceConstruction(resource);
     becomeNeighbour(this);
+    if (idleMilliseconds !== undefined) this.#idle = new IdleMemory(this, idleMilliseconds);
   }
 
   /** @internal */
@@ -441,6 +467,73 @@ export class Keeper implements Neighbour {
     return segments.length > 0;
   }
 
+  // Blocks that nobody needs
+
+  /** @internal */
+  get mayWaitAtFrees(): boolean {
+    return this.below.some((layer) => !('upstream' in layer || 'trim' in layer));
+  }
+
+  /** @internal */
+  get deviceIndex(): number {
+    return this.#resource.device.index;
+  }
+
+  /** @internal */
+  get growths(): number {
+    return this.held.growths;
+  }
+
+  /** @internal */
+  get spareBytes(): number {
+    return this.held.reservedBytes - this.#keepBytes;
+  }
+
+  /** @internal */
+  takeUnused(bytes: number): Segment | undefined {
+    for (const number of this.ordering.laneNumbers()) {
+      if (this.#index.isEmpty(number) || !this.ordering.lane(number).hasRun()) continue;
+      const segment = this.#index.removeFreeSegment(number, bytes);
+      if (segment !== undefined) return segment;
+    }
+    return undefined;
+  }
+
+  /** @internal */
+  joinUnused(): void {
+    if ((this.#index.usedBlocks ?? 0) > mostJoined || !this.#hasBlockInSeveralLanes()) return;
+    // There, they serve every stream.
+    const into = this.common?.number ?? this.ordering.endedLane;
+    for (const number of this.ordering.laneNumbers()) {
+      if (number !== into && !this.#index.isEmpty(number) && this.ordering.lane(number).hasRun()) this.#index.transfer(number, into);
+    }
+  }
+
+  /** @internal */
+  returnUnused(segment: Segment): void {
+    this.#idleStream ??= new Stream({ device: this.#resource.device, nonBlocking: true });
+    this.#isReturning = true;
+    try {
+      this.#giveBack(segment, this.#idleStream);
+    } finally {
+      this.#isReturning = false;
+      if (this.#isDisposed) this.#idleStream.dispose();
+    }
+  }
+
+  /**
+   * @internal Takes back what was set aside and may serve a request: one block; or, if memory grows in place, or nothing else is left, all of
+   * it. Returns whether there was any.
+   */
+  takeBackIdle(least: number, stream: Stream, isLast = false): boolean {
+    if (this.#idle === undefined || this.#idle.segments.length === 0) return false;
+    const isAll = isLast || this.#index.growsInPlace === true;
+    const one = isAll ? undefined : this.#idle.take(least, this.#index.isExact === true);
+    const segments = isAll ? this.#idle.takeAll() : one === undefined ? [] : [one];
+    for (const segment of segments) this.#keep(segment, stream);
+    return segments.length > 0;
+  }
+
   // Blocks go
 
   /**
@@ -490,7 +583,7 @@ export class Keeper implements Neighbour {
    * lane keeps the rest of its memory, so that its stream can go on using it.
    */
   returnFree(stream: Stream, bytes: number): number {
-    let returned = 0;
+    let returned = this.#returnIdle(stream, bytes);
     for (const isReady of [true, false]) {
       for (const number of this.ordering.laneNumbers()) {
         for (let last = 1; last > 0 && returned < bytes; returned += last) last = this.#returnOneOf(number, isReady, stream);
@@ -500,13 +593,25 @@ export class Keeper implements Neighbour {
     return this.#resource.trim(stream, { bytesToKeep: this.#keepBytes });
   }
 
+  /** The same of what is set aside. */
+  #returnIdle(stream: Stream, bytes: number): number {
+    let returned = 0;
+    while (returned < bytes) {
+      const segment = this.#idle?.takeOldest(this.spareBytes);
+      if (segment === undefined) break;
+      this.#giveBack(segment, stream);
+      returned += segment.bytes;
+    }
+    return returned;
+  }
+
   /** Returns an entirely free block of a lane. Returns its bytes, or 0. */
   #returnOneOf(number: number, isReady: boolean, stream: Stream): number {
     // Foreign code may have run.
     if (this.#isDisposed || this.isAsleep || this.#index.isEmpty(number)) return 0;
     const lane = this.ordering.lane(number);
     if (!lane.hasRun() && (isReady || lane.isHeldBack)) return 0;
-    const segment = this.#index.removeFreeSegment(number, this.held.reservedBytes - this.#keepBytes);
+    const segment = this.#index.removeFreeSegment(number, this.spareBytes);
     if (segment === undefined) return 0;
     try {
       this.ordering.order(stream, number);
@@ -535,6 +640,7 @@ export class Keeper implements Neighbour {
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#resource.enter(stream, 'trim');
     this.#tryKeepLate();
+    this.takeBackIdle(0, stream, true);
     this.ordering.synchronizeUnannounced(stream);
     // Host functions may have run.
     this.#resource.enter(stream, 'trim');
@@ -570,10 +676,17 @@ export class Keeper implements Neighbour {
       this.#isDisposed = this.isSpecial = true;
       this.ordering[Symbol.dispose]();
       this.#resource.ended();
-      this.held.leave(this.#index.removeAllSegments(), isInUse);
+      this.held.leave([...this.#index.removeAllSegments(), ...this.#stopIdle()], isInUse);
     }
     this.#keepLate();
     this.held.giveBackLeft(stream);
+  }
+
+  #stopIdle(): readonly Segment[] {
+    this.#idle?.[Symbol.dispose]();
+    // A host function may have disposed the resource while a block is returned on this stream.
+    if (!this.#isReturning) this.#idleStream?.dispose();
+    return this.#idle?.takeAll() ?? [];
   }
 
   /**
@@ -632,7 +745,8 @@ export class Keeper implements Neighbour {
   statistics(): StreamOrderedStatistics {
     const blocks = [...this.#index.blocks()];
     const { reservedBytes, peakReservedBytes, growths, late } = this.held;
-    const free = [...blocks.filter(({ lane }) => lane >= 0), ...late].map(({ bytes }) => bytes);
+    const outside = [...late, ...(this.#idle?.segments ?? [])];
+    const free = [...blocks.filter(({ lane }) => lane >= 0), ...outside].map(({ bytes }) => bytes);
     return {
       reservedBytes,
       peakReservedBytes,
@@ -641,11 +755,12 @@ export class Keeper implements Neighbour {
         free.reduce((largest, bytes) => Math.max(largest, bytes), 0),
         this.largestBlockBytes,
       ),
-      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + late.length,
+      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + outside.length,
       growths,
       releases: this.releases,
       reuses: this.reuses,
       synchronizations: this.synchronizations,
+      idleReturnedBytes: this.#idle?.returnedBytes ?? 0,
     };
   }
 
@@ -685,7 +800,7 @@ export class Keeper implements Neighbour {
   validate(): void {
     this.#index.validate();
     let bytes = 0;
-    for (const block of [...this.#index.blocks(), ...this.held.outsideLanes]) bytes += block.bytes;
+    for (const block of [...this.#index.blocks(), ...this.held.outsideLanes, ...(this.#idle?.segments ?? [])]) bytes += block.bytes;
     const { reservedBytes } = this.held;
     if (bytes !== reservedBytes) throw new Error(`${this.className}: reserved ${reservedBytes} bytes, indexes ${bytes}`);
   }
@@ -703,7 +818,9 @@ export class Keeper implements Neighbour {
       case 'inside':
         throw insideAllocation(refusal);
       default:
-        throw notAllocatedHere(refusal);
+        throw this.#idle !== undefined && isWithin(sorted(this.#idle.segments), pointer)
+          ? alreadyFreed(refusal)
+          : notAllocatedHere(refusal);
     }
   }
 
@@ -748,6 +865,10 @@ export class Keeper implements Neighbour {
       { cause },
     );
   }
+}
+
+function sorted(segments: readonly Segment[]): readonly Segment[] {
+  return [...segments].sort((one, other) => one.address - other.address);
 }
 
 /** Streams keep the ordering alive, but must not keep the resource alive. */

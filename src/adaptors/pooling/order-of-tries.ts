@@ -192,6 +192,7 @@ export class Tries {
     let address = this.#withoutWaits(bytes, stream, alignment);
     if (address === none) address = this.#othersOrMerge(bytes, stream, alignment);
     if (address === none && ordering.queryHeld(stream)) address = this.#othersOrMerge(bytes, stream, alignment);
+    if (address === none && this.#keeper.takeBackIdle(0, stream, true)) address = this.#own(bytes, stream, alignment);
     if (address === none && this.#strategy.grow(bytes, stream, alignment, round)) {
       address = this.#own(bytes, stream, alignment);
       if (address === none) address = this.#ownSecond(bytes, stream, alignment);
@@ -212,6 +213,11 @@ export class Tries {
     if (address === none && ordering.queryHeld(stream)) {
       address = this.#ready(bytes, stream, alignment);
       if (address === none) address = this.#merge(bytes, stream, alignment, true);
+    }
+    if (address === none && this.#keeper.takeBackIdle(leastBlockBytes(bytes, alignment), stream)) {
+      address = this.#own(bytes, stream, alignment);
+      if (address === none) address = this.#ownSecond(bytes, stream, alignment);
+      if (address === none) address = this.#ready(bytes, stream, alignment);
     }
     const { growBeforeWaits } = this.#strategy;
     // If there is nothing to wait for, step 9 follows anyway.

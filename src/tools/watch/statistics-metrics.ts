@@ -109,6 +109,12 @@ const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolS
     'Streams that were synchronized because memory ran out.',
     ({ synchronizations }) => synchronizations,
   ],
+  idle_returned: [
+    'counter',
+    'By',
+    'Bytes returned to its upstream because nobody had needed them for some time.',
+    ({ idleReturnedBytes }) => idleReturnedBytes,
+  ],
 };
 
 /** Every metric, for both Prometheus and OpenTelemetry. */

@@ -51,6 +51,8 @@ export interface PoolSample {
   readonly releases: number;
   readonly reuses: number;
   readonly synchronizations: number;
+  /** Bytes returned because nobody had needed them for `idleMilliseconds`. */
+  readonly idleReturnedBytes: number;
 }
 
 /** The accounts of one path at one moment, taken together. */
