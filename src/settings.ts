@@ -73,9 +73,9 @@ export const settings = {
     page: 'adaptors.md',
   },
   CISTERN_LIMIT: {
-    values: "the most bytes that may be live through that resource: `8GiB`, or a share of the device's memory such as `50%`",
+    values: 'the most bytes that may be live through that resource: `8GiB`, or a share such as `50%` of what the process may use',
     default: 'no limit',
-    page: 'adaptors.md',
+    page: 'guides/machine.md',
   },
   CISTERN_LOG_FILE: {
     values: 'a file in which to record what the program does with memory; `%p` stands for the process number',
@@ -122,6 +122,10 @@ export const settings = {
 export const foreignSettings = {
   NO_COLOR: { values: 'any value: the output of commands has no bold text', default: 'bold in a terminal' },
   TERM: { values: '`dumb`: commands show no progress and no bold text', default: 'both in a terminal' },
+  CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: {
+    values: 'what an MPS server lets a process use of each device, such as `0=2G,1=512M`',
+    default: 'no limit',
+  },
   LD_PRELOAD: { values: 'libraries to load first, which `cistern run` keeps', default: 'none' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
   CMAKE_GENERATOR: { values: 'what `cistern build` builds with; only asked for on Windows', default: '`MinGW Makefiles` on Windows' },

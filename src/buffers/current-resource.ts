@@ -1,6 +1,6 @@
 import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resource-adaptor.js';
 import { bytesSetting } from '../basics/checked-settings.js';
-import { parseShare, shareOf } from '../basics/units.js';
+import { parseShare } from '../basics/units.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
@@ -98,9 +98,9 @@ function initialResource(device: Device): MemoryResource {
 /** The default resource that the environment variables describe. */
 function defaultResource(device: Device): MemoryResource {
   // Read first, because nothing could dispose a resource that was created before this throws.
-  const limitBytes = limitIfAsked(device);
+  const limit = limitIfAsked();
   const resource = specifiedResource(device);
-  const limited = limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes });
+  const limited = limit === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes: limit });
   return wrapDefault(limited);
 }
 
@@ -117,10 +117,9 @@ function specifiedResource(device: Device): MemoryResource {
 }
 
 /** Reads `CISTERN_LIMIT`. */
-function limitIfAsked(device: Device): number | undefined {
+function limitIfAsked(): number | string | undefined {
   const text = setting('CISTERN_LIMIT');
   if (text === undefined) return undefined;
-  const share = parseShare(text);
-  if (share !== undefined) return shareOf(device.memoryInfo().totalBytes, share);
-  return bytesSetting('CISTERN_LIMIT', "a size such as 8GiB, or a share of the device's memory such as 50%");
+  if (parseShare(text) !== undefined) return text;
+  return bytesSetting('CISTERN_LIMIT', 'a size such as 8GiB, or a share such as 50%');
 }

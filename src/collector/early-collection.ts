@@ -16,18 +16,18 @@
  *  - it also waits until collections take at most `timeShare` of all time, unless more than 0.95
  *    would be held, because a program that drops buffers quickly could not go on otherwise.
  *
- * The size is the memory of the device or, for the host, what is held plus what the system reports
+ * The size is what the process may use of the device's memory or, for the host, what is held plus what the system reports
  * as available. Managed memory has the smaller of both: what a device does not use, or has no room for, is on
  * the host, and may all be there. A device refuses requests that it cannot serve, and buffers then collect garbage
  * anyway; a host does not, so the next collection for the host and for managed memory is due at 0.95 at the latest.
  *
  * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
-import { totalmem } from 'node:os';
 import { wordSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
 import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
+import { budgetBytes, hostBytes } from '../budget/memory-budget.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { collectUntil } from './when-memory-is-short.js';
@@ -135,8 +135,8 @@ export class HeldMemory {
    * collections.
    */
   #findLine(pressure: number): number {
-    const hostBytes = this.#isOnHost ? Math.min(totalmem(), this.heldBytes + process.availableMemory()) : Number.POSITIVE_INFINITY;
-    const sizeBytes = Math.min(this.#device?.totalBytes ?? Number.POSITIVE_INFINITY, hostBytes);
+    const mostOfHost = this.#isOnHost ? Math.min(hostBytes(), this.heldBytes + process.availableMemory()) : Number.POSITIVE_INFINITY;
+    const sizeBytes = Math.min(this.#device === undefined ? Number.POSITIVE_INFINITY : budgetBytes('device', this.#device), mostOfHost);
     const lineBytes = Math.max(pressure * sizeBytes, leastBytes);
     this.#criticalBytes = Math.max(criticalPressure * sizeBytes, lineBytes);
     const latestBytes = this.#isOnHost ? this.#criticalBytes : Number.POSITIVE_INFINITY;

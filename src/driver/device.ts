@@ -24,6 +24,7 @@ export type DeviceAttribute =
   | 'pageableMemoryAccess'
   | 'concurrentManagedAccess'
   | 'canUseHostPointerForRegisteredMemory'
+  | 'integrated'
   | 'hostRegisterSupported'
   | 'pageableMemoryAccessUsesHostPageTables'
   | 'directManagedMemoryAccessFromHost'
@@ -33,6 +34,7 @@ export type DeviceAttribute =
 /** CUDA's numbers for the attributes. */
 const attributes: Readonly<Record<DeviceAttribute, number>> = {
   multiprocessorCount: 16,
+  integrated: 18,
   unifiedAddressing: 41,
   computeCapabilityMajor: 75,
   computeCapabilityMinor: 76,

@@ -3,6 +3,7 @@
 export * from '../../src/graphs/index.js';
 export * from '../../src/index.js';
 export * from '../../src/interchange/index.js';
+export * from '../../src/machine/index.js';
 export * from '../../src/plans/index.js';
 export * from '../../src/processes/index.js';
 export * from '../../src/recording/index.js';

@@ -1,6 +1,7 @@
 import { formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertShared, optionNames } from '../../basics/validation.js';
+import { bytesOfSizeOrShare } from '../../budget/memory-budget.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { SharedCounts } from '../../driver/workers/shared-counts.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -13,9 +14,10 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
    * The most bytes that may be allocated at the same time, each allocation rounded up to
-   * `alignment`; from 0 to 2^53 - 1.
+   * `alignment`; from 0 to 2^53 - 1. As a text, a size such as `'8GiB'`, or a share such as `'80%'` of what the process may use of this
+   * memory: `memoryBudget` of `cistern/machine`.
    */
-  readonly limitBytes: number;
+  readonly limitBytes: number | string;
   /**
    * Each allocation is rounded up to a multiple of this before it is counted, in bytes: a power of
    * two.
@@ -73,7 +75,8 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
    */
   constructor(upstream: MemoryResource, options: LimitingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
-    const { limitBytes, alignment = ALLOCATION_ALIGNMENT, shared } = options;
+    const { limitBytes: limit, alignment = ALLOCATION_ALIGNMENT, shared } = options;
+    const limitBytes = typeof limit === 'string' ? bytesOfSizeOrShare(limit, 'limitBytes', this.memoryKind, this.device) : limit;
     assertBytes(limitBytes, 'limitBytes');
     assertAlignment(alignment);
     if (shared !== undefined) assertName(shared, 'shared');

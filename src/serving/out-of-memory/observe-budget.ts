@@ -1,8 +1,9 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
 import { assertFunction, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
+import { memoryBudget, usesHostMemory } from '../../budget/memory-budget.js';
 import { Device, type DeviceMemoryInfo } from '../../driver/device.js';
 
-/** How much of a device's memory is in use, by any process. */
+/** How much of a device's memory is in use, by any process; of what the process may use, if the device has no memory of its own. */
 export interface BudgetEvent {
   readonly device: Device;
   /** The share of the device's memory that the use has exceeded. */
@@ -46,7 +47,7 @@ const longestInterval = 2 ** 31 - 1;
 
 /**
  * Calls a function when the memory of a device is about to run out: when the memory in use, including that
- * of other processes and libraries, rises above a share of it. Each share is reported once, and again after
+ * of other processes and libraries, rises above a share of it (of what the process may use, if it is the host's memory). Each share is reported once, and again after
  * the use was at or below it. In the function, free memory that you can do without, such as caches.
  *
  * Managed memory counts only as far as its pages are on the device; watch the host's memory as well if you use much of it.
@@ -89,16 +90,23 @@ export function observeBudget(tell: (event: BudgetEvent) => void, options: Budge
   };
   const timer = setInterval(lookIfPossible, Math.min(intervalMilliseconds, longestInterval)).unref();
   const dispose = () => clearInterval(timer);
-  return { check: () => look(device.memoryInfo()), dispose, [Symbol.dispose]: dispose };
+  return { check: () => look(memoryNow(device)), dispose, [Symbol.dispose]: dispose };
 }
 
 /** `undefined` if the driver fails: nobody could catch the error. */
 function memoryOf(device: Device): DeviceMemoryInfo | undefined {
   try {
-    return device.memoryInfo();
+    return memoryNow(device);
   } catch {
     return undefined;
   }
+}
+
+/** A device without memory of its own is full when the host is, or the control group of the process. */
+function memoryNow(device: Device): DeviceMemoryInfo {
+  if (!usesHostMemory(device)) return device.memoryInfo();
+  const { bytes, availableBytes } = memoryBudget('device', device);
+  return { totalBytes: bytes, freeBytes: Math.min(bytes, availableBytes) };
 }
 
 function assertShares(shares: unknown): asserts shares is readonly number[] {

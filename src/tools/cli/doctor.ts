@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { misspeltSettings } from '../../basics/checked-settings.js';
 import { CisternError } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
+import { type MemoryBudget, memoryBudget } from '../../budget/memory-budget.js';
 import {
   type Backend,
   type BackendChoice,
@@ -34,6 +35,8 @@ interface Diagnosis {
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
   readonly devices: readonly DeviceDescription[];
+  /** What this process may use of the host's memory, and who says so. */
+  readonly host: MemoryBudget | null;
   /** Each environment variable that cistern reads, with its value; null if it is not set. */
   readonly settings: Readonly<Record<string, string | null>>;
   /** Variables named as if they were cistern's, which it does not read; the one that was probably meant, or null. */
@@ -49,6 +52,8 @@ interface DeviceDescription {
   readonly totalBytes: number;
   readonly freeBytes: number;
   readonly computeCapability: string;
+  /** What this process may use of its memory, and who says so. */
+  readonly budget: MemoryBudget;
   readonly memoryPools: boolean;
   readonly managedMemory: boolean;
 }
@@ -80,14 +85,14 @@ export function doctorCommand(terminal: Terminal, exitWith: (code: number) => vo
 
 function diagnose(choice: BackendChoice | undefined): Diagnosis {
   let reason: string | undefined;
-  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'error'>;
+  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'host' | 'error'>;
   try {
     reason = cudaUnavailableReason();
     found = { ...openDevices(choice, reason), error: null };
   } catch (error) {
     if (!(error instanceof CisternError) && exitCodeOf(error) !== ExitCode.usage) throw error;
     const { code, message } = error as CisternError;
-    found = { backend: null, driverVersion: null, missingFunctions: [], devices: [], error: { code, message } };
+    found = { backend: null, driverVersion: null, missingFunctions: [], devices: [], host: null, error: { code, message } };
   }
   return {
     node: process.version,
@@ -108,7 +113,7 @@ function unknown(): Diagnosis['unknownSettings'] {
 function openDevices(
   choice: BackendChoice | undefined,
   cudaReason: string | undefined,
-): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices'> {
+): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'host'> {
   const wanted = choice ?? backendFromEnvironment();
   // The output includes the reason, so avoid the warning of 'auto'.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : wanted);
@@ -119,6 +124,7 @@ function openDevices(
     driverVersion: isCuda ? Device.driverVersion() : null,
     missingFunctions: isCuda ? missingDriverFunctions() : [],
     devices,
+    host: memoryBudget('host'),
   };
 }
 
@@ -129,6 +135,7 @@ function describeDevice(device: Device): DeviceDescription {
     name,
     uuid,
     ...device.memoryInfo(),
+    budget: memoryBudget('device', device),
     computeCapability: `${device.attribute('computeCapabilityMajor')}.${device.attribute('computeCapabilityMinor')}`,
     memoryPools: device.attribute('memoryPoolsSupported') === 1,
     managedMemory: device.attribute('managedMemory') === 1,
@@ -148,8 +155,10 @@ function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
     const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
     const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';
     rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
+    if (device.budget.bytes < device.totalBytes) rows.push(['', describeBudget(device.budget)]);
   }
-  const lines = rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`);
+  if (diagnosis.host !== null) rows.push(['host', describeBudget(diagnosis.host)]);
+  const lines = rows.map(([title, value]) => `${(title === '' ? '' : `${title}:`).padEnd(11)}${value}\n`);
   const settingRows = [...settingRowsOf(diagnosis, isVerbose), ...unknownRows(diagnosis)];
   const width = Math.max(...settingRows.map(([name]) => name.length));
   const settingLines = settingRows.map(([name, value]) => `  ${name.padEnd(width)}  ${value}\n`);
@@ -157,6 +166,13 @@ function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
     ? 'environment variables:'
     : `environment variables that are set (--verbose: all ${descriptions().length} that are read):`;
   return [...lines, `\n${title}\n`, ...(settingRows.length === 0 ? ['  none\n'] : settingLines)].join('');
+}
+
+/** As in `may use 1 GiB, of which 700 MiB are left: control group (/sys/fs/cgroup/memory.max); machine, 32 GiB`. */
+function describeBudget({ bytes, availableBytes, limits }: MemoryBudget): string {
+  const [lowest, ...others] = limits.map(({ source, detail }) => `${source} (${detail})`);
+  const rest = others.length === 0 ? '' : `; also ${others.join(', ')}`;
+  return `this process may use ${formatBytes(bytes)}, of which ${formatBytes(availableBytes)} are left: ${lowest}${rest}`;
 }
 
 function settingRowsOf({ settings: values }: Diagnosis, isVerbose: boolean): [string, string][] {
