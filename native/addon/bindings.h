@@ -58,6 +58,11 @@ Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);
 Status LiveStreams(Environment& environment, const Napi::CallbackInfo& info);
 Status DriverVersion(Environment& environment, const Napi::CallbackInfo& info);
 Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
+
+// nvml.cc
+Status OpenNvml(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status NvmlDevice(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+
 Status OnKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
 Status ReadKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
 
@@ -73,6 +78,7 @@ Status DeviceTotalBytes(Environment& environment, const Napi::CallbackInfo& info
 Status DeviceAttribute(Environment& environment, const Napi::CallbackInfo& info);
 Status DeviceStreamPriorityRange(Environment& environment, const Napi::CallbackInfo& info);
 Status DeviceMemoryInfo(Environment& environment, const Napi::CallbackInfo& info);
+Status DeviceIsInUse(Environment& environment, const Napi::CallbackInfo& info);
 Status SynchronizeDevice(Environment& environment, const Napi::CallbackInfo& info);
 
 // streams.cc

@@ -88,16 +88,47 @@ Status DeviceStreamPriorityRange(Environment& environment, const Napi::CallbackI
   return kSuccess;
 }
 
+namespace {
+
+// In a context that is gone afterwards: one that stays would take hundreds of MiB of a device that the process does not use.
+Status MemoryInfoOfUnused(Environment& environment, int device, std::size_t* free, std::size_t* total) {
+  const DriverTable* driver = environment.driver;
+  const DeviceOrdinal ordinal = environment.DriverDevice(device);
+  Context context = nullptr;
+  Context previous = nullptr;
+  Status status = environment.Counted<Call::kDevicePrimaryCtxRetain>(&context, ordinal);
+  if (status != kSuccess) return status;
+  driver->CtxGetCurrent(&previous);
+  status = driver->CtxSetCurrent(context);
+  if (status == kSuccess) status = environment.Counted<Call::kMemGetInfo>(free, total);
+  driver->CtxSetCurrent(previous);
+  driver->DevicePrimaryCtxRelease(ordinal);
+  return status;
+}
+
+Status MemoryInfoOfUsed(Environment& environment, int device, std::size_t* free, std::size_t* total) {
+  environment.ReapOrphans();
+  const RelaxedContextScope context(environment, device);
+  return context.status() != kSuccess ? context.status() : environment.Counted<Call::kMemGetInfo>(free, total);
+}
+
+}  // namespace
+
+Status DeviceIsInUse(Environment& environment, const Napi::CallbackInfo& info) {
+  int device;
+  const Status status = FindDevice(environment, info, &device);
+  if (status == kSuccess) environment.Out(1, environment.IsInUse(device) ? 1 : 0);
+  return status;
+}
+
 Status DeviceMemoryInfo(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
-  environment.ReapOrphans();
-  const RelaxedContextScope context(environment, device);
-  if (context.status() != kSuccess) return context.status();
   std::size_t free = 0;
   std::size_t total = 0;
-  status = environment.Counted<Call::kMemGetInfo>(&free, &total);
+  status = environment.IsInUse(device) ? MemoryInfoOfUsed(environment, device, &free, &total)
+                                       : MemoryInfoOfUnused(environment, device, &free, &total);
   if (status != kSuccess) return status;
   environment.Out(1, static_cast<double>(free));
   environment.Out(2, static_cast<double>(total));

@@ -13,6 +13,10 @@ extern const char* const kDriverLibraryName;
 // where it was searched for and why it could not be opened.
 void* OpenDriverLibrary(std::string* failure);
 
+// Opens another library for the rest of the process's life: by its name where libraries of the system are searched for, or by its
+// whole path. Null on failure; `failure` then says why.
+void* OpenLibrary(const std::string& name, std::string* failure);
+
 // The address of an exported function, or null.
 void* FindDriverSymbol(void* library, const char* name);
 

@@ -149,6 +149,13 @@ void* OpenDriverLibrary(std::string* failure) {
   return nullptr;
 }
 
+void* OpenLibrary(const std::string& name, std::string* failure) {
+  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* error = library != nullptr ? nullptr : dlerror();
+  if (library == nullptr) *failure = error != nullptr ? error : "unknown error";
+  return library;
+}
+
 void* FindDriverSymbol(void* library, const char* name) { return dlsym(library, name); }
 
 void KeepLibraryLoaded() {

@@ -182,6 +182,13 @@ void* OpenDriverLibrary(std::string* failure) {
   return library;
 }
 
+void* OpenLibrary(const std::string& name, std::string* failure) {
+  const bool is_path = name.find('\\') != std::string::npos;
+  void* library = LoadLibraryExA(name.c_str(), nullptr, is_path ? LOAD_WITH_ALTERED_SEARCH_PATH : LOAD_LIBRARY_SEARCH_SYSTEM32);
+  if (library == nullptr) *failure = "error " + std::to_string(GetLastError());
+  return library;
+}
+
 void* FindDriverSymbol(void* library, const char* name) {
   return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
 }

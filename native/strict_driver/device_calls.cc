@@ -202,7 +202,7 @@ Status DevicePrimaryCtxRelease(DeviceOrdinal device) {
   if (!IsDevice(device)) return kErrorInvalidDevice;
   ContextState* state = driver.ContextOf(device);
   if (state->retained == 0) return kErrorInvalidContext;
-  state->retained -= 1;
+  if (--state->retained == 0) driver.MemoryOf(device).Uncharge(settings().context_bytes);
   return kSuccess;
 }
 

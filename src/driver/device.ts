@@ -4,6 +4,7 @@ import { type Backend, currentBackend } from './backend.js';
 import { letGoOfEnded } from './graphs/user-objects.js';
 import type { MemoryKind } from './memory/plain-memory.js';
 import { mailbox, NativeStatus, native } from './native.js';
+import { nvmlUsage } from './nvml.js';
 import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
 import { StreamIdentity } from './streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './workers/local-object.js';
@@ -142,11 +143,23 @@ export class Device {
     return mailbox[1] as number;
   }
 
-  /** Free and total memory now, in bytes. Counterpart of `rmm::available_device_memory`. */
+  /**
+   * Free and total memory now, in bytes. Asking about a device that the process does not use leaves nothing on it: NVML is asked, or, without it,
+   * the driver in a context that then ends.
+   *
+   * Counterpart of `rmm::available_device_memory`.
+   */
   memoryInfo(): DeviceMemoryInfo {
+    const usage = this.backend === 'cuda' && !this.#isInUse ? nvmlUsage(this.uuid) : undefined;
+    if (usage !== undefined) return { freeBytes: Math.min(usage.freeBytes, this.totalBytes), totalBytes: this.totalBytes };
     native().deviceMemoryInfo(this.index);
     check('read the memory of a device');
     return { freeBytes: mailbox[1] as number, totalBytes: mailbox[2] as number };
+  }
+
+  get #isInUse(): boolean {
+    native().deviceIsInUse(this.index);
+    return mailbox[1] === 1;
   }
 
   /** The value of an attribute. Flags are 0 or 1. */

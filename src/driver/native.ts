@@ -208,6 +208,15 @@ export interface NativeBinding {
   /** `[1]`: the number of devices. */
   deviceCount(): void;
   deviceName(device: number): string;
+  /** `[1]`: 1 if this process has a context on the device. */
+  deviceIsInUse(device: number): void;
+  /** Loads NVML from a path, or by a name that the system finds. Returns why it cannot, or an empty text. */
+  openNvml(path: string): string;
+  /**
+   * Asks NVML about a device by its UUID as NVML writes it: NVML's status, its status for the list of processes, total, free and
+   * used bytes, and pairs of a process and its bytes, -1 if unknown. `noBackend` if NVML is not loaded.
+   */
+  nvmlDevice(uuid: string): Float64Array;
   /** The UUID as 32 lower-case hexadecimal digits. */
   deviceUuid(device: number): string;
   /** `[1]`: total bytes. */

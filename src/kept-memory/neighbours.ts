@@ -11,6 +11,7 @@
 import { CisternError, type OutOfMemoryError } from '../basics/errors.js';
 import { LiveInstances } from '../basics/live-instances.js';
 import { formatBytes } from '../basics/units.js';
+import { describeOtherUsers } from '../budget/device-usage.js';
 import type { Stream } from '../driver/streams/stream.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { kindOf } from '../resource-kind.js';
@@ -86,7 +87,7 @@ export function askNeighbours(asking: Asking, refusal: OutOfMemoryError, bytes: 
   return 0;
 }
 
-/** What to add to the message of an error: who keeps free memory that could have helped. Empty if nobody does. */
+/** What to add to the message of an error: who keeps free memory that could have helped, and which processes hold the rest of a device that is full. */
 export function describeNeighbours(asking: Asking, refusal: OutOfMemoryError): string {
   const keeping = helpful(asking, refusal)
     .map((neighbour) => ({ neighbour, freeBytes: neighbour.freeBytes() }))
@@ -94,7 +95,8 @@ export function describeNeighbours(asking: Asking, refusal: OutOfMemoryError): s
     .sort((one, other) => other.freeBytes - one.freeBytes);
   const named = keeping.slice(0, mostNamed).map(({ neighbour, freeBytes }) => `${nameOf(neighbour)} keeps ${formatBytes(freeBytes)} free`);
   if (keeping.length > mostNamed) named.push(`${keeping.length - mostNamed} more keep free memory`);
-  return named.length === 0 ? '' : `; ${named.join(', ')}`;
+  const isFull = refusal.limitBytes === undefined && asking.resource.memoryKind === 'device';
+  return `${named.length === 0 ? '' : `; ${named.join(', ')}`}${isFull ? describeOtherUsers(asking.resource.device) : ''}`;
 }
 
 /** All resources that keep memory, the one that missed longest ago first. */

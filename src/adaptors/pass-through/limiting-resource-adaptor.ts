@@ -1,5 +1,5 @@
 import { formatValue, OutOfMemoryError } from '../../basics/errors.js';
-import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertShared, optionNames } from '../../basics/validation.js';
 import { bytesOfSizeOrShare } from '../../budget/memory-budget.js';
 import type { Stream } from '../../driver/streams/stream.js';
@@ -83,6 +83,11 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     this.limitBytes = limitBytes;
     this.#alignment = alignment;
     this.#shared = shared === undefined ? undefined : openLimit(shared, limitBytes);
+  }
+
+  /** @internal The largest request that the limit leaves room for. */
+  roomBytes(): number {
+    return alignDown(Math.max(0, this.limitBytes - this.allocatedBytes), this.#alignment);
   }
 
   /**

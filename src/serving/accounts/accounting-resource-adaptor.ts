@@ -2,7 +2,7 @@ import { layersOf } from '../../adaptors/layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
 import { couldNotLeave, makeRoomBelow, type RoomMade } from '../../adaptors/room-for-limits.js';
 import { type CisternError, OutOfMemoryError } from '../../basics/errors.js';
-import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp } from '../../basics/units.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -46,6 +46,15 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: DeallocationEventsOption = {}) {
     super(upstream, options);
     noteCharging();
+  }
+
+  /** @internal The largest request that the current account, and those around it, leave room for. */
+  roomBytes(): number {
+    let room = Number.POSITIVE_INFINITY;
+    for (let account = currentAccount(); account !== undefined; account = account.parent) {
+      room = Math.min(room, (account.limitBytes ?? Number.POSITIVE_INFINITY) - account.liveBytes);
+    }
+    return room === Number.POSITIVE_INFINITY ? room : alignDown(Math.max(0, room), ALLOCATION_ALIGNMENT);
   }
 
   /**

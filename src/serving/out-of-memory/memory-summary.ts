@@ -1,6 +1,7 @@
 import { layersOf } from '../../adaptors/layers.js';
 import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
+import { describeUsers, deviceUsage } from '../../budget/device-usage.js';
 import { type OwnedMemory, watchedMemory } from '../../collector/free-unreachable-buffers.js';
 import { allNeighbours, type Neighbour } from '../../kept-memory/neighbours.js';
 import { assertMemoryResource, type MemoryResource, type ReservingMemoryResource } from '../../memory-resource.js';
@@ -52,7 +53,9 @@ function headOf(resource: MemoryResource): string {
   const { index, name } = resource.device;
   const memory = attempt(() => resource.device.memoryInfo());
   const free = memory === undefined ? '' : `: ${formatBytes(memory.freeBytes)} of ${formatBytes(memory.totalBytes)} are free`;
-  return `${stackName(resource)} on device ${index}, ${name}${free}`;
+  const users = attempt(() => deviceUsage(resource.device).users) ?? [];
+  const who = users.length === 0 ? '' : `\n${describeUsers(users)}`;
+  return `${stackName(resource)} on device ${index}, ${name}${free}${who}`;
 }
 
 /** Lines in columns under a title; nothing if there are none. */

@@ -1,7 +1,9 @@
 import { Command } from 'commander';
 import { misspeltSettings } from '../../basics/checked-settings.js';
-import { CisternError } from '../../basics/errors.js';
+import { CisternError, reasonOf } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
+import { describeUsers, deviceUsage } from '../../budget/device-usage.js';
+import type { DeviceUser } from '../../budget/device-user.js';
 import { type MemoryBudget, memoryBudget } from '../../budget/memory-budget.js';
 import {
   type Backend,
@@ -54,6 +56,8 @@ interface DeviceDescription {
   readonly computeCapability: string;
   /** What this process may use of its memory, and who says so. */
   readonly budget: MemoryBudget;
+  /** The processes that hold memory of it, or why nobody knows. */
+  readonly users: readonly DeviceUser[] | string;
   readonly memoryPools: boolean;
   readonly managedMemory: boolean;
 }
@@ -136,10 +140,19 @@ function describeDevice(device: Device): DeviceDescription {
     uuid,
     ...device.memoryInfo(),
     budget: memoryBudget('device', device),
+    users: usersOf(device),
     computeCapability: `${device.attribute('computeCapabilityMajor')}.${device.attribute('computeCapabilityMinor')}`,
     memoryPools: device.attribute('memoryPoolsSupported') === 1,
     managedMemory: device.attribute('managedMemory') === 1,
   };
+}
+
+function usersOf(device: Device): DeviceDescription['users'] {
+  try {
+    return deviceUsage(device).users ?? 'NVML does not tell';
+  } catch (error) {
+    return reasonOf(error);
+  }
 }
 
 function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
@@ -155,6 +168,10 @@ function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
     const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
     const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';
     rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
+    if (diagnosis.backend === 'cuda') {
+      const { users } = device;
+      rows.push(['', typeof users === 'string' ? users : users.length === 0 ? 'no process holds memory of it' : describeUsers(users)]);
+    }
     if (device.budget.bytes < device.totalBytes) rows.push(['', describeBudget(device.budget)]);
   }
   if (diagnosis.host !== null) rows.push(['host', describeBudget(diagnosis.host)]);

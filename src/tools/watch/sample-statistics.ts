@@ -1,6 +1,7 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../../adaptors/pass-through/statistics-resource-adaptor.js';
 import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
+import { deviceUsage } from '../../budget/device-usage.js';
 import { watchedBuffers } from '../../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../driver/call-counts.js';
 import { usedDevices } from '../../driver/device.js';
@@ -46,7 +47,8 @@ export function sampleStatistics(): StatisticsSample {
     devices: devices.flatMap((device): DeviceSample[] => {
       const memory = attempt(() => device.memoryInfo());
       const managed = device.backend === 'software' ? (attempt(() => managedActivity(device)) ?? null) : null;
-      return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed }];
+      const users = device.backend === 'software' ? null : (attempt(() => deviceUsage(device).users) ?? null);
+      return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed, users }];
     }),
     accounts: sampleAccounts(),
     accountRefusals: accountRefusals(),

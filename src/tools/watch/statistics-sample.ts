@@ -1,3 +1,4 @@
+import type { DeviceUser } from '../../budget/device-user.js';
 import type { ManagedActivity } from '../../driver/memory/managed-counts.js';
 import type { AdmissionStatistics } from '../../serving/admission/admission-statistics.js';
 import type { SpillStatistics } from '../../serving/spilling/spill-statistics.js';
@@ -98,6 +99,8 @@ export interface DeviceSample {
    * reset; `null` on a GPU, whose driver does not tell.
    */
   readonly managed: ManagedActivity | null;
+  /** The processes that hold memory of it, by NVML; `null` if that does not tell, as for software devices. */
+  readonly users: readonly DeviceUser[] | null;
 }
 
 /** The buffers that one line of the program created. */

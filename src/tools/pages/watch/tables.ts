@@ -143,6 +143,18 @@ function contents({
       ]),
     },
     {
+      caption: 'Processes on the devices',
+      columns: ['device', 'process', 'program', 'holds'],
+      rows: devices.flatMap(({ index, users }) =>
+        (users ?? []).map(({ pid, name, bytes, isOwn }) => [
+          String(index),
+          `${pid}${isOwn ? ' (this one)' : ''}`,
+          name ?? '–',
+          bytes === undefined || bytes === null ? '–' : formatBytes(bytes),
+        ]),
+      ),
+    },
+    {
       caption: 'Driver calls',
       columns: ['function', 'calls'],
       rows: Object.entries(driverCalls)
