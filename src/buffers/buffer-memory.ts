@@ -44,8 +44,7 @@ export const disposed = 'the buffer is already disposed';
  * The memory that a buffer owns, with everything needed to free it. It outlives a buffer that is
  * dropped. Other files only read its `pointer`, `bytes`, `home` and `isBeingFreed`.
  *
- * Nothing is `#private` or initialized in its declaration, because that takes more bytecode, and V8
- * would no longer compile the code path of a plain buffer into one function.
+ * Nothing is `#private` or initialized in its declaration (V8: no initializers, inlining).
  */
 export class BufferMemory implements OwnedMemory, ScopedMemory {
   declare readonly origin: Origin;
@@ -478,7 +477,7 @@ function isLost(error: unknown): boolean {
   return error instanceof LifetimeError;
 }
 
-/** Apart from its caller, which would make an object at each allocation for what the function refers to. */
+/** Apart (V8: no capture). */
 function allocateAgain(error: unknown, resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
   return tryAgainCollecting(error, () => resource.allocate(bytes, stream, alignment));
 }

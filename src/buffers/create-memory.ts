@@ -1,9 +1,8 @@
 /**
  * Creates the memory of a buffer: checks the arguments, allocates, and queues the first copy.
  *
- * Most buffers are plain: a number of bytes, with a resource and a stream. V8 compiles the code path of
- * such a buffer into one function if it is short. So `plainMemory` is short, and gives up at the first
- * unusual or wrong argument. `anyMemory` then does everything, and reports what is wrong.
+ * Most buffers are plain: a number of bytes, with a resource and a stream. So `plainMemory` is short (V8: inlining), and gives
+ * up at the first unusual or wrong argument. `anyMemory` then does everything, and reports what is wrong.
  */
 import { hasMemoryOf } from '../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
@@ -106,9 +105,9 @@ export function plainMemory(bytes: unknown, options: DeviceBufferOptions): Buffe
   if (typeof options !== 'object' || options === null || isFindingLeaks()) return undefined;
   for (const name in options) if (name !== 'stream' && name !== 'resource') return undefined;
   const { stream, resource } = options;
-  // Without `?.`, because V8 does not know the class after it, and looks up each property again.
+  // Without `?.` (V8: known class).
   if (stream === undefined || stream === null || resource === undefined || resource === null) return undefined;
-  // Once V8 has read a property, it knows the class, and `instanceof` costs nothing.
+  // First a property, then `instanceof` (V8: known class).
   if (!(stream.handle >= 0 && stream instanceof Stream)) return undefined;
   if (typeof resource.allocate !== 'function' || typeof resource.deallocate !== 'function') return undefined;
   if (resource.device !== stream.device) return undefined;

@@ -886,7 +886,7 @@ export function native(): NativeBinding {
   return loaded ?? load();
 }
 
-/** A separate function, so that V8 can inline more of the callers of `native`. */
+/** Apart (V8: inlining). */
 function load(): NativeBinding {
   const binding = loadAddon((reason, cause) => new AddonMissingError(reason, cause)) as NativeBinding;
   driverCounters = new Float64Array(binding.functionNames.length + 2);

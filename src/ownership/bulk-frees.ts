@@ -231,8 +231,7 @@ const maximumLatest = 64;
 
 /**
  * The owners of the latest allocations, most of which are freed soon; by the complement of their record.
- * V8 notes each reference from an old object to a new one, which takes longer than the rest. So the array is
- * replaced often enough to be as new as what it refers to.
+ * The array is replaced often enough to be as new as what it refers to (V8: old to new).
  */
 let latestOwners: (MemoryOwner | undefined)[] = new Array(maximumLatest);
 const latestNumbers = new Float64Array(maximumLatest);

@@ -85,7 +85,7 @@ export class StreamLane implements Lane {
     return !this.isIdle && this.#needsEvent();
   }
 
-  /** A method, because V8 leaves compiled code to call a private getter. */
+  /** V8: no private accessor. */
   #needsEvent(): boolean {
     return this.#isUnrecorded || this.#callerEvent !== undefined;
   }
@@ -115,8 +115,7 @@ export class StreamLane implements Lane {
     this.#isUnrecorded = true;
     this.#freedAt = this.identity.synchronizing;
     // The stream may take the memory from here and free it into its other lane, with an older
-    // event. The comparison is explicit because V8 would otherwise test for every value that counts
-    // as false.
+    // event. (V8: explicit comparison.)
     if (this.isHeld === true) this.identity.outdateFences();
   }
 
@@ -213,7 +212,7 @@ export class StreamLane implements Lane {
   /** Records the lane's event. It covers all of the lane's memory. */
   record(): void {
     const event = this.#event ?? this.#createEvent();
-    // Written out, and the rest in a function that is not called under `'eager'`, so that V8 inlines all of a free.
+    // Written out, and the rest in a function that is not called under `'eager'` (V8: inlining).
     if (this.isHeld || this.#isUnrecorded || this.#callerEvent !== undefined) this.#countRelease();
     // A recording that fails may destroy the previous one.
     if (this.#isRecorded) this.#isUnrecorded = true;

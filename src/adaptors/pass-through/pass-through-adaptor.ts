@@ -33,7 +33,7 @@ const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedByte
  * is counted, written or called.
  *
  * A derived class calls `this.upstream` in its own `allocate` and `deallocate`, because a shared
- * call site here would see every class of upstream, so that V8 could not inline it.
+ * call site here would see every class of upstream (V8: one class).
  */
 export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   readonly upstream: MemoryResource;

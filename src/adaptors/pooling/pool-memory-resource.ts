@@ -176,8 +176,7 @@ export class PoolMemoryResource extends StreamOrderedMemoryResource implements B
   }
 
   /**
-   * V8 compiles a function when it is first called: those that an allocation calls are called here, so that the program's first
-   * one does not wait for that. Afterwards everything is as before, as long as the index does not watch sizes yet.
+   * Calls what an allocation calls, so that the program's first one does not wait until that is compiled (V8: compile ahead). Afterwards everything is as before, as long as the index does not watch sizes yet.
    */
   #rehearse(stream: Stream): void {
     this.lastStream = noStream;

@@ -105,8 +105,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
       return;
     }
     const { lane } = this;
-    // The comparison is explicit because V8 would otherwise test for every value that counts as
-    // false.
+    // V8: explicit comparison.
     const isRecorded = lane.recordsFrees === true;
     // Records the event first, so that the memory stays allocated if the event is refused. If the
     // free is refused, the event does no harm, because it covers the same memory as the one before.
@@ -205,7 +204,7 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
     this.lastStream = stream;
   }
 
-  /** A separate function, so that V8 inlines `enter` into an allocation and a free. */
+  /** Apart, so that `enter` is short (V8: inlining). */
   #enterSpecially(stream: Stream, operation: string): void {
     this.lane = this.keeper.laneOf(stream, operation);
     this.lastStream = this.keeper.isAsleep ? noStream : stream;

@@ -692,7 +692,7 @@ export function assertStream(stream: unknown, operation: string): asserts stream
   if (!(stream instanceof Stream) || stream.handle < 0) throw unusableStream(stream, operation);
 }
 
-/** A separate function, so that V8 inlines the check wherever it is made. */
+/** Apart (V8: inlining). */
 function unusableStream(stream: unknown, operation: string): Error {
   if (stream instanceof Stream) return alreadyDisposed(operation, `stream ${stream.id}`);
   return new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
@@ -716,7 +716,7 @@ export function assertStreamOf(stream: Stream, device: Device, operation?: strin
   if (stream.device !== device) assertAccess(stream, device, operation);
 }
 
-/** As `assertStreamOf`, for a stream of another device. A separate function, so that V8 inlines the check. */
+/** As `assertStreamOf`, for a stream of another device. Apart (V8: inlining). */
 function assertAccess(stream: Stream, device: Device, operation: string | undefined): void {
   if (stream.device.hasAccessTo(device)) return;
   if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;

@@ -123,9 +123,7 @@ export class Account {
   /** `onSoftLimit` is called above this many bytes; `undefined` if not set. */
   readonly softBytes: number | undefined;
   readonly #onSoftLimit: ((account: Account) => void) | undefined;
-  /**
-   * In an array, because V8 makes an object for each fraction or large integer that is stored in a field.
-   */
+  /** V8: boxed numbers. */
   readonly #numbers = new Float64Array(8);
   #refusals = 0;
   /** @internal Live allocations that are charged to this account itself, and its place among those who pay. */

@@ -71,7 +71,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     const charge = account.charge(chargedBytes);
     if (charge !== 'made') this.#answer(charge, account, bytes, chargedBytes, stream);
     try {
-      // Not through `served` and `freed`: without them, V8 inlines all of the call.
+      // Not through `served` and `freed` (V8: inlining).
       const { upstream } = this;
       const pointer = servedPointer(upstream.allocate(bytes, stream, alignment), upstream, bytes, stream);
       // This memory was freed past this adaptor, which no longer knows its bytes.
@@ -122,8 +122,7 @@ export class AccountingResourceAdaptor extends PassThroughAdaptor {
     return outOfMemoryThrough(name, error, error.requestedBytes, `${error.message}${formatHolders(holders)}`, error, holders);
   }
 
-  // Rare errors have separate methods, because V8 inlines only a limited number of bytes into the
-  // caller.
+  // Rare errors are apart (V8: inlining).
 
   /** The error of an allocation that failed: its charge ends. */
   #uncharged(error: unknown, account: Account, chargedBytes: number): unknown {

@@ -30,7 +30,7 @@ export class PayerNumbers<P extends Payer> {
     return payer;
   }
 
-  /** A method, because V8 inlines only a limited number of bytes into the caller. */
+  /** Apart (V8: inlining). */
   #enter(payer: P): void {
     payer.place = this.#spare.pop() ?? this.#payers.length;
     this.#payers[payer.place] = payer;

@@ -153,7 +153,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
   readonly #admitting: readonly AdmittingResourceAdaptor[];
   /** @internal */
   readonly pinHolds: PinHolds;
-  /** In an array, since V8 makes an object for each large integer that is stored in a field. */
+  /** V8: boxed numbers. */
   readonly #liveBytes = new Float64Array(1);
   readonly #line = new WaitingLine(true, new WaitTimes());
   readonly #waitingCalls: WaitingCalls = {
