@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 
 const root = new URL('../..', import.meta.url);
-const page = readFileSync(new URL('docs/design/061-shapes-for-v8.md', root), 'utf8');
+const page = readFileSync(new URL('docs/design/062-shapes-for-v8.md', root), 'utf8');
 const known = [...page.matchAll(/^\| `V8: ([^`]+)` \|/gm)].map((row) => row[1]);
 
 test('each comment that names a shape for V8 names one of the page, and each of the page is in use', () => {
