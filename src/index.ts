@@ -48,7 +48,7 @@ export {
   type CachingStatistics,
 } from './adaptors/pooling/caching-memory-resource.js';
 export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/pooling/fixed-size-memory-resource.js';
-export type { Keeper, StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
+export type { Keeper, KeepingOptions, StreamOrderedStatistics } from './adaptors/pooling/keeper.js';
 export {
   MonotonicMark,
   MonotonicMemoryResource,

@@ -23,8 +23,8 @@ interface Version {
   readonly limits: readonly string[];
   readonly usage: string;
   readonly inactive: RegExp;
-  /** The group of the process in `/proc/self/cgroup`. */
-  readonly group: RegExp;
+  /** The controllers that the line of its hierarchy names in `/proc/self/cgroup`: none for version 2. */
+  readonly controller: string;
 }
 
 const versions: readonly Version[] = [
@@ -33,14 +33,14 @@ const versions: readonly Version[] = [
     limits: ['memory.max', 'memory.high'],
     usage: 'memory.current',
     inactive: /^inactive_file (\d+)$/m,
-    group: /^0::(.*)$/m,
+    controller: '',
   },
   {
     type: 'cgroup',
     limits: ['memory.limit_in_bytes'],
     usage: 'memory.usage_in_bytes',
     inactive: /^total_inactive_file (\d+)$/m,
-    group: /^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$/m,
+    controller: 'memory',
   },
 ];
 
@@ -55,10 +55,19 @@ export function controlGroupLimits(root = ''): ControlGroupLimit[] {
   const groups = read(`${root}/proc/self/cgroup`) ?? '';
   const mounts = read(`${root}/proc/self/mountinfo`) ?? '';
   return versions.flatMap((version) => {
-    const group = version.group.exec(groups)?.[1];
+    const group = groupOf(groups, version.controller);
     const mount = group === undefined ? undefined : mountOf(mounts, version.type);
     return group === undefined || mount === undefined ? [] : limitsOf(version, root, mount.point, within(group, mount.root));
   });
+}
+
+/** The group of the process: `5:cpu,memory:/docker/abc` is that of two controllers of version 1, and `0::/app` that of version 2. */
+function groupOf(groups: string, controller: string): string | undefined {
+  for (const line of groups.split('\n')) {
+    const [, controllers, ...path] = line.split(':');
+    if (controllers?.split(',').includes(controller) === true) return path.join(':');
+  }
+  return undefined;
 }
 
 /** From the group up to the mount. */

@@ -106,8 +106,10 @@ function deviceLimits(device: Device): MemoryLimit[] {
 /** What the variable of an MPS server leaves a device: `0=2G,1=512M`. */
 export function servedBytes(variable: string, { index }: Pick<Device, 'index'>): number | undefined {
   for (const part of variable.split(',')) {
-    const [, device, number, unit = 'B'] = /^\s*(\d+)\s*=\s*(\d+)\s*([KMGT]?)B?\s*$/i.exec(part) ?? [];
-    if (device !== undefined && Number(device) === index) return Number(number) * 1024 ** 'BKMGT'.indexOf(unit.toUpperCase() || 'B');
+    const [device = '', size = ''] = part.split('=').map((text) => text.trim());
+    const [, number, unit = ''] = /^(\d+)([KMGT]?)B?$/i.exec(size) ?? [];
+    if (number !== undefined && /^\d+$/.test(device) && Number(device) === index)
+      return Number(number) * 1024 ** 'BKMGT'.indexOf(unit.toUpperCase() || 'B');
   }
   return undefined;
 }
@@ -140,7 +142,9 @@ function memoryInfo(): string {
   }
 }
 
+/** As in `MemTotal:       24643212 kB`. */
 function kibibytesIn(info: string, name: string): number | undefined {
-  const [, number] = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(info) ?? [];
-  return number === undefined ? undefined : Number(number) * 1024;
+  const line = info.split('\n').find((each) => each.startsWith(`${name}:`));
+  const number = Number.parseInt(line?.slice(name.length + 1) ?? '', 10);
+  return Number.isNaN(number) ? undefined : number * 1024;
 }
