@@ -38,8 +38,8 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
-import { IdleMemory, type IdleMemoryOwner } from '../../kept-memory/idle-memory.js';
-import { askNeighbours, becomeNeighbour, describeNeighbours, type Neighbour, nextMoment } from '../../kept-memory/neighbours.js';
+import { IdleMemory } from '../../kept-memory/idle-memory.js';
+import { askNeighbours, becomeNeighbour, describeNeighbours, nextMoment } from '../../kept-memory/neighbours.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -178,7 +178,7 @@ export function isKeeping(resource: MemoryResource): resource is KeepingResource
  * The blocks that a {@link StreamOrderedMemoryResource} has of its upstream, and the order of streams. A resource of your own
  * uses `this.keeper` for two things: to take blocks when it grows, and for the error when it cannot.
  */
-export class Keeper implements Neighbour, IdleMemoryOwner {
+export class Keeper {
   /** @internal */
   readonly ordering: StreamOrdering;
   /** @internal The blocks of the upstream. */
