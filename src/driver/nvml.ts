@@ -2,7 +2,6 @@
  * NVIDIA's management library (NVML), which knows about a device without a context on it: how much memory it has, and which
  * processes hold it. It comes with the driver, and is loaded when it is first asked.
  */
-import { platform } from 'node:process';
 import { native } from './native.js';
 
 /** What NVML says about a device. */
@@ -16,7 +15,7 @@ export interface NvmlUsage {
 
 const notFound = 6;
 
-let path = platform === 'win32' ? 'nvml.dll' : 'libnvidia-ml.so.1';
+let path = process.platform === 'win32' ? 'nvml.dll' : 'libnvidia-ml.so.1';
 /** Why NVML cannot be used; empty if it can. */
 let failure: string | undefined;
 
