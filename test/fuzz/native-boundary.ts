@@ -126,9 +126,6 @@ const callArguments: {
   deviceAttribute: (run) => [run.device(), run.reader.byte()],
   deviceStreamPriorityRange: (run) => [run.device()],
   deviceMemoryInfo: (run) => [run.device()],
-  deviceIsInUse: (run) => [run.device()],
-  openNvml: () => ['/no/such/library'],
-  nvmlDevice: (run) => [run.functionName()],
   synchronizeDevice: (run) => [run.device()],
   createStream: (run) => [run.device(), run.boolean(), (run.reader.byte() % 8) - 6],
   wrapStream: (run) => [run.device(), run.boolean() ? 1 + (run.reader.byte() % 2) : run.streamAddress()],
@@ -327,6 +324,9 @@ const callArguments: {
   holdAdmission: (run) => [run.handle('admission'), Float64Array.of(run.handle('admission') as number, run.reader.byte() % 4)],
   endAdmissionHold: (run) => [run.handle('admission'), run.reader.byte() % 4],
   retainInCapture: (run) => [run.handle('stream'), run.reader.byte()],
+  deviceIsInUse: (run) => [run.device()],
+  openNvml: () => ['/no/such/library'],
+  nvmlDevice: (run) => [run.functionName()],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
