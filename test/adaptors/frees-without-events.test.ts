@@ -33,6 +33,7 @@ import {
 } from '../../src/index.js';
 import { everyKind } from '../../src/tools/every-kind.js';
 import { Sfc32 } from '../../src/tools/replay/generator-random.js';
+import { callsOf } from '../support/driver-calls.js';
 import { exampleOf, leafOf, withEvents } from '../support/kind-stacks.js';
 import { eventCalls, policies, sharingPolicies } from '../support/stream-order.js';
 
@@ -46,6 +47,7 @@ const mostBytes = 2 * MiB;
 /** What an adaptor asks for in addition, to align what it returns. */
 const mostPaddingBytes = 4 * KiB;
 const steps = 700;
+const eventWaits = callsOf('cuStreamWaitEvent');
 /** A plan serves what is not larger than planned, and makes streams wait as planned, whatever the policy. */
 const leastBytesOf = ({ kind, upstream }: Specification): number =>
   kind === 'planned' ? MiB / 2 : upstream === undefined ? 8 * KiB : leastBytesOf(upstream);
@@ -134,7 +136,7 @@ function costsOf({ specification, streams: count, isBusy, seed, percentOff, isAs
     const stream = streams[random.between(0, count - 1)] as Stream;
     const bytes = Math.ceil(2 ** random.uniform(Math.log2(leastBytes), Math.log2(mostBytes)));
     const alignment = Math.min(random.fraction() < 0.5 ? ALLOCATION_ALIGNMENT : 2 ** random.between(8, 21), mostAlignment);
-    const { eventWaits } = driverCallCounts();
+    const waits = eventWaits();
     try {
       live.push({ pointer: stack.resource.allocate(bytes, stream, alignment), bytes, stream });
     } catch (error) {
@@ -142,7 +144,7 @@ function costsOf({ specification, streams: count, isBusy, seed, percentOff, isAs
       if (!isScarce && alignment === ALLOCATION_ALIGNMENT) throw error;
       if (!isScarce) mostAlignment = alignment / 2;
     }
-    if (driverCallCounts().eventWaits > eventWaits) waitedBytes += bytes;
+    if (eventWaits() > waits) waitedBytes += bytes;
   };
   const free = () => {
     const [{ pointer, bytes, stream }] = live.splice(random.between(0, live.length - 1), 1) as [(typeof live)[number]];

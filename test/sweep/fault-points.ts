@@ -1,5 +1,6 @@
 import { native } from '../../src/driver/native.js';
-import { driverCallCounts, driverFunctionNames, failCall } from '../../src/index.js';
+import { driverFunctionNames, failCall } from '../../src/index.js';
+import { callsOf } from '../support/driver-calls.js';
 
 /** Something that can be made to fail: a function of the driver, or one of the host. */
 export interface FaultPoint {
@@ -37,8 +38,11 @@ export class DriverFunction implements FaultPoint {
   readonly statuses: readonly number[];
   readonly allowsOrderCheck: boolean;
 
+  readonly #calls: () => number;
+
   constructor(name: string) {
     this.name = name;
+    this.#calls = callsOf(name);
     this.statuses = [outOfMemory, tellsOfEarlierWork.test(name) ? illegalAddress : unknown];
     this.allowsOrderCheck = !askedByTheChecker.has(name);
   }
@@ -61,7 +65,7 @@ export class DriverFunction implements FaultPoint {
   }
 
   calls(): number {
-    return driverCallCounts().byFunction[this.name] as number;
+    return this.#calls();
   }
 }
 
