@@ -1,4 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
 import {
@@ -433,6 +434,61 @@ describe('a pin', () => {
     expect(buffer.isPinned).toBe(true);
     second?.dispose();
     expect(buffer.isPinned).toBe(false);
+  });
+
+  test('of several buffers is on the given stream', async () => {
+    const buffers = [made(MiB, 1), made(MiB, 2)];
+    using other = new Stream({ nonBlocking: true });
+    const pins = await SpillableBuffer.pinAll(buffers, other);
+    expect(pins.map((pin) => pin.stream)).toEqual([other, other]);
+    for (const each of [...pins, ...buffers]) each.dispose();
+  });
+
+  test('of several buffers refuses what is wrong, and then holds none', async () => {
+    using buffer = made(MiB, 1);
+    using another = new SpillingResourceAdaptor(pool, host);
+    using foreign = new SpillableBuffer(256, { stream, resource: another });
+    await expect(SpillableBuffer.pinAll([buffer, foreign])).rejects.toThrow(
+      expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE', message: 'buffers must be of one SpillingResourceAdaptor' }),
+    );
+    await expect(SpillableBuffer.pinAll({ length: 0 } as never)).rejects.toThrow('buffers must be an array, got');
+    await expect(SpillableBuffer.pinAll([buffer], {} as never)).rejects.toThrow(TypeError);
+    await expect(SpillableBuffer.pinAll([buffer], stream, { timeout: 1 } as never)).rejects.toThrow('timeout');
+    await expect(SpillableBuffer.pinAll([buffer], stream, { timeoutMilliseconds: -1 })).rejects.toThrow(RangeError);
+    const ended = new Stream({ nonBlocking: true });
+    ended.dispose();
+    await expect(SpillableBuffer.pinAll([buffer], ended)).rejects.toThrow(disposedError);
+    await expect(buffer.pin(ended)).rejects.toThrow(disposedError);
+    expect(() => buffer.pinSync(ended)).toThrow(disposedError);
+    const gone = made(256, 2);
+    gone.dispose();
+    await expect(SpillableBuffer.pinAll([buffer, gone])).rejects.toThrow(disposedError);
+    expect(buffer.isPinned).toBe(false);
+  });
+
+  test('is not needed to bring contents back, unless there is no memory', () => {
+    const buffers = [made(2 * MiB, 1), made(2 * MiB, 2), made(2 * MiB, 3)] as const;
+    const pins = [buffers[1].pinSync(), buffers[2].pinSync()];
+    expect([buffers[0].prefetch(), buffers[0].isOnDevice]).toEqual([false, false]);
+    pins[0]?.dispose();
+    expect([buffers[0].prefetch(), buffers[0].isOnDevice]).toEqual([true, true]);
+    for (const each of [...pins, ...buffers]) each.dispose();
+  });
+
+  test('and its buffer show what they are', async () => {
+    const buffer = made(300, 1, { label: 'weights' });
+    const pin = buffer.pinSync();
+    const shown = (value: object) => inspect(value, { depth: 0, breakLength: Number.POSITIVE_INFINITY });
+    expect(shown(buffer)).toMatch(/^SpillableBuffer \{ byteLength: 300, isOnDevice: true, isPinned: true, label: 'weights', resource: /);
+    expect(shown(pin)).toMatch(/^SpillPin \{ ptr: 0x[\da-f]+, byteLength: 300, stream: /);
+    expect(await caught(() => structuredClone(pin))).toMatchObject({ name: 'DataCloneError' });
+    buffer.dispose();
+    expect([pin.isDisposed, shown(buffer), shown(pin)]).toEqual([
+      true,
+      "SpillableBuffer { isDisposed: true, label: 'weights' }",
+      'SpillPin { isDisposed: true }',
+    ]);
+    pin.dispose();
   });
 
   test('in a capture keeps the buffer on the device, and must not bring it back', async () => {
