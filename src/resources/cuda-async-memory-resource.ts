@@ -73,7 +73,7 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   static override readonly name = 'CudaAsyncMemoryResource';
   /**
    * @throws OutOfMemoryError if `initialBytes`, or a byte of the given pool, cannot be allocated;
-   * UnsupportedError if the driver has no exportable pools.
+   * UnsupportedError if the driver has no pools, or no exportable ones.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a pool of another device
    * or of managed memory; DriverError if the driver
    * does not know the pool's handle.
@@ -85,7 +85,7 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
       'device',
       options,
       { address: poolAddress(options), isExportable, maximumBytes },
-      isExportable ? 'that can be exported to other processes: use a pool over CudaMemoryResource' : undefined,
+      `${isExportable ? 'that can be exported to other processes' : 'of memory (cuMemAllocAsync)'}: use a pool over CudaMemoryResource`,
     );
   }
 

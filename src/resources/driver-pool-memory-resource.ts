@@ -71,7 +71,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
    * @param absence what to do without pools of this kind, as a sentence, for a driver that has none
    * @throws OutOfMemoryError if `initialBytes` cannot be allocated; UnsupportedError if the driver has no such pools.
    */
-  protected constructor(memoryKind: PoolMemoryKind, options: ManagedAsyncMemoryResourceOptions, pool: OwnPool = {}, absence?: string) {
+  protected constructor(memoryKind: PoolMemoryKind, options: ManagedAsyncMemoryResourceOptions, pool: OwnPool, absence: string) {
     super(memoryKind, deviceOption(options.device));
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     const { address, isExportable = false, maximumBytes = Number.POSITIVE_INFINITY, numaNode } = pool;
@@ -86,8 +86,11 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
       const own = { releaseThresholdBytes, memoryKind, isExportable, maximumBytes, numaNode };
       this.#pool = new DriverMemoryPool(this.device, address === undefined ? own : { address });
     } catch (error) {
-      const isRefused = error instanceof DriverError && [invalidValueStatus, notSupportedStatus].includes(error.driverStatus);
-      throw isRefused && absence !== undefined ? new UnsupportedError(`the driver does not support pools ${absence}`) : error;
+      // Drivers from before a special kind of pools was added do not know its arguments.
+      const isSpecial = isExportable || memoryKind !== 'device';
+      const statuses = isSpecial ? [notSupportedStatus, invalidValueStatus] : [notSupportedStatus];
+      const isRefused = error instanceof DriverError && statuses.includes(error.driverStatus);
+      throw isRefused ? new UnsupportedError(`the driver does not support pools ${absence}`) : error;
     }
     if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);

@@ -27,6 +27,18 @@ import { caught } from '../support/errors.js';
 import { skipTest } from '../support/skip-test.js';
 
 describe('CudaAsyncMemoryResource', () => {
+  test('says what to use instead if the driver has no pools, and nothing of the kind for another refusal', () => {
+    failCall('cuMemPoolCreate', 1, 801);
+    expect(() => new CudaAsyncMemoryResource()).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_NOT_SUPPORTED',
+        message: 'the driver does not support pools of memory (cuMemAllocAsync): use a pool over CudaMemoryResource',
+      }),
+    );
+    failCall('cuMemPoolCreate', 1, 1);
+    expect(() => new CudaAsyncMemoryResource()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+  });
+
   test('is equal only to itself, since each has its own pool', () => {
     using first = new CudaAsyncMemoryResource();
     using second = new CudaAsyncMemoryResource();
