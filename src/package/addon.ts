@@ -133,7 +133,7 @@ function reason(failure: unknown): string {
   if (found !== undefined) return `${found}; ${name} must have the version of cistern: ${install}, or ${build}`;
   return failure !== undefined
     ? `${name} does not fit this system: ${build}`
-    : `${name}, an optional dependency, is not installed: ${install}, or ${build}`;
+    : `${name}, an optional dependency, is not installed: ${install}; if cistern was installed from a tarball, install that of ${name} with it; or ${build}`;
 }
 
 /** Whether the C library is musl. Reading the report takes some milliseconds. */

@@ -181,6 +181,7 @@ describe('the package, once installed', () => {
         new RegExp(`^ERR_CISTERN_ADDON_MISSING .*@cistern/${ownPlatform()}, an optional dependency, is not installed`),
       );
       expect(output).toMatch(advice);
+      expect(output).toContain(`if cistern was installed from a tarball, install that of @cistern/${ownPlatform()} with it`);
     } finally {
       rmSync(join(application, lockFile));
       renameSync(join(tools, 'package-lock.json'), join(application, 'package-lock.json'));
