@@ -26,7 +26,8 @@ const mostNamed = 3;
  * @throws ArgumentTypeError if `device` is neither.
  * @example
  * ```ts
- * for (const { name, pid, bytes = 0 } of deviceUsage().users ?? []) console.log(`${name} ${pid} holds ${formatBytes(bytes)}`);
+ * const users = Device.get().backend === 'cuda' ? deviceUsage().users : undefined;
+ * for (const { name, pid, bytes = 0 } of users ?? []) console.log(`${name} ${pid} holds ${formatBytes(bytes)}`);
  * ```
  */
 export function deviceUsage(device: Device | string = Device.get()): DeviceUsage {
