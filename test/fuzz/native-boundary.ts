@@ -719,7 +719,7 @@ class Run {
       this.#succeed('deallocateThreadSafe', address, bytes, arena, this.#live.stream[0] ?? 0);
     }
     for (const arena of this.#live.threadArena.splice(0)) this.#succeed('closeThreadSafeArena', arena);
-    for (const queue of this.#live.admission.splice(0)) this.#succeed('closeAdmission', queue);
+    while (this.#live.admission.length > 0) this.#succeed('closeAdmission', this.#live.admission[0]);
     while (this.#arenas.length > 0) this.#succeed('closeArena', this.#arenas[0]);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
