@@ -89,7 +89,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(2304);
   });
 
-  test.each([undefined, -1, 1.5, Number.NaN, '1GiB'])('refuses the limit %s', (limitBytes) => {
+  test.each([undefined, -1, 1.5, Number.NaN, 'a lot', '101%'])('refuses the limit %s', (limitBytes) => {
     expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: limitBytes as number })).toThrow(/^limitBytes must be/);
   });
 

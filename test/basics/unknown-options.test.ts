@@ -104,6 +104,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['BudgetOptions', (bogus) => cistern.observeBudget(() => {}, bogus)],
   ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
   ['PinnedAsyncMemoryResourceOptions', (bogus) => new cistern.PinnedAsyncMemoryResource(bogus)],
+  ['KeepingOptions', (bogus) => new cistern.PoolMemoryResource(cuda, bogus)],
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
   ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],

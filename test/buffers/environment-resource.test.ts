@@ -63,7 +63,7 @@ describe('the initial current resource', () => {
     [{ CISTERN_RESOURCE: 'pol(cuda)' }, /^ERR_CISTERN_INVALID_SPECIFICATION: CISTERN_RESOURCE: there is no resource kind "pol"/],
     [
       { CISTERN_RESOURCE: 'pool(cuda)', CISTERN_LIMIT: 'half' },
-      /^ERR_INVALID_ARG_VALUE: CISTERN_LIMIT must be a size such as 8GiB, or a share of the device's memory such as 50%, got "half"/,
+      /^ERR_INVALID_ARG_VALUE: CISTERN_LIMIT must be a size such as 8GiB, or a share such as 50%, got "half"/,
     ],
     [{ CISTERN_LIMIT: '101%' }, /^ERR_INVALID_ARG_VALUE: CISTERN_LIMIT must be/],
   ])('is refused for %j', (environment, message) => {
