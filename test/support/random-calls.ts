@@ -197,7 +197,8 @@ export function runRandomCalls(name: string, deallocationEvents: DeallocationEve
       attempt(() => resource.run(() => regularPass(random, run, streams, allocate, freeBlock, live)));
     } else pass();
     const statistics = (resource as { statistics?: () => { deviations?: object } }).statistics?.();
-    if (statistics !== undefined) log.add('statistics', JSON.stringify({ ...statistics, planningError: undefined, idleReturnedBytes: undefined }));
+    if (statistics !== undefined)
+      log.add('statistics', JSON.stringify({ ...statistics, planningError: undefined, idleReturnedBytes: undefined }));
     (resource as { validate?: () => void }).validate?.();
   }
   attempt(() => resource[Symbol.dispose]());
