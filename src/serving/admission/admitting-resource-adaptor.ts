@@ -23,7 +23,7 @@ import { currentAccount } from '../accounts/account.js';
 import { PayerNumbers } from '../accounts/small-numbers.js';
 import { collectWhileWaiting, keepAliveIfAsked, stopCollectingFor, type WaitingCalls } from '../waiting/collect-while-waiting.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
-import { WaitTimes } from '../waiting/waiting-line.js';
+import { type WaitingLine, WaitTimes } from '../waiting/waiting-line.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, type GrantWaits, grantsInScope, promisedBytes, unexpectedEnd } from './grant.js';
@@ -168,6 +168,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     onSecond: (isStalled) => this.#onSecond(isStalled),
   };
   readonly #retries: Retries;
+  readonly #retryLine: WaitingLine;
   #isSpilling = false;
   /** Whether a spill for the first waiting request was refused. */
   #isSpillRefused = false;
@@ -191,6 +192,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertShared(maximumOvertakes, this.#queue.maximumOvertakes, shared, 'maximumOvertakes');
     this.#current = new CurrentHolder(this.#queue);
     this.#retries = new Retries(this.#queue, this.#times);
+    this.#retryLine = this.#retries.line;
   }
 
   /**
@@ -274,10 +276,20 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     }
     if (pointer === 0) return;
     const takenBytes = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    const holder = number === none ? undefined : this.#users.remove(number);
-    if (holder === undefined) this.#queue.giveOutside(takenBytes);
-    else this.#queue.unuse(holder, takenBytes);
-    if (this.#retries.line.length > 0) this.#retries.line.memoryFreed(holder);
+    if (this.#retryLine.length > 0) this.#returnAwaited(number, takenBytes);
+    else this.#return(number, takenBytes);
+  }
+
+  #return(number: number, takenBytes: number): void {
+    if (number === none) this.#queue.giveOutside(takenBytes);
+    else this.#queue.unuse(this.#users.remove(number), takenBytes);
+  }
+
+  /** Apart (V8: inlining): a grant waits until memory is freed. */
+  #returnAwaited(number: number, takenBytes: number): void {
+    const holder = number === none ? undefined : this.#users.get(number);
+    this.#return(number, takenBytes);
+    this.#retryLine.memoryFreed(holder);
   }
 
   #undo(holder: Holder, bytes: number, error: unknown): void {
@@ -425,7 +437,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     if (this.#queue.read().waiting === 0) stopCollectingFor(this.#waitingCalls);
     else if (isStalled) this.#queue.settle();
     // Other workers may have freed memory.
-    this.#retries.line.wakeAll();
+    this.#retryLine.wakeAll();
   }
 
   #announce(event: AdmissionEvent['event'], { bytes, priority }: Wait, waitedMilliseconds: number): void {

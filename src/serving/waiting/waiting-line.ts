@@ -79,6 +79,8 @@ export interface WaitRules {
 }
 
 export class WaitingLine {
+  /** How many wait. A field (V8: no private accessor). */
+  length = 0;
   /** Of waits that are over. */
   readonly times: WaitTimes;
   readonly #inOrder: boolean;
@@ -91,11 +93,6 @@ export class WaitingLine {
   constructor(inOrder: boolean, times: WaitTimes) {
     this.#inOrder = inOrder;
     this.times = times;
-  }
-
-  /** How many wait. */
-  get length(): number {
-    return this.#waits.length;
   }
 
   /** Whether code runs within the call of an attempt. */
@@ -142,7 +139,7 @@ export class WaitingLine {
   ): Promise<Awaited<T>> {
     const [began, account] = [performance.now(), currentAccount()];
     const wait = new MemoryWait();
-    this.#waits.push(wait);
+    this.length = this.#waits.push(wait);
     const stop = endingWait(options, (end) => wait.endWith(end));
     if (options.signal?.aborted === true) wait.endWith('aborted');
     let shortage = first;
@@ -172,6 +169,7 @@ export class WaitingLine {
     } finally {
       stop();
       this.#waits.splice(this.#waits.indexOf(wait), 1);
+      this.length = this.#waits.length;
       rules.over();
       if (this.#inOrder) this.memoryFreed();
       this.times.note(performance.now() - began, account);
