@@ -110,7 +110,7 @@ export interface KeptMemory extends LaneMemory {
 /** With more used blocks, the pieces of free ones are not looked for in the background: it would take long. */
 const mostJoined = 4096;
 
-/** Options of every resource that keeps memory. */
+/** Options of pools, arenas, fixed-size, caching and monotonic resources. */
 export interface KeepingOptions {
   /**
    * Its name in errors and summaries: `pool 'weights' keeps 900 MiB free`.
