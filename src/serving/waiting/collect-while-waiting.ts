@@ -15,13 +15,19 @@ export interface WaitingCalls {
 }
 
 const millisecondsBetween = 1000;
-/** With what was served at the last look. */
-const waiting = new Map<WaitingCalls, number>();
+
+/** What was served at the last look, or when the first call began to wait. */
+interface LastLook {
+  readonly served: number;
+  readonly at: number;
+}
+
+const waiting = new Map<WaitingCalls, LastLook>();
 let timer: NodeJS.Timeout | undefined;
 
 /** Collects garbage now and then, until {@link stopCollectingFor}: buffers or grants that are garbage may have the memory that calls wait for. */
 export function collectWhileWaiting(calls: WaitingCalls): void {
-  if (!waiting.has(calls)) waiting.set(calls, calls.served());
+  if (!waiting.has(calls)) look(calls);
   timer ??= setInterval(lookAtAll, millisecondsBetween);
   keepAliveIfAsked();
 }
@@ -40,12 +46,20 @@ export function keepAliveIfAsked(): void {
   else timer?.unref();
 }
 
+function look(calls: WaitingCalls): void {
+  waiting.set(calls, { served: calls.served(), at: performance.now() });
+}
+
+/** Those that began to wait since the last time have not waited for a second. */
 function lookAtAll(): void {
-  const looked = [...waiting].map(([calls, before]) => ({ calls, isStalled: calls.served() === before }));
+  const due = performance.now() - 0.9 * millisecondsBetween;
+  const looked = [...waiting]
+    .filter(([, { at }]) => at <= due)
+    .map(([calls, { served }]) => ({ calls, isStalled: calls.served() === served }));
   if (looked.some(({ isStalled }) => isStalled)) runCollectionStage('major-collection');
   for (const { calls, isStalled } of looked) {
     if (!waiting.has(calls)) continue;
     calls.onSecond(isStalled);
-    if (waiting.has(calls)) waiting.set(calls, calls.served());
+    if (waiting.has(calls)) look(calls);
   }
 }

@@ -51,6 +51,18 @@ describe('calls that wait', () => {
     kept.dispose();
   });
 
+  test('are not looked at before they have waited for about a second themselves', async () => {
+    const [first, later] = [waitingCalls(() => 0), waitingCalls(() => 0)];
+    collectWhileWaiting(first.calls);
+    await pause(500);
+    const began = performance.now();
+    collectWhileWaiting(later.calls);
+    while (later.seconds.length === 0) await pause(10);
+    // With the first, it would have been after half a second.
+    expect(performance.now() - began).toBeGreaterThan(850);
+    expect([first.seconds, later.seconds]).toEqual([[true], [true]]);
+  });
+
   test('keep the process alive only while one of them asks', () => {
     let [first, second] = [false, false];
     const line = (keepProcessAlive: () => boolean): WaitingCalls => ({ keepProcessAlive, served: () => 0, onSecond: () => {} });
