@@ -152,8 +152,13 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     try {
       return this.#pool.allocate(bytes, stream.handle);
     } catch (error) {
-      return this.withNeighbours(error, bytes, stream, () => this.#pool.allocate(bytes, stream.handle));
+      return this.#allocateWithHelp(error, bytes, stream);
     }
+  }
+
+  /** Apart (V8: no capture). */
+  #allocateWithHelp(error: unknown, bytes: number, stream: Stream): DevicePointer {
+    return this.withNeighbours(error, bytes, stream, () => this.#pool.allocate(bytes, stream.handle));
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {

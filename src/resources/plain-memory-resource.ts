@@ -58,7 +58,7 @@ export abstract class PlainMemoryResource extends LeafMemoryResource implements 
     try {
       return this.#allocate(bytes, alignment);
     } catch (error) {
-      return this.withNeighbours(error, bytes, stream, () => this.#allocate(bytes, alignment));
+      return this.#allocateWithHelp(error, bytes, stream, alignment);
     }
   }
 
@@ -69,6 +69,11 @@ export abstract class PlainMemoryResource extends LeafMemoryResource implements 
     if (pointer === 0) return;
     this.beforeFree(stream);
     this.#memory.deallocate(pointer, bytes, stream);
+  }
+
+  /** Apart (V8: no capture). */
+  #allocateWithHelp(error: unknown, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    return this.withNeighbours(error, bytes, stream, () => this.#allocate(bytes, alignment));
   }
 
   #allocate(bytes: number, alignment: number): DevicePointer {
