@@ -480,6 +480,15 @@ export function attemptEach<T>(things: Iterable<T>, action: (thing: T) => void):
   return errors;
 }
 
+/** The result of a call, or `undefined` if it throws. */
+export function resultOrNothing<T>(call: () => T): T | undefined {
+  try {
+    return call();
+  } catch {
+    return undefined;
+  }
+}
+
 /** Throws the first error, if there is one. */
 export function throwFirst(errors: readonly unknown[]): void {
   if (errors.length > 0) throw errors[0];

@@ -8,6 +8,7 @@
  *     <group>/memory.limit_in_bytes   version 1
  */
 import { readFileSync } from 'node:fs';
+import { resultOrNothing } from '../basics/errors.js';
 
 /** A limit that a control group sets. */
 export interface ControlGroupLimit {
@@ -120,10 +121,7 @@ function numberIn(file: string): number | undefined {
   return /^\d+$/.test(text) ? Number(text) : undefined;
 }
 
-function read(file: string): string | undefined {
-  try {
-    return readFileSync(file, 'utf8');
-  } catch {
-    return undefined;
-  }
+/** The text of a file, if it can be read. */
+export function read(file: string): string | undefined {
+  return resultOrNothing(() => readFileSync(file, 'utf8'));
 }

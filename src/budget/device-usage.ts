@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { ArgumentTypeError, formatValue, resultOrNothing, UnsupportedError } from '../basics/errors.js';
 import { formatBytes, formatCount } from '../basics/units.js';
 import { Device } from '../driver/device.js';
 import { nvmlUnavailableReason, nvmlUsage } from '../driver/nvml.js';
@@ -57,7 +57,7 @@ export function describeOtherUsers(device: Device): string {
   const now = performance.now();
   const last = lastTexts[device.index];
   if (last !== undefined && now - last.at < textMilliseconds) return last.text;
-  const others = attempt(() => deviceUsage(device))?.users?.filter(({ isOwn }) => !isOwn) ?? [];
+  const others = resultOrNothing(() => deviceUsage(device))?.users?.filter(({ isOwn }) => !isOwn) ?? [];
   const text = others.length === 0 ? '' : `; ${describeUsers(others)}`;
   lastTexts[device.index] = { text, at: now };
   return text;
@@ -74,13 +74,5 @@ export function describeUsers(users: readonly DeviceUser[]): string {
 }
 
 function nameOf(pid: number): string | undefined {
-  return attempt(() => readFileSync(`/proc/${pid}/comm`, 'utf8').trim());
-}
-
-function attempt<T>(ask: () => T): T | undefined {
-  try {
-    return ask();
-  } catch {
-    return undefined;
-  }
+  return resultOrNothing(() => readFileSync(`/proc/${pid}/comm`, 'utf8').trim());
 }

@@ -3,14 +3,13 @@
  * server that gives out parts of it, and, if the device has no memory of its own, by the host. All other memory presses on the host, managed
  * memory too: its pages come from there, and nobody refuses them.
  */
-import { readFileSync } from 'node:fs';
 import { totalmem } from 'node:os';
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { bytesOf, formatBytes, parseShare, shareOf } from '../basics/units.js';
 import { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { setting } from '../settings.js';
-import { controlGroupLimits } from './control-groups.js';
+import { controlGroupLimits, read } from './control-groups.js';
 
 /** One limit of what a process may use. */
 export interface MemoryLimit {
@@ -127,19 +126,11 @@ function hostLimits(): MemoryLimit[] {
 }
 
 function machineLimit(): MemoryLimit {
-  const info = memoryInfo();
+  const info = read(`${root}/proc/meminfo`) ?? '';
   const bytes = kibibytesIn(info, 'MemTotal') ?? totalmem();
   // Node counts the file cache of a control group as used, which the group would give up.
   const availableBytes = kibibytesIn(info, 'MemAvailable') ?? process.availableMemory();
   return { source: 'machine', detail: `${formatBytes(bytes)} of memory`, bytes, availableBytes };
-}
-
-function memoryInfo(): string {
-  try {
-    return readFileSync(`${root}/proc/meminfo`, 'utf8');
-  } catch {
-    return '';
-  }
 }
 
 /** As in `MemTotal:       24643212 kB`. */

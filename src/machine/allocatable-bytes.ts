@@ -27,18 +27,16 @@ interface LimitedLayer {
 
 /** Adaptors that ask their upstream for what they are asked for. */
 const transparent = [
-  ...[
-    'accounting',
-    'failure-callback',
-    'limiting',
-    'logging',
-    'prefetch',
-    'reclaiming',
-    'recording',
-    'sanitizing',
-    'statistics',
-    'tracking',
-  ],
+  'accounting',
+  'failure-callback',
+  'limiting',
+  'logging',
+  'prefetch',
+  'reclaiming',
+  'recording',
+  'sanitizing',
+  'statistics',
+  'tracking',
 ];
 
 /**

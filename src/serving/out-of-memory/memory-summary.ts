@@ -1,5 +1,6 @@
 import { layersOf } from '../../adaptors/layers.js';
 import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
+import { resultOrNothing } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { describeUsers, deviceUsage } from '../../budget/device-usage.js';
 import { type OwnedMemory, watchedMemory } from '../../collector/free-unreachable-buffers.js';
@@ -51,9 +52,10 @@ export function memorySummary(resource: MemoryResource): string {
 
 function headOf(resource: MemoryResource): string {
   const { index, name } = resource.device;
-  const memory = attempt(() => resource.device.memoryInfo());
+  // A resource may be foreign code, and the driver may fail.
+  const memory = resultOrNothing(() => resource.device.memoryInfo());
   const free = memory === undefined ? '' : `: ${formatBytes(memory.freeBytes)} of ${formatBytes(memory.totalBytes)} are free`;
-  const users = attempt(() => deviceUsage(resource.device).users) ?? [];
+  const users = resultOrNothing(() => deviceUsage(resource.device).users) ?? [];
   const who = users.length === 0 ? '' : `\n${describeUsers(users)}`;
   return `${stackName(resource)} on device ${index}, ${name}${free}${who}`;
 }
@@ -68,7 +70,7 @@ function section(title: string, rows: readonly (readonly string[])[]): string {
 }
 
 function layerRow(layer: MemoryResource): string[][] {
-  const row = attempt(() => {
+  const row = resultOrNothing(() => {
     const { reservedBytes, peakReservedBytes } = layer as ReservingMemoryResource;
     if (typeof reservedBytes !== 'number') return undefined;
     const reserved = `reserved ${formatBytes(reservedBytes)}, at most ${formatBytes(peakReservedBytes)}`;
@@ -91,7 +93,7 @@ function layerRow(layer: MemoryResource): string[][] {
 function otherRows(layers: readonly MemoryResource[]): string[][] {
   const others = allNeighbours()
     .filter(({ resource }) => !layers.includes(resource))
-    .map((neighbour) => ({ ...attempt(() => keptBy(neighbour)), neighbour }))
+    .map((neighbour) => ({ ...resultOrNothing(() => keptBy(neighbour)), neighbour }))
     .filter(({ reservedBytes = 0 }) => reservedBytes > 0)
     .sort((one, other) => (other.freeBytes ?? 0) - (one.freeBytes ?? 0));
   return withRest(others, ({ neighbour: { resource, name }, reservedBytes = 0, freeBytes = 0 }) => [
@@ -176,13 +178,4 @@ function withRest<T>(all: readonly T[], row: (each: T) => string[]): string[][] 
   const rows = all.slice(0, listed).map(row);
   if (all.length > listed) rows.push([`and ${formatCount(all.length - listed)} more`]);
   return rows;
-}
-
-/** A resource may be foreign code, and the driver may fail. */
-function attempt<T>(ask: () => T): T | undefined {
-  try {
-    return ask();
-  } catch {
-    return undefined;
-  }
 }

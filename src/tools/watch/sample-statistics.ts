@@ -1,6 +1,7 @@
 import { layersOf } from '../../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../../adaptors/pass-through/statistics-resource-adaptor.js';
 import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
+import { resultOrNothing } from '../../basics/errors.js';
 import { deviceUsage } from '../../budget/device-usage.js';
 import { watchedBuffers } from '../../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../driver/call-counts.js';
@@ -45,9 +46,10 @@ export function sampleStatistics(): StatisticsSample {
     resources,
     layers: [...layers.values()].filter((layer) => layer !== undefined),
     devices: devices.flatMap((device): DeviceSample[] => {
-      const memory = attempt(() => device.memoryInfo());
-      const managed = device.backend === 'software' ? (attempt(() => managedActivity(device)) ?? null) : null;
-      const users = device.backend === 'software' ? null : (attempt(() => deviceUsage(device).users) ?? null);
+      // A resource may be foreign code, and the driver may fail.
+      const memory = resultOrNothing(() => device.memoryInfo());
+      const managed = device.backend === 'software' ? (resultOrNothing(() => managedActivity(device)) ?? null) : null;
+      const users = device.backend === 'software' ? null : (resultOrNothing(() => deviceUsage(device).users) ?? null);
       return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed, users }];
     }),
     accounts: sampleAccounts(),
@@ -86,7 +88,7 @@ function sampleResource(adaptor: StatisticsResourceAdaptor, samples: Map<MemoryR
 }
 
 function sampleLayer(layer: MemoryResource): LayerSample | undefined {
-  return attempt(() => {
+  return resultOrNothing(() => {
     const { reservedBytes, peakReservedBytes } = layer as ReservingMemoryResource;
     if (typeof reservedBytes !== 'number') return undefined;
     return { name: layerName(layer), device: layer.device.index, reservedBytes, peakReservedBytes, pool: samplePool(layer) };
@@ -146,13 +148,4 @@ function layerName(layer: MemoryResource): string {
 
 function calledFunctions(): Record<string, number> {
   return Object.fromEntries(Object.entries(driverCallCounts().byFunction).filter(([, calls]) => calls > 0));
-}
-
-/** A resource may be foreign code, and the driver may fail. */
-function attempt<T>(ask: () => T): T | undefined {
-  try {
-    return ask();
-  } catch {
-    return undefined;
-  }
 }
