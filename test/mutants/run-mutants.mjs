@@ -105,7 +105,7 @@ const files = [
   'src/graphs/launch-order.ts',
   'src/serving/admission/admitting-resource-adaptor.ts',
   'src/serving/admission/grant.ts',
-  'src/serving/admission/retries.ts',
+  'src/serving/admission/retry.ts',
   'src/serving/admission/admission-queue.ts',
   'src/serving/spilling/spilling-resource-adaptor.ts',
   'src/serving/spilling/spill-members.ts',

@@ -23,11 +23,11 @@ import { currentAccount } from '../accounts/account.js';
 import { PayerNumbers } from '../accounts/small-numbers.js';
 import { collectWhileWaiting, keepAliveIfAsked, stopCollectingFor, type WaitingCalls } from '../waiting/collect-while-waiting.js';
 import { assertWait, endingWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
-import { type WaitingLine, WaitTimes } from '../waiting/waiting-line.js';
+import { WaitingLine, WaitTimes } from '../waiting/waiting-line.js';
 import { AdmissionQueue, type Holder, type Outcome } from './admission-queue.js';
 import type { AdmissionStatistics } from './admission-statistics.js';
 import { CurrentHolder, Grant, type GrantWaits, grantsInScope, promisedBytes, unexpectedEnd } from './grant.js';
-import { Retries } from './retries.js';
+import { Retry } from './retry.js';
 
 /** Options of {@link AdmittingResourceAdaptor}. */
 export interface AdmittingResourceAdaptorOptions extends DeallocationEventsOption {
@@ -167,8 +167,8 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     served: () => this.#queue.read().admitted,
     onSecond: (isStalled) => this.#onSecond(isStalled),
   };
-  readonly #retries: Retries;
-  readonly #retryLine: WaitingLine;
+  /** Of grants that try again; all do at each free, and the queue keeps them from starving each other. */
+  readonly #retryLine = new WaitingLine(false, this.#times);
   #isSpilling = false;
   /** Whether a spill for the first waiting request was refused. */
   #isSpillRefused = false;
@@ -191,8 +191,6 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
     assertShared(limitBytes, this.#queue.limitBytes, shared, 'limitBytes');
     assertShared(maximumOvertakes, this.#queue.maximumOvertakes, shared, 'maximumOvertakes');
     this.#current = new CurrentHolder(this.#queue);
-    this.#retries = new Retries(this.#queue, this.#times);
-    this.#retryLine = this.#retries.line;
   }
 
   /**
@@ -360,10 +358,11 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   async #retry<T>(holder: Holder, attempt: () => T, options: WaitOptions): Promise<Awaited<T>> {
     this.assertLive('run a function');
     assertOptions(options, waitOptionNames);
-    return await this.#retries.run(holder, attempt, options, () => {
+    const retry = new Retry(this.#queue, holder, () => {
       this.#collectForFirst();
       collectWhileWaiting(this.#waitingCalls);
     });
+    return await this.#retryLine.run(attempt, options, retry);
   }
 
   /**

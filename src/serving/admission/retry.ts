@@ -1,39 +1,17 @@
 import type { OutOfMemoryError } from '../../basics/errors.js';
-import type { WaitOptions } from '../waiting/wait-options.js';
-import { type MemoryWait, type WaitEnd, WaitingLine, type WaitRules, type WaitTimes } from '../waiting/waiting-line.js';
+import type { MemoryWait, WaitEnd, WaitRules } from '../waiting/waiting-line.js';
 import type { AdmissionQueue, Holder, Outcome } from './admission-queue.js';
 import { grantsInScope, unexpectedEnd } from './grant.js';
 
 /**
- * Grants that wait until others free memory, because what is promised to them is free only in pieces.
+ * A grant that waits until others free memory, because what is promised to it is free only in pieces.
  *
- * Such a grant asks the queue for all bytes that others hold. So it stands before new requests, and at most as many of them as
+ * It asks the queue for all bytes that others hold. So it stands before new requests, and at most as many of them as
  * allowed are admitted before it; it is admitted at the latest when nobody else holds anything; and if all who hold wait, one of
- * them is refused. It tries again at each free, while its request waits.
+ * them is refused. It tries again at each free, while its request waits. Once that is decided, only one more attempt is of use, since nobody else
+ * holds memory of the limit, or since the request was refused.
  */
-export class Retries {
-  readonly line: WaitingLine;
-  readonly #queue: AdmissionQueue;
-
-  constructor(queue: AdmissionQueue, times: WaitTimes) {
-    this.line = new WaitingLine(false, times);
-    this.#queue = queue;
-  }
-
-  /**
-   * Runs a function until it does not fail for want of memory that is promised to the holder.
-   * @param begins called when the holder begins to wait
-   */
-  run<T>(holder: Holder, attempt: () => T, options: WaitOptions, begins: () => void): Promise<Awaited<T>> {
-    return this.line.run(attempt, options, new Retry(this.#queue, holder, begins));
-  }
-}
-
-/**
- * It asks for all, and has all or not. Once that is decided, only one more attempt is of use, since nobody else holds memory of the limit, or since the request
- * was refused.
- */
-class Retry implements WaitRules {
+export class Retry implements WaitRules {
   readonly payer: Holder;
   readonly #queue: AdmissionQueue;
   readonly #begins: () => void;
@@ -42,6 +20,7 @@ class Retry implements WaitRules {
   #request = 0;
   #state: 'asks' | 'has all' | 'over' = 'over';
 
+  /** @param begins called when the holder begins to wait */
   constructor(queue: AdmissionQueue, holder: Holder, begins: () => void) {
     this.#queue = queue;
     this.payer = holder;
