@@ -88,7 +88,7 @@ export type { ExportableBuffer } from './buffers/buffer-memory.js';
 export type { BufferAllocation, DeviceBufferOptions, ReleasedAllocation } from './buffers/create-memory.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { DeviceBuffer } from './buffers/device-buffer.js';
-export type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
+export type { BufferContents, BufferCopyOptions, HostData, RecastOptions } from './buffers/transfers/buffer-contents.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/transfers/buffer-transfer.js';
 export type { ByteRange } from './buffers/transfers/byte-range.js';
 export type { HostViewOptions, TypedArrayClass } from './buffers/transfers/host-view.js';
@@ -98,7 +98,7 @@ export { type CollectionKind, reclaimUnreachableBuffers } from './collector/recl
 export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stage-timings.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
-export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
+export { Device, type DeviceAttribute, type DeviceMemoryInfo, type MemoryKind } from './driver/device.js';
 export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
 export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
 export { GraphExec } from './driver/graphs/graph-exec.js';
@@ -113,7 +113,6 @@ export {
   prefetch,
 } from './driver/memory/managed-memory.js';
 export type { MemoryPoolUsage } from './driver/memory/memory-pool.js';
-export type { MemoryKind } from './driver/memory/plain-memory.js';
 export {
   copy,
   copyFromHost,

@@ -1,7 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from './basics/errors.js';
 import { optionNames } from './basics/validation.js';
-import type { Device } from './driver/device.js';
-import type { MemoryKind } from './driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from './driver/device.js';
 import type { Event } from './driver/streams/event.js';
 import type { Stream } from './driver/streams/stream.js';
 
@@ -10,6 +9,17 @@ import type { Stream } from './driver/streams/stream.js';
  * zero bytes.
  */
 export type DevicePointer = number;
+
+/**
+ * Memory that a device can access, by its address: a {@link DeviceBuffer}, or a buffer of another
+ * library.
+ */
+export interface DeviceMemory {
+  /** The address of the first byte; 0 if there is none. */
+  readonly ptr: DevicePointer;
+  /** The length in bytes. */
+  readonly byteLength: number;
+}
 
 /**
  * How a resource that keeps freed memory makes it usable on another stream.

@@ -6,8 +6,7 @@
 import { totalmem } from 'node:os';
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { bytesOf, formatBytes, parseShare, shareOf } from '../basics/units.js';
-import { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { Device, type MemoryKind } from '../driver/device.js';
 import { setting } from '../settings.js';
 import { controlGroupLimits, read } from './control-groups.js';
 

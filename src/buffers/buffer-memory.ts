@@ -6,7 +6,7 @@ import { assertAwake } from '../driver/memory/asleep-addresses.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { DeallocationEvents, DeallocationFence, DeviceMemory, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { areFailuresObserved, attempt } from '../observing/failed-allocations.js';
 import { labelAllocation } from '../observing/labels.js';
 import { addOwner, lastingStream, removeOwner, type StreamFor, usableStream } from '../ownership/bulk-frees.js';
@@ -14,7 +14,6 @@ import { noteFree, servedPointer } from '../ownership/served-memory.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../scopes/resource-scope.js';
 import { MemoryUses, type OutsideUse } from './memory-uses.js';
 import type { Origin } from './origin.js';
-import type { DeviceMemory } from './transfers/buffer-contents.js';
 import type { HostArray } from './transfers/host-arrays.js';
 
 /** The property with which a buffer shows its memory to the rest of this folder. */

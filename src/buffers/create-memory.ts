@@ -11,11 +11,11 @@ import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames
 import { creationStack, freeSoonerOrLater, isFindingLeaks } from '../collector/free-unreachable-buffers.js';
 import { assertStillHolds } from '../driver/memory/transfer.js';
 import { assertStream, assertStreamOf, Stream } from '../driver/streams/stream.js';
-import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../memory-resource.js';
+import { assertMemoryResource, type DeviceMemory, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { BufferMemory } from './buffer-memory.js';
 import { currentResource } from './current-resource.js';
 import { allocated, originOf } from './origin.js';
-import type { DeviceMemory, HostData } from './transfers/buffer-contents.js';
+import type { HostData } from './transfers/buffer-contents.js';
 import { queueCopy, readable } from './transfers/copies.js';
 
 /**

@@ -6,7 +6,7 @@ import type { MemoryLocation } from '../driver/memory/managed-memory.js';
 import { Event } from '../driver/streams/event.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
-import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { DeallocationEvents, DeallocationFence, DeviceMemory, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { isOwned } from '../ownership/bulk-frees.js';
 import { markCopy } from '../package/copy.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
@@ -21,7 +21,7 @@ import {
   plainMemory,
   type ReleasedAllocation,
 } from './create-memory.js';
-import type { BufferContents, BufferCopyOptions, DeviceMemory, HostData, RecastOptions } from './transfers/buffer-contents.js';
+import type { BufferContents, BufferCopyOptions, HostData, RecastOptions } from './transfers/buffer-contents.js';
 import {
   type BlockingBufferTransferOptions,
   type BufferTransfer,
@@ -66,7 +66,7 @@ const neverCloned = Symbol('a DeviceBuffer: send what detachBuffer() returns to 
  * console.log(new Float32Array(bytes.buffer)); // 1, 2, 3
  * ```
  */
-export class DeviceBuffer implements Disposable, BufferContents {
+export class DeviceBuffer implements Disposable, BufferContents<DeviceBuffer> {
   /** @internal As {@link refuseCloning} does, but faster: see there. */
   readonly cannotBeCloned = neverCloned;
   #memory: BufferMemory;

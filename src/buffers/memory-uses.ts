@@ -1,6 +1,5 @@
 import type { OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import type { Stream } from '../driver/streams/stream.js';
-import type { BufferMemory } from './buffer-memory.js';
 import { type HostArray, HostArrays } from './transfers/host-arrays.js';
 
 /** Memory with an owner, and the stream that it is ordered on. */
@@ -54,7 +53,7 @@ export class MemoryUses {
   }
 
   /** An array of the host that contains a range of the memory. */
-  hostArray(byteOffset: number, bytes: number, memory: BufferMemory): HostArray {
+  hostArray(byteOffset: number, bytes: number, memory: OwnedMemory): HostArray {
     this.#hostArrays ??= new HostArrays();
     return this.#hostArrays.containing(byteOffset, bytes, memory.pointer, memory.bytes);
   }

@@ -11,9 +11,9 @@
  * capability that brings the memory in.
  */
 
+import type { OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import type { StreamFor } from '../ownership/bulk-frees.js';
-import type { BufferMemory } from './buffer-memory.js';
 
 /** The property with which a resource names the origin of its memory. */
 export const origin = Symbol('origin');
@@ -31,7 +31,7 @@ export interface Origin {
   /** A buffer takes over memory that the program, or a thread of it, has allocated. */
   adopted?(pointer: DevicePointer, bytes: number): void;
   /** Frees memory that a resource takes back while a buffer has it, if `BufferMemory.free` is not enough. */
-  end?(memory: BufferMemory, streamFor: StreamFor): void;
+  end?(memory: OwnedMemory, streamFor: StreamFor): void;
 }
 
 /** A resource whose memory has another origin than its own `allocate` for a buffer. */

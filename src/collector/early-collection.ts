@@ -28,8 +28,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/er
 import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { budgetBytes, hostBytes } from '../budget/memory-budget.js';
-import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../driver/device.js';
 import { collectUntil } from './when-memory-is-short.js';
 
 /** Options of {@link configureEarlyCollection}. */

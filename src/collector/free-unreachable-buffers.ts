@@ -44,8 +44,8 @@
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
 import { reasonOf } from '../basics/errors.js';
+import type { MemoryKind } from '../driver/device.js';
 import { letGoOfEnded } from '../driver/graphs/user-objects.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
 import { isCapturing } from '../driver/status.js';
 import { atCaptureEnds } from '../driver/streams/stream-identity.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/workers/collected-objects.js';

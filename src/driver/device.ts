@@ -2,12 +2,14 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } 
 import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
 import { letGoOfEnded } from './graphs/user-objects.js';
-import type { MemoryKind } from './memory/plain-memory.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { nvmlUsage } from './nvml.js';
 import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
 import { StreamIdentity } from './streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './workers/local-object.js';
+
+/** Where memory is and who can access it. */
+export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /** How much memory a device has. */
 export interface DeviceMemoryInfo {

@@ -23,9 +23,8 @@
  */
 
 import { ALLOCATION_ALIGNMENT, alignUp } from '../basics/units.js';
-import type { EventObserver } from '../driver/streams/event-observer.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import type { StreamIdentity } from '../driver/streams/stream-identity.js';
+import type { EventObserver, StreamIdentity } from '../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../memory-resource.js';
 import { Extents } from '../plans/extents.js';
 import type { Plan } from '../plans/plan.js';

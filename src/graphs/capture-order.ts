@@ -16,8 +16,7 @@
  * Cost: a record and a wait take time in proportion to the streams of the capture; a question is one
  * comparison.
  */
-import type { EventObserver } from '../driver/streams/event-observer.js';
-import type { StreamIdentity } from '../driver/streams/stream-identity.js';
+import type { EventObserver, StreamIdentity } from '../driver/streams/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
 
 /** Is notified of changes in the order of a capture. */

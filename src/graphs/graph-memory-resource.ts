@@ -17,8 +17,8 @@ import {
 import type { CaptureMode } from '../driver/graphs/capture.js';
 import type { Graph } from '../driver/graphs/graph.js';
 import { assertAwake } from '../driver/memory/asleep-addresses.js';
-import { observeEvents, unobserveEvents } from '../driver/streams/event-observer.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
+import { observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
 import {
   assertFallback,
   type DeallocationEventsOption,

@@ -18,8 +18,7 @@
 import { alreadyFreed, attemptEach, formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import { assertBytes, assertPointer } from '../basics/validation.js';
 import { type Origin, origin } from '../buffers/origin.js';
-import { type Device, usedDevices } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { type Device, type MemoryKind, usedDevices } from '../driver/device.js';
 import { type Event, recordedEvent } from '../driver/streams/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import {

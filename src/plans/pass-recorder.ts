@@ -1,5 +1,5 @@
-import { type EventObserver, observeEvents, unobserveEvents } from '../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
+import { type EventObserver, observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
 import type { DevicePointer } from '../memory-resource.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';

@@ -36,8 +36,7 @@ import {
   assertOneOf,
   assertOptions,
 } from '../basics/validation.js';
-import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../driver/device.js';
 import { noStream, Stream } from '../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected } from '../driver/workers/local-object.js';
 import {

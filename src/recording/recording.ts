@@ -8,8 +8,8 @@ import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
-import { observeEvents, unobserveEvents } from '../driver/streams/event-observer.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
+import { observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
 import {
   type Inspect,
   type InspectionOptions,

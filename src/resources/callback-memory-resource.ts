@@ -9,8 +9,7 @@ import {
   assertPointer,
   optionNames,
 } from '../basics/validation.js';
-import { type Device, deviceOption } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { type Device, deviceOption, type MemoryKind } from '../driver/device.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import type { DeallocationFence, DevicePointer } from '../memory-resource.js';
 import { giveBack, noteFree, servedPointer } from '../ownership/served-memory.js';

@@ -1,6 +1,5 @@
 import { alreadyDisposed, OutOfMemoryError } from '../basics/errors.js';
-import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../driver/device.js';
 import type { Stream } from '../driver/streams/stream.js';
 import {
   type Inspect,

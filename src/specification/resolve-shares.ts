@@ -1,7 +1,6 @@
 import { parseShare, shareOf } from '../basics/units.js';
 import { budgetBytes } from '../budget/memory-budget.js';
-import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../driver/device.js';
 import type { OptionType } from '../resource-kind.js';
 import { resourceKind } from './kinds-by-name.js';
 import type { Specification, SpecificationValue } from './specification.js';

@@ -27,8 +27,7 @@
 
 import { ArgumentRangeError, DriverError, LifetimeError } from '../basics/errors.js';
 import { assertOneOf } from '../basics/validation.js';
-import { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import { Device, type MemoryKind } from '../driver/device.js';
 import { isCapturing, isNotPermitted } from '../driver/status.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';

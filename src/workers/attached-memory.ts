@@ -1,8 +1,7 @@
 import { formatPointer, notAllocatedHere, UnsupportedError, wrongSize } from '../basics/errors.js';
 import { BufferMemory } from '../buffers/buffer-memory.js';
 import { type Origin, origin, type ResourceWithOrigin } from '../buffers/origin.js';
-import type { Device } from '../driver/device.js';
-import type { MemoryKind } from '../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../driver/device.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { eventObserver } from '../../src/driver/streams/event-observer.js';
+import { eventObserver } from '../../src/driver/streams/stream-identity.js';
 import { CudaMemoryResource, Event, PoolMemoryResource, Stream } from '../../src/index.js';
 import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';

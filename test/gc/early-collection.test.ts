@@ -6,8 +6,7 @@ import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resou
 import { GiB, MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { configureEarlyCollection, heldMemory } from '../../src/collector/early-collection.js';
-import { Device } from '../../src/driver/device.js';
-import type { MemoryKind } from '../../src/driver/memory/plain-memory.js';
+import { Device, type MemoryKind } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';

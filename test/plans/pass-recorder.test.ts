@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { eventObserver } from '../../src/driver/streams/event-observer.js';
+import { eventObserver } from '../../src/driver/streams/stream-identity.js';
 import { Event, Stream } from '../../src/index.js';
 import { PassRecorder } from '../../src/plans/pass-recorder.js';
 

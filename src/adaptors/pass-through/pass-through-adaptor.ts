@@ -1,7 +1,6 @@
 import { alreadyDisposed, CisternError, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
-import type { Device } from '../../driver/device.js';
-import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import type { Device, MemoryKind } from '../../driver/device.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import {

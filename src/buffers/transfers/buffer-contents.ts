@@ -1,8 +1,7 @@
 /** Copying, filling, viewing and moving the contents of a buffer. */
 import type { MemoryLocation } from '../../driver/memory/managed-memory.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEvents, DevicePointer, MemoryResource } from '../../memory-resource.js';
-import type { DeviceBuffer } from '../device-buffer.js';
+import type { DeallocationEvents, DeviceMemory, MemoryResource } from '../../memory-resource.js';
 import type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffer-transfer.js';
 import type { ByteRange } from './byte-range.js';
 import type { HostViewOptions, TypedArrayClass } from './host-view.js';
@@ -12,17 +11,6 @@ import type { HostViewOptions, TypedArrayClass } from './host-view.js';
  * not.
  */
 export type HostData = ArrayBufferView | ArrayBufferLike;
-
-/**
- * Memory that a device can access, by its address: a {@link DeviceBuffer}, or a buffer of another
- * library.
- */
-export interface DeviceMemory {
-  /** The address of the first byte; 0 if there is none. */
-  readonly ptr: DevicePointer;
-  /** The length in bytes. */
-  readonly byteLength: number;
-}
 
 /** Options of the copies into a {@link DeviceBuffer}. */
 export interface BufferCopyOptions {
@@ -59,8 +47,8 @@ export interface RecastOptions {
   readonly events?: DeallocationEvents | undefined;
 }
 
-/** Operations of a {@link DeviceBuffer} on its contents. */
-export interface BufferContents {
+/** Operations of a buffer, a {@link DeviceBuffer}, on its contents. */
+export interface BufferContents<Buffer> {
   /**
    * Queues a copy into this buffer. You may change host data as soon as this returns. Between
    * buffers on two streams, each stream waits for the other, so neither needs further
@@ -86,7 +74,7 @@ export interface BufferContents {
   copyFromSync(source: HostData | DeviceMemory, options?: BufferCopyOptions): void;
 
   /** The same as `destination.copyFrom(this, options)`. */
-  copyTo(destination: DeviceBuffer, options?: BufferCopyOptions): void;
+  copyTo(destination: Buffer, options?: BufferCopyOptions): void;
 
   /**
    * Queues a copy of the contents now, in stream order, and resolves with the copy once it has run.
@@ -170,14 +158,14 @@ export interface BufferContents {
    * const numbers = weights.hostView(Float32Array);
    * ```
    */
-  to(location: MemoryLocation, options?: BlockingBufferTransferOptions): BufferTransfer<DeviceBuffer>;
+  to(location: MemoryLocation, options?: BlockingBufferTransferOptions): BufferTransfer<Buffer>;
 
   /**
    * The same as {@link DeviceBuffer.to}, but resolves once the contents are there, also for a
    * device. Everything is queued before this returns, and the event loop goes on. If you dispose the
    * buffer meanwhile, the result is that disposed buffer.
    */
-  toAsync(location: MemoryLocation, options?: BufferTransferOptions): Promise<BufferTransfer<DeviceBuffer>>;
+  toAsync(location: MemoryLocation, options?: BufferTransferOptions): Promise<BufferTransfer<Buffer>>;
 
   /**
    * Moves the contents to memory of another resource, in stream order: one allocation, one copy, one

@@ -1,9 +1,8 @@
 import { deviceOfMemory, hasMemoryOf } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
 import { ArgumentRangeError, UnsupportedError } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
-import { Device, usedDevices } from '../../driver/device.js';
+import { Device, type MemoryKind, usedDevices } from '../../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
-import type { MemoryKind } from '../../driver/memory/plain-memory.js';
 import { pointerInfo } from '../../driver/memory/transfer.js';
 import { assertNotCaptured, assertStream, Stream } from '../../driver/streams/stream.js';
 import { assertMemoryResource, type DevicePointer, type MemoryResource } from '../../memory-resource.js';

@@ -3,9 +3,9 @@ import { isAnyArrayBuffer, isTypedArray } from 'node:util/types';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../../basics/errors.js';
 import { assertBytes, assertInteger, assertPointer, optionNames } from '../../basics/validation.js';
 import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../../driver/memory/transfer.js';
-import type { DevicePointer } from '../../memory-resource.js';
+import type { DeviceMemory, DevicePointer } from '../../memory-resource.js';
 import { BufferMemory, type HasMemory, memoryOf } from '../buffer-memory.js';
-import type { BufferCopyOptions, DeviceMemory, HostData } from './buffer-contents.js';
+import type { BufferCopyOptions, HostData } from './buffer-contents.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { copyOrdered } from './ordered-copy.js';
 

@@ -1,10 +1,6 @@
-import { Device } from '../device.js';
+import { Device, type MemoryKind } from '../device.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native, registeredHostKind } from '../native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from '../status.js';
-import type { Stream } from '../streams/stream.js';
-
-/** Where memory is and who can access it. */
-export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /**
  * Memory of one kind on one device, straight from the driver and without stream order: any stream
@@ -73,7 +69,7 @@ export class PlainMemory {
   /**
    * @throws LifetimeError for memory that is not live here with this size; nothing is then freed.
    */
-  deallocate(address: number, bytes: number, stream: Stream): void {
+  deallocate(address: number, bytes: number, stream: { readonly handle: number }): void {
     for (;;) {
       mailbox[0] = address;
       mailbox[1] = bytes;

@@ -14,9 +14,8 @@ import {
   inspectedDisposal,
   inspectObject,
 } from '../workers/local-object.js';
-import { eventObserver } from './event-observer.js';
 import type { Stream } from './stream.js';
-import { refuseStream, StreamIdentity } from './stream-identity.js';
+import { eventObserver, refuseStream, StreamIdentity } from './stream-identity.js';
 
 /** Options of {@link Event}. */
 export interface EventOptions {

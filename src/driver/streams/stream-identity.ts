@@ -4,7 +4,6 @@ import { mailbox, native } from '../native.js';
 import { check, checkBlocking, isCapturing } from '../status.js';
 import type { StreamMessage } from '../workers/hand-over.js';
 import type { Event } from './event.js';
-import { eventObserver } from './event-observer.js';
 import type { Stream } from './stream.js';
 
 /** A user that holds memory back for a stream, and must know when the stream ends. */
@@ -24,6 +23,46 @@ export interface StreamObserver {
    * stream. Must not throw.
    */
   captureBegan?(identity: StreamIdentity): void;
+}
+
+/** Observes events. Its methods must not throw. */
+export interface EventObserver {
+  /** An event was recorded on a stream. `version` numbers the recordings of all events. */
+  eventRecorded(identity: StreamIdentity, version: number): void;
+  /** A stream waits for an event's latest recording. */
+  eventAwaited(identity: StreamIdentity, version: number): void;
+}
+
+let eventObservers: readonly EventObserver[] = [];
+
+const everyObserver: EventObserver = {
+  eventRecorded: (identity, version) => {
+    for (const observer of eventObservers) observer.eventRecorded(identity, version);
+  },
+  eventAwaited: (identity, version) => {
+    for (const observer of eventObservers) observer.eventAwaited(identity, version);
+  },
+};
+
+/**
+ * Called for each recording of an event, and each wait for one, in this environment; `undefined` if
+ * there are no observers.
+ */
+export let eventObserver: EventObserver | undefined;
+
+/** Adds an observer. */
+export function observeEvents(observer: EventObserver): void {
+  setEventObservers([...eventObservers, observer]);
+}
+
+/** Removes an observer. */
+export function unobserveEvents(observer: EventObserver): void {
+  setEventObservers(eventObservers.filter((each) => each !== observer));
+}
+
+function setEventObservers(all: readonly EventObserver[]): void {
+  eventObservers = all;
+  eventObserver = all.length > 1 ? everyObserver : all[0];
 }
 
 /** The streams in captures that this environment has begun. */

@@ -4,8 +4,7 @@
  */
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../../basics/errors.js';
 import { currentBackend } from '../backend.js';
-import { Device } from '../device.js';
-import type { MemoryKind } from '../memory/plain-memory.js';
+import { Device, type MemoryKind } from '../device.js';
 import { HandOverContent, keptResult, mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
 import { check } from '../status.js';
 import type { Stream } from '../streams/stream.js';

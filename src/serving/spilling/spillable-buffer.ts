@@ -5,7 +5,7 @@ import type { ExportableBuffer } from '../../buffers/buffer-memory.js';
 import { type BufferMemory, memoryOf } from '../../buffers/buffer-memory.js';
 import { anyMemory } from '../../buffers/create-memory.js';
 import { currentResource } from '../../buffers/current-resource.js';
-import type { BufferCopyOptions, DeviceMemory, HostData } from '../../buffers/transfers/buffer-contents.js';
+import type { BufferCopyOptions, HostData } from '../../buffers/transfers/buffer-contents.js';
 import type { ByteRange } from '../../buffers/transfers/byte-range.js';
 import { copyInto, copyOut, fill } from '../../buffers/transfers/copies.js';
 import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
@@ -19,7 +19,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/workers/local-object.js';
-import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import type { DeviceMemory, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';

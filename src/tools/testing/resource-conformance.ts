@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
-import { Device } from '../../driver/device.js';
-import type { MemoryKind } from '../../driver/memory/plain-memory.js';
+import { Device, type MemoryKind } from '../../driver/device.js';
 import { allocationCases } from './allocation-cases.js';
 import type { ConformanceCase, ResourceHarness } from './harness.js';
 import { misuseCases } from './misuse-cases.js';
