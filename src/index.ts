@@ -148,7 +148,6 @@ export {
 export { Event, type EventOptions } from './driver/streams/event.js';
 export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/streams/stream.js';
 export { StreamPool, type StreamPoolOptions } from './driver/streams/stream-pool.js';
-export type { EventMessage, StreamMessage } from './driver/workers/hand-over.js';
 export type * from './memory-resource.js';
 export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
 export {

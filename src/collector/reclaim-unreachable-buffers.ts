@@ -1,5 +1,5 @@
 import { assertOneOf } from '../basics/validation.js';
-import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/workers/hand-over.js';
+import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/workers/collection-requests.js';
 import { freeUnreachableBuffers, mayBeWithWorkers } from './free-unreachable-buffers.js';
 
 /**

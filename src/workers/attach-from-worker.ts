@@ -4,8 +4,8 @@ import { anyMemory } from '../buffers/create-memory.js';
 import { creationStack } from '../collector/free-unreachable-buffers.js';
 import { collectForOthers } from '../collector/reclaim-unreachable-buffers.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { attach, type BufferMessage, checkedMessage, giveBack, messageInfo } from '../driver/workers/hand-over.js';
 import { AttachedMemory } from './attached-memory.js';
+import { attach, type BufferMessage, checkedMessage, giveBack, messageInfo } from './hand-over.js';
 
 /** Options of {@link attachBuffer}. */
 export interface AttachOptions {

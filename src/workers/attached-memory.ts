@@ -3,10 +3,10 @@ import { BufferMemory } from '../buffers/buffer-memory.js';
 import { type Origin, origin, type ResourceWithOrigin } from '../buffers/origin.js';
 import type { Device, MemoryKind } from '../driver/device.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/workers/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { giveToWorker, handedMemory } from './give-to-workers.js';
+import { type Attachment, type BufferMessage, giveBack, handOn } from './hand-over.js';
 
 /** Memory that was just shared. */
 export interface SharedMemory {

@@ -6,9 +6,9 @@ import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-ada
 import { CisternError, formatPointer } from '../basics/errors.js';
 import { BufferMemory } from '../buffers/buffer-memory.js';
 import type { Stream } from '../driver/streams/stream.js';
-import { type HandedMemory, type HandOver, handOver, recall } from '../driver/workers/hand-over.js';
 import type { StreamFor } from '../ownership/bulk-frees.js';
 import { adoptInScope } from '../scopes/resource-scope.js';
+import { type HandedMemory, type HandOver, handOver, recall } from './hand-over.js';
 import { expectReturn, freeReturned } from './take-returned-memory.js';
 
 /** Memory that other workers have, with everything needed to free it. */

@@ -1,10 +1,10 @@
 import { UnsupportedError } from '../basics/errors.js';
 import { type BufferMemory, memoryOf } from '../buffers/buffer-memory.js';
 import { DeviceBuffer } from '../buffers/device-buffer.js';
-import { type BufferMessage, checkedMessage, discardMessage } from '../driver/workers/hand-over.js';
 import { type AttachOptions, attachedMemory } from './attach-from-worker.js';
 import { AttachedMemory, shareAttached } from './attached-memory.js';
 import { giveToWorker } from './give-to-workers.js';
+import { type BufferMessage, checkedMessage, discardMessage } from './hand-over.js';
 import { freeReturned } from './take-returned-memory.js';
 
 /**

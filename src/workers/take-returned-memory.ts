@@ -19,7 +19,7 @@
 import { freeAtSweeps, freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import type { Device } from '../driver/device.js';
 import { Stream } from '../driver/streams/stream.js';
-import { followReturned, onReturned, takeReturned } from '../driver/workers/hand-over.js';
+import { followReturned, onReturned, takeReturned } from './hand-over.js';
 
 /** Memory that other workers may use, with what is needed to free it. */
 export interface AwayMemory extends OwnedMemory {

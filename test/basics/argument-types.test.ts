@@ -168,6 +168,6 @@ test('a bin is not built on the resource that it would be a bin of', () => {
 test('a stream is not detached in a capture, which goes on', () => {
   using captured = new Stream({ nonBlocking: true });
   captured.beginCapture();
-  expect(() => captured.detach()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_CAPTURING' }));
+  expect(() => cistern.detachStream(captured)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_CAPTURING' }));
   captured.endCapture().dispose();
 });

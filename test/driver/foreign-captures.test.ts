@@ -296,14 +296,14 @@ test('a stream that another worker captures is found by the worker that has shar
   const { stdout, stderr } = runWithWorkers(`
     const stream = new Stream({ nonBlocking: true });
     const [worker] = start(\`
-      const stream = Stream.attach(await received());
+      const stream = cistern.attachStream(await received());
       stream.beginCapture('relaxed');
       post('begun');
       await received();
       stream.endCapture().dispose();
       stream.dispose();
       post('ended');\`);
-    worker.postMessage(stream.share());
+    worker.postMessage(cistern.shareStream(stream));
     await received(worker);
     try {
       show(stream.query());

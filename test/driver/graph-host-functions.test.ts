@@ -227,13 +227,13 @@ describe('a host function in a graph', () => {
         import { parentPort } from 'node:worker_threads';
         import * as cistern from '${wholePackage}';
         parentPort.once('message', (message) => {
-          const stream = cistern.Stream.attach(message);
+          const stream = cistern.attachStream(message);
           try { stream.launchHostFunction(() => {}); } catch (error) { parentPort.postMessage(error.code + ' ' + stream.captureStatus); }
         });
       \`;
       const stream = new cistern.Stream({ nonBlocking: true });
       const worker = new Worker(new URL('data:text/javascript,' + encodeURIComponent(program.replaceAll("'cistern'", JSON.stringify(import.meta.resolve('cistern'))))));
-      const message = stream.share();
+      const message = cistern.shareStream(stream);
       stream.beginCapture('relaxed');
       worker.postMessage(message);
       console.log((await once(worker, 'message'))[0]);

@@ -29,6 +29,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { attachStream, detachEvent, detachStream, shareStream } from '../../src/workers/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { isGpu } from '../support/real-gpu.js';
 import { runModule, wholePackage } from '../support/run-module.js';
@@ -310,8 +311,8 @@ describe('a capture', () => {
 
   test('is not harmed by questions about a stream that was handed over', () => {
     using shared = new Stream({ nonBlocking: true });
-    using attached = Stream.attach(shared.share());
-    using moved = Stream.attach(new Stream({ nonBlocking: true }).detach());
+    using attached = attachStream(shareStream(shared));
+    using moved = attachStream(detachStream(new Stream({ nonBlocking: true })));
     for (const each of [shared, attached, moved]) {
       const { id, nativeHandle } = each;
       for (const mode of modes) {
@@ -425,7 +426,7 @@ describe('while a stream is captured', () => {
         expectRefused(() => stream.synchronizeSync());
         expectRefused(() => event.query());
         expectRefused(() => event.synchronizeSync());
-        expectRefused(() => event.detach());
+        expectRefused(() => detachEvent(event));
         expectRefused(() => Device.get().synchronizeSync());
         promises.push(stream.synchronize(), event.synchronize());
       }, mode);

@@ -42,8 +42,8 @@ test('a capture that two workers begin at once belongs to one of them', () => {
   const { status, stdout, stderr } = runWithWorkers(
     `
     const shared = new Stream({ nonBlocking: true });
-    const workers = start("post(compete(Stream.attach(await received())));", 2);
-    for (const worker of workers) worker.postMessage(shared.share());
+    const workers = start("post(compete(cistern.attachStream(await received())));", 2);
+    for (const worker of workers) worker.postMessage(cistern.shareStream(shared));
     const [one, two] = await Promise.all(workers.map(received));
     show(one.begun + two.begun, one.refused + two.refused, one.error ?? two.error, shared.captureStatus);
     Device.get().synchronizeSync();

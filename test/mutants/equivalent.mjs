@@ -331,7 +331,11 @@ export const equivalent = {
     'isAsked: mailbox[1] === 1 -> true': 'whoever answers finds nothing that it was asked',
     'answerRequests: status !== NativeStatus.success -> false': 'the addon does not refuse that call',
   },
-  'src/driver/workers/hand-over.ts': {
+  'src/driver/workers/collection-requests.ts': {
+    "onCollectionRequest: removed check('listen for other workers');": onlyFunctions,
+    'askToCollect: mailbox[1] === 1 -> true': 'the wait for the answers ends at once if nobody was asked',
+  },
+  'src/workers/hand-over.ts': {
     'takeReturned: mailbox[0] !== NativeStatus.success -> false': 'the addon does not refuse that call',
     "recall: removed check('take a buffer back');": 'the addon refuses only what is not of this environment',
     'followReturned: -1 -> 1': streamHandles,
@@ -339,8 +343,6 @@ export const equivalent = {
     'followReturned: 1 -> 0': streamHandles,
     'followReturned: removed stream?.identity.outdateFences();': 'the stream is not of the program, which has no event of it',
     "onReturned: removed check('wait for handed memory');": onlyFunctions,
-    "onCollectionRequest: removed check('listen for other workers');": onlyFunctions,
-    'askToCollect: mailbox[1] === 1 -> true': 'the wait for the answers ends at once if nobody was asked',
   },
   'src/workers/attached-memory.ts': {
     'AttachedMemory.constructor: removed refuseCloning(this);': deviceToo,

@@ -225,10 +225,10 @@ describe('one arena for all workers', () => {
       for (let i = 0; i < 200; i++) set(pointer, i, 1, 8 * MiB, legacy);
       const event = new cistern.Event();
       event.record(legacy);
-      post(event.detach());
+      post(cistern.detachEvent(event));
       await received();
     \`);
-    const event = cistern.Event.attach(await received(worker));
+    const event = cistern.attachEvent(await received(worker));
     await worker.terminate();
   `;
 

@@ -410,14 +410,14 @@ describe('the message of something that a worker shares', () => {
     const end = run(`
       const stream = new Stream({ nonBlocking: true });
       const buffer = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
-      const messages = [shareBuffer(buffer), stream.share(), new cistern.Event().share()];
+      const messages = [shareBuffer(buffer), cistern.shareStream(stream), cistern.shareEvent(new cistern.Event())];
       const [worker] = start(\`
         const [buffer, stream, event] = await received();
-        post([discardBuffer(buffer), Stream.discard(stream), cistern.Event.discard(event)]);
+        post([discardBuffer(buffer), cistern.discardStream(stream), cistern.discardEvent(event)]);
       \`);
       worker.postMessage(messages);
       show(...await received(worker));
-      show(discardBuffer(messages[0]), Stream.discard(messages[1]), cistern.Event.discard(messages[2]));
+      show(discardBuffer(messages[0]), cistern.discardStream(messages[1]), cistern.discardEvent(messages[2]));
       await worker.terminate();
     `);
     expect(end).toEqual(printed('false false false', 'true true true'));
@@ -440,7 +440,7 @@ describe('an event that a worker gives to another', () => {
           buffer.fill(2);
           const event = new cistern.Event();
           event.record(stream);
-          post({ ptr: buffer.ptr, message: event[await received()]() });
+          post({ ptr: buffer.ptr, message: cistern[(await received()) + "Event"](event) });
           post(await received());
           hold.release();
           await received();
@@ -452,7 +452,7 @@ describe('an event that a worker gives to another', () => {
         \`);
         worker.postMessage(form === 'nothing' ? 'detach' : form);
         const { ptr, message } = await received(worker);
-        const event = cistern.Event.attach(message);
+        const event = cistern.attachEvent(message);
         if (form !== 'nothing') stream.wait(event);
         const copy = new DeviceBuffer({ ptr, byteLength: 64 * KiB }, { stream, resource: new CudaMemoryResource() });
         const contents = copy.toHost();
@@ -482,7 +482,7 @@ describe('a stream that workers share', () => {
       const buffer = new DeviceBuffer(64 * KiB, { resource, stream });
       const [worker] = start(\`
         const { stream: message, ptr } = await received();
-        const stream = cistern.Stream.attach(message);
+        const stream = cistern.attachStream(message);
         const ones = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
         ones.fill(2);
         cistern.wrapMemory({ ptr, byteLength: 64 * KiB, stream }).copyFrom(ones);
@@ -494,7 +494,7 @@ describe('a stream that workers share', () => {
       \`);
       const hold = stream.hold();
       buffer.fill(1);
-      worker.postMessage({ stream: stream.share(), ptr: buffer.ptr });
+      worker.postMessage({ stream: cistern.shareStream(stream), ptr: buffer.ptr });
       show(await received(worker));
       const copy = new DeviceBuffer(buffer, { resource, stream });
       show(stream.query());
@@ -514,7 +514,7 @@ describe('a stream that workers share', () => {
         for (const first of ['giver', 'taker']) {
           const [giver] = start(\`
             const stream = new Stream();
-            post({ message: stream.share(), address: stream.nativeHandle });
+            post({ message: cistern.shareStream(stream), address: stream.nativeHandle });
             while (true) {
               const ending = await received();
               if (ending === 'exit') process.exit(0);
@@ -523,7 +523,7 @@ describe('a stream that workers share', () => {
             }
           \`);
           const [taker] = start(\`
-            const stream = Stream.attach(await received());
+            const stream = cistern.attachStream(await received());
             stream.launchHostFunction(() => {});
             post('attached');
             while (true) {
@@ -547,7 +547,7 @@ describe('a stream that workers share', () => {
           await end(first === 'giver' ? taker : giver);
           // The driver may not have run its last work yet.
           for (let i = 0; i < 400 && isLive(address); i++) await setTimeout(5);
-          show(ending, first, ...after, isLive(address), codeOf(() => Stream.attach(message)));
+          show(ending, first, ...after, isLive(address), codeOf(() => cistern.attachStream(message)));
           await giver.terminate();
           await taker.terminate();
         }
@@ -564,13 +564,13 @@ describe('a stream that workers share', () => {
         const [giver] = start(\`
           const stream = new Stream();
           const address = stream.nativeHandle;
-          post({ address, stream: stream.detach(), event: new cistern.Event().detach() });
+          post({ address, stream: cistern.detachStream(stream), event: cistern.detachEvent(new cistern.Event()) });
           parentPort.on('message', () => {});
         \`);
         const message = await received(giver);
         const [taker] = start(\`
           const { stream, event } = await received();
-          const kept = [Stream.attach(stream), cistern.Event.attach(event)];
+          const kept = [cistern.attachStream(stream), cistern.attachEvent(event)];
           kept[1].record(kept[0]);
           post('attached');
           parentPort.on('message', () => kept);
@@ -584,7 +584,7 @@ describe('a stream that workers share', () => {
         const after = isLive(message.address);
         await taker.terminate();
         show(before, after, isLive(message.address));
-        show(codeOf(() => Stream.attach(message.stream)), codeOf(() => cistern.Event.attach(message.event)));
+        show(codeOf(() => cistern.attachStream(message.stream)), codeOf(() => cistern.attachEvent(message.event)));
       }
     `);
     const stale = 'ERR_CISTERN_STALE_MESSAGE ERR_CISTERN_STALE_MESSAGE';

@@ -14,7 +14,6 @@ import { checkOrder } from '../../src/driver/order-checker.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
-import type { BufferMessage } from '../../src/driver/workers/hand-over.js';
 import { wrapMemory } from '../../src/interchange/index.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
@@ -22,6 +21,7 @@ import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js'
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import type { BufferMessage } from '../../src/workers/hand-over.js';
 import { attachBuffer, detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { freeReturned } from '../../src/workers/take-returned-memory.js';
 import { needSecondDevice } from '../support/device-memory.js';
@@ -353,7 +353,7 @@ describe('a message', () => {
   ])('must have the form of one: %o', (message) => {
     const error = caught<Error>(() => attachBuffer(message as BufferMessage, { stream: taker }));
     expect(error).toEqual(code('ERR_INVALID_ARG_TYPE'));
-    expect(error.message).toMatch(/^message must come from detach or share of a buffer, got /);
+    expect(error.message).toMatch(/^message must come from a buffer that was detached or shared, got /);
     expect(caught(() => discardBuffer(message as BufferMessage))).toEqual(code('ERR_INVALID_ARG_TYPE'));
   });
 

@@ -5,7 +5,6 @@ import { type Device, deviceOption } from '../device.js';
 import { keptResult, mailbox, native } from '../native.js';
 import { check, checkBlocking, statusError } from '../status.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
-import { type AttachedObject, attachEvent, discardMessage, type EventMessage, handOverEvent } from '../workers/hand-over.js';
 import {
   cannotBeCloned,
   type Inspect,
@@ -32,6 +31,12 @@ export interface EventOptions {
 }
 
 const knownOptions = optionNames<EventOptions>({ device: true, timing: 'boolean' });
+
+/** An event of another worker. */
+interface AttachedEvent {
+  readonly handle: number;
+  readonly shared: object | undefined;
+}
 
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 
@@ -60,14 +65,14 @@ export class Event implements Disposable {
    * failed, or another worker made it.
    */
   recordedOn: number | undefined;
-  /** Its message, if workers share it. */
-  #shared: EventMessage | undefined;
+  /** @internal With what other workers attach it, if they share it. */
+  shared: object | undefined;
 
   /** @throws ArgumentTypeError for invalid options, DriverError if the driver refuses. */
   constructor(options?: EventOptions);
   /** @internal */
-  constructor(options: EventOptions, attached: AttachedObject<EventMessage>);
-  constructor(options: EventOptions = {}, attached?: AttachedObject<EventMessage>) {
+  constructor(options: EventOptions, attached: AttachedEvent);
+  constructor(options: EventOptions = {}, attached?: AttachedEvent) {
     assertOptions(options, knownOptions);
     this.device = deviceOption(options.device);
     if (attached === undefined) {
@@ -75,7 +80,7 @@ export class Event implements Disposable {
       check('create an event');
     }
     this.handle = attached?.handle ?? keptResult(1);
-    this.#shared = attached?.shared;
+    this.shared = attached?.shared;
     unreachable.register(this, this.handle, this);
   }
 
@@ -91,85 +96,6 @@ export class Event implements Disposable {
   }
 
   /**
-   * Attaches an event that another worker, or this one, has detached or shared, with its latest
-   * recording. It is returned to the driver once the last worker that uses it has disposed it, or
-   * ended. Does not block, and does not call the driver.
-   *
-   * Resources do not accept the event as a fence, because they do not know on which stream it was
-   * recorded. RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
-   * @param message from `detach`, which one call can attach; or from `share`, which any number of
-   * calls can attach
-   * @throws as {@link Stream.attach}.
-   * @example
-   * ```ts
-   * import { parentPort } from 'node:worker_threads';
-   *
-   * parentPort?.on('message', (message: EventMessage) => {
-   *   using event = Event.attach(message);
-   *   consumer.wait(event); // for what another worker had queued
-   * });
-   * ```
-   */
-  static attach(message: EventMessage): Event {
-    const attached = attachEvent(message);
-    return new Event({ device: attached.device }, attached);
-  }
-
-  /** Discards a message without attaching it, as {@link Stream.discard} does. */
-  static discard(message: EventMessage): boolean {
-    return discardMessage(message, 'event');
-  }
-
-  /**
-   * Hands the event over to another worker: returns a message for {@link Event.attach}, which one call
-   * in any worker of the process can attach. This object is disposed; streams that wait for the event go
-   * on waiting. The receiver may record it again, and hand it back. Does not block, and does not call
-   * the driver.
-   *
-   * The message can be attached as long as this worker lives. If it is never attached, the event
-   * exists until this worker ends or {@link Event.discard} is called. RMM has no counterpart.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
-   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or while a promise of {@link Event.synchronize} is
-   * pending, or (`ERR_CISTERN_CAPTURING`) if it was last recorded in a capture. The state is unchanged then.
-   * @example
-   * ```ts
-   * const event = new Event();
-   * event.record(producer);
-   * worker.postMessage(event.detach());
-   * ```
-   */
-  detach(): EventMessage {
-    const operation = 'detach an event';
-    this.#assertLive(operation);
-    this.#assertNotShared(operation);
-    const message = handOverEvent(this.handle, false);
-    this.handle = -1;
-    unreachable.unregister(this);
-    return message;
-  }
-
-  /**
-   * Lets other workers wait for the event: returns a message that any number of calls of {@link
-   * Event.attach} can attach, until this object is disposed. From now on the event keeps its
-   * recording: no worker can record or detach it. It is returned to the driver once every worker has
-   * disposed it. A second call returns the same message. Does not block, and does not call the
-   * driver. RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
-   * (`ERR_CISTERN_CAPTURING`) if it was last recorded in a capture.
-   * @example
-   * ```ts
-   * using event = new Event();
-   * event.record(producer);
-   * worker.postMessage(event.share());
-   * ```
-   */
-  share(): EventMessage {
-    this.#assertLive('share an event');
-    this.#shared ??= handOverEvent(this.handle, true);
-    return this.#shared;
-  }
-
-  /**
    * Records everything queued on a stream before this call. Replaces the previous recording.
    * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if the event or the stream
    * is disposed, CisternError (`ERR_CISTERN_INVALID_STATE`) if the event is shared.
@@ -178,7 +104,7 @@ export class Event implements Disposable {
   record(stream: Stream): void {
     if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed)
       refuseStream(stream, 'record an event');
-    this.#assertNotShared('record an event');
+    this.assertNotShared('record an event');
     this.recordOn(stream.identity, 0);
   }
 
@@ -212,14 +138,14 @@ export class Event implements Disposable {
    * meanwhile. One of them may record the event again, or dispose it.
    */
   synchronizeSync(): void {
-    this.#assertLive('synchronize an event');
+    this.assertLive('synchronize an event');
     const { handle } = this;
     checkBlocking('synchronize an event', () => native().synchronizeEvent(handle));
   }
 
   /** Resolves once the work recorded before this call has run. Does not block the event loop. */
   async synchronize(): Promise<void> {
-    this.#assertLive('synchronize an event');
+    this.assertLive('synchronize an event');
     mailbox[0] = await native().eventCompletion(this.handle);
     check('synchronize an event');
   }
@@ -255,13 +181,23 @@ export class Event implements Disposable {
     this[Symbol.dispose]();
   }
 
-  #assertLive(operation: string): void {
+  /** @internal As `dispose`, but the driver's event is not destroyed: a function takes it over. */
+  giveUp<Result>(take: (handle: number) => Result): Result {
+    const result = take(this.handle);
+    this.handle = -1;
+    unreachable.unregister(this);
+    return result;
+  }
+
+  /** @internal */
+  assertLive(operation: string): void {
     if (this.handle < 0) throw alreadyDisposed(operation, 'the event');
   }
 
-  #assertNotShared(operation: string): void {
-    if (this.#shared === undefined) return;
-    this.#assertLive(operation);
+  /** @internal */
+  assertNotShared(operation: string): void {
+    if (this.shared === undefined) return;
+    this.assertLive(operation);
     throw new CisternError(
       'ERR_CISTERN_INVALID_STATE',
       `cannot ${operation}: it is shared, so that other workers may be waiting for its recording`,
@@ -276,7 +212,7 @@ export class Event implements Disposable {
 
   #refuse(operation: string): never {
     const status = mailbox[0] as number;
-    this.#assertLive(operation);
+    this.assertLive(operation);
     throw statusError(operation, status);
   }
 }

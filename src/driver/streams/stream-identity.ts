@@ -2,7 +2,6 @@ import { ArgumentTypeError, alreadyDisposed, DriverError, formatValue } from '..
 import { abandonCapture, areInOneCapture, captureStatusOf } from '../graphs/capture.js';
 import { mailbox, native } from '../native.js';
 import { check, checkBlocking, isCapturing } from '../status.js';
-import type { StreamMessage } from '../workers/hand-over.js';
 import type { Event } from './event.js';
 import type { Stream } from './stream.js';
 
@@ -142,8 +141,8 @@ export class StreamIdentity {
   readonly device: number;
   /** Whether cistern created the driver's stream, and will destroy it. */
   isOwned: boolean;
-  /** The message with which other environments attach the stream, if it is shared. */
-  shared: StreamMessage | undefined = undefined;
+  /** With what other environments attach the stream, if they share it. */
+  shared: object | undefined = undefined;
   /**
    * Whether cistern is told before the stream ends, so that it can still record events then. The
    * first object for the stream decides.

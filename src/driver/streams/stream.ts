@@ -18,7 +18,6 @@ import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
 import { check, checkBlocking, isCapturing, statusError, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
-import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from '../workers/hand-over.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -71,7 +70,7 @@ const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: '
 /** A stream that was created elsewhere. */
 type ExistingStream =
   | { readonly address: number; readonly announcesEnd: boolean }
-  | (AttachedObject<StreamMessage> & { readonly id: number });
+  | { readonly id: number; readonly handle: number; readonly shared: object | undefined };
 
 /** The data needed to end a stream whose object became unreachable. */
 interface Ending {
@@ -208,48 +207,6 @@ export class Stream implements Disposable {
     assertOptions(options, foreignStreamOptions);
     if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
     return new Stream(options, { address, announcesEnd: options.announcesEnd === true });
-  }
-
-  /**
-   * Attaches a stream that another worker, or this one, has detached or shared. Disposing the
-   * result, or the end of this worker, releases the stream for this worker; it is returned to the
-   * driver once no worker uses it. If a worker has several objects for a shared stream, disposing
-   * the last one releases it. Does not block, and does not call the driver.
-   *
-   * Stream order: work that this worker queues runs after the work that others have queued on the
-   * stream by then. RMM has no counterpart; in C++, threads share a `cudaStream_t`.
-   * @param message from `detach`, which one call can attach; or from `share`, which any number of
-   * calls can attach
-   * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
-   * discarded, if its sender has ended, or if the sender has disposed a shared stream;
-   * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it. ArgumentTypeError for any
-   * other value.
-   * @example
-   * ```ts
-   * import { parentPort } from 'node:worker_threads';
-   *
-   * parentPort?.on('message', async (message: StreamMessage) => {
-   *   using stream = Stream.attach(message);
-   *   using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { stream });
-   *   await stream.synchronize();
-   * });
-   * ```
-   */
-  static attach(message: StreamMessage): Stream {
-    const attached = attachStream(message);
-    return new Stream({ device: attached.device }, attached);
-  }
-
-  /**
-   * Discards a message without attaching it: the stream is returned to the driver. Any worker that
-   * has the message can call this. If the stream is shared, only its sender can; the message can
-   * then no longer be attached. In another worker, the call does nothing.
-   * @returns whether the message could be attached until now; if it is false, nothing has changed
-   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
-   * message; ArgumentTypeError for any other value.
-   */
-  static discard(message: StreamMessage): boolean {
-    return discardMessage(message, 'stream');
   }
 
   /** The driver's own handle, for other libraries. */
@@ -545,67 +502,6 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Hands the stream over to another worker: returns a message for {@link Stream.attach}, which one
-   * call in any worker of the process can attach. For this worker, the effects are those of {@link
-   * Stream.dispose}; but the driver's stream lives on, and queued work still runs in its order. Does
-   * not block.
-   *
-   * The message can be attached as long as this worker lives. If it is never attached, the stream
-   * exists until this worker ends or {@link Stream.discard} is called. RMM has no counterpart.
-   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle}.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError
-   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or (`ERR_CISTERN_CAPTURING`) while it is captured; DriverError as {@link Stream.dispose}. The state is
-   * unchanged then.
-   * @example
-   * ```ts
-   * const stream = new Stream({ nonBlocking: true });
-   * worker.postMessage(stream.detach());
-   * ```
-   */
-  detach(): StreamMessage {
-    const operation = 'detach a stream';
-    this.#assertOwner(operation);
-    assertNotCaptured(this, operation);
-    const { device, identity, id } = this;
-    if (identity.shared !== undefined) {
-      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be using it`);
-    }
-    let message: StreamMessage | undefined;
-    identity.end(
-      () => lastEventOf(device, identity, true),
-      (handle) => {
-        message = handOverStream(handle, id, false);
-      },
-    );
-    unreachable.unregister(this);
-    return message as unknown as StreamMessage;
-  }
-
-  /**
-   * Lets other workers queue work on the stream: returns a message that any number of calls of
-   * {@link Stream.attach} can attach, until this worker has disposed the stream. The stream is
-   * returned to the driver once every worker has disposed it. A second call returns the same
-   * message. Does not block, and does not call the driver.
-   *
-   * Stream order: work runs in the order in which the workers queue it. If that order matters, they
-   * must tell each other when they have queued their work. RMM has no counterpart; in C++, threads
-   * share a `cudaStream_t`.
-   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle};
-   * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError (`ERR_CISTERN_CAPTURING`)
-   * if it is captured.
-   * @example
-   * ```ts
-   * const stream = new Stream({ nonBlocking: true });
-   * worker.postMessage(stream.share());
-   * ```
-   */
-  share(): StreamMessage {
-    this.#assertOwner('share a stream');
-    this.identity.shared ??= handOverStream(this.handle, this.id, true);
-    return this.identity.shared;
-  }
-
-  /**
    * Records an event for the memory that resources hold back for the stream, and returns the stream
    * to the driver. Queued work still runs. A second call does nothing. If the object is for a
    * foreign stream whose end is not announced ({@link ForeignStreamOptions.announcesEnd}), the
@@ -629,12 +525,25 @@ export class Stream implements Disposable {
     this[Symbol.dispose]();
   }
 
+  /** @internal The same, but the driver's stream is not destroyed: a function takes it over. */
+  giveUp<Result>(take: (handle: number) => Result): Result {
+    let result: Result | undefined;
+    this.identity.end(
+      () => lastEventOf(this.device, this.identity, true),
+      (handle) => {
+        result = take(handle);
+      },
+    );
+    unreachable.unregister(this);
+    return result as Result;
+  }
+
   #assertLive(operation: string): void {
     if (this.handle < 0) throw alreadyDisposed(operation, `stream ${this.id}`);
   }
 
-  /** @throws UnsupportedError if this object does not own the driver's stream. */
-  #assertOwner(operation: string): void {
+  /** @internal @throws UnsupportedError if this object does not own the driver's stream; LifetimeError if it is disposed. */
+  assertOwner(operation: string): void {
     this.#assertLive(operation);
     if (this.#endsStream && this.identity.isOwned) return;
     throw new UnsupportedError(

@@ -2,12 +2,12 @@
  * Memory, streams and events handed over from one environment (the main thread or a worker) to
  * others. The state is native and belongs to the process: see `native/addon/hand_overs.h`.
  */
-import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../../basics/errors.js';
-import { currentBackend } from '../backend.js';
-import { Device, type MemoryKind } from '../device.js';
-import { HandOverContent, keptResult, mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
-import { check } from '../status.js';
-import type { Stream } from '../streams/stream.js';
+import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../basics/errors.js';
+import { currentBackend } from '../driver/backend.js';
+import { Device, type MemoryKind } from '../driver/device.js';
+import { HandOverContent, keptResult, mailbox, NativeMemoryKind, NativeStatus, native } from '../driver/native.js';
+import { check } from '../driver/status.js';
+import type { Stream } from '../driver/streams/stream.js';
 
 /**
  * What {@link detachBuffer} and {@link shareBuffer} return: a plain object that
@@ -27,7 +27,7 @@ export interface BufferMessage {
 }
 
 /**
- * What {@link Stream.detach} and {@link Stream.share} return: a plain object that `postMessage` can send to
+ * What {@link detachStream} and {@link shareStream} return: a plain object that `postMessage` can send to
  * any worker of the process.
  */
 export interface StreamMessage {
@@ -39,7 +39,7 @@ export interface StreamMessage {
 }
 
 /**
- * What {@link Event.detach} and {@link Event.share} return: a plain object that `postMessage` can send to
+ * What {@link detachEvent} and {@link shareEvent} return: a plain object that `postMessage` can send to
  * any worker of the process.
  */
 export interface EventMessage {
@@ -207,7 +207,7 @@ export function handOverEvent(handle: number, isShared: boolean): EventMessage {
  * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it cannot
  * be attached.
  */
-export function attachStream(message: unknown): AttachedObject<StreamMessage> & { readonly id: number } {
+export function takeStream(message: unknown): AttachedObject<StreamMessage> & { readonly id: number } {
   const numbers = checkedNumbers(message, 'stream');
   native().attachStream(numbers.number, numbers.nonce);
   checkMessage(numbers, 'attach a stream');
@@ -215,8 +215,8 @@ export function attachStream(message: unknown): AttachedObject<StreamMessage> & 
   return { ...attachedObject({ kind: 'cistern-stream', ...numbers }), id };
 }
 
-/** Attaches an event, as {@link attachStream}. */
-export function attachEvent(message: unknown): AttachedObject<EventMessage> {
+/** Attaches an event, as {@link takeStream}. */
+export function takeEvent(message: unknown): AttachedObject<EventMessage> {
   const numbers = checkedNumbers(message, 'event');
   native().attachEvent(numbers.number, numbers.nonce);
   checkMessage(numbers, 'attach an event');
@@ -258,32 +258,6 @@ export function onReturned(callback: () => void): void {
   check('wait for handed memory');
 }
 
-/**
- * Calls a function, which must not throw, from the event loop whenever an environment whose memory
- * this one has attached is short of memory.
- */
-export function onCollectionRequest(collect: () => void): void {
-  native().onCollectionRequest(() => {
-    collect();
-    native().answerCollectionRequest();
-  });
-  check('listen for other workers');
-}
-
-/**
- * Asks the environments that have attached memory of this one to collect garbage. Returns whether any
- * of them has yet to answer.
- */
-export function askToCollect(): boolean {
-  native().askToCollect();
-  return mailbox[1] === 1;
-}
-
-/** Blocks until they have answered, or until a time is over. */
-export function awaitCollections(milliseconds: number): void {
-  native().awaitCollections(milliseconds);
-}
-
 function messageOf(number: number, nonce: number, label: string | undefined): BufferMessage {
   return Object.freeze({ kind: 'cistern-buffer', number, nonce, ...(label === undefined ? {} : { label }) });
 }
@@ -304,7 +278,7 @@ function checkedNumbers(message: unknown, content: Content): { readonly number: 
 }
 
 function invalidMessage(message: unknown, content: Content): ArgumentTypeError {
-  return new ArgumentTypeError(`message must come from detach or share of ${words[content]}, got ${formatValue(message)}`);
+  return new ArgumentTypeError(`message must come from ${words[content]} that was detached or shared, got ${formatValue(message)}`);
 }
 
 function isNumber(value: unknown): value is number {

@@ -8,9 +8,20 @@ import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
-import type { BufferMessage, EventMessage, StreamMessage } from '../../src/driver/workers/hand-over.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
-import { attachBuffer, discardBuffer } from '../../src/workers/index.js';
+import type { BufferMessage, EventMessage, StreamMessage } from '../../src/workers/hand-over.js';
+import {
+  attachBuffer,
+  attachEvent,
+  attachStream,
+  detachEvent,
+  detachStream,
+  discardBuffer,
+  discardEvent,
+  discardStream,
+  shareEvent,
+  shareStream,
+} from '../../src/workers/index.js';
 import { caught, code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';
 
@@ -32,14 +43,14 @@ describe('an event that is given away', () => {
     const event = new Event();
     const hold = producer.hold();
     event.record(producer);
-    const message = structuredClone(event.detach());
+    const message = structuredClone(detachEvent(event));
     expect(message).toEqual({ kind: 'cistern-event', number: expect.any(Number), nonce: expect.any(Number) });
     expect(caught(() => event.query())).toEqual(code('ERR_CISTERN_DISPOSED'));
-    expect(caught(() => event.detach())).toEqual(code('ERR_CISTERN_DISPOSED'));
-    expect(caught(() => event.share())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => detachEvent(event))).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => shareEvent(event))).toEqual(code('ERR_CISTERN_DISPOSED'));
     event.dispose();
 
-    const attached = Event.attach(message);
+    const attached = attachEvent(message);
     expect(attached.query()).toBe(false);
     consumer.wait(attached);
     await setImmediate();
@@ -49,7 +60,7 @@ describe('an event that is given away', () => {
     expect(attached.query()).toBe(true);
     // It can be used like any other, and given back.
     attached.record(consumer);
-    using returned = Event.attach(attached.detach());
+    using returned = attachEvent(detachEvent(attached));
     returned.synchronizeSync();
     returned.record(producer);
   });
@@ -60,7 +71,7 @@ describe('an event that is given away', () => {
     start.record(stream);
     const end = new Event({ timing: true });
     end.record(stream);
-    using attached = Event.attach(end.detach());
+    using attached = attachEvent(detachEvent(end));
     attached.synchronizeSync();
     expect(attached.device).toBe(Device.get());
     expect(attached.elapsedMilliseconds(start)).toBeGreaterThanOrEqual(0);
@@ -72,27 +83,27 @@ describe('an event that is given away', () => {
     const hold = stream.hold();
     event.record(stream);
     const recorded = event.synchronize();
-    expect(caught(() => event.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    expect(caught(() => detachEvent(event))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
     expect(event.query()).toBe(false);
     hold.release();
     await recorded;
-    expect(Event.discard(event.detach())).toBe(true);
+    expect(discardEvent(detachEvent(event))).toBe(true);
   });
 
   test('stays with its giver if it was recorded in a capture', () => {
     using stream = new Stream({ nonBlocking: true });
     const event = new Event();
     using _graph = stream.capture(() => event.record(stream));
-    for (const give of [() => event.share(), () => event.detach()]) expect(caught(give)).toEqual(code('ERR_CISTERN_CAPTURING'));
+    for (const give of [() => shareEvent(event), () => detachEvent(event)]) expect(caught(give)).toEqual(code('ERR_CISTERN_CAPTURING'));
     event.record(stream);
-    expect(Event.discard(event.detach())).toBe(true);
+    expect(discardEvent(detachEvent(event))).toBe(true);
   });
 
   test('is no fence for a free, since it is not known what it was recorded on', () => {
     using stream = new Stream();
     const event = new Event();
     event.record(stream);
-    using attached = Event.attach(event.detach());
+    using attached = attachEvent(detachEvent(event));
     using buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
     expect(caught(() => buffer.dispose(attached))).toEqual(code('ERR_INVALID_ARG_VALUE'));
   });
@@ -105,16 +116,16 @@ describe('an event that is shared', () => {
     const hold = stream.hold();
     const event = new Event();
     event.record(stream);
-    const message = event.share();
-    expect(event.share()).toBe(message);
-    const takers = [Event.attach(structuredClone(message)), Event.attach(message)];
+    const message = shareEvent(event);
+    expect(shareEvent(event)).toBe(message);
+    const takers = [attachEvent(structuredClone(message)), attachEvent(message)];
     for (const taker of takers) consumer.wait(taker);
-    expect(takers[0]?.share()).toEqual(message);
+    expect(shareEvent(takers[0] as Event)).toEqual(message);
     const recorded = takers[1]?.synchronize();
     await setImmediate();
     expect(consumer.query()).toBe(false);
     expect(destroyedBy('Event', () => event.dispose())).toBe(0);
-    expect(caught(() => Event.attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(caught(() => attachEvent(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
     expect(destroyedBy('Event', () => takers[0]?.dispose())).toBe(0);
     // The promise still uses it.
     const before = calls('cuEventDestroy');
@@ -130,11 +141,11 @@ describe('an event that is shared', () => {
     using stream = new Stream({ nonBlocking: true });
     using event = new Event();
     event.record(stream);
-    using taker = Event.attach(event.share());
+    using taker = attachEvent(shareEvent(event));
     const { version, recordedOn } = event;
     for (const each of [event, taker]) {
       expect(caught(() => each.record(stream))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
-      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => detachEvent(each))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
     }
     expect(event).toMatchObject({ version, recordedOn });
     taker.dispose();
@@ -152,15 +163,15 @@ describe('a stream that is given away', () => {
     const hold = stream.hold();
     using first = new Event();
     first.record(stream);
-    const message = structuredClone(stream.detach());
+    const message = structuredClone(detachStream(stream));
     expect(message).toEqual({ kind: 'cistern-stream', number: expect.any(Number), nonce: expect.any(Number) });
     expect(stream.isDisposed).toBe(true);
-    for (const use of [() => stream.query(), () => stream.detach(), () => stream.share(), () => first.record(stream)]) {
+    for (const use of [() => stream.query(), () => detachStream(stream), () => shareStream(stream), () => first.record(stream)]) {
       expect(caught(use)).toEqual(code('ERR_CISTERN_DISPOSED'));
     }
     stream.dispose();
 
-    const attached = Stream.attach(message);
+    const attached = attachStream(message);
     expect(attached).toMatchObject({ id, priority, nativeHandle, device: Device.get(), isNonBlocking: true, isDisposed: false });
     using copy = new DeviceBuffer(buffer, { resource, stream: attached });
     await setImmediate();
@@ -182,7 +193,7 @@ describe('a stream that is given away', () => {
       const hold = stream.hold();
       buffer.fill(1);
       buffer.dispose();
-      using attached = Stream.attach(stream.detach());
+      using attached = attachStream(detachStream(stream));
       expect(pool.statistics().allocatedBytes).toBe(0);
       using next = new DeviceBuffer(MiB, { resource: pool, stream: other });
       next.fill(2);
@@ -202,7 +213,7 @@ describe('a stream that is given away', () => {
     buffer.dispose();
     failCall('cuEventCreate', 1, 2);
     failCall('cuCtxSynchronize', 1, 999);
-    expect(caught(() => stream.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+    expect(caught(() => detachStream(stream))).toEqual(code('ERR_CISTERN_DRIVER'));
     expect(stream.isDisposed).toBe(false);
     hold.release();
     stream.synchronizeSync();
@@ -212,15 +223,15 @@ describe('a stream that is given away', () => {
     using stream = new Stream();
     using foreign = Stream.fromHandle(stream.nativeHandle, { announcesEnd: true });
     for (const each of [foreign, Stream.legacyDefault(), Stream.perThreadDefault()]) {
-      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
-      expect(caught(() => each.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+      expect(caught(() => detachStream(each))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+      expect(caught(() => shareStream(each))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
     }
     expect(stream.query()).toBe(true);
   });
 
   test('has its device for its taker', () => {
     const device = Device.get(1);
-    using stream = Stream.attach(new Stream({ device }).detach());
+    using stream = attachStream(detachStream(new Stream({ device })));
     expect(stream.device).toBe(device);
     stream.synchronizeSync();
   });
@@ -228,17 +239,17 @@ describe('a stream that is given away', () => {
   test('is not shared while it is captured', () => {
     using stream = new Stream({ nonBlocking: true });
     stream.beginCapture();
-    expect(caught(() => stream.share())).toEqual(code('ERR_CISTERN_CAPTURING'));
+    expect(caught(() => shareStream(stream))).toEqual(code('ERR_CISTERN_CAPTURING'));
     stream.endCapture().dispose();
-    expect(Stream.discard(stream.share())).toBe(true);
+    expect(discardStream(shareStream(stream))).toBe(true);
   });
 
   test('belongs to a taker that has used it through a foreign handle', () => {
     const stream = new Stream();
     const { nativeHandle } = stream;
-    const message = stream.detach();
+    const message = detachStream(stream);
     const foreign = Stream.fromHandle(nativeHandle);
-    const attached = Stream.attach(message);
+    const attached = attachStream(message);
     using event = new Event();
     event.record(foreign);
     event.record(attached);
@@ -253,7 +264,7 @@ describe('a stream that is given away', () => {
     const stream = new Stream({ nonBlocking: true });
     let runs = 0;
     stream.launchHostFunction(() => runs++);
-    using attached = Stream.attach(stream.detach());
+    using attached = attachStream(detachStream(stream));
     await attached.synchronize();
     expect(runs).toBe(1);
   });
@@ -262,35 +273,41 @@ describe('a stream that is given away', () => {
 describe('a stream that is shared', () => {
   test('is released with the last object of an environment', async () => {
     const stream = new Stream({ nonBlocking: true });
-    const message = stream.share();
-    expect(stream.share()).toBe(message);
-    expect(caught(() => stream.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
-    const attached = Stream.attach(structuredClone(message));
-    const other = Stream.attach(message);
-    expect(attached.share()).toBe(message);
-    expect(caught(() => attached.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    const message = shareStream(stream);
+    expect(shareStream(stream)).toBe(message);
+    expect(caught(() => detachStream(stream))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    const attached = attachStream(structuredClone(message));
+    const other = attachStream(message);
+    expect(shareStream(attached)).toBe(message);
+    expect(caught(() => detachStream(attached))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
     expect(destroyedBy('Stream', () => stream.dispose())).toBe(0);
     using event = new Event();
     event.record(attached);
     expect(destroyedBy('Stream', () => other.dispose())).toBe(0);
     await attached.synchronize();
     expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
-    expect(caught(() => Stream.attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(caught(() => attachStream(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
   });
 });
 
+const ofStreams = { create: () => new Stream(), attach: attachStream, detach: detachStream, discard: discardStream, share: shareStream };
+const ofEvents = { create: () => new Event(), attach: attachEvent, detach: detachEvent, discard: discardEvent, share: shareEvent };
+
 const kinds = [
-  ['stream', Stream, () => new Stream()],
-  ['event', Event, () => new Event()],
+  ['stream', Stream, ofStreams],
+  ['event', Event, ofEvents],
 ] as const;
 
-describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
-  const attach = (message: unknown) => type.attach(message as StreamMessage & EventMessage);
-  const discard = (message: unknown) => type.discard(message as StreamMessage & EventMessage);
+describe.each(kinds)('the message of a detached %s', (kind, type, functions) => {
+  const { create } = functions;
+  const attach = (message: unknown) => functions.attach(message as StreamMessage & EventMessage);
+  const discard = (message: unknown) => functions.discard(message as StreamMessage & EventMessage);
+  const detach = (object: Stream | Event) => functions.detach(object as Stream & Event);
+  const share = (object: Stream | Event) => functions.share(object as Stream & Event);
   const name = kind === 'stream' ? 'Stream' : 'Event';
 
   test('can be attached once', () => {
-    const message = create().detach();
+    const message = detach(create());
     using attached = attach(message);
     expect(attached).toBeInstanceOf(type);
     expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
@@ -298,14 +315,14 @@ describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
   });
 
   test('can be discarded, which returns it to the driver', () => {
-    const message = create().detach();
+    const message = detach(create());
     expect(destroyedBy(name, () => expect(discard(message)).toBe(true))).toBe(1);
     expect(discard(message)).toBe(false);
     expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
   });
 
   test('leaves it to be destroyed later if the driver refuses', () => {
-    const message = create().detach();
+    const message = detach(create());
     failCall(`cu${name}Destroy`, 1, 999);
     expect(discard(message)).toBe(true);
     // Which is when orphans are freed.
@@ -313,7 +330,7 @@ describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
   });
 
   test('is refused if it is forged, or of something else', () => {
-    const { number, nonce } = create().detach();
+    const { number, nonce } = detach(create());
     const message = { kind: `cistern-${kind}`, number, nonce };
     const forged = [
       { ...message, nonce: Math.abs(nonce - 1) },
@@ -343,14 +360,14 @@ describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
     expect(caught(() => attachBuffer(asBuffer, { stream }))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
     expect(caught(() => discardBuffer(asBuffer))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
     const asOther = { number, nonce, kind: kind === 'stream' ? 'cistern-event' : 'cistern-stream' };
-    const other = kind === 'stream' ? Event : Stream;
+    const other = kind === 'stream' ? ofEvents : ofStreams;
     expect(caught(() => other.attach(asOther as StreamMessage & EventMessage))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
     attach(message).dispose();
   });
 
   test('of a shared one ends when it is discarded, and leaves those who have it', async () => {
     const shared = create();
-    const message = shared.share();
+    const message = share(shared);
     const attached = attach(message);
     expect(discard(message)).toBe(true);
     expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
