@@ -36,6 +36,7 @@ const core = [
 
 /** The capabilities, each with those that it uses. A program that does not use one does not load it. */
 const capabilities = [
+  { name: 'checking', uses: [] },
   { name: 'recording', uses: [] },
   { name: 'plans', uses: [] },
   { name: 'graphs', uses: ['plans', 'recording'] },

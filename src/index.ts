@@ -27,13 +27,6 @@ export {
   type TopBitsRounding,
 } from './adaptors/pass-through/rounding-resource-adaptor.js';
 export {
-  formatSanitizerViolation,
-  type LifetimeViolation,
-  type SanitizerViolation,
-  SanitizingResourceAdaptor,
-  type SanitizingResourceAdaptorOptions,
-} from './adaptors/pass-through/sanitizing-resource-adaptor.js';
-export {
   type AllocationStatistics,
   type CounterSnapshot,
   StatisticsResourceAdaptor,
@@ -103,7 +96,7 @@ export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
 export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
 export { GraphExec } from './driver/graphs/graph-exec.js';
 export type { GraphObject } from './driver/graphs/graph-object.js';
-export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/memory/managed-activity.js';
+export { declareAllocation, declareFree } from './driver/memory/declared-memory.js';
 export {
   advise,
   type ManagedRangeAttributes,
@@ -124,20 +117,7 @@ export {
   set,
   setSync,
 } from './driver/memory/transfer.js';
-export {
-  type CheckOrderOptions,
-  checkOrder,
-  declareAllocation,
-  declareFree,
-  formatOrderViolation,
-  isCheckingOrder,
-  type MemoryAccess,
-  OrderChecker,
-  OrderError,
-  type OrderViolation,
-  type OrderViolationKind,
-  type OrderViolationSide,
-} from './driver/order-checker.js';
+export { isCheckingOrder, type MemoryAccess } from './driver/order-checks.js';
 export {
   configureSoftwareDevice,
   driverFunctionNames,

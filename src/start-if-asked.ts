@@ -7,6 +7,7 @@ import { isLoaded, loadEntry } from './package/file.js';
 import { setting } from './settings.js';
 
 const entries = {
+  CISTERN_CHECK_ORDER: 'checking',
   CISTERN_LOG_FILE: 'recording',
   CISTERN_DUMP_ON_OUT_OF_MEMORY: 'serving',
   CISTERN_WATCH: 'watch',

@@ -29,7 +29,7 @@ import { MiB } from '../basics/units.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { budgetBytes, hostBytes } from '../budget/memory-budget.js';
 import type { Device, MemoryKind } from '../driver/device.js';
-import { collectUntil } from './when-memory-is-short.js';
+import { runCollectionStage } from './when-memory-is-short.js';
 
 /** Options of {@link configureEarlyCollection}. */
 export interface EarlyCollectionOptions {
@@ -109,7 +109,8 @@ export class HeldMemory {
     const heldBefore = this.heldBytes;
     isCollecting = true;
     try {
-      collectUntil(() => this.heldBytes + bytes <= lineBytes);
+      runCollectionStage('minor-collection');
+      if (this.heldBytes + bytes > lineBytes) runCollectionStage('major-collection');
     } finally {
       isCollecting = false;
     }

@@ -2,7 +2,7 @@
  * Where everything asks the garbage collector that is short of memory:
  *
  *     an allocation failed              tryAgainCollecting     settle ► minor ► major, and again after each that freed something
- *     buffers would hold too much       collectUntil           minor ► major, until they hold less
+ *     buffers would hold too much       runCollectionStage     minor ► major, until they hold less: `early-collection.ts`
  *     calls wait for memory             runCollectionStage     once a second: `serving/waiting/collect-while-waiting.ts`
  *
  * `settle` frees what the collector has found already.
@@ -41,16 +41,4 @@ export function tryAgainCollecting<T>(error: unknown, attempt: () => T): T {
 
 function wasTried(stage: CollectionStage, tried: readonly RecoveryStage[]): boolean {
   return tried.some((each) => each.stage === stage);
-}
-
-/** Collects garbage: recent objects first, and then, unless that was enough, all of it. @param run runs one stage */
-export function collectUntil(
-  isEnough: () => boolean,
-  collections: readonly CollectionStage[] = ['minor-collection', 'major-collection'],
-  run: (stage: CollectionStage) => void = runCollectionStage,
-): void {
-  for (const stage of collections) {
-    run(stage);
-    if (isEnough()) return;
-  }
 }

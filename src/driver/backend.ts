@@ -2,7 +2,6 @@ import { wordSetting } from '../basics/checked-settings.js';
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { mailbox, native } from './native.js';
-import { checkOrderIfAsked } from './order-checker.js';
 import { configureFromEnvironment } from './software-device.js';
 import { check } from './status.js';
 
@@ -18,6 +17,7 @@ export type BackendChoice = 'auto' | Backend;
 const choices: readonly BackendChoice[] = ['auto', 'cuda', 'software'];
 
 let opened: Backend | undefined;
+let beforeOpening = (): void => {};
 
 /**
  * Chooses the devices of this environment (the main thread or one worker). Call it before anything
@@ -59,6 +59,11 @@ export function currentBackend(): Backend {
   return opened ?? selectBackend(backendFromEnvironment());
 }
 
+/** Calls a function before a backend is opened; if it throws, the backend is not opened. */
+export function atOpening(action: () => void): void {
+  beforeOpening = action;
+}
+
 /** Why CUDA cannot be used, in one sentence, or `undefined` if it can. */
 export function cudaUnavailableReason(): string | undefined {
   return native().cudaUnavailableReason() || undefined;
@@ -88,7 +93,7 @@ export function backendFromEnvironment(): BackendChoice {
 }
 
 function open(backend: Backend): Backend {
-  checkOrderIfAsked();
+  beforeOpening();
   if (backend === 'software') configureFromEnvironment();
   native().openBackend(backend === 'cuda' ? 0 : 1);
   check(`open the ${backend} device`);

@@ -8,7 +8,7 @@
  * stream, which is never captured, so the call is not part of a graph.
  */
 
-import { type GrowthInPlace, growthInPlace } from '../adaptors/growth-in-place.js';
+import { type GrowthInPlace, growthInPlace } from '../adaptors/layers.js';
 import { OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../basics/units.js';
 import { recordedEvent } from '../driver/streams/event.js';

@@ -6,7 +6,6 @@ import { perDeviceKind } from '../adaptors/pass-through/per-device-resource-adap
 import { prefetchKind } from '../adaptors/pass-through/prefetch-resource-adaptor.js';
 import { reclaimingKind } from '../adaptors/pass-through/reclaiming-resource-adaptor.js';
 import { roundingKind } from '../adaptors/pass-through/rounding-resource-adaptor.js';
-import { sanitizingKind } from '../adaptors/pass-through/sanitizing-resource-adaptor.js';
 import { statisticsKind } from '../adaptors/pass-through/statistics-resource-adaptor.js';
 import { trackingKind } from '../adaptors/pass-through/tracking-resource-adaptor.js';
 import { arenaKind } from '../adaptors/pooling/arena-memory-resource.js';
@@ -47,7 +46,6 @@ export const resourceKinds: readonly ResourceKind[] = [
   limitingKind,
   statisticsKind,
   trackingKind,
-  sanitizingKind,
   alignedKind,
   roundingKind,
   prefetchKind,
@@ -66,6 +64,7 @@ const entryOfKind: Readonly<Record<string, string>> = {
   admitting: 'serving',
   spilling: 'serving',
   recording: 'recording',
+  sanitizing: 'checking',
 };
 
 const known = new Map<string, ResourceKind>();

@@ -37,8 +37,9 @@
  * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004),
  * with lanes and the bounded scan added.
  */
+
+import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
-import { compileAhead } from './compile-ahead.js';
 import {
   addressField,
   bucketsField,
@@ -644,4 +645,28 @@ function outOfMemory(): RangeError {
 
 function fail(message: string): never {
   throw new Error(`free-space index: ${message}`);
+}
+
+let isCompiled = false;
+
+/**
+ * V8 compiles a function of the module when it is first called, which takes longer than the call itself: 190 us for those of
+ * a first allocation. They are called here, for an index that serves nothing, when the first resource that needs an index is
+ * constructed, so that no allocation of a program waits for it. The first call does it.
+ */
+function compileAhead(): void {
+  if (isCompiled) return;
+  isCompiled = true;
+  const index = indexModule.createIndex();
+  if (index === 0) return;
+  const from = indexModule.addLane(index);
+  const to = indexModule.addLane(index);
+  indexModule.useQuickLists(index, false);
+  if (from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from) !== 0) {
+    indexModule.openLane(index, from);
+    const address = indexModule.allocate(index, 1, 0, to, 0);
+    indexModule.freeAt(index, address, ALLOCATION_ALIGNMENT, to);
+    indexModule.transfer(index, from, to);
+  }
+  indexModule.destroyIndex(index);
 }

@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/pass-through/remember-allocations.js';
+import { SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { failCall } from '../../src/driver/software-device.js';
 import {
@@ -24,7 +25,6 @@ import {
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   RoundingResourceAdaptor,
-  SanitizingResourceAdaptor,
   StatisticsResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   ArenaMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   type DeallocationEvents,
   Device,
   driverCallCounts,

@@ -1,12 +1,12 @@
 import { describe, expect, test } from 'vitest';
 import { callStack, captureStack } from '../../src/basics/call-stack.js';
+import { SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import {
   CudaMemoryResource,
   DeviceBuffer,
   Event,
   MiB,
   PoolMemoryResource,
-  SanitizingResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,
   withResource,

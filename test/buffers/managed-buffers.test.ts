@@ -34,12 +34,12 @@ import {
   PrefetchResourceAdaptor,
   pointerInfo,
   resetCurrentResource,
-  residentBytes,
   Stream,
   setCurrentResource,
   UnsupportedError,
   withResource,
 } from '../../src/index.js';
+import { residentBytes } from '../../src/machine/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';
 

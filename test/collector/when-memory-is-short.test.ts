@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { OutOfMemoryError } from '../../src/basics/errors.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { type CollectionStage, collectUntil, tryAgainCollecting } from '../../src/collector/when-memory-is-short.js';
+import { tryAgainCollecting } from '../../src/collector/when-memory-is-short.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 
@@ -25,19 +25,4 @@ describe('an allocation that failed', () => {
     const last = new OutOfMemoryError('none is left', { requestedBytes: 1, path: [], stages: tried });
     expect(() => tryAgainCollecting(last, () => 17)).toThrow(last);
   });
-});
-
-test('a limit is kept by the cheapest collections that suffice', () => {
-  const run = (after: number) => {
-    const stages: CollectionStage[] = [];
-    collectUntil(
-      () => stages.length >= after,
-      ['minor-collection', 'major-collection'],
-      (stage) => stages.push(stage),
-    );
-    return stages;
-  };
-  expect(run(1)).toEqual(['minor-collection']);
-  expect(run(2)).toEqual(['minor-collection', 'major-collection']);
-  expect(run(3)).toEqual(['minor-collection', 'major-collection']);
 });

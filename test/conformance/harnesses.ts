@@ -1,17 +1,16 @@
+import { formatSanitizerViolation, SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import {
   type CachingMemoryResource,
   CallbackMemoryResource,
   createResourceStack,
   type DeallocationEvents,
   FailureCallbackResourceAdaptor,
-  formatSanitizerViolation,
   GiB,
   type KindRole,
   type MemoryResource,
   MiB,
   parseSpecification,
   type ResourceStack,
-  SanitizingResourceAdaptor,
   type Specification,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';

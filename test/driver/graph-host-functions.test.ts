@@ -1,17 +1,8 @@
 /** Host functions that are captured run at each launch, as long as something can launch them. */
 
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import {
-  CudaMemoryResource,
-  checkOrder,
-  copyToHostSync,
-  Device,
-  driverCallCounts,
-  Event,
-  type Graph,
-  Stream,
-  set,
-} from '../../src/index.js';
+import { checkOrder } from '../../src/checking/index.js';
+import { CudaMemoryResource, copyToHostSync, Device, driverCallCounts, Event, type Graph, Stream, set } from '../../src/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
 import { runModule, wholePackage } from '../support/run-module.js';

@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   configureSoftwareDevice,
   copy,
   copyFromHost,

@@ -16,19 +16,17 @@ import {
   ManagedAsyncMemoryResource,
   ManagedMemoryResource,
   MiB,
-  managedActivity,
   managedRangeAttributes,
   OutOfMemoryError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   prefetch,
-  resetManagedActivity,
-  residentBytes,
   Stream,
   set,
   setCallLatency,
   UnsupportedError,
 } from '../../src/index.js';
+import { managedActivity, resetManagedActivity, residentBytes } from '../../src/machine/index.js';
 
 describe('the software device', () => {
   let plain: CudaMemoryResource;

@@ -26,7 +26,8 @@ describe('the environment variables of the software device', () => {
   });
 
   const show = `
-    import { Device, managedActivity } from 'cistern';
+    import { Device } from 'cistern';
+    import { managedActivity } from 'cistern/machine';
     const device = Device.get(0);
     console.log(Device.count(), device.attribute('concurrentManagedAccess'), device.attribute('pageableMemoryAccessUsesHostPageTables'),
       Device.count() > 1 && device.canAccessPeer(Device.get(1)));

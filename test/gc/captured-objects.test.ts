@@ -1,9 +1,9 @@
 import { afterAll, expect, test } from 'vitest';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   CachingMemoryResource,
   CallbackMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   type DeallocateCallback,
   DeviceBuffer,
   FailureCallbackResourceAdaptor,

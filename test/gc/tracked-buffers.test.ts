@@ -1,11 +1,10 @@
 import { expect, it } from 'vitest';
+import { checkOrder, SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import {
   CudaMemoryResource,
-  checkOrder,
   DeviceBuffer,
   type MemoryResource,
   type PassThroughAdaptor,
-  SanitizingResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';

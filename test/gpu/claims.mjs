@@ -80,7 +80,7 @@ export const claims = [
   {
     claim: 'the order checker finds missing waits, and reports no right order',
     page: 'docs/order-violations.md',
-    by: ['test/driver/order-checker.test.ts'],
+    by: ['test/checking/order-checker.test.ts'],
   },
   { claim: 'devices use each other’s memory (needs two GPUs)', page: 'docs/peers.md', by: ['test/driver/peers.test.ts'] },
   {

@@ -15,6 +15,7 @@ export const gpuSuites = {
   adaptors: suite(
     'stream order in every pooling resource',
     'test/adaptors',
+    'test/checking',
     'test/graphs',
     'test/plans',
     'test/serving',

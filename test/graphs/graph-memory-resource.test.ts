@@ -4,11 +4,11 @@
  */
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder, type OrderChecker } from '../../src/checking/index.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CudaMemoryResource,
-  checkOrder,
   copy,
   copyToHostSync,
   DeviceBuffer,
@@ -20,7 +20,6 @@ import {
   KiB,
   LimitingResourceAdaptor,
   MiB,
-  type OrderChecker,
   OutOfMemoryError,
   PoolMemoryResource,
   StatisticsResourceAdaptor,

@@ -5,10 +5,10 @@
  */
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder, type OrderChecker } from '../../src/checking/index.js';
 import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CudaMemoryResource,
-  checkOrder,
   copyToHostSync,
   Device,
   DeviceBuffer,
@@ -18,7 +18,6 @@ import {
   KiB,
   type MemoryResource,
   MiB,
-  type OrderChecker,
   PassThroughAdaptor,
   PoolMemoryResource,
   StatisticsResourceAdaptor,

@@ -43,8 +43,7 @@ const files = [
   'src/stream-ordering/stream-ordering.ts',
   'src/driver/streams/stream-identity.ts',
   ...readdirSync(join(root, 'src/suballocation'))
-    // What is compiled ahead changes no result.
-    .filter((name) => name !== 'index-binary.ts' && name !== 'compile-ahead.ts')
+    .filter((name) => name !== 'index-binary.ts')
     .sort()
     .map((name) => `src/suballocation/${name}`),
   'src/adaptors/pooling/order-of-tries.ts',
@@ -96,7 +95,7 @@ const files = [
   'src/adaptors/pass-through/outstanding-allocations.ts',
   'src/adaptors/pass-through/reclaiming-resource-adaptor.ts',
   'src/adaptors/pass-through/rounding-resource-adaptor.ts',
-  'src/adaptors/pass-through/sanitizing-resource-adaptor.ts',
+  'src/checking/sanitizing-resource-adaptor.ts',
   'src/adaptors/pass-through/statistics-resource-adaptor.ts',
   'src/adaptors/pass-through/tracking-resource-adaptor.ts',
   'src/buffers/transfers/ordered-copy.ts',

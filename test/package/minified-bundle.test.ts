@@ -13,7 +13,7 @@ import { runModule } from '../support/run-module.js';
 const addon = fileURLToPath(new URL('../../build/Release/cistern.node', import.meta.url));
 const specifications = everyKind.map((kind) => formatSpecification(exampleOf(kind)));
 
-const capabilities = ['graphs', 'plans', 'serving', 'workers'];
+const capabilities = ['checking', 'graphs', 'plans', 'serving', 'workers'];
 
 /** Prints, for each kind, the classes of its stack, the path of an error, and the layers of a recording. */
 const program = `

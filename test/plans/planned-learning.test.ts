@@ -1,12 +1,11 @@
 import { describe, expect, test } from 'vitest';
+import { checkOrder, formatOrderViolation } from '../../src/checking/index.js';
 import {
   CallbackMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   type DeallocationEvents,
   driverCallCounts,
   Event,
-  formatOrderViolation,
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';

@@ -1,13 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { checkOrder, formatOrderViolation } from '../../src/checking/index.js';
 import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   Device,
   Event,
   failCall,
-  formatOrderViolation,
   type MemoryResource,
   PoolMemoryResource,
   Stream,

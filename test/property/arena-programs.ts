@@ -7,9 +7,9 @@
 
 import { createRequire } from 'node:module';
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   type CisternError,
-  checkOrder,
   copy,
   DeviceBuffer,
   Event,

@@ -9,11 +9,11 @@
  */
 
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   CachingMemoryResource,
   CisternError,
   CudaMemoryResource,
-  checkOrder,
   DeviceBuffer,
   type GraphExec,
   KiB,

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { CudaMemoryResource, checkOrder, Event, Stream, set } from '../../src/index.js';
+import { checkOrder } from '../../src/checking/index.js';
+import { CudaMemoryResource, Event, Stream, set } from '../../src/index.js';
 import { DriverModel } from './driver-model.js';
 
 /**

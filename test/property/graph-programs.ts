@@ -16,13 +16,13 @@
 
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
+import { checkOrder } from '../../src/checking/index.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import { check } from '../../src/driver/status.js';
 import { GraphMemoryResource } from '../../src/graphs/index.js';
 import {
   CisternError,
   CudaMemoryResource,
-  checkOrder,
   copy,
   copyToHostSync,
   type DeallocationEvents,

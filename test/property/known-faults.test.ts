@@ -1,22 +1,20 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder, formatOrderViolation, type OrderChecker } from '../../src/checking/index.js';
 import {
   ArenaMemoryResource,
   CachingMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   type DeallocationEvents,
   type DeallocationFence,
   Device,
   type DevicePointer,
   driverCallCounts,
   FixedSizeMemoryResource,
-  formatOrderViolation,
   LimitingResourceAdaptor,
   type MemoryResource,
   MiB,
   MonotonicMemoryResource,
-  type OrderChecker,
   PassThroughAdaptor,
   PoolMemoryResource,
   Stream,

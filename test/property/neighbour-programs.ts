@@ -7,12 +7,12 @@
  */
 
 import { setTimeout as sleep } from 'node:timers/promises';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   ArenaMemoryResource,
   CachingMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   type DeallocationEvents,
   Device,
   Event,

@@ -1,23 +1,21 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { setImmediate } from 'node:timers/promises';
 import { formatValue } from '../../src/basics/errors.js';
+import { checkOrder, formatOrderViolation, type OrderChecker } from '../../src/checking/index.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { isNotPermitted } from '../../src/driver/status.js';
 import {
   type ArenaMemoryResource,
   type CachingMemoryResource,
   CisternError,
-  checkOrder,
   type DeallocationFence,
   type DevicePointer,
   declareAllocation,
   declareFree,
   driverCallCounts,
   Event,
-  formatOrderViolation,
   type MonotonicMark,
   type MonotonicMemoryResource,
-  type OrderChecker,
   OutOfMemoryError,
   Stream,
   type StreamOrderedStatistics,

@@ -8,10 +8,10 @@ import { mkdtempSync, readdirSync, rmdirSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   type CisternError,
   CudaMemoryResource,
-  checkOrder,
   currentBackend,
   Device,
   failCall,

@@ -1,4 +1,5 @@
 import { disposeAll } from '../../src/adaptors/layers.js';
+import { formatSanitizerViolation, type SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import {
   ALLOCATION_ALIGNMENT,
   type AllocationStatistics,
@@ -9,13 +10,11 @@ import {
   Device,
   type FallbackResourceAdaptor,
   type FixedSizeMemoryResource,
-  formatSanitizerViolation,
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
-  type SanitizingResourceAdaptor,
   type StatisticsResourceAdaptor,
   type StreamOrderedMemoryResource,
   type StreamOrderedStatistics,

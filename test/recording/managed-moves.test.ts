@@ -10,13 +10,12 @@ import {
   DeviceBuffer,
   ManagedMemoryResource,
   MiB,
-  managedActivity,
   PoolMemoryResource,
   prefetch,
-  resetManagedActivity,
   Stream,
   set,
 } from '../../src/index.js';
+import { managedActivity, resetManagedActivity } from '../../src/machine/index.js';
 import { annotate, Recording, RecordingResourceAdaptor } from '../../src/recording/index.js';
 import { EventKind } from '../../src/tools/formats/event-columns.js';
 import { convertLog, type RecordedRun } from '../../src/tools/formats/index.js';

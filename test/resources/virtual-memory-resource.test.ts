@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   CudaMemoryResource,
-  checkOrder,
   copySync,
   Device,
   driverCallCounts,

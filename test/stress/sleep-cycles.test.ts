@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   type CisternError,
-  checkOrder,
   Device,
   DeviceBuffer,
   failCall,

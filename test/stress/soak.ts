@@ -1,7 +1,8 @@
 /** The soak: all of cistern, mixed in rounds. After each round, the state must be as before it. */
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
-import { checkOrder, formatBytes, formatOrderViolation } from '../../src/index.js';
+import { checkOrder, formatOrderViolation } from '../../src/checking/index.js';
+import { formatBytes } from '../../src/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { programs } from '../property/program.js';
 import { describeViolation, noCounts, type ProgramCounts, ProgramRunner } from '../property/program-runner.js';

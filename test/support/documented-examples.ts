@@ -7,6 +7,7 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 /** The file of each entry of the package. */
 export const entries: Readonly<Record<string, string>> = {
   cistern: 'src/index.ts',
+  'cistern/checking': 'src/checking/index.ts',
   'cistern/graphs': 'src/graphs/index.ts',
   'cistern/interchange': 'src/interchange/index.ts',
   'cistern/plans': 'src/plans/index.ts',

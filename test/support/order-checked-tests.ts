@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect } from 'vitest';
-import { type CheckOrderOptions, checkOrder } from '../../src/index.js';
+import { type CheckOrderOptions, checkOrder } from '../../src/checking/index.js';
 
 /** Stacks take half of the time of a test that checks many operations, so violations have them only on demand. */
 export const orderChecks: CheckOrderOptions = { stacks: process.env['CISTERN_TEST_STACKS'] === '1' };

@@ -1,5 +1,6 @@
 /** Everything that the package exports, from all entries. */
 
+export * from '../../src/checking/index.js';
 export * from '../../src/graphs/index.js';
 export * from '../../src/index.js';
 export * from '../../src/interchange/index.js';

@@ -1,4 +1,5 @@
 // Everything that the built package exports, for programs that tests run in processes and workers of their own.
+export * from '../../dist/checking/index.js';
 export * from '../../dist/graphs/index.js';
 export * from '../../dist/index.js';
 export { resourceKinds } from '../../dist/index.js';

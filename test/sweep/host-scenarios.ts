@@ -1,13 +1,13 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Writable } from 'node:stream';
+import { checkOrder } from '../../src/checking/index.js';
 import {
   ArenaMemoryResource,
   CachingMemoryResource,
   CallbackMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   DeviceBuffer,
   Event,
   FailureCallbackResourceAdaptor,

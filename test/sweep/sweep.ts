@@ -12,7 +12,8 @@
  * that memory stays allocated until the environment ends, and is counted as stranded.
  */
 import { setImmediate } from 'node:timers/promises';
-import { checkOrder, reclaimUnreachableBuffers } from '../../src/index.js';
+import { checkOrder } from '../../src/checking/index.js';
+import { reclaimUnreachableBuffers } from '../../src/index.js';
 import { DriverFunction, driverFaultPoints, type FaultPoint, type HostFunction } from './fault-points.js';
 import { type Ledger, leaksBetween, takeLedger } from './ledger.js';
 import { type Scenario, ScenarioRun } from './scenario-run.js';

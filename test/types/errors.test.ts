@@ -1,4 +1,5 @@
 import { describe, expect, expectTypeOf, test } from 'vitest';
+import { OrderError, type OrderViolation, type OrderViolationSide } from '../../src/checking/index.js';
 import {
   AddonMissingError,
   type ArgumentErrorCode,
@@ -11,9 +12,6 @@ import {
   FaultyResourceError,
   LifetimeError,
   NotAdmittedError,
-  OrderError,
-  type OrderViolation,
-  type OrderViolationSide,
   OutOfMemoryError,
   SpecificationError,
   UnsupportedError,

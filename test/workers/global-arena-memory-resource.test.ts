@@ -1,10 +1,10 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { alignUp } from '../../src/basics/units.js';
+import { checkOrder } from '../../src/checking/index.js';
 import { interpose, mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import {
   CudaMemoryResource,
-  checkOrder,
   Device,
   DeviceBuffer,
   driverCallCounts,

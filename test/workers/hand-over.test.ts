@@ -4,13 +4,13 @@ import { CachingMemoryResource } from '../../src/adaptors/pooling/caching-memory
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { checkOrder } from '../../src/checking/order-checker.js';
 import { heldMemory } from '../../src/collector/early-collection.js';
 import { mayBeWithWorkers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { interpose } from '../../src/driver/native.js';
-import { checkOrder } from '../../src/driver/order-checker.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';

@@ -21,7 +21,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, t
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../../collector/stage-timings.js';
-import { type CollectionStage, collectUntil, runCollectionStage } from '../../collector/when-memory-is-short.js';
+import { type CollectionStage, runCollectionStage } from '../../collector/when-memory-is-short.js';
 import { mayUseMemoryOf } from '../../driver/device.js';
 import { isNotPermitted } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
@@ -430,8 +430,10 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     this.#softCollections++;
     this.#isReclaiming = true;
     try {
-      const isEnough = () => bytes <= this.softLimitBytes - this.#liveBytes;
-      collectUntil(isEnough, this.#sums.map(({ stage }) => stage).filter(isCollection), (stage) => this.#collect(stage));
+      for (const { stage } of this.#sums) {
+        if (isCollection(stage)) this.#collect(stage);
+        if (bytes <= this.softLimitBytes - this.#liveBytes) break;
+      }
     } finally {
       this.#isReclaiming = false;
     }

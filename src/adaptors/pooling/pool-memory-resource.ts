@@ -32,7 +32,7 @@ import { defineAdaptor } from '../../resource-kind.js';
 import type { StreamLane } from '../../stream-ordering/stream-lane.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
 import { type FreeSpaceIndex, unitBytes } from '../../suballocation/free-space-index.js';
-import { growthInPlace } from '../growth-in-place.js';
+import { growthInPlace } from '../layers.js';
 import { type KeepingOptions, keepingOptionNames, keepingOptions, type StreamOrderedStatistics } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption, Tries } from './order-of-tries.js';
 import { blockTooLarge, maximumBlockBytes, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';

@@ -7,7 +7,16 @@ import {
   LifetimeError,
   UnsupportedError,
 } from '../../basics/errors.js';
-import { assertInteger, assertMadeByCistern, assertNoPromise, assertOptions, optionNames } from '../../basics/validation.js';
+import {
+  assertBytes,
+  assertInteger,
+  assertMadeByCistern,
+  assertNoPromise,
+  assertOneOf,
+  assertOptions,
+  assertPointer,
+  optionNames,
+} from '../../basics/validation.js';
 import { markCopy, otherCopyHint } from '../../package/copy.js';
 import { type Device, deviceOption, mayUseMemoryOf } from '../device.js';
 import { beginCapture, type CaptureMode, type CaptureStatus, captureStatusOf } from '../graphs/capture.js';
@@ -15,7 +24,7 @@ import { Graph } from '../graphs/graph.js';
 import { assertGraph } from '../graphs/graph-object.js';
 import { letGoOfEnded } from '../graphs/user-objects.js';
 import { keptResult, mailbox, NativeStatus, native } from '../native.js';
-import { isCheckingOrder, type MemoryAccess, touch } from '../order-checker.js';
+import { isCheckingOrder, type MemoryAccess } from '../order-checks.js';
 import { check, checkBlocking, isCapturing, statusError, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
 import {
@@ -482,7 +491,11 @@ export class Stream implements Disposable {
   touch(pointer: number, bytes: number, access: MemoryAccess): void {
     if (!isCheckingOrder()) return;
     this.#assertLive('touch memory');
-    touch(pointer, bytes, this, access);
+    assertPointer(pointer);
+    assertBytes(bytes);
+    assertOneOf(access, ['read', 'write'], 'access');
+    native().touch(pointer, bytes, this.handle, access === 'write');
+    check('touch memory');
   }
 
   /**

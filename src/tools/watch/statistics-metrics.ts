@@ -1,4 +1,4 @@
-import type { ManagedActivity } from '../../driver/memory/managed-activity.js';
+import type { ManagedActivity } from '../../machine/managed-activity.js';
 import type {
   AccountSample,
   AdmissionSample,

@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { layersOf } from '../../../src/adaptors/layers.js';
+import { checkOrder } from '../../../src/checking/index.js';
 import { GraphMemoryResource } from '../../../src/graphs/index.js';
 import {
   ArenaMemoryResource,
   BinningMemoryResource,
   CachingMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   copy,
   copyFromHost,
   copyToHost,
@@ -758,7 +758,8 @@ test('memory stays until what another worker has queued there has run', () => {
   const end = runModule(`
     import { Worker } from 'node:worker_threads';
     import { once } from 'node:events';
-    import { checkOrder, copyToHostSync, MiB, Stream, VirtualMemoryResource } from 'cistern';
+    import { copyToHostSync, MiB, Stream, VirtualMemoryResource } from 'cistern';
+import { checkOrder } from 'cistern/checking';
     import { sleepResource, wakeResource } from 'cistern/serving';
     const resource = new VirtualMemoryResource();
     const stream = new Stream({ nonBlocking: true });

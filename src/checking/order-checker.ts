@@ -6,15 +6,14 @@
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../basics/call-stack.js';
 import { flagSetting } from '../basics/checked-settings.js';
-import { ArgumentTypeError, alreadyDisposed, CisternError, formatPointer, formatValue } from '../basics/errors.js';
-import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
-import { interpose, mailbox, type NativeBinding, native } from './native.js';
-import { check } from './status.js';
-import type { Stream } from './streams/stream.js';
-import { refuseCloning } from './workers/local-object.js';
-
-/** How memory is used. */
-export type MemoryAccess = 'read' | 'write';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue } from '../basics/errors.js';
+import { assertOptions, optionNames } from '../basics/validation.js';
+import { atOpening } from '../driver/backend.js';
+import { interpose, mailbox, type NativeBinding, native } from '../driver/native.js';
+import { type MemoryAccess, noteChecking } from '../driver/order-checks.js';
+import { check } from '../driver/status.js';
+import { refuseCloning } from '../driver/workers/local-object.js';
+import { noteLoaded } from '../package/file.js';
 
 /** Options of {@link checkOrder}. */
 export interface CheckOrderOptions {
@@ -161,7 +160,6 @@ const orderChannel = channel('cistern:order');
 const cells = new Float64Array(2);
 const taken = new Float64Array(32 * cellsOfViolation);
 const checkers = new Set<OrderChecker>();
-let isChecking = false;
 let isThrowing = false;
 let lastNumber = 0;
 let seenViolations = 0;
@@ -226,7 +224,7 @@ export class OrderChecker implements Disposable {
       native().beginOrderCheck(cells);
       check('check stream order');
       seenViolations = cells[1] as number;
-      isChecking = true;
+      noteChecking(true);
     }
     checkers.add(this);
     follow();
@@ -264,7 +262,7 @@ export class OrderChecker implements Disposable {
     checkers.delete(this);
     this.#onViolation = undefined;
     if (checkers.size === 0) {
-      isChecking = false;
+      noteChecking(false);
       native().endOrderCheck();
       check('end the check of stream order');
     }
@@ -298,53 +296,6 @@ export function callObserver<Violation>(onViolation: (violation: Violation) => v
   }
 }
 
-/** Whether stream order is checked in this thread. */
-export function isCheckingOrder(): boolean {
-  return isChecking;
-}
-
-/**
- * Tells the order checker that a part of one of the caller's own allocations is now in use on the
- * stream. Call this in a resource that allocates parts of larger blocks: the stream must be ordered
- * after all earlier uses, and after the last {@link declareFree}. Does nothing unless stream order
- * is checked. Memory that was not allocated through cistern, or that the driver does not know, is
- * not watched.
- * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
- */
-export function declareAllocation(pointer: number, bytes: number, stream: Stream): void {
-  if (!isChecking) return;
-  assertDeclaration(pointer, bytes, stream);
-  native().declareAllocation(pointer, bytes, stream.handle);
-  check('declare an allocation');
-}
-
-/**
- * Tells the order checker that the memory of a {@link declareAllocation} is free again, in the
- * stream's order. All uses must be ordered before this point of the stream, and none may follow.
- * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
- */
-export function declareFree(pointer: number, bytes: number, stream: Stream): void {
-  if (!isChecking) return;
-  assertDeclaration(pointer, bytes, stream);
-  native().declareFree(pointer, bytes, stream.handle);
-  check('declare a free');
-}
-
-function assertDeclaration(pointer: number, bytes: number, stream: Stream): void {
-  assertPointer(pointer);
-  assertBytes(bytes);
-  if (stream.isDisposed) throw alreadyDisposed('declare memory', `stream ${stream.id}`);
-}
-
-/** @internal `Stream.touch`, while stream order is checked. */
-export function touch(pointer: number, bytes: number, stream: Stream, access: MemoryAccess): void {
-  assertPointer(pointer);
-  assertBytes(bytes);
-  assertOneOf(access, ['read', 'write'], 'access');
-  native().touch(pointer, bytes, stream.handle, access === 'write');
-  check('touch memory');
-}
-
 /** A violation as human-readable text of several lines. */
 export function formatOrderViolation(violation: OrderViolation): string {
   const { kind, pointer, bytes, earlier, later, missing } = violation;
@@ -356,11 +307,13 @@ export function formatOrderViolation(violation: OrderViolation): string {
   ].join('\n');
 }
 
-/** @internal Starts a check that never ends if `CISTERN_CHECK_ORDER` is 1. */
-export function checkOrderIfAsked(): void {
+noteLoaded('checking');
+
+/** @internal Starts a check that never ends if `CISTERN_CHECK_ORDER` is 1, when a device is used for the first time. */
+atOpening(() => {
   if (flagSetting('CISTERN_CHECK_ORDER') !== true) return;
   checkOrder({ onViolation: (violation) => process.emitWarning(formatOrderViolation(violation), { code: 'CISTERN_ORDER' }) });
-}
+});
 
 const headings: Readonly<Record<OrderViolationKind, string>> = {
   unordered: 'two streams use memory without order',
@@ -403,7 +356,7 @@ function follow(): void {
   if (!wantsStacks) stacks = [];
   else if (stacks.length === 0) stacks = Array.from({ length: stackCount }, () => ({ number: 0, stack: '' }));
   isThrowing = [...checkers].some((checker) => checker.throwsOnViolation);
-  interpose(isChecking ? followed : undefined);
+  interpose(checkers.size > 0 ? followed : undefined);
 }
 
 /** @internal The number that the next operation of this thread will have. */

@@ -1,10 +1,10 @@
-import { UnsupportedError } from '../../basics/errors.js';
-import { assertBytes, assertPointer } from '../../basics/validation.js';
-import { currentBackend } from '../backend.js';
-import { mailbox, native } from '../native.js';
-import { check } from '../status.js';
+import { UnsupportedError } from '../basics/errors.js';
+import { assertBytes, assertPointer } from '../basics/validation.js';
+import { currentBackend } from '../driver/backend.js';
+import { assertMemoryLocation, type MemoryLocation } from '../driver/memory/managed-memory.js';
+import { mailbox, native } from '../driver/native.js';
+import { check } from '../driver/status.js';
 import type { ManagedActivity } from './managed-counts.js';
-import { assertMemoryLocation, type MemoryLocation } from './managed-memory.js';
 
 export type { ManagedActivity };
 

@@ -1,11 +1,21 @@
-import { captureStack } from '../../basics/call-stack.js';
-import { formatPointer } from '../../basics/errors.js';
-import { optionNames } from '../../basics/validation.js';
+import {
+  formatOutstandingAllocations,
+  type OutstandingAllocation,
+  OutstandingAllocations,
+} from '../adaptors/pass-through/outstanding-allocations.js';
+import { PassThroughAdaptor } from '../adaptors/pass-through/pass-through-adaptor.js';
+import { captureStack } from '../basics/call-stack.js';
+import { formatPointer } from '../basics/errors.js';
+import { optionNames } from '../basics/validation.js';
+import { declareAllocation, declareFree } from '../driver/memory/declared-memory.js';
+import { Event } from '../driver/streams/event.js';
+import { assertStream, Stream } from '../driver/streams/stream.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor } from '../resource-kind.js';
+import { none } from '../suballocation/blocks.js';
 import {
   callObserver,
   checkOrder,
-  declareAllocation,
-  declareFree,
   formatOrderViolation,
   formatSide,
   nextOperationNumber,
@@ -13,14 +23,7 @@ import {
   type OrderViolation,
   type OrderViolationSide,
   stackOf,
-} from '../../driver/order-checker.js';
-import { Event } from '../../driver/streams/event.js';
-import { assertStream, Stream } from '../../driver/streams/stream.js';
-import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../../memory-resource.js';
-import { defineAdaptor } from '../../resource-kind.js';
-import { none } from '../../suballocation/blocks.js';
-import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
-import { PassThroughAdaptor } from './pass-through-adaptor.js';
+} from './order-checker.js';
 
 /** Options of {@link SanitizingResourceAdaptor}. */
 export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOption {

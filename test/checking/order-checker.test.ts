@@ -1,10 +1,16 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import {
+  checkOrder,
+  formatOrderViolation,
+  type OrderChecker,
+  type OrderViolation,
+  type OrderViolationKind,
+} from '../../src/checking/index.js';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   copy,
   copyFromHost,
   copyToHost,
@@ -13,12 +19,8 @@ import {
   declareAllocation,
   declareFree,
   Event,
-  formatOrderViolation,
   isCheckingOrder,
   ManagedMemoryResource,
-  type OrderChecker,
-  type OrderViolation,
-  type OrderViolationKind,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
@@ -148,7 +150,8 @@ describe('a violation', () => {
   test('whose callback throws causes an uncaught exception, and the call goes on', () => {
     const end = runModule(
       `
-      import { checkOrder, CudaMemoryResource, Stream } from 'cistern';
+      import { CudaMemoryResource, Stream } from 'cistern';
+      import { checkOrder } from 'cistern/checking';
       process.on('uncaughtException', (error) => console.log('caught', error.message));
       using checker = checkOrder({ onViolation: () => { throw new Error('seen'); } });
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
@@ -534,7 +537,8 @@ describe('checking', () => {
       `
       import { once } from 'node:events';
       import { Worker } from 'node:worker_threads';
-      import { checkOrder, CudaMemoryResource, set, Stream } from 'cistern';
+      import { CudaMemoryResource, set, Stream } from 'cistern';
+      import { checkOrder } from 'cistern/checking';
       const checker = checkOrder();
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
       const pointer = new CudaMemoryResource().allocate(64, a);
@@ -543,7 +547,7 @@ describe('checking', () => {
       const work = async (asks) => {
         const worker = new Worker(\`
           const { parentPort } = require('node:worker_threads');
-          import('cistern').then(({ checkOrder, set, Stream }) => {
+          Promise.all([import('cistern/checking'), import('cistern')]).then(([{ checkOrder }, { set, Stream }]) => {
             const checker = \${asks} ? checkOrder() : undefined;
             const stream = new Stream({ nonBlocking: true });
             set(\${pointer}, 2, 1, 64, stream);
@@ -569,11 +573,12 @@ describe('checking', () => {
       `
       import { once } from 'node:events';
       import { Worker } from 'node:worker_threads';
-      import { checkOrder, CudaMemoryResource, set, Stream } from 'cistern';
+      import { CudaMemoryResource, set, Stream } from 'cistern';
+      import { checkOrder } from 'cistern/checking';
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
       for (let round = 0; round < 3; round++) {
         const worker = new Worker(\`
-          import('cistern').then(({ checkOrder, Stream }) => { checkOrder(); new Stream(); require('node:worker_threads').parentPort.postMessage(0); });
+          Promise.all([import('cistern/checking'), import('cistern')]).then(([{ checkOrder }, { Stream }]) => { checkOrder(); new Stream(); require('node:worker_threads').parentPort.postMessage(0); });
         \`, { eval: true, execArgv: [] });
         await once(worker, 'message');
         const resource = new CudaMemoryResource();

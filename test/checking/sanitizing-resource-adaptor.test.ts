@@ -1,5 +1,13 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import {
+  formatSanitizerViolation,
+  OrderError,
+  type OrderViolationSide,
+  type SanitizerViolation,
+  SanitizingResourceAdaptor,
+  type SanitizingResourceAdaptorOptions,
+} from '../../src/checking/index.js';
+import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   copy,
@@ -10,15 +18,9 @@ import {
   type DevicePointer,
   Event,
   failCall,
-  formatSanitizerViolation,
   isCheckingOrder,
   type MemoryResource,
-  OrderError,
-  type OrderViolationSide,
   PoolMemoryResource,
-  type SanitizerViolation,
-  SanitizingResourceAdaptor,
-  type SanitizingResourceAdaptorOptions,
   Stream,
   set,
 } from '../../src/index.js';
@@ -555,7 +557,8 @@ describe('SanitizingResourceAdaptor', () => {
   test('reports an error of the callback as an uncaught exception, and the call continues', () => {
     const end = runModule(
       `
-      import { CudaMemoryResource, SanitizingResourceAdaptor, Stream } from 'cistern';
+      import { CudaMemoryResource, Stream } from 'cistern';
+import { SanitizingResourceAdaptor } from 'cistern/checking';
       process.on('uncaughtException', (error) => console.log('caught', error.message));
       const stream = new Stream();
       const resource = new SanitizingResourceAdaptor(new CudaMemoryResource(), { onViolation: ({ kind }) => { throw new Error(kind); } });
