@@ -44,7 +44,6 @@ import {
   addressField,
   bucketsField,
   bucketsOrderField,
-  classes,
   divisionBits,
   divisions,
   firstBlockField,
@@ -545,7 +544,7 @@ export class FreeSpaceIndex {
   #validateLists(read: Reader, lane: number): number {
     this.#validateBits(read, lane);
     let units = 0;
-    for (let list = 0; list < classes; list++) {
+    for (const list of this.#filledLists(read, lane)) {
       let previous = 0;
       for (let block = read.word(lane, headsField + 4 * list); block !== 0; block = read.word(block, nextFreeField)) {
         const size = read.word(block, sizeField);
@@ -562,14 +561,22 @@ export class FreeSpaceIndex {
   /** A list of a lane, or of notices, is empty exactly if its bit is clear. */
   #validateBits(read: Reader, table: number): void {
     for (let group = 0; group < groups; group++) {
-      const bits = read.word(table, listBitsField + (group << groupShift));
+      let filled = 0;
       for (let place = 0; place < divisions; place++) {
-        const list = (group << divisionBits) + place;
-        const head = read.word(table, headsField + 4 * list);
-        if ((head !== 0) !== (((bits >>> place) & 1) === 1)) fail(`table ${table}, list ${list}: head ${head}, but another bit`);
+        if (read.word(table, headsField + 4 * ((group << divisionBits) + place)) !== 0) filled |= 1 << place;
       }
+      const bits = read.word(table, listBitsField + (group << groupShift));
+      if (bits !== filled) fail(`table ${table}, group ${group}: lists ${filled} are not empty, but bits ${bits}`);
       const bit = (read.word(table, groupBitsField) >>> group) & 1;
       if ((bits !== 0) !== (bit === 1)) fail(`table ${table}: bit of group ${group}`);
+    }
+  }
+
+  /** The lists of a table that are not empty, by their bits, which have been validated. */
+  *#filledLists(read: Reader, table: number): Generator<number> {
+    for (let group = 0; group < groups; group++) {
+      for (let bits = read.word(table, listBitsField + (group << groupShift)); bits !== 0; bits &= bits - 1)
+        yield (group << divisionBits) + 31 - Math.clz32(bits & -bits);
     }
   }
 
@@ -579,7 +586,7 @@ export class FreeSpaceIndex {
     this.#validateBits(read, notices);
     /** By lane: a bit for each list of which there is a notice, by group. */
     const found = new Map(lanes.map((lane) => [lane, new Int32Array(groups)]));
-    for (let list = 0; list < classes; list++) {
+    for (const list of this.#filledLists(read, notices)) {
       for (let notice = read.word(notices, headsField + 4 * list); notice !== 0; notice = read.word(notice, nextNoticeField)) {
         const lane = read.word(notice, noticeLaneField);
         const bits = found.get(lane);
