@@ -219,7 +219,9 @@ class Beginning {
 }
 
 /** The format that the first bytes of a log show; RMM's CSV shows nothing in the first few. */
-function formatOf(head: Uint8Array): LogFormat {
+function formatOf(beginning: Uint8Array): LogFormat {
+  // A source may give all its bytes in one piece.
+  const head = beginning.subarray(0, pieceBytes);
   const length = Math.min(head.length, magic.length);
   if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
   if (Buffer.from(head.subarray(0, htmlBeginning.length)).toString().toLowerCase() === htmlBeginning) return 'report';
