@@ -116,7 +116,8 @@ const pickledValues: Readonly<Record<string, Tree>> = {
     'q',
     memo,
     '0(',
-    Buffer.from(`h${String.fromCharCode(memo)}`.repeat(2 ** 20), 'latin1'),
+    // 8 GiB of names: far more than a text may have, and than a process gets.
+    Buffer.from(`h${String.fromCharCode(memo)}`.repeat(2 ** 17), 'latin1'),
     'l',
   ),
   'many stacks of long frames': new Pickled(
