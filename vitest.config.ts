@@ -4,7 +4,7 @@ import './scripts/build-stale-entries.mjs';
 import { gpuSuites, trialSuite } from './test/gpu/suites.mjs';
 import { deviceUnderTest } from './test/support/device-under-test.mjs';
 
-const setupFiles = ['test/support/direct-faults-of-tests.ts', 'test/support/captures-left-over.ts'];
+const setupFiles = ['test/support/plain-stacks.ts', 'test/support/direct-faults-of-tests.ts', 'test/support/captures-left-over.ts'];
 
 export default defineConfig({
   test: {
