@@ -137,9 +137,11 @@ function useOn(bed: TestBed, stream: Stream, bytes: number): Use {
   return { block, stream };
 }
 
+/** Leaves this thread's core to the stream meanwhile. */
 function waitAtMost(stream: Stream, milliseconds: number): void {
+  const nobody = new Int32Array(new SharedArrayBuffer(4));
   const end = Date.now() + milliseconds;
-  while (!stream.query() && Date.now() < end);
+  while (!stream.query() && Date.now() < end) Atomics.wait(nobody, 0, 0, 1);
 }
 
 function recorded(event: Event, stream: Stream): DeallocationFence {
