@@ -1,6 +1,8 @@
 import { execFile, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import {
   cpSync,
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -12,7 +14,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { delimiter, dirname, join, relative } from 'node:path';
+import { basename, delimiter, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import ts from 'typescript';
@@ -59,6 +61,9 @@ function compileOnce(objects: string): string {
   `;
 }
 
+/** Where the objects of earlier runs are that were compiled from the same files by the same compiler. */
+const compiled = join(root, 'node_modules/.cache/cistern-installed-package');
+
 /**
  * The package as `npm run package` makes it, installed with npm from a registry on this machine:
  * without scripts, without a network, and with nothing on PATH that compiles.
@@ -76,6 +81,16 @@ describe('the package, once installed', () => {
     expect(error).toBeUndefined();
     expect(status, `${command} ${args.join(' ')}\n${stdout}${stderr}`).toBe(0);
     return stdout;
+  }
+
+  /** Stands for all that the objects depend on: the package's native files, the compiler, and what it is told. */
+  function compilation(): string {
+    const hash = createHash('sha256');
+    const { CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS } = process.env;
+    hash.update(JSON.stringify([process.version, CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS, run('sh', ['-c', `${CXX ?? 'c++'} --version`], root)]));
+    for (const file of packedFiles.filter((each) => each.startsWith('native/') || each === 'CMakeLists.txt').sort())
+      hash.update(file).update(readFileSync(join(installed, file)));
+    return hash.digest('hex').slice(0, 16);
   }
 
   beforeAll(async () => {
@@ -263,7 +278,9 @@ describe('the package, once installed', () => {
     const broken = mkdtempSync(join(tools, 'broken-'));
     writeFileSync(join(broken, 'ccache'), '#!/bin/sh\necho "the cache cannot be written" >&2\nexit 1\n', { mode: 0o755 });
     const launcher = join(tools, 'compile-once');
-    writeFileSync(launcher, compileOnce(mkdtempSync(join(tools, 'objects-'))), { mode: 0o755 });
+    const known = join(compiled, compilation());
+    const objects = existsSync(known) ? known : mkdtempSync(join(tools, 'objects-'));
+    writeFileSync(launcher, compileOnce(objects), { mode: 0o755 });
     const build = async () => {
       // It is not about how fast the addon is.
       const env = {
@@ -280,6 +297,11 @@ describe('the package, once installed', () => {
     }
     expect(JSON.parse(run(process.execPath, [main, 'doctor', '--json'], application))).toMatchObject({ addon: built, backend: 'software' });
     rmSync(join(installed, 'build'), { recursive: true });
+    if (objects === known) return;
+    rmSync(compiled, { recursive: true, force: true });
+    const part = join(compiled, `${basename(known)}.part`);
+    cpSync(objects, part, { recursive: true });
+    renameSync(part, known);
   });
 
   test.each([
