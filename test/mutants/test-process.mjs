@@ -150,6 +150,9 @@ async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTe
   let isOver = false;
   replaced = replacedIn(root, path);
   modules.clearCache();
+  // Each file has modules of its own, which listen for the end of the process: that would keep those of all earlier files, and
+  // Node warns of more than ten.
+  process.removeAllListeners('exit');
   strayError = undefined;
   const wanted = places === undefined ? undefined : new Set(places);
   function choose(suite) {

@@ -46,12 +46,13 @@ export async function listen(
     server.listen(port, '127.0.0.1', resolve);
   });
   server.unref();
-  const onExit = (status: number) => feed.end(status);
-  process.once('exit', onExit);
+  if (feeds.size === 0) process.on('exit', endFeeds);
+  feeds.add(feed);
   subscribe('cistern:statistics', feed.publish);
   const close = async () => {
     unsubscribe('cistern:statistics', feed.publish);
-    process.off('exit', onExit);
+    feeds.delete(feed);
+    if (feeds.size === 0) process.off('exit', endFeeds);
     feed.end(null);
     await new Promise<void>((resolve) => {
       server.close(() => resolve());
@@ -59,6 +60,13 @@ export async function listen(
     });
   };
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/${token}/`, close };
+}
+
+/** Those of the servers that are open. One listener is for all of them: Node warns of more than ten. */
+const feeds = new Set<Feed>();
+
+function endFeeds(status: number): void {
+  for (const feed of feeds) feed.end(status);
 }
 
 /** The open pages, and the history that a new page receives first. */

@@ -197,6 +197,18 @@ describe('serveStatistics', () => {
     await expect(ask(server.url)).rejects.toThrow(/ECONNREFUSED/);
   });
 
+  test('listens for the end of the process once for all servers, and not when all are closed', async () => {
+    const listeners = () => process.listenerCount('exit');
+    const withOne = listeners();
+    const others = [await serveStatistics(), await serveStatistics()];
+    expect(listeners()).toBe(withOne);
+    await server.close();
+    await others[0]?.close();
+    expect(listeners()).toBe(withOne);
+    await others[1]?.close();
+    expect(listeners()).toBe(withOne - 1);
+  });
+
   test('takes a port and a token, so that the address stays the same', async () => {
     const { port } = new URL(server.url);
     await server.close();
