@@ -122,6 +122,8 @@ class AdmissionQueue {
 
   // Throws std::bad_alloc before anything is changed.
   std::uint64_t Ask(Request&& made);
+  // Whether a request need not wait. One of nobody who holds bytes may have to if others wait.
+  bool AdmitsAtOnce(std::int64_t bytes, bool has_holder) const { return bytes <= limit - committed && (has_holder || waiting.empty()); }
   bool Withdraw(const AdmissionMember& member, std::uint64_t request);
   void GiveBack(std::int64_t bytes) {
     committed -= bytes;
@@ -713,7 +715,8 @@ Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info)
   if (!ReadInteger(info[1], &bytes) || !ReadNumber(info[2], &priority) || !ReadInteger(info[3], &holder)) return kInvalidArgument;
   if (!ReadBoolean(info[4], &grows) || !(priority == priority) || (grows && holder == 0)) return kInvalidArgument;
   Napi::Float64Array others;
-  if (!ReadArray(info[5], &others)) return kInvalidArgument;
+  const bool may_wait = !info[5].IsUndefined();
+  if (may_wait && !ReadArray(info[5], &others)) return kInvalidArgument;
   AdmissionMember& member = **found;
   const AdmissionCall call(member);
   AdmissionQueue& queue = *member.queue;
@@ -724,10 +727,15 @@ Status AskForAdmission(Environment& environment, const Napi::CallbackInfo& info)
   }
   const std::int64_t most = queue.limit - (grows ? asking->second.promised : 0);
   if (static_cast<std::int64_t>(bytes) > most) return kInvalidArgument;
+  if (!may_wait && !queue.AdmitsAtOnce(static_cast<std::int64_t>(bytes), holder != 0)) {
+    TellState(environment, member);
+    environment.Out(3, 0);
+    return kSuccess;
+  }
   const std::size_t before = member.waiting;
   std::vector<admissions::Holder*> waiters;
   if (holder != 0) waiters.push_back(&asking->second);
-  AddWaiters(environment, others, &waiters);
+  if (may_wait) AddWaiters(environment, others, &waiters);
   const std::uint64_t request =
       queue.Ask({0, &member, static_cast<std::int64_t>(bytes), priority, holder, grows, 0, {}, std::move(waiters)});
   const bool is_shared = !queue.name.empty();

@@ -783,9 +783,10 @@ export interface NativeBinding {
    * Requests bytes, at most the limit. `[3]`: the number of the request. May decide requests.
    * @param holder the holder that asks, or 0 if the requester holds nothing
    * @param grows whether the bytes are added to the holder; otherwise a new holder gets them
-   * @param others those who go on only after it was decided, too: the handle and the number of each
+   * @param others those who go on only after it was decided, too: the handle and the number of each. If undefined, nothing is requested
+   * unless it is admitted within this call: the number is 0 then
    */
-  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean, others: Float64Array): void;
+  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean, others: Float64Array | undefined): void;
   /**
    * Something in use keeps bytes. `[3]`: its number. May decide requests.
    * @param parties who ends the use as they go on: the handle and the number of each; none if that is unknown

@@ -297,10 +297,11 @@ const callArguments: {
   closeAdmission: (run) => [run.handle('admission')],
   takeUnpromised: (run) => [run.handle('admission'), run.size()],
   giveUnpromised: (run) => [run.handle('admission'), run.size(), run.reader.byte() % 2],
-  askForAdmission: (run) => [
-    ...[run.handle('admission'), run.size(), run.reader.byte() % 3, run.reader.byte() % 4, run.boolean()],
-    Float64Array.of(run.handle('admission') as number, run.reader.byte() % 4),
-  ],
+  askForAdmission: (run) => {
+    const request = [run.handle('admission'), run.size(), run.reader.byte() % 3, run.reader.byte() % 4, run.boolean()];
+    const [other, holder] = [run.handle('admission') as number, run.reader.byte() % 5];
+    return [...request, holder === 4 ? undefined : Float64Array.of(other, holder)];
+  },
   withdrawAdmission: (run) => [run.handle('admission'), run.reader.byte() % 8],
   shrinkAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],
   endAdmission: (run) => [run.handle('admission'), run.reader.byte() % 4, run.size()],

@@ -54,7 +54,7 @@ class World {
       priority: 0,
       holder,
       grows: holder !== undefined,
-      waiters,
+      waiters: () => waiters,
       settle: (outcome) => {
         isSettled = true;
         this.#waits[task] = undefined;

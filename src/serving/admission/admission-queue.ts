@@ -37,8 +37,8 @@ export interface AdmissionRequest {
   readonly holder?: Holder | undefined;
   /** @defaultValue false */
   readonly grows?: boolean | undefined;
-  /** Those who go on only after it was decided, besides `holder`. */
-  readonly waiters?: readonly HolderOf[] | undefined;
+  /** Finds those who go on only after it was decided, besides `holder`. Called only if it has to wait: there may be thousands. */
+  readonly waiters?: (() => readonly HolderOf[]) | undefined;
   /** Called once, perhaps within the call of `ask`, unless the request is withdrawn. Must not call back. */
   readonly settle: (outcome: Outcome) => void;
 }
@@ -166,15 +166,17 @@ export class AdmissionQueue {
    * @returns the number of the request
    */
   ask(request: AdmissionRequest): number {
-    const { bytes, priority, holder, grows = false, waiters = [] } = request;
     this.#tell();
-    const others = pairsOf(waiters);
-    native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows, others);
-    check('ask for memory');
-    const number = mailbox[3] as number;
+    const number = this.#request(request, undefined) || this.#request(request, pairsOf(request.waiters?.() ?? []));
     this.#requests.set(number, request);
     this.#deliver(this.#noteState());
     return number;
+  }
+
+  #request({ bytes, priority, holder, grows = false }: AdmissionRequest, others: Float64Array | undefined): number {
+    native().askForAdmission(this.#handle, bytes, priority, holder?.number ?? 0, grows, others);
+    check('ask for memory');
+    return mailbox[3] as number;
   }
 
   /**

@@ -395,7 +395,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
       settled = outcome.kind === 'admitted' ? outcome.holder : outcome.kind;
       wake(settled);
     };
-    const request = this.#queue.ask({ bytes, priority, holder, grows, waiters: grantsInScope(), settle });
+    const request = this.#queue.ask({ bytes, priority, holder, grows, waiters: grantsInScope, settle });
     if (settled === undefined) this.#collectForFirst();
     if (settled === undefined) this.admitBySpilling();
     if (settled !== undefined) return settled;

@@ -42,7 +42,7 @@ export class Retry implements WaitRules {
     };
     const { payer: holder } = this;
     this.#bytes = this.#queue.limitBytes - holder.promisedBytes;
-    const request = { bytes: this.#bytes, priority: holder.priority, holder, grows: true, waiters: grantsInScope(), settle };
+    const request = { bytes: this.#bytes, priority: holder.priority, holder, grows: true, waiters: grantsInScope, settle };
     this.#state = 'asks';
     this.#request = this.#queue.ask(request);
     this.#begins();

@@ -39,7 +39,7 @@ export class PinHolds {
     if (waiters.length === 0) return undefined;
     const queue = this.#queue;
     const settle = () => refuse();
-    const request = queue.ask({ bytes: 1, priority: 0, waiters, settle });
+    const request = queue.ask({ bytes: 1, priority: 0, waiters: () => waiters, settle });
     return () => {
       queue.withdraw(request);
     };

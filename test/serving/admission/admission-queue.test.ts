@@ -79,7 +79,7 @@ describe('requests that wait for each other', () => {
   test('are found at once', () => {
     const bed = new Bed();
     bed.ask('a', 1024);
-    bed.ask('b', 256, { waiters: [bed.party('a')] });
+    bed.ask('b', 256, { waiters: () => [bed.party('a')] });
     expect(bed.outcomes).toEqual(['a admitted', 'b refused']);
   });
 
@@ -88,7 +88,7 @@ describe('requests that wait for each other', () => {
     const { queue } = bed;
     const hold = queue.hold([]);
     bed.ask('a', 1024);
-    bed.ask('b', 256, { waiters: [bed.party('a')] });
+    bed.ask('b', 256, { waiters: () => [bed.party('a')] });
     expect(bed.outcomes).toEqual(['a admitted']);
     queue.endHold(hold);
     expect(bed.outcomes).toEqual(['a admitted', 'b refused']);

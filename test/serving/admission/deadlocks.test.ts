@@ -2,6 +2,7 @@
 
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
+import { interpose } from '../../../src/driver/native.js';
 import {
   CudaMemoryResource,
   DeviceBuffer,
@@ -360,4 +361,27 @@ describe('work that pins spillable buffers', () => {
       for (const pin of pins) pin.dispose();
     },
   );
+});
+
+test('a grant within many others names none of them unless it waits', async () => {
+  const resource = admitting(64 * KiB);
+  /** For each call that asks: how many holders it names. */
+  const named: (number | undefined)[] = [];
+  interpose(({ askForAdmission }) => ({
+    askForAdmission: (handle, bytes, priority, holder, grows, others) => {
+      named.push(others === undefined ? undefined : others.length / 2);
+      askForAdmission(handle, bytes, priority, holder, grows, others);
+    },
+  }));
+  const within = async (levels: number): Promise<unknown> => {
+    using grant = await resource.reserve(256);
+    if (levels > 1) return await grant.run(() => within(levels - 1));
+    return await grant.run(() => endOf(resource.reserve(64 * KiB)));
+  };
+  try {
+    expect(await within(100)).toBe('deadlock');
+  } finally {
+    interpose();
+  }
+  expect(named).toEqual([...Array(101).fill(undefined), 100]);
 });
