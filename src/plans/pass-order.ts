@@ -102,14 +102,17 @@ export class PassOrder {
     for (const number of this.#sources.get(allocation) ?? []) {
       const other = this.#bound[number];
       if (other === undefined || other.identity === stream.identity) continue;
-      if (other.isDisposed) {
-        this.#waitFor(this.#ordering.endedLane, stream);
-        continue;
-      }
-      const lane = this.#ordering.laneOf(other, 'allocate');
+      const lane = other.isDisposed ? this.#laneOfDisposed(other) : this.#ordering.laneOf(other, 'allocate');
+      if (lane === undefined) continue;
       this.#recorded.delete(lane.number);
       this.#waitFor(lane.number, stream);
     }
+  }
+
+  /** Another object may stand for the same stream. If none does, the stream has ended, and `enter` has waited for all. */
+  #laneOfDisposed({ identity }: Stream): StreamLane | undefined {
+    for (const lane of this.#ordering.lanes) if (lane.identity === identity) return lane;
+    return undefined;
   }
 
   /** A stream has the block from the upstream. The others wait for the upstream's earlier users through this one. */

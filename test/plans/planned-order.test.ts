@@ -179,6 +179,21 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('if an object for the stream that had it is disposed, but not the stream', () => {
+    using a = newStream();
+    using b = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+1@1:4 +4@0:0 -1@0 +4@1:0 -2@1 -0@1'));
+    inOrder(() => {
+      resource.begin();
+      take(resource, 1, b);
+      const another = Stream.fromHandle(a.nativeHandle);
+      const pointer = take(resource, 4, another);
+      resource.deallocate(pointer, 4 * page, another);
+      another.dispose();
+      expect(take(resource, 4, b)).toBe(pointer);
+    });
+  });
+
   test('in an irregular pass by new events, not by those of its beginning', () => {
     using a = newStream();
     using b = newStream();
