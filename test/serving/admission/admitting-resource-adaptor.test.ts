@@ -241,6 +241,18 @@ describe('a request', () => {
     expect(await waits.soFar()).toEqual(['a', 'b', 'large', 'c']);
   });
 
+  test('is passed by sixteen if nothing else is asked for', async () => {
+    const resource = admitting(16 * 256 + 1024);
+    const holding = await resource.reserve(512);
+    const large = resource.reserve(resource.limitBytes);
+    const small = Array.from({ length: 17 }, () => resource.reserve(256));
+    await Promise.all(small.slice(0, 16));
+    expect(resource.statistics()).toMatchObject({ waiting: 2, overtakes: 16, committedBytes: 512 + 16 * 256 });
+    for (const grant of [holding, ...(await Promise.all(small.slice(0, 16)))]) grant.dispose();
+    (await large).dispose();
+    (await small[16])?.dispose();
+  });
+
   test('with maximumOvertakes 0 is never passed', async () => {
     const resource = admitting(1024, 0);
     const holding = await resource.reserve(512);

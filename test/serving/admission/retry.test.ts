@@ -15,11 +15,11 @@ import { stream } from '../../support/stream.js';
 
 const outOfMemory = code('ERR_CISTERN_OUT_OF_MEMORY');
 
-/** Eight KiB in one block, all of which can be promised. */
-function promising(maximumOvertakes = 16) {
+/** Eight KiB in one block, or more, all of which can be promised. */
+function promising(maximumOvertakes = 16, limitBytes = 8 * KiB) {
   const upstream = new CudaMemoryResource();
-  const pool = new PoolMemoryResource(upstream, { initialBytes: 8 * KiB, maximumBytes: 8 * KiB });
-  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 8 * KiB, maximumOvertakes });
+  const pool = new PoolMemoryResource(upstream, { initialBytes: limitBytes, maximumBytes: limitBytes });
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes, maximumOvertakes });
   const allocate = (grant: Grant, kibibytes: number) => grant.run(() => resource.allocate(kibibytes * KiB, stream));
   const free = (pointer: number, kibibytes: number) => resource.deallocate(pointer, kibibytes * KiB, stream);
   const dispose = () => {
@@ -223,6 +223,27 @@ describe('a grant that retries', () => {
     const pointer = await retried;
     expect(tries).toBeLessThanOrEqual(2);
     free(pointer, 3);
+    resource.validate();
+  });
+
+  test('goes on before one that waits longer, if what was freed is enough for it alone', async () => {
+    using bed = promising(16, 16 * KiB);
+    const { resource, allocate, free } = bed;
+    const holding = await resource.reserve(16 * KiB);
+    const pieces = Array.from({ length: 16 }, () => allocate(holding, 1));
+    for (let i = 0; i < 16; i += 2) free(pieces[i] as number, 1);
+    holding.giveBack(8 * KiB);
+    using large = await resource.reserve(4 * KiB);
+    using small = await resource.reserve(2 * KiB);
+    const ofLarge = large.retry(() => resource.allocate(4 * KiB, stream));
+    const ofSmall = small.retry(() => resource.allocate(2 * KiB, stream));
+    expect([await stateOf(ofLarge), await stateOf(ofSmall)]).toEqual(['waits', 'waits']);
+    free(pieces[1] as number, 1);
+    expect([await stateOf(ofLarge), await stateOf(ofSmall)]).toEqual(['waits', 'fulfilled']);
+    for (let i = 3; i < 16; i += 2) free(pieces[i] as number, 1);
+    free(await ofLarge, 4);
+    free(await ofSmall, 2);
+    holding.dispose();
     resource.validate();
   });
 

@@ -76,7 +76,8 @@ describe('a queue that adaptors share', () => {
     expect(caught(() => shared('b', 128 * KiB))).toBeInstanceOf(RangeError);
     first.deallocate(pointer, 256, stream);
     const ended = shared('c');
-    expect(caught(() => shared('c', 128 * KiB))).toBeInstanceOf(RangeError);
+    for (const refused of [() => shared('c', 128 * KiB), () => shared('c', 64 * KiB, 1)])
+      expect(caught(refused)).toBeInstanceOf(RangeError);
     ended.dispose();
     const other = shared('c', 128 * KiB);
     expect(other.statistics().limitBytes).toBe(128 * KiB);
