@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { workloadNames } from '../../../src/tools/replay/index.js';
-import { runCistern } from './run-cistern.js';
+import { runCistern, startCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -13,7 +13,7 @@ const commands = ['doctor', 'replay', 'fit', 'generate', 'resources', 'completio
 const isThere = (shell: string) => spawnSync(shell, ['--version']).status === 0;
 
 async function scriptFor(shell: string): Promise<string> {
-  const { code, stdout, stderr } = await runCistern(['completion', shell]);
+  const { code, stdout, stderr } = await startCistern(['completion', shell]);
   expect([code, stderr]).toEqual([0, '']);
   const path = join(folder, shell);
   writeFileSync(path, stdout);

@@ -5,7 +5,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { GraphMemoryResource } from '../../../src/graphs/index.js';
 import { CudaMemoryResource, Event, Stream, VirtualMemoryResource } from '../../../src/index.js';
 import { Recording, RecordingResourceAdaptor } from '../../../src/recording/index.js';
-import { runCistern } from './run-cistern.js';
+import { runCistern, startCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -17,7 +17,8 @@ test('cistern plan writes a plan that cistern replay serves from', async () => {
   const summary = JSON.parse(planned.stdout);
   expect(summary.totalBytes).toBeGreaterThanOrEqual(summary.lowerBoundBytes);
   expect(summary).toMatchObject({ isOptimal: expect.any(Boolean), attempts: expect.any(Array) });
-  const replayed = await runCistern([
+  // The built command finds this kind when it is named.
+  const replayed = await startCistern([
     'replay',
     path('log.csv'),
     '--json',

@@ -7,7 +7,7 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 import { hasPython, pickleWithPython, pythonNote } from '../formats/pytorch-snapshot/snapshots.js';
-import { runCistern } from './run-cistern.js';
+import { runCistern, startCistern } from './run-cistern.js';
 
 const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));
 afterAll(() => rm(folder, { recursive: true }));
@@ -145,7 +145,7 @@ describe('cistern report', () => {
     const log = join(folder, `${bytes}.csv`);
     await writeFile(log, logText(row('allocate', 1, bytes), row('free', 1, bytes), ...[2, 3, 4].map((i) => row('allocate', i, bytes))));
     const output = join(folder, `${bytes}.html`);
-    const { code, stdout, stderr } = await runCistern(['report', log, '-o', output]);
+    const { code, stdout, stderr } = await startCistern(['report', log, '-o', output]);
     expect([code, stdout, stderr]).toEqual([0, expect.stringContaining('5 events'), '']);
     const fits = JSON.parse(/"fits":(\[.*?\])/.exec(await readFile(output, 'utf8'))?.[1] ?? '');
     expect(fits[0]?.smallestMaximumBytes).toBe(isFitted ? 3 * bytes : undefined);

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { arrowEtl, logText, row } from '../formats/logs.js';
-import { runCistern } from './run-cistern.js';
+import { runCistern, startCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-summary-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -12,7 +12,7 @@ writeFileSync(log, logText(row('allocate', 0x100, 1024), row('allocate', 0x1000,
 
 describe('cistern summary', () => {
   test('prints the figures of a log', async () => {
-    const { code, stdout, stderr } = await runCistern(['summary', log]);
+    const { code, stdout, stderr } = await startCistern(['summary', log]);
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/^allocations +2, failed: 0$/m);
     expect(stdout).toMatch(/^peak +5 KiB$/m);
