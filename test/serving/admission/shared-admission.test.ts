@@ -63,6 +63,21 @@ describe('a queue that adaptors share', () => {
     for (const each of [first, second]) each.dispose();
   });
 
+  test('has one limit for what is allocated outside of grants also after a wait', async () => {
+    const [first, second] = [shared('f'), shared('f')];
+    const grant = await first.reserve(64 * KiB);
+    const waiting = second.reserve(16 * KiB);
+    grant.dispose();
+    const admitted = await waiting;
+    const pointer = second.allocate(32 * KiB, stream);
+    expect(first.statistics()).toMatchObject({ committedBytes: 48 * KiB, outsideBytes: 32 * KiB });
+    expect(caught(() => first.allocate(16 * KiB + 1, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    second.deallocate(pointer, 32 * KiB, stream);
+    admitted.dispose();
+    for (const each of [first, second]) each.validate();
+    for (const each of [first, second]) each.dispose();
+  });
+
   test('must be the same for all, until nobody has anything of it', () => {
     const first = shared('b');
     expect(caught(() => shared('b', 128 * KiB))).toMatchObject({
@@ -154,6 +169,29 @@ describe('a queue of several workers', () => {
       show(await told, grant.bytes / KiB);
       grant.dispose();`);
     expect(lines).toEqual(["[ 'ERR_CISTERN_NOT_ADMITTED', 'deadlock' ] 48"]);
+  });
+
+  test('keeps a promise that another worker made possible just before the wait was to end', () => {
+    const lines = run(`
+      const [worker] = start(\`
+        const grant = await resource.reserve(64 * KiB);
+        post('has it');
+        await received();
+        grant.dispose();
+        Atomics.store(cells, 0, 1);
+        Atomics.notify(cells, 0);\`);
+      await received(worker);
+      const abort = new AbortController();
+      const waiting = resource.reserve(16 * KiB, { signal: abort.signal });
+      await until(() => resource.statistics().waiting === 1);
+      worker.postMessage('give back');
+      // This thread is not told of it before the signal.
+      Atomics.wait(cells, 0, 0);
+      abort.abort(new Error('too late'));
+      show((await waiting).bytes / KiB, resource.statistics().committedBytes / KiB);
+      (await waiting).dispose();
+      resource.validate();`);
+    expect(lines).toEqual(['16 16']);
   });
 
   test('makes idle buffers of others leave', () => {
