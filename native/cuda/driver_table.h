@@ -238,6 +238,20 @@ struct PoolPointerData {
 enum : unsigned { kIpcLazyPeerAccess = 1 };
 enum : int { kHandleTypePosixDescriptor = 1 };
 
+// CUprocessState; 13.4 adds two for checkpoints to storage of the caller's own, which cistern does not make.
+enum : int { kProcessRunning = 0, kProcessLocked = 1, kProcessCheckpointed = 2, kProcessFailed = 3 };
+// CUcheckpointLockArgs, and the arguments of the other calls, which are zeros if nothing is asked for: without another device to
+// restore to, and without storage of the caller's own.
+struct ProcessLockArguments {
+  unsigned timeout_milliseconds;  // 0: none
+  unsigned reserved;
+  std::uint64_t reserved_too[7];
+};
+struct ProcessStepArguments {
+  std::uint64_t reserved[8];
+};
+static_assert(sizeof(ProcessLockArguments) == 64 && sizeof(ProcessStepArguments) == 64, "the arguments of checkpoints have 64 bytes");
+
 // X(member, driver symbol, version requested from cuGetProcAddress, parameters)
 #define CISTERN_DRIVER_FUNCTIONS(X)                                                                                                  \
   X(Init, "cuInit", 2000, (unsigned flags))                                                                                          \
@@ -353,7 +367,12 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020,                                                   \
     (Pool * pool, void* handle, int type, unsigned long long flags))                                                                 \
   X(MemPoolExportPointer, "cuMemPoolExportPointer", 11020, (PoolPointerData * data, DevicePointer pointer))                          \
-  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData * data))
+  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData * data))              \
+  X(CheckpointProcessGetState, "cuCheckpointProcessGetState", 12080, (int process, int* state))                                      \
+  X(CheckpointProcessLock, "cuCheckpointProcessLock", 12080, (int process, ProcessLockArguments * arguments))                        \
+  X(CheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, (int process, ProcessStepArguments * arguments))            \
+  X(CheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, (int process, ProcessStepArguments * arguments))                  \
+  X(CheckpointProcessUnlock, "cuCheckpointProcessUnlock", 12080, (int process, ProcessStepArguments * arguments))
 
 struct DriverTable {
 #define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;

@@ -87,6 +87,9 @@ const Feature kFeatures[] = {
       "cuGraphDebugDotPrint", "cuGraphInstantiateWithFlags", "cuGraphExecDestroy", "cuGraphExecUpdate", "cuGraphUpload", "cuGraphLaunch",
       "cuUserObjectCreate", "cuUserObjectRelease", "cuGraphRetainUserObject"}},
     {"no child graphs: Stream.addChildGraph", {"cuStreamUpdateCaptureDependencies", "cuGraphAddChildGraphNode"}},
+    {"no sleep of processes: sleepProcess, cistern sleep",
+     {"cuCheckpointProcessGetState", "cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore",
+      "cuCheckpointProcessUnlock"}},
     {"nothing", {"cuDevicePrimaryCtxRelease"}},
 };
 

@@ -57,6 +57,20 @@ std::uint64_t AvailableMemory() {
                            : std::min<std::uint64_t>(MachineMemory(), std::strtoull(kibibytes.c_str(), nullptr, 10) << 10);
 }
 
+void FenceOtherThreads() {
+  // Of linux/membarrier.h, which headers may lack.
+  constexpr int kRegister = 1 << 4;
+  constexpr int kExpedited = 1 << 3;
+  constexpr int kGlobal = 1 << 0;
+#ifdef SYS_membarrier
+  static const bool is_registered = syscall(SYS_membarrier, kRegister, 0) == 0;
+  if (is_registered && syscall(SYS_membarrier, kExpedited, 0) == 0) return;
+  if (syscall(SYS_membarrier, kGlobal, 0) == 0) return;
+#endif
+  // Without it: longer than a store takes to leave a processor.
+  usleep(1000);
+}
+
 // glibc's gettid() is younger than some systems that Node still runs on.
 std::uint64_t CurrentThreadId() { return static_cast<std::uint64_t>(syscall(SYS_gettid)); }
 

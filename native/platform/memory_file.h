@@ -58,6 +58,8 @@ class MemoryFile {
   // Copies private memory to the offset, without the pages that have no contents: those would take
   // memory here. False if there is not enough.
   bool WriteTouched(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const;
+  // Copies what was written within the range of the file to memory; false if that fails. The rest of the memory stays as it is.
+  bool ReadWritten(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes) const;
   // Gives the memory of pages back.
   void Discard(std::uint64_t offset, std::uint64_t bytes) const;
 

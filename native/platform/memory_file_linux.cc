@@ -150,6 +150,22 @@ bool MemoryFile::Write(std::uint64_t address, std::uint64_t offset, std::uint64_
   return true;
 }
 
+bool MemoryFile::ReadWritten(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes) const {
+  const off_t end = static_cast<off_t>(offset + bytes);
+  for (off_t at = static_cast<off_t>(offset); at < end;) {
+    at = lseek(descriptor_, at, SEEK_DATA);
+    if (at < 0) return errno == ENXIO;  // there is nothing more
+    const off_t to = std::min(lseek(descriptor_, at, SEEK_HOLE), end);
+    while (at < to) {
+      void* place = reinterpret_cast<void*>(address + static_cast<std::uint64_t>(at) - offset);
+      const ssize_t read = pread(descriptor_, place, static_cast<std::size_t>(to - at), at);
+      if (read <= 0) return false;
+      at += read;
+    }
+  }
+  return true;
+}
+
 void MemoryFile::Discard(std::uint64_t offset, std::uint64_t bytes) const {
   fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }

@@ -15,6 +15,7 @@ void* MemoryFile::Map(std::uint64_t, std::uint64_t) const { return nullptr; }
 bool MemoryFile::MapAt(std::uint64_t, std::uint64_t, std::uint64_t) const { return false; }
 bool MemoryFile::MapSparseAt(std::uint64_t, std::uint64_t) { return false; }
 bool MemoryFile::WriteTouched(std::uint64_t, std::uint64_t, std::uint64_t) const { return false; }
+bool MemoryFile::ReadWritten(std::uint64_t, std::uint64_t, std::uint64_t) const { return false; }
 void MemoryFile::Discard(std::uint64_t, std::uint64_t) const {}
 int MemoryFile::Duplicate() const { return -1; }
 

@@ -17,6 +17,14 @@ namespace cistern {
 // The operating system's id of the calling thread.
 std::uint64_t CurrentThreadId();
 
+// Returns once every other thread has passed a point where what it stored before is seen by others, and what it loads later is what
+// they have stored.
+#ifdef __linux__
+void FenceOtherThreads();
+#else
+inline void FenceOtherThreads() {}  // nobody asks for it there
+#endif
+
 // Starts a thread that nobody joins, and that takes no signals: those are for the program's own
 // threads. The name, of at most 15 characters, is for debuggers. False if there can be no more threads.
 bool StartThread(void* (*function)(void*), void* argument, const char* name);

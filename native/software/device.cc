@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "platform/system.h"
+#include "software/checkpoint.h"
 #include "software/managed_memory.h"
 #include "software/memory_pool.h"
 #include "software/settings.h"
@@ -40,6 +41,7 @@ Status Initialize() {
   const std::uint64_t total_bytes = configured_bytes != 0 ? configured_bytes : std::min(MachineMemory() / 2, kMaxTotalBytes);
   for (int i = 0; i < configured_count; ++i) devices[i] = new Device(i, total_bytes);
   device_count.store(configured_count, std::memory_order_release);
+  ServeCheckpoints();
   return kSuccess;
 }
 

@@ -87,13 +87,20 @@ Device* FindDeviceByAddress(std::uint64_t address);  // the device whose reserve
 // Before memory is freed that the work of any device may use: waits for all of them, if frees wait.
 void WaitToFree();
 
+// Whether a thread is inside a call, for whoever locks the process (checkpoint.h).
+struct alignas(64) CallPlace {
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> is_taken{false};
+};
+
 struct ThreadState {
   Device* current;
   bool is_in_host_function;
   int capture_mode;  // CUstreamCaptureMode
+  CallPlace* place;
 };
 // Every call reads this.
-CISTERN_INITIAL_EXEC inline thread_local ThreadState thread_state = {nullptr, false, kCaptureModeGlobal};
+CISTERN_INITIAL_EXEC inline thread_local ThreadState thread_state = {nullptr, false, kCaptureModeGlobal, nullptr};
 
 // The calling thread's current device.
 inline Status RequireDevice(Device** device) {

@@ -72,6 +72,7 @@ std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, bool is_paged, Status
   block.is_touched = false;
   block.is_paged = is_paged;
   if (!is_paged) used_ += granules * kGranule;
+  used_end_ = std::max(used_end_, block.start + granules);
   *status = kSuccess;
   return taken;
 }
@@ -167,7 +168,7 @@ Status DeviceMemory::AllocateSegment(std::uint64_t bytes, SegmentName name, bool
   *id = TakeBlock(bytes, is_managed, &status);
   if (*id == 0) return status;
   const Block& block = blocks()[*id];
-  segments_[block.start] = {block.size, name};
+  segments_[block.start] = {block.size, name, is_managed};
   return kSuccess;
 }
 
@@ -204,6 +205,43 @@ Status DeviceMemory::Share(const Block& block) {
     status = shared_pages_.Share(AddressOf(block.start) / page * page, RoundUp(AddressOf(block.start + block.size), page));
   }
   return status;
+}
+
+// Calls action(address, bytes) for the whole pages between the segments of host memory, until it returns false.
+template <typename Action>
+bool DeviceMemory::ForEachMovable(Action&& action) {
+  const std::uint64_t page = PageBytes();
+  std::uint64_t begin = base_;
+  const auto move_to = [&](std::uint64_t end) {
+    const std::uint64_t from = RoundUp(begin, page);
+    const std::uint64_t to = end / page * page;
+    return from >= to || action(from, to - from);
+  };
+  for (const auto& [start, segment] : segments_) {
+    if (!segment.is_of_host) continue;
+    if (!move_to(AddressOf(start))) return false;
+    begin = AddressOf(start + segment.granules);
+  }
+  return move_to(RoundUp(AddressOf(used_end_), page));
+}
+
+bool DeviceMemory::MoveOut() {
+  const std::lock_guard<SpinLock> guard(lock_);
+  if (used_end_ == 0) return true;
+  moved_ = CreateMemoryFile("cistern-checkpoint", RoundUp(used_end_ * kGranule, PageBytes()));
+  return moved_.IsOpen() && ForEachMovable([&](std::uint64_t address, std::uint64_t bytes) {
+           if (!moved_.WriteTouched(address, address - base_, bytes)) return false;
+           DiscardPages(address, bytes);
+           return true;
+         });
+}
+
+bool DeviceMemory::MoveIn() {
+  const std::lock_guard<SpinLock> guard(lock_);
+  if (!moved_.IsOpen()) return true;
+  const bool is_whole = moved_.ReadWritten(0, base_, static_cast<std::uint64_t>(moved_.Size()));
+  moved_ = MemoryFile();
+  return is_whole;
 }
 
 bool DeviceMemory::Charge(std::uint64_t bytes) {
@@ -246,8 +284,8 @@ bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool wil
   auto segment = segments_.upper_bound(granule);
   if (segment != segments_.begin()) {
     --segment;
-    if (granule - segment->first < segment->second.first) {
-      *info = {true, segment->second.second, 0, 0};
+    if (granule - segment->first < segment->second.granules) {
+      *info = {true, segment->second.name, 0, 0};
       return true;
     }
   }

@@ -70,6 +70,10 @@ class DeviceMemory {
   // returns its size. The next one does so with a segment.
   Status ShareAllocation(std::uint64_t address, std::uint64_t* bytes);
   Status ShareSegment(std::uint32_t id);
+  // Moves the contents of all memory but that of the host out of the pages, and in again (checkpoint.h). Nobody may use them
+  // meanwhile, and none may be shared. False if there is not enough memory: some contents may be out then.
+  bool MoveOut();
+  bool MoveIn();
   Status OpenSharedPages() { return shared_pages_.Open(base_, range_bytes_.load(std::memory_order_relaxed)); }
   SharedPages& shared_pages() { return shared_pages_; }
 
@@ -109,6 +113,12 @@ class DeviceMemory {
   BlockTable* block_table() { return &block_table_; }
 
  private:
+  struct SegmentRange {
+    std::uint64_t granules;
+    SegmentName name;
+    bool is_of_host;
+  };
+
   bool TryReserve(std::uint64_t range_bytes);
   std::uint64_t Left() const { return total_ - used_ - paged_; }
   std::uint32_t TakeBlock(std::uint64_t bytes, bool is_paged, Status* status);
@@ -116,6 +126,8 @@ class DeviceMemory {
   void ReleasePages(std::uint64_t first, std::uint64_t last);
   void ReleaseInnerPages(const Block& block);
   Status Share(const Block& block);
+  template <typename Action>
+  bool ForEachMovable(Action&& action);
 
   std::uint64_t base_ = 0;
   std::atomic<std::uint64_t> range_bytes_{0};
@@ -130,7 +142,9 @@ class DeviceMemory {
   FreeIndex free_;
   BlockSource source_;
   BitTree plain_starts_;
-  std::map<std::uint64_t, std::pair<std::uint64_t, SegmentName>> segments_;  // start -> (size, name), in granules
+  std::map<std::uint64_t, SegmentRange> segments_;  // by start, in granules
+  std::uint64_t used_end_ = 0;                      // no block beyond it was ever used; in granules
+  MemoryFile moved_;                                // contents, each at the offset of its address
 };
 
 }  // namespace cistern::software

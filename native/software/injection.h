@@ -9,7 +9,7 @@
 
 namespace cistern::software {
 
-// The number of latencies and failures that are set.
+// The number of latencies and failures that are set, and of locks of the process (checkpoint.h).
 extern std::atomic<int> injection_count;
 
 // Waits, and returns the status with which the call fails; with kSuccess the call proceeds.

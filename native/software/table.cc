@@ -1,7 +1,9 @@
 #include <new>
+#include <type_traits>
 
 #include "software/calls.h"
 #include "software/capture.h"
+#include "software/checkpoint.h"
 #include "software/device.h"
 #include "software/injection.h"
 #include "software/software_device.h"
@@ -61,6 +63,27 @@ constexpr bool IsUnsafeInCapture(Call call) {
   }
 }
 
+// The calls that a process can make while it is locked. The driver's documentation does not list them; these can do without a device.
+constexpr bool IsAllowedWhileLocked(Call call) {
+  switch (call) {
+    case Call::kDriverGetVersion:
+    case Call::kGetErrorName:
+    case Call::kGetErrorString:
+    case Call::kCheckpointProcessGetState:
+    case Call::kCheckpointProcessLock:
+    case Call::kCheckpointProcessCheckpoint:
+    case Call::kCheckpointProcessRestore:
+    case Call::kCheckpointProcessUnlock:
+      return true;
+    default:
+      return false;
+  }
+}
+
+struct NothingInProgress {
+  void Enter() const {}
+};
+
 // Wraps a function in what every call has in common.
 template <Call call, auto function>
 struct Entry;
@@ -70,7 +93,9 @@ struct Entry<call, function> {
   static Status Invoke(Arguments... arguments) noexcept {
     // On a stream's thread: the driver allows no calls from host functions.
     if (__builtin_expect(thread_state.is_in_host_function, 0)) return kErrorNotPermitted;
+    std::conditional_t<IsAllowedWhileLocked(call), NothingInProgress, CallInProgress> in_progress;
     if (__builtin_expect(injection_count.load(std::memory_order_relaxed) != 0, 0)) {
+      in_progress.Enter();
       Status status = Inject(call);
       if (status != kSuccess) return status;
     }

@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "platform/memory.h"
+#include "platform/memory_file.h"
 #include "software/device.h"
 #include "software/settings.h"
 
@@ -43,6 +45,9 @@ struct AddressRegistry {
   std::map<std::uint64_t, Reservation> reservations;  // by address
   std::map<MemoryHandle, std::shared_ptr<Memory>> memory;
   MemoryHandle last_handle = 0;
+  // Contents that were moved out of the pages: of these addresses and bytes, one after the other.
+  MemoryFile moved;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> moved_ranges;
 };
 
 // Lets Classify skip the registry if the process reserves nothing.
@@ -178,6 +183,44 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
   if (!ResetPages(address, bytes)) return kErrorOutOfMemory;
   mappings->erase(mappings->find(address), mappings->lower_bound(address + bytes));
   return kSuccess;
+}
+
+bool KeepVirtualMemory() {
+  AddressRegistry& registry = TheAddresses();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  std::uint64_t bytes = 0;
+  for (const auto& [start, reservation] : registry.reservations) {
+    for (const auto& [address, mapping] : reservation.mappings) bytes += mapping.memory->bytes;
+  }
+  if (bytes == 0) return true;
+  registry.moved = CreateMemoryFile("cistern-checkpoint", bytes);
+  if (!registry.moved.IsOpen()) return false;
+  std::uint64_t offset = 0;
+  for (const auto& [start, reservation] : registry.reservations) {
+    for (const auto& [address, mapping] : reservation.mappings) {
+      const std::uint64_t size = mapping.memory->bytes;
+      if (!AllowAccess(address, size) || !registry.moved.WriteTouched(address, offset, size) || !ResetPages(address, size)) return false;
+      registry.moved_ranges.emplace_back(address, size);
+      offset += size;
+    }
+  }
+  return true;
+}
+
+bool RestoreVirtualMemory() {
+  AddressRegistry& registry = TheAddresses();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  bool is_whole = true;
+  std::uint64_t offset = 0;
+  for (const auto& [address, bytes] : registry.moved_ranges) {
+    is_whole = AllowAccess(address, bytes) && registry.moved.ReadWritten(offset, address, bytes) && is_whole;
+    offset += bytes;
+    const Mapping& mapping = Find(registry, address, bytes)->second.mappings.at(address);
+    if (mapping.accessors == 0) DenyAccess(address, bytes);
+  }
+  registry.moved_ranges.clear();
+  registry.moved = MemoryFile();
+  return is_whole;
 }
 
 bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeInfo* info) {

@@ -37,6 +37,11 @@ Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t gra
 // Whole mappings only. Synchronizes every device first: work in a queue may refer to the memory.
 Status UnmapMemory(std::uint64_t address, std::uint64_t bytes);
 
+// Moves the contents of all mapped memory out of its pages, and in again (checkpoint.h). Nobody may use them meanwhile. False if
+// there is not enough memory: some contents may be out then.
+bool KeepVirtualMemory();
+bool RestoreVirtualMemory();
+
 struct VirtualRangeInfo {
   std::uint32_t accessors;  // a bit for each device with access to the whole range
   int device;               // of the first byte, -1 if nothing is mapped there

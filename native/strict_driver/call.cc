@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "strict_driver/checkpoint.h"
 #include "strict_driver/injection.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -35,7 +36,13 @@ Status CheckContext(Lock& lock, const char* function) {
 
 }  // namespace
 
-ApiCall::ApiCall(const char* symbol, Need need) : lock(big_lock), function(symbol) {
+ApiCall::~ApiCall() {
+  if (is_kept_out_by_locks) Leave();
+}
+
+ApiCall::ApiCall(const char* symbol, Need need)
+    : lock(big_lock), is_kept_out_by_locks(need != Need::kNothing && !thread.is_in_callback), function(symbol) {
+  if (is_kept_out_by_locks) EnterUnlocked(lock);
   thread.function = symbol;
   thread.pending_fault = kSuccess;
   const std::uint64_t nth = ++driver.calls[symbol];

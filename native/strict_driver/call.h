@@ -11,8 +11,12 @@ enum class Need { kNothing, kInit, kContext };
 // One call: holds the lock; `status` says whether the call may proceed.
 struct ApiCall {
   ApiCall(const char* symbol, Need need);
+  ~ApiCall();
+  ApiCall(const ApiCall&) = delete;
+  ApiCall& operator=(const ApiCall&) = delete;
 
   Lock lock;
+  const bool is_kept_out_by_locks;
   const char* function;
   Status status = kSuccess;
 };

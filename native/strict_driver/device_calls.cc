@@ -5,6 +5,7 @@
 
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/checkpoint.h"
 #include "strict_driver/error_names.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -52,6 +53,7 @@ Status Init(unsigned flags) {
     driver.contexts.push_back(context);
   }
   driver.is_initialized = true;
+  ServeCheckpoints();
   std::atexit(EndAtExit);
   return kSuccess;
 }

@@ -12,6 +12,18 @@ namespace {
 
 constexpr std::size_t kLargestShared = std::size_t{1} << 20;
 
+// Copies what was ever written to a file, of which there is a view, to the same places of another.
+void CopyContents(int from, const char* view, std::size_t bytes, int to) {
+  for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0 && at < static_cast<off_t>(bytes);) {
+    const off_t end = lseek(from, at, SEEK_HOLE);
+    while (at < end) {
+      const ssize_t written = pwrite(to, view + at, static_cast<std::size_t>(end - at), at);
+      if (written <= 0) std::abort();
+      at += written;
+    }
+  }
+}
+
 }  // namespace
 
 void DeviceMemory::Open(std::size_t bytes) {
@@ -60,6 +72,22 @@ void DeviceMemory::GiveAddresses(std::uintptr_t address, std::size_t bytes) {
 void DeviceMemory::MapView(char* at, std::size_t offset, std::size_t bytes) const {
   void* view = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, static_cast<off_t>(offset));
   if (view == MAP_FAILED) std::abort();
+}
+
+void DeviceMemory::MoveOut() {
+  moved_ = memfd_create("strict-driver-checkpoint", MFD_CLOEXEC);
+  if (moved_ < 0 || ftruncate(moved_, static_cast<off_t>(addresses_)) != 0) std::abort();
+  CopyContents(file_, alias_, addresses_, moved_);
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(addresses_));
+}
+
+void DeviceMemory::MoveIn() {
+  void* view = mmap(nullptr, addresses_, PROT_READ, MAP_SHARED | MAP_NORESERVE, moved_, 0);
+  if (view == MAP_FAILED) std::abort();
+  CopyContents(moved_, static_cast<const char*>(view), addresses_, file_);
+  munmap(view, addresses_);
+  close(moved_);
+  moved_ = -1;
 }
 
 bool DeviceMemory::Take(std::size_t bytes, std::size_t* offset, std::size_t* reserved) {

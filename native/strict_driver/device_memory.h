@@ -37,6 +37,10 @@ class DeviceMemory {
   bool CanHave(std::size_t bytes) const { return bytes >= used_ && bytes <= addresses_; }
   void Resize(std::size_t bytes) { total_ = bytes; }
 
+  // Moves all contents to another file, and back.
+  void MoveOut();
+  void MoveIn();
+
   bool Owns(std::uintptr_t address) const { return address >= start() && address < start() + addresses_; }
   std::uintptr_t start() const { return reinterpret_cast<std::uintptr_t>(base_); }
   char* HostView(std::uintptr_t address) const { return alias_ + (address - start()); }
@@ -58,6 +62,7 @@ class DeviceMemory {
   std::size_t total_ = 0;
   std::size_t used_ = 0;
   int file_ = -1;
+  int moved_ = -1;
   Holes holes_;
   std::map<std::size_t, Holes> shared_granules_;  // offset -> the holes in it
 };

@@ -72,6 +72,8 @@ Settings ReadAll() {
   Read("USED_FALLS_AT_ONCE", &read.used_memory_falls_at_once);
   Read("EXIT_WAITS", &read.exit_waits);
   Read("FILL", &read.fills_new_memory);
+  Read("CHECKPOINT_MANAGED", &read.checkpoints_managed_memory);
+  Read("CHECKPOINT_FINAL", &read.refused_checkpoints_are_final);
   Read("MILD_CAPTURES", &read.captures_are_mild);
   read.failures = Failures("FAIL");
   read.faults = Failures("STICKY");

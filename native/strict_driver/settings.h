@@ -41,18 +41,20 @@ struct Settings {
   bool default_streams_have_fixed_ids = false;       // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
 
   // Use of the freedom that the documentation leaves.
-  unsigned delay_microseconds = 200;       // DELAY_US, the longest pause before an operation of a stream
-  unsigned seed = 1;                       // SEED, of the pauses
-  bool serializes_callbacks = true;        // SERIAL_CALLBACKS: one thread runs every host function
-  bool allocation_waits = false;           // ALLOC_SYNCS: plain allocations wait for the device
-  bool free_waits = true;                  // FREE_SYNCS: plain frees wait for the device
-  bool copy_from_pageable_waits = true;    // PAGEABLE_WAITS: a copy from pageable memory waits for its stream
-  bool locks_while_waiting = false;        // LOCKS_WHILE_WAITING: a waiting call keeps other calls of the context out
-  bool reuses_handles = true;              // REUSE_HANDLES: at once, the last destroyed first
-  bool used_memory_falls_at_once = false;  // USED_FALLS_AT_ONCE: a pool's used bytes fall with the call of cuMemFreeAsync
-  bool exit_waits = true;                  // EXIT_WAITS: the exit handler waits for the running host function
-  bool fills_new_memory = true;            // FILL: with arbitrary bytes
-  bool captures_are_mild = false;          // MILD_CAPTURES: what the documentation does not refuse is allowed, or harms no capture
+  unsigned delay_microseconds = 200;           // DELAY_US, the longest pause before an operation of a stream
+  unsigned seed = 1;                           // SEED, of the pauses
+  bool serializes_callbacks = true;            // SERIAL_CALLBACKS: one thread runs every host function
+  bool allocation_waits = false;               // ALLOC_SYNCS: plain allocations wait for the device
+  bool free_waits = true;                      // FREE_SYNCS: plain frees wait for the device
+  bool copy_from_pageable_waits = true;        // PAGEABLE_WAITS: a copy from pageable memory waits for its stream
+  bool locks_while_waiting = false;            // LOCKS_WHILE_WAITING: a waiting call keeps other calls of the context out
+  bool reuses_handles = true;                  // REUSE_HANDLES: at once, the last destroyed first
+  bool used_memory_falls_at_once = false;      // USED_FALLS_AT_ONCE: a pool's used bytes fall with the call of cuMemFreeAsync
+  bool exit_waits = true;                      // EXIT_WAITS: the exit handler waits for the running host function
+  bool fills_new_memory = true;                // FILL: with arbitrary bytes
+  bool checkpoints_managed_memory = true;      // CHECKPOINT_MANAGED: otherwise managed memory is a reason to refuse a checkpoint
+  bool refused_checkpoints_are_final = false;  // CHECKPOINT_FINAL: as in driver 570, a process cannot go on after a refused checkpoint
+  bool captures_are_mild = false;              // MILD_CAPTURES: what the documentation does not refuse is allowed, or harms no capture
 
   // Failures.
   std::vector<Failure> failures;  // FAIL=function:nth:status,…: the call does nothing and fails
