@@ -69,6 +69,8 @@ export {
   type OutOfMemoryDetails,
   OutOfMemoryError,
   PeerAccessError,
+  ProcessSleepError,
+  type ProcessSleepReason,
   type RecoveryStage,
   ReplayError,
   SpecificationError,

@@ -63,6 +63,12 @@ Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenNvml(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status NvmlDevice(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
+// process_sleep.cc
+Status StepProcess(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status BeginProcessSleep(Environment& environment, const Napi::CallbackInfo& info);
+Status NoteProcessAsleep(Environment& environment, const Napi::CallbackInfo& info);
+Status EndProcessSleep(Environment& environment, const Napi::CallbackInfo& info);
+
 Status OnKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
 Status ReadKeptOrphans(Environment& environment, const Napi::CallbackInfo& info);
 

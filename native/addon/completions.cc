@@ -62,8 +62,9 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
     IntrusiveList<Completion> finished;
     const int waiting_before = waiting;
     waiting = 0;
+    const AwakeScope awake(&driver);
     while (Completion* completion = pending.TakeFirst()) {
-      completion->status = MakeCurrent(driver, completion->context, &current);
+      completion->status = awake.is_awake() ? MakeCurrent(driver, completion->context, &current) : Status{kErrorNotReady};
       if (completion->status == kSuccess) completion->status = driver.EventQuery(completion->event);
       waiting += completion->status == kErrorNotReady ? 1 : 0;
       (completion->status == kErrorNotReady ? still_pending : finished).Append(completion);
@@ -96,7 +97,7 @@ void FreeStagingSurplus(Environment& environment, int device) {
   const RelaxedContextScope context(environment, device);
   // The driver's free waits for the device. If it may not now, a later delivery tries again.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
-  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
+  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(environment.own_calls());
 }
 
 bool StartPoller(Environment& environment) {

@@ -174,6 +174,7 @@ void Environment::Bind(Napi::Float64Array mailbox, Napi::Float64Array counters) 
 
 Status Environment::OpenBackend(const DriverTable* table) {
   if (backend != nullptr) return backend == table ? kSuccess : kNoBackend;
+  if (IsAsleep(table)) return kAsleep;
   driver = table;
   Status status = Counted<Call::kInit>(0u);
   int count = 0;

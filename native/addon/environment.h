@@ -24,6 +24,7 @@
 #include "addon/shared_counts.h"
 #include "addon/staging.h"
 #include "addon/weak_references.h"
+#include "cuda/asleep_table.h"
 #include "cuda/driver_in_use.h"
 #include "cuda/driver_table.h"
 #include "cuda/native_status.h"
@@ -153,6 +154,9 @@ class Environment {
   // An input of a hot call as an integer from 0 to 2^53 - 1.
   bool In(int index, std::uint64_t* integer) const { return ToInteger(mailbox_[index], integer); }
   void Out(int index, double value) { mailbox_[index] = value; }
+
+  // For calls of cistern's own that the order check does not see.
+  const DriverTable& own_calls() const { return IsAsleep(backend) ? *AsleepTable() : *backend; }
 
   // A call on the user's behalf. cistern's own calls (contexts, range checks, completions, staging)
   // go to `driver` uncounted.

@@ -199,7 +199,7 @@ void Run(Environment& environment, QueuedFunction* function) {
 Status PrepareHostFunction(Environment& environment, const StreamEntry& stream, const Napi::Value& callback, std::shared_ptr<Gate> gate,
                            std::unique_ptr<QueuedFunction>* prepared) {
   if (!StartPoller(environment)) return kHostOutOfMemory;
-  if (!environment.MayStall()) environment.staging.Reserve(*environment.backend);
+  if (!environment.MayStall()) environment.staging.Reserve(environment.own_calls());
   auto function = std::make_unique<QueuedFunction>();
   function->loop = environment.loop;
   function->gate = std::move(gate);
@@ -292,7 +292,8 @@ void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* 
   loop.poller_in_driver = true;
   lock.unlock();
   for (auto& [context, witness, status] : contexts) {
-    status = MakeCurrent(driver, context, current);
+    const AwakeScope awake(&driver);
+    status = awake.is_awake() ? MakeCurrent(driver, context, current) : Status{kErrorNotReady};
     // Not the legacy stream: a query of it would invalidate captures of blocking streams.
     if (status == kSuccess) status = driver.EventQuery(witness);
   }

@@ -7,6 +7,7 @@
 #include "addon/address_space.h"
 #include "addon/bindings.h"
 #include "addon/memory.h"
+#include "cuda/asleep_table.h"
 #include "platform/lasting.h"
 
 namespace cistern {
@@ -26,16 +27,25 @@ OrderCheck& TheCheck() {
   return *check;
 }
 
+// What calls go through now.
+const DriverTable* TableOf(const OrderCheck& check, const DriverTable* backend) {
+  if (IsAsleep(backend)) return AsleepTable();
+  return check.askers > 0 ? order::CheckedTable(backend) : backend;
+}
+
+void ExchangeAll(const OrderCheck& check) {
+  for (Environment* environment : check.environments) environment->driver = TableOf(check, environment->backend);
+  for (const auto& [driver, backend] : check.others) *driver = TableOf(check, backend);
+}
+
 // From here on the calls are checked.
-void CheckCalls(DriverInUse& driver, const DriverTable* backend) {
-  const DriverTable* table = order::CheckedTable(backend);
-  order::CheckerOf(table)->Start();
-  driver = table;
+void CheckCalls(const OrderCheck& check, DriverInUse& driver, const DriverTable* backend) {
+  order::CheckerOf(order::CheckedTable(backend))->Start();
+  driver = TableOf(check, backend);
 }
 
 void EndCheck(const OrderCheck& check) {
-  for (Environment* environment : check.environments) environment->driver = environment->backend;
-  for (const auto& [driver, backend] : check.others) *driver = backend;
+  ExchangeAll(check);
   for (const Environment* environment : check.environments) order::CheckerOf(order::CheckedTable(environment->backend))->Stop();
 }
 
@@ -108,7 +118,8 @@ void JoinOrderCheck(DriverInUse& driver, const DriverTable* backend) {
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
   check.others.emplace_back(&driver, backend);
-  if (check.askers > 0) CheckCalls(driver, backend);
+  driver = TableOf(check, backend);
+  if (check.askers > 0) CheckCalls(check, driver, backend);
 }
 
 void LeaveOrderCheck(const DriverInUse& driver) {
@@ -122,7 +133,14 @@ void JoinOrderCheck(Environment& environment) {
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
   check.environments.push_back(&environment);
-  if (check.askers > 0) CheckCalls(environment.driver, environment.backend);
+  environment.driver = TableOf(check, environment.backend);
+  if (check.askers > 0) CheckCalls(check, environment.driver, environment.backend);
+}
+
+void ExchangeTables() {
+  const OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(TheCheck().mutex);
+  ExchangeAll(check);
 }
 
 void LeaveOrderCheck(Environment& environment) {
@@ -143,8 +161,8 @@ Status BeginOrderCheck(Environment& environment, const Napi::CallbackInfo& info)
   order::submitter = {check.last_thread, cells.Data()};
   check.askers += 1;
   if (check.askers == 1) {
-    for (Environment* each : check.environments) CheckCalls(each->driver, each->backend);
-    for (const auto& [driver, backend] : check.others) CheckCalls(*driver, backend);
+    for (Environment* each : check.environments) CheckCalls(check, each->driver, each->backend);
+    for (const auto& [driver, backend] : check.others) CheckCalls(check, *driver, backend);
   }
   AdoptAllocations(environment);
   return kSuccess;

@@ -19,6 +19,9 @@ namespace cistern {
 void JoinOrderCheck(DriverInUse& driver, const DriverTable* backend);
 void LeaveOrderCheck(const DriverInUse& driver);
 
+// The process has fallen asleep, or is awake again (cuda/asleep_table.h).
+void ExchangeTables();
+
 // Called when an environment has opened its backend.
 void JoinOrderCheck(Environment& environment);
 // Called when an environment ends. Calls no driver.

@@ -168,7 +168,7 @@ Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBloc
   if (!StartPoller(environment)) return kHostOutOfMemory;
   const Status status = environment.staging.HasIdle(bytes) ? kSuccess : BeforeAllocating(environment);
   if (status != kSuccess) return status;
-  return environment.staging.Acquire(*environment.backend, bytes, block);
+  return environment.staging.Acquire(environment.own_calls(), bytes, block);
 }
 
 void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream) {

@@ -30,6 +30,7 @@ constexpr StatusText kOwnStatuses[] = {
     {kOtherBackend, "CISTERN_OTHER_BACKEND", "the handle is for another kind of device"},
     {kNoSuchDevice, "CISTERN_NO_SUCH_DEVICE", "the handle is for a device that this process does not have"},
     {kTooManyImporters, "CISTERN_TOO_MANY_IMPORTERS", "too many processes have memory of the process open"},
+    {kAsleep, "CISTERN_ASLEEP", "this process is asleep"},
     {kTooManyExports, "CISTERN_TOO_MANY_EXPORTS", "too many buffers are exported"},
 };
 

@@ -33,6 +33,7 @@ inline constexpr Status kForeignContext = -24;
 inline constexpr Status kCapturing = -25;
 inline constexpr Status kCapturedEvent = -26;
 inline constexpr Status kBrokenIndex = -27;
+inline constexpr Status kAsleep = -28;
 
 }  // namespace cistern
 

@@ -36,6 +36,7 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_ORDER'
   | 'ERR_CISTERN_CAPTURING'
   | 'ERR_CISTERN_ASLEEP'
+  | 'ERR_CISTERN_PROCESS_SLEEP'
   | 'ERR_CISTERN_SPILL_FILE';
 
 /** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
@@ -266,6 +267,28 @@ export class FaultyResourceError extends CisternError {
     super('ERR_CISTERN_FAULTY_RESOURCE', `the ${resource} ${fault}`, options);
     this.resource = resource;
     this.returned = returned;
+  }
+}
+
+/**
+ * Why a process did not fall asleep or wake: `'timeout'` if what it had queued did not end in time; `'refused'` if the driver
+ * refused a step; `'not-running'` if somebody else has locked it; `'unused'` if it uses no device; `'ended'` if it has ended;
+ * `'failed'` if the driver cannot go on with it.
+ */
+export type ProcessSleepReason = 'timeout' | 'refused' | 'not-running' | 'unused' | 'ended' | 'failed';
+
+/**
+ * A process did not fall asleep, and runs on as before; or it did not wake, and sleeps on. Only after `'failed'` can it do neither:
+ * end it.
+ */
+export class ProcessSleepError extends CisternError {
+  readonly pid: number;
+  readonly reason: ProcessSleepReason;
+
+  constructor(message: string, details: { readonly pid: number; readonly reason: ProcessSleepReason }, options?: ErrorOptions) {
+    super('ERR_CISTERN_PROCESS_SLEEP', message, options);
+    this.pid = details.pid;
+    this.reason = details.reason;
   }
 }
 

@@ -86,6 +86,8 @@ export const NativeStatus = {
   capturedEvent: -26,
   /** A free-space index of native threads has failed one of its own checks. */
   brokenIndex: -27,
+  /** This process is asleep, or falling asleep. */
+  asleep: -28,
 } as const;
 
 /** What a message refers to, as the addon numbers it. */
@@ -217,6 +219,17 @@ export interface NativeBinding {
    * used bytes, and pairs of a process and its bytes, -1 if unknown. `noBackend` if NVML is not loaded.
    */
   nvmlDevice(uuid: string): Float64Array;
+  /**
+   * Asks the driver for a step of a process: 0 its state, 1 lock, 2 checkpoint, 3 restore, 4 unlock. The promise, which does not
+   * keep the process alive, resolves with the status and with the state afterwards, -1 if unknown.
+   */
+  stepProcess(step: number, process: number, timeoutMilliseconds: number): Promise<readonly [status: number, state: number]>;
+  /** Keeps calls of all environments from the driver, see native/cuda/asleep_table.h. `inUse` if they are kept already. */
+  beginProcessSleep(): void;
+  /** All work is done from now on. */
+  noteProcessAsleep(): void;
+  /** Lets calls through again, after those that were kept. */
+  endProcessSleep(): void;
   /** The UUID as 32 lower-case hexadecimal digits. */
   deviceUuid(device: number): string;
   /** `[1]`: total bytes. */

@@ -79,6 +79,9 @@ export function statusError(operation: string, status: number): Error {
       `cannot ${operation}: the event was last recorded in a capture, so it marks no queued work; first record it outside the capture`,
     );
   }
+  if (status === NativeStatus.asleep) {
+    return new CisternError('ERR_CISTERN_ASLEEP', `cannot ${operation}: this process is asleep; await wakeProcess() first`);
+  }
   const name = native().statusName(status) || 'CUDA_ERROR_UNNAMED';
   return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');
 }

@@ -4,6 +4,7 @@ import { accountingKind } from './accounts/accounting-resource-adaptor.js';
 import { admittingKind } from './admission/admitting-resource-adaptor.js';
 import { spillingKind } from './spilling/spilling-resource-adaptor.js';
 
+export type { ProcessState } from '../driver/process-steps.js';
 export { Account, type AccountOptions, currentAccount, withQuota } from './accounts/account.js';
 export { AccountingResourceAdaptor } from './accounts/accounting-resource-adaptor.js';
 export type { AdmissionStatistics } from './admission/admission-statistics.js';
@@ -16,6 +17,16 @@ export {
 export { Grant } from './admission/grant.js';
 export { memorySummary } from './out-of-memory/memory-summary.js';
 export { type BudgetEvent, type BudgetObserver, type BudgetOptions, observeBudget } from './out-of-memory/observe-budget.js';
+export {
+  type ProcessSleepOptions,
+  type ProcessSleepReport,
+  type ProcessWakeOptions,
+  type ProcessWakeReport,
+  processState,
+  type ResourceToSleep,
+  sleepProcess,
+  wakeProcess,
+} from './sleep/process-sleep.js';
 export { type SleepOptions, type SleepReport, sleepResource, type WakeOptions, type WakeReport, wakeResource } from './sleep/sleep.js';
 export type { SpillCandidate, SpillPolicy } from './spilling/spill-policy.js';
 export type { SpillStatistics } from './spilling/spill-statistics.js';

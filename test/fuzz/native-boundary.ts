@@ -24,6 +24,8 @@ const impossibleBytes = 2 ** 47;
 const longestLatencyNanoseconds = 20_000;
 const notPermitted = 800;
 const longestCallback = 40;
+/** An id that no process has: above the largest that Linux gives. */
+const noProcess = 2 ** 22 + 1;
 /** The size of the allocations that every input begins with. */
 const firstBytes = 1000;
 
@@ -328,6 +330,10 @@ const callArguments: {
   deviceIsInUse: (run) => [run.device()],
   openNvml: () => ['/no/such/library'],
   nvmlDevice: (run) => [run.functionName()],
+  stepProcess: (run) => [run.reader.byte() % 6, noProcess, run.reader.byte()],
+  beginProcessSleep: () => [],
+  noteProcessAsleep: () => [],
+  endProcessSleep: () => [],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -416,7 +422,9 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.brokenIndex && status <= 999, `${name} left the status ${status}`);
+    // Otherwise nothing that follows would reach the device.
+    if (name === 'beginProcessSleep') this.#binding.endProcessSleep();
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.asleep && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations' || name === 'liveExtents' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);

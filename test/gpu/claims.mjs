@@ -46,6 +46,12 @@ export const claims = [
   { claim: 'buffers are handed to workers, which share arenas', page: 'docs/workers.md', by: ['test/workers'] },
   { claim: 'sleeping memory comes back with its contents', page: 'docs/guides/sleeping.md', by: ['test/serving/sleep', 'probe sleep'] },
   {
+    claim:
+      'a process, this one and another, gives its devices away and has the same contents at the same addresses when it wakes; refusals leave it running',
+    page: 'docs/guides/sleeping.md',
+    by: ['test/serving/sleep/process-sleep.test.ts'],
+  },
+  {
     claim: 'spilled buffers come back with their contents, as fast as the bus allows',
     page: 'docs/guides/serving.md',
     by: ['test/serving/spilling', 'probe spill', 'probe copies'],

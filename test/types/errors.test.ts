@@ -44,6 +44,7 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_ORDER'
       | 'ERR_CISTERN_CAPTURING'
       | 'ERR_CISTERN_ASLEEP'
+      | 'ERR_CISTERN_PROCESS_SLEEP'
       | 'ERR_CISTERN_SPILL_FILE'
       | 'ERR_CISTERN_INVALID_PLAN'
       | 'ERR_CISTERN_PLAN_DEVIATION'

@@ -15,6 +15,7 @@ import {
   selectBackend,
 } from '../../driver/backend.js';
 import { Device } from '../../driver/device.js';
+import { lackForProcessSleep } from '../../driver/process-steps.js';
 import { addonPath } from '../../package/addon.js';
 import { foreignSettings, type SettingDescription, type SettingName, setting, settings, unknownSettings } from '../../settings.js';
 import { ExitCode } from './exit-code.js';
@@ -34,6 +35,8 @@ interface Diagnosis {
   readonly driverVersion: number | null;
   /** The functions that the CUDA driver in use lacks, and what does not work without each. */
   readonly missingFunctions: readonly MissingDriverFunction[];
+  /** Why processes cannot sleep (`cistern sleep`); null if they can, or if no backend works. */
+  readonly processSleepUnavailableReason: string | null;
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
   readonly devices: readonly DeviceDescription[];
@@ -89,14 +92,25 @@ export function doctorCommand(terminal: Terminal, exitWith: (code: number) => vo
 
 function diagnose(choice: BackendChoice | undefined): Diagnosis {
   let reason: string | undefined;
-  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'host' | 'error'>;
+  let found: Pick<
+    Diagnosis,
+    'backend' | 'driverVersion' | 'missingFunctions' | 'processSleepUnavailableReason' | 'devices' | 'host' | 'error'
+  >;
   try {
     reason = cudaUnavailableReason();
     found = { ...openDevices(choice, reason), error: null };
   } catch (error) {
     if (!(error instanceof CisternError) && exitCodeOf(error) !== ExitCode.usage) throw error;
     const { code, message } = error as CisternError;
-    found = { backend: null, driverVersion: null, missingFunctions: [], devices: [], host: null, error: { code, message } };
+    found = {
+      backend: null,
+      driverVersion: null,
+      missingFunctions: [],
+      processSleepUnavailableReason: null,
+      devices: [],
+      host: null,
+      error: { code, message },
+    };
   }
   return {
     node: process.version,
@@ -117,7 +131,7 @@ function unknown(): Diagnosis['unknownSettings'] {
 function openDevices(
   choice: BackendChoice | undefined,
   cudaReason: string | undefined,
-): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'devices' | 'host'> {
+): Pick<Diagnosis, 'backend' | 'driverVersion' | 'missingFunctions' | 'processSleepUnavailableReason' | 'devices' | 'host'> {
   const wanted = choice ?? backendFromEnvironment();
   // The output includes the reason, so avoid the warning of 'auto'.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : wanted);
@@ -127,6 +141,7 @@ function openDevices(
     backend,
     driverVersion: isCuda ? Device.driverVersion() : null,
     missingFunctions: isCuda ? missingDriverFunctions() : [],
+    processSleepUnavailableReason: lackForProcessSleep() ?? null,
     devices,
     host: memoryBudget('host'),
   };
@@ -163,6 +178,7 @@ function toText(diagnosis: Diagnosis, isVerbose: boolean): string {
   if (diagnosis.cudaUnavailableReason !== null) rows.push(['no CUDA', diagnosis.cudaUnavailableReason]);
   if (diagnosis.backend !== null) rows.push(['backend', diagnosis.backend]);
   if (diagnosis.driverVersion !== null) rows.push(['driver', formatDriverVersion(diagnosis.driverVersion)]);
+  if (diagnosis.backend !== null) rows.push(['sleep', diagnosis.processSleepUnavailableReason ?? 'processes can sleep: cistern sleep PID']);
   for (const { name, cost } of diagnosis.missingFunctions) rows.push(['missing', `${name}: ${cost}`]);
   for (const device of diagnosis.devices) {
     const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;

@@ -63,6 +63,14 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: 'Run any program, and record and limit what every library in it allocates from CUDA.',
     load: async () => (await import('./run.js')).runOutsideCommand,
   },
+  sleep: {
+    description: 'Make a process give its GPUs to others, with all that any library in it has there, until it is woken.',
+    load: async () => (await import('./sleep.js')).sleepCommand,
+  },
+  wake: {
+    description: 'Give a process that sleeps its GPUs again.',
+    load: async () => (await import('./wake.js')).wakeCommand,
+  },
   build: {
     description: 'Compile the native addon, if no package with a compiled one for this platform was installed.',
     load: async () => (await import('./build.js')).buildCommand,
