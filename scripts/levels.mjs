@@ -42,6 +42,7 @@ const capabilities = [
   { name: 'graphs', uses: ['plans', 'recording'] },
   { name: 'workers', uses: [] },
   { name: 'machine', uses: [] },
+  { name: 'lasting', uses: [] },
   { name: 'processes', uses: [] },
   { name: 'interchange', uses: ['workers'] },
   { name: 'serving', uses: ['recording', 'interchange', 'processes'] },

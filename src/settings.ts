@@ -111,6 +111,11 @@ export const settings = {
     default: 'nothing is recorded from outside',
     page: 'outside.md',
   },
+  CISTERN_KEEP: {
+    values: 'the path of the socket of `cistern keep`',
+    default: '`cistern-keep.sock` in `XDG_RUNTIME_DIR`, otherwise `cistern-keep-UID.sock` in `/tmp`',
+    page: 'guides/lasting-memory.md',
+  },
   CISTERN_ADDON: {
     values: 'the path of the addon, instead of looking for it',
     default: "the platform's package",
@@ -127,6 +132,7 @@ export const foreignSettings = {
     default: 'no limit',
   },
   LD_PRELOAD: { values: 'libraries to load first, which `cistern run` keeps', default: 'none' },
+  XDG_RUNTIME_DIR: { values: 'where `cistern keep` has its socket', default: '`/tmp`' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
   CMAKE_GENERATOR: { values: 'what `cistern build` builds with; only asked for on Windows', default: '`MinGW Makefiles` on Windows' },
   npm_config_user_agent: { values: 'the package manager that errors name in their advice', default: 'found by its lock file' },

@@ -95,6 +95,7 @@ class AddressSpace {
   const std::uint64_t base;
   const std::uint64_t bytes;
   const std::uint64_t page_bytes;
+  bool is_read_only = false;  // of the environment's thread: all of it may be read, and not written
 
  private:
   using Ranges = std::map<std::uint64_t, std::uint64_t>;  // end by begin

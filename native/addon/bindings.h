@@ -176,6 +176,19 @@ Status AwaitBeforeSleep(Environment& environment, const Napi::CallbackInfo& info
 Status UnmapVirtual(Environment& environment, const Napi::CallbackInfo& info);
 Status MapVirtual(Environment& environment, const Napi::CallbackInfo& info);
 
+// lasting_memory.cc
+Status MapLasting(Environment& environment, const Napi::CallbackInfo& info);
+Status ProtectLasting(Environment& environment, const Napi::CallbackInfo& info);
+
+// local_sockets.cc
+Status ListenLocal(Environment& environment, const Napi::CallbackInfo& info);
+Status ConnectLocal(Environment& environment, const Napi::CallbackInfo& info);
+Status AcceptLocal(Environment& environment, const Napi::CallbackInfo& info);
+Status SendLocal(Environment& environment, const Napi::CallbackInfo& info);
+Status ReceiveLocal(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status PollLocal(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status CloseDescriptor(Environment& environment, const Napi::CallbackInfo& info);
+
 // peers.cc
 Status CanAccessPeer(Environment& environment, const Napi::CallbackInfo& info);
 Status EnablePeerAccess(Environment& environment, const Napi::CallbackInfo& info);

@@ -33,6 +33,7 @@
 namespace cistern {
 
 class AddressSpace;
+class MemoryFile;
 class ImportedTensor;
 struct ExportedTensor;
 struct Gate;
@@ -232,6 +233,7 @@ class Environment {
   HandleTable<GraphEntry> graphs;
   HandleTable<GraphExecEntry> graph_execs;
   HandleTable<std::shared_ptr<AddressSpace>> address_spaces;
+  HandleTable<std::shared_ptr<MemoryFile>> descriptors;  // sockets, and what came over them
   HandleTable<ThreadArenaEntry> thread_safe_arenas;
   HandleTable<std::shared_ptr<Gate>> holds;
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;

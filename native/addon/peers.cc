@@ -35,37 +35,44 @@ Status SetAccess(Environment& environment, Pair pair, int flags) {
     if (status != kSuccess || entry.device != pair.peer || !entry.owned || !entry.is_on_device) return;
     status = environment.Counted<Call::kMemPoolSetAccess>(entry.pool, first, std::size_t{1});
   });
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  struct Piece {
+    std::uint64_t begin;
+    std::uint64_t end;
+    bool is_read_only;
+  };
+  std::vector<Piece> ranges;
   environment.address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
     if (space->device != pair.peer) return;
     const std::size_t first_of_space = ranges.size();
     space->ForEachPiece([&](std::uint64_t begin, std::uint64_t end) {
-      if (ranges.size() > first_of_space && ranges.back().second == begin) {
-        ranges.back().second = end;
+      if (ranges.size() > first_of_space && ranges.back().end == begin) {
+        ranges.back().end = end;
       } else {
-        ranges.emplace_back(begin, end);
+        ranges.push_back({begin, end, space->is_read_only});
       }
     });
   });
-  for (const auto& [begin, end] : ranges) {
+  const AccessDescription reading = Describe(environment, pair.device, flags == kAccessReadWrite ? int{kAccessRead} : flags);
+  for (const auto& [begin, end, is_read_only] : ranges) {
     if (status != kSuccess) return status;
-    status = environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), first, std::size_t{1});
+    status = environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin),
+                                                      is_read_only ? &reading : first, std::size_t{1});
   }
   return status;
 }
 
 }  // namespace
 
-std::vector<AccessDescription> AccessTo(const Environment& environment, int device) {
-  std::vector<AccessDescription> access{Describe(environment, device, kAccessReadWrite)};
+std::vector<AccessDescription> AccessTo(const Environment& environment, int device, int flags) {
+  std::vector<AccessDescription> access{Describe(environment, device, flags)};
   for (auto pair = environment.peers.lower_bound({device, 0}); pair != environment.peers.end() && pair->first == device; ++pair) {
-    access.push_back(Describe(environment, pair->second, kAccessReadWrite));
+    access.push_back(Describe(environment, pair->second, flags));
   }
   return access;
 }
 
 Status GivePoolAccess(Environment& environment, Pool pool, int device) {
-  const std::vector<AccessDescription> access = AccessTo(environment, device);
+  const std::vector<AccessDescription> access = AccessTo(environment, device, kAccessReadWrite);
   if (access.size() == 1) return kSuccess;
   const AccessDescription* of_peers = access.data() + 1;
   return environment.Counted<Call::kMemPoolSetAccess>(pool, of_peers, access.size() - 1);

@@ -19,8 +19,8 @@ class Environment;
 // The pairs with access: the device that has the memory, and the one whose streams may use it.
 using Peers = std::set<std::pair<int, int>>;
 
-// Descriptions of the access to new memory of a device: its own, and that of its peers.
-std::vector<AccessDescription> AccessTo(const Environment& environment, int device);
+// Descriptions of the access to new memory of a device: its own, and that of its peers, with the flags.
+std::vector<AccessDescription> AccessTo(const Environment& environment, int device, int flags);
 
 // Gives the device's peers access to a new pool.
 Status GivePoolAccess(Environment& environment, Pool pool, int device);

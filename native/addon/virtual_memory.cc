@@ -22,14 +22,6 @@ Status FindSpace(Environment& environment, const Napi::CallbackInfo& info, Space
   return status;
 }
 
-AllocationProperties PropertiesOf(const Environment& environment, int device) {
-  constexpr int kPinnedAllocation = 1;
-  AllocationProperties properties{};
-  properties.type = kPinnedAllocation;
-  properties.location = {kLocationDevice, environment.DriverDevice(device)};
-  return properties;
-}
-
 // Takes whole pieces: cuMemUnmap does.
 Status UnmapPiece(Environment& environment, bool is_counted, AddressSpace& space, const AddressSpace::Extent& piece) {
   const auto [begin, end] = piece;
@@ -111,7 +103,7 @@ class NewPages {
 
 // Makes mapped pages accessible.
 Status GiveAccess(Environment& environment, int device, std::uint64_t begin, std::uint64_t end) {
-  const std::vector<AccessDescription> access = AccessTo(environment, device);
+  const std::vector<AccessDescription> access = AccessTo(environment, device, kAccessReadWrite);
   return environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), access.data(),
                                                   access.size());
 }
@@ -203,6 +195,13 @@ Status MapAbsent(Environment& environment, AddressSpace& space) {
 }
 
 }  // namespace
+
+AllocationProperties PropertiesOf(const Environment& environment, int device) {
+  AllocationProperties properties{};
+  properties.type = kAllocationTypePinned;
+  properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  return properties;
+}
 
 bool CompleteFree(Environment& environment, bool is_counted, AddressSpace& space, std::uint64_t address) {
   return FinishFree(environment, is_counted, space, address, nullptr) == kSuccess;

@@ -5,10 +5,13 @@
 #include <cstdint>
 
 #include "addon/address_space.h"
+#include "cuda/driver_table.h"
 
 namespace cistern {
 
 class Environment;
+
+AllocationProperties PropertiesOf(const Environment& environment, int device);
 
 // Completes a free that AddressSpace::BeginFree began. No queued work may use the memory. False if
 // the driver refuses; the rest can be tried again. `is_counted`: whether it was the environment's own.

@@ -127,6 +127,7 @@ enum : int {
   kAttributePageableMemoryAccessUsesHostPageTables = 100,
   kAttributeDirectManagedMemAccessFromHost = 101,
   kAttributeVirtualMemoryManagementSupported = 102,
+  kAttributeHandleTypePosixFileDescriptorSupported = 103,
   kAttributeMemoryPoolsSupported = 115,
   kAttributeIpcEventSupported = 125,
   kAttributeHostNumaId = 134,
@@ -367,12 +368,15 @@ static_assert(sizeof(ProcessLockArguments) == 64 && sizeof(ProcessStepArguments)
   X(MemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020,                                                   \
     (Pool * pool, void* handle, int type, unsigned long long flags))                                                                 \
   X(MemPoolExportPointer, "cuMemPoolExportPointer", 11020, (PoolPointerData * data, DevicePointer pointer))                          \
-  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData * data))              \
+  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData * data))             \
   X(CheckpointProcessGetState, "cuCheckpointProcessGetState", 12080, (int process, int* state))                                      \
-  X(CheckpointProcessLock, "cuCheckpointProcessLock", 12080, (int process, ProcessLockArguments * arguments))                        \
-  X(CheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, (int process, ProcessStepArguments * arguments))            \
-  X(CheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, (int process, ProcessStepArguments * arguments))                  \
-  X(CheckpointProcessUnlock, "cuCheckpointProcessUnlock", 12080, (int process, ProcessStepArguments * arguments))
+  X(CheckpointProcessLock, "cuCheckpointProcessLock", 12080, (int process, ProcessLockArguments* arguments))                         \
+  X(CheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, (int process, ProcessStepArguments* arguments))             \
+  X(CheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, (int process, ProcessStepArguments* arguments))                   \
+  X(CheckpointProcessUnlock, "cuCheckpointProcessUnlock", 12080, (int process, ProcessStepArguments* arguments))                     \
+  X(MemExportToShareableHandle, "cuMemExportToShareableHandle", 10020,                                                               \
+    (void* handle, MemoryHandle memory, int type, unsigned long long flags))                                                         \
+  X(MemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, (MemoryHandle * memory, void* handle, int type))
 
 struct DriverTable {
 #define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;

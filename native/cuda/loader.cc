@@ -64,6 +64,7 @@ const Feature kFeatures[] = {
     {"no VirtualMemoryResource",
      {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
       "cuMemSetAccess"}},
+    {"no LastingMemoryResource", {"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"}},
     {"no ManagedMemoryResource", {"cuMemAllocManaged"}},
     {"no PinnedHostMemoryResource({ populateThreads })", {"cuMemHostRegister", "cuMemHostUnregister"}},
     {"no advice, prefetching and attributes of managed memory", {"cuMemAdvise", "cuMemPrefetchAsync", "cuMemRangeGetAttribute"}},

@@ -24,8 +24,12 @@ void DiscardPages(std::uint64_t address, std::uint64_t bytes);
 // Addresses without memory, which may not be touched, at a multiple of the alignment: a power of two.
 // Null if there are not as many left.
 void* ReservePages(std::uint64_t bytes, std::uint64_t alignment);
+// The same at one address. Null if any of it is taken, or the system cannot say.
+void* ReservePagesAt(std::uint64_t address, std::uint64_t bytes);
 // Lets whole reserved pages be read and written; new ones are zeros. False if there is no memory.
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes);
+// They may only be read. False if the system refuses.
+bool AllowReading(std::uint64_t address, std::uint64_t bytes);
 // They may not be touched, and keep their contents. False if the system refuses.
 bool DenyAccess(std::uint64_t address, std::uint64_t bytes);
 // Gives the memory of whole reserved pages back: they are as at first. False if the system refuses.

@@ -101,9 +101,30 @@ void DiscardPages(std::uint64_t address, std::uint64_t bytes) {
 
 void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) { return MapAligned(bytes, alignment, PROT_NONE); }
 
+void* ReservePagesAt(std::uint64_t address, std::uint64_t bytes) {
+#ifdef __linux__
+  constexpr int kOnlyThere = 0x100000;  // MAP_FIXED_NOREPLACE of Linux 4.17; older ones take the address as a hint
+  void* wanted = reinterpret_cast<void*>(address);
+  void* mapped = mmap(wanted, bytes, PROT_NONE, kPrivate | kOnlyThere, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  if (mapped != wanted) {
+    munmap(mapped, bytes);
+    return nullptr;
+  }
+  madvise(mapped, bytes, MADV_DONTDUMP);
+  return mapped;
+#else
+  (void)address;
+  (void)bytes;
+  return nullptr;
+#endif
+}
+
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes) {
   return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0;
 }
+
+bool AllowReading(std::uint64_t address, std::uint64_t bytes) { return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ) == 0; }
 
 bool DenyAccess(std::uint64_t address, std::uint64_t bytes) { return mprotect(reinterpret_cast<void*>(address), bytes, PROT_NONE) == 0; }
 

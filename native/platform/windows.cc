@@ -129,10 +129,14 @@ void DiscardPages(std::uint64_t address, std::uint64_t bytes) { VirtualFree(rein
 
 void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) { return Reserve(bytes, alignment, PAGE_NOACCESS); }
 
+void* ReservePagesAt(std::uint64_t, std::uint64_t) { return nullptr; }
+
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes) {
   const bool is_committed = VirtualAlloc(reinterpret_cast<void*>(address), bytes, MEM_COMMIT, PAGE_READWRITE) != nullptr;
   return is_committed && SetAccess(address, bytes, PAGE_READWRITE);
 }
+
+bool AllowReading(std::uint64_t address, std::uint64_t bytes) { return SetAccess(address, bytes, PAGE_READONLY); }
 
 bool DenyAccess(std::uint64_t address, std::uint64_t bytes) { return SetAccess(address, bytes, PAGE_NOACCESS); }
 

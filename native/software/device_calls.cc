@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "platform/memory_file.h"
 #include "software/calls.h"
 #include "software/error_names.h"
 #include "software/resolve.h"
@@ -118,6 +119,9 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeHostMemoryPoolsSupported:
     case kAttributeMultiprocessorCount:
       *value = 1;
+      return kSuccess;
+    case kAttributeHandleTypePosixFileDescriptorSupported:
+      *value = kHasMemoryFiles ? 1 : 0;
       return kSuccess;
     case kAttributePageableMemoryAccess:
       *value = HasPageableAccess() ? 1 : 0;

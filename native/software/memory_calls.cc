@@ -69,7 +69,7 @@ Status ResolveProperties(const AllocationProperties* properties, Device** device
   if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
   *device = FindDevice(properties->location.id);
   if (*device == nullptr) return kErrorInvalidDevice;
-  return properties->handle_types == 0 ? kSuccess : kErrorNotSupported;
+  return properties->handle_types == 0 || properties->handle_types == kHandleTypePosixDescriptor ? kSuccess : kErrorNotSupported;
 }
 
 bool IsMemoryOf(const Device& device, DevicePointer pointer) {
@@ -327,11 +327,11 @@ Status MemGetAllocationGranularity(std::size_t* bytes, const AllocationPropertie
   return kSuccess;
 }
 
-Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer, unsigned long long flags) {
+Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer wanted, unsigned long long flags) {
   if (!IsInitialized()) return kErrorNotInitialized;
   if (address == nullptr || flags != 0) return kErrorInvalidValue;
   std::uint64_t reserved;
-  Status status = ReserveAddresses(bytes, alignment, &reserved);
+  Status status = ReserveAddresses(bytes, alignment, wanted, &reserved);
   if (status == kSuccess) *address = reserved;
   return status;
 }
@@ -348,7 +348,23 @@ Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProper
   status = device->Prepare();
   if (status != kSuccess) return status;
   BeforeAllocating(*device);
-  return MakingRoom(*device, bytes, [&] { return CreateMemory(*device, bytes, memory); });
+  const bool is_exportable = properties->handle_types != 0;
+  return MakingRoom(*device, bytes, [&] { return CreateMemory(*device, bytes, is_exportable, memory); });
+}
+
+Status MemExportToShareableHandle(void* handle, MemoryHandle memory, int type, unsigned long long flags) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  if (handle == nullptr || type != kHandleTypePosixDescriptor || flags != 0) return kErrorInvalidValue;
+  return ExportMemoryHandle(memory, static_cast<int*>(handle));
+}
+
+Status MemImportFromShareableHandle(MemoryHandle* memory, void* handle, int type) {
+  Device* device;
+  const Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (memory == nullptr || type != kHandleTypePosixDescriptor) return kErrorInvalidValue;
+  const int descriptor = static_cast<int>(reinterpret_cast<std::uintptr_t>(handle));
+  return MakingRoom(*device, kVirtualGranularity, [&] { return ImportMemoryHandle(*device, descriptor, memory); });
 }
 
 Status MemRelease(MemoryHandle memory) { return IsInitialized() ? ReleaseMemory(memory) : kErrorNotInitialized; }
@@ -360,20 +376,24 @@ Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Memo
 
 Status MemUnmap(DevicePointer address, std::size_t bytes) { return IsInitialized() ? UnmapMemory(address, bytes) : kErrorNotInitialized; }
 
-// Access is to read and to write.
+// Access to read only is granted to all devices of a call, or to none.
 Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
   if (!IsInitialized()) return kErrorNotInitialized;
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
   std::uint32_t granted = 0;
   std::uint32_t taken = 0;
+  bool is_read_only = false;
   for (std::size_t i = 0; i < count; ++i) {
     const auto [location, flags] = descriptions[i];
-    if (flags == kAccessRead) return kErrorNotSupported;
-    if (location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessReadWrite)) return kErrorInvalidValue;
+    if (location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessRead && flags != kAccessReadWrite)) {
+      return kErrorInvalidValue;
+    }
     if (FindDevice(location.id) == nullptr) return kErrorInvalidDevice;
-    (flags == kAccessReadWrite ? granted : taken) |= 1U << location.id;
+    if (flags != descriptions[0].flags && flags != kAccessNone && descriptions[0].flags != kAccessNone) return kErrorNotSupported;
+    is_read_only = is_read_only || flags == kAccessRead;
+    (flags == kAccessNone ? taken : granted) |= 1U << location.id;
   }
-  return GrantAccess(address, bytes, granted, taken);
+  return GrantAccess(address, bytes, granted, taken, is_read_only);
 }
 
 Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {

@@ -40,6 +40,8 @@ constexpr bool IsUnsafeInCapture(Call call) {
     case Call::kMemMap:
     case Call::kMemUnmap:
     case Call::kMemSetAccess:
+    case Call::kMemExportToShareableHandle:
+    case Call::kMemImportFromShareableHandle:
     case Call::kMemAdvise:
     case Call::kIpcGetMemHandle:
     case Call::kIpcOpenMemHandle:

@@ -36,7 +36,8 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   }
   VirtualRangeInfo range;
   if (FindVirtualMemory(address, bytes, &range)) {
-    return {range.accessors != 0 ? AddressKind::kDevice : AddressKind::kInvalid, range.device, range.accessors};
+    const bool is_valid = range.accessors != 0 && !(will_write && range.is_read_only);
+    return {is_valid ? AddressKind::kDevice : AddressKind::kInvalid, range.device, range.accessors};
   }
   ImportedRangeInfo imported;
   if (FindImportedRange(address, &imported)) {

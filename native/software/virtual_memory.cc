@@ -15,6 +15,7 @@
 namespace cistern::software {
 namespace {
 
+constexpr char kFileName[] = "cistern-memory";
 constexpr std::uint64_t kMaxReservation = std::uint64_t{1} << 46;
 
 // Lives as long as its handle or its mapping.
@@ -27,11 +28,13 @@ struct Memory {
   Device& device;
   std::uint64_t bytes = 0;  // charged
   bool was_mapped = false;
+  MemoryFile file;  // open if the memory is exportable or imported
 };
 
 struct Mapping {
   std::shared_ptr<Memory> memory;
   std::uint32_t accessors = 0;  // a bit for each device
+  bool is_read_only = false;
 };
 using Mappings = std::map<std::uint64_t, Mapping>;  // by address
 
@@ -84,15 +87,29 @@ Mappings* FindTiled(AddressRegistry& registry, std::uint64_t address, std::uint6
   return next == address + bytes ? &mappings : nullptr;
 }
 
+MemoryHandle AddMemory(std::shared_ptr<Memory> memory) {
+  AddressRegistry& registry = TheAddresses();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  registry.memory.emplace(++registry.last_handle, std::move(memory));
+  return registry.last_handle;
+}
+
+bool SetProtection(std::uint64_t address, const Mapping& mapping, std::uint32_t accessors, bool is_read_only) {
+  if (accessors == mapping.accessors && is_read_only == mapping.is_read_only) return true;
+  const auto change = accessors == 0 ? DenyAccess : is_read_only ? AllowReading : AllowAccess;
+  return change(address, mapping.memory->bytes);
+}
+
 }  // namespace
 
-Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t* address) {
+Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t* address) {
   if (bytes == 0 || !IsWhole(bytes) || (alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
   if (bytes > kMaxReservation || alignment > kMaxReservation) return kErrorOutOfMemory;
   if (alignment < kVirtualGranularity) alignment = kVirtualGranularity;
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
-  void* range = ReservePages(bytes, alignment);
+  void* range = wanted != 0 && wanted % alignment == 0 ? ReservePagesAt(wanted, bytes) : nullptr;
+  if (range == nullptr) range = ReservePages(bytes, alignment);
   if (range == nullptr) return kErrorOutOfMemory;
   *address = reinterpret_cast<std::uintptr_t>(range);
   registry.reservations[*address] = {bytes, {}};
@@ -112,15 +129,43 @@ Status FreeAddresses(std::uint64_t address, std::uint64_t bytes) {
   return kSuccess;
 }
 
-Status CreateMemory(Device& device, std::uint64_t bytes, MemoryHandle* memory) {
+Status CreateMemory(Device& device, std::uint64_t bytes, bool is_exportable, MemoryHandle* memory) {
   if (bytes == 0 || !IsWhole(bytes)) return kErrorInvalidValue;
   auto created = std::make_shared<Memory>(device);
   if (!device.memory.Charge(bytes)) return kErrorOutOfMemory;
   created->bytes = bytes;
+  if (is_exportable) {
+    created->file = CreateMemoryFile(kFileName, bytes);
+    if (!created->file.IsOpen()) return kErrorOperatingSystem;
+  }
+  *memory = AddMemory(std::move(created));
+  return kSuccess;
+}
+
+Status ExportMemoryHandle(MemoryHandle memory, int* descriptor) {
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
-  *memory = ++registry.last_handle;
-  registry.memory.emplace(*memory, std::move(created));
+  const auto found = registry.memory.find(memory);
+  if (found == registry.memory.end() || !found->second->file.IsOpen()) return kErrorInvalidValue;
+  *descriptor = found->second->file.Duplicate();
+  return *descriptor >= 0 ? kSuccess : kErrorOperatingSystem;
+}
+
+Status ImportMemoryHandle(Device& device, int descriptor, MemoryHandle* memory) {
+  auto imported = std::make_shared<Memory>(device);
+  switch (AdoptMemoryFile(descriptor, kVirtualGranularity, &imported->file)) {
+    case OpenResult::kOpened:
+      break;
+    case OpenResult::kForeign:
+      return kErrorInvalidValue;
+    default:
+      return kErrorOperatingSystem;
+  }
+  const auto bytes = static_cast<std::uint64_t>(imported->file.Size());
+  if (!IsWhole(bytes)) return kErrorInvalidValue;
+  if (!device.memory.Charge(bytes)) return kErrorOutOfMemory;
+  imported->bytes = bytes;
+  *memory = AddMemory(std::move(imported));
   return kSuccess;
 }
 
@@ -137,17 +182,19 @@ Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory
   const auto reservation = Find(registry, address, bytes);
   if (found == registry.memory.end() || found->second->bytes != bytes || !IsWhole(address)) return kErrorInvalidValue;
   if (reservation == registry.reservations.end()) return kErrorInvalidValue;
-  if (found->second->was_mapped) return kErrorNotSupported;
+  const MemoryFile& file = found->second->file;
+  if (found->second->was_mapped && !file.IsOpen()) return kErrorNotSupported;
   Mappings& mappings = reservation->second.mappings;
   const auto next = mappings.lower_bound(address);
   if (next != mappings.end() && next->first < address + bytes) return kErrorInvalidValue;
   if (next != mappings.begin() && std::prev(next)->first + std::prev(next)->second.memory->bytes > address) return kErrorInvalidValue;
+  if (file.IsOpen() && !(file.MapAt(address, 0, bytes) && DenyAccess(address, bytes))) return kErrorOutOfMemory;
   mappings[address].memory = found->second;
   found->second->was_mapped = true;
   return kSuccess;
 }
 
-Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t granted, std::uint32_t taken) {
+Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t granted, std::uint32_t taken, bool is_read_only) {
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
@@ -162,10 +209,10 @@ Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t gra
   for (auto mapping = mappings->find(address); mapping != end; ++mapping) {
     Mapping& each = mapping->second;
     const std::uint32_t accessors = (each.accessors | granted) & ~taken;
-    const bool has_changed = (accessors == 0) != (each.accessors == 0);
-    const auto change = accessors != 0 ? AllowAccess : DenyAccess;
-    if (has_changed && !change(mapping->first, each.memory->bytes)) return kErrorOutOfMemory;
+    const bool will_be_read_only = granted != 0 ? is_read_only : each.is_read_only;
+    if (!SetProtection(mapping->first, each, accessors, will_be_read_only)) return kErrorOutOfMemory;
     each.accessors = accessors;
+    each.is_read_only = will_be_read_only;
   }
   return kSuccess;
 }
@@ -229,7 +276,7 @@ bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeI
   const std::lock_guard<std::mutex> guard(registry.mutex);
   const auto reservation = Find(registry, address, 1);
   if (reservation == registry.reservations.end()) return false;
-  *info = {0, -1};
+  *info = {0, -1, false};
   const Mappings& mappings = reservation->second.mappings;
   auto mapping = mappings.upper_bound(address);
   if (mapping == mappings.begin()) return true;
@@ -240,6 +287,7 @@ bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeI
   std::uint32_t accessors = ~0U;
   for (; mapping != mappings.end() && mapping->first == next; ++mapping) {
     accessors &= mapping->second.accessors;
+    info->is_read_only = info->is_read_only || mapping->second.is_read_only;
     next += mapping->second.memory->bytes;
     if (next - address >= bytes) {
       info->accessors = accessors;

@@ -147,6 +147,9 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeVirtualMemoryManagementSupported:
       *value = settings().has_virtual_memory;
       break;
+    case kAttributeHandleTypePosixFileDescriptorSupported:
+      *value = settings().has_virtual_memory && settings().exports_memory;
+      break;
     case kAttributeConcurrentManagedAccess:
       *value = settings().has_concurrent_managed_access;
       break;

@@ -31,12 +31,12 @@ struct Words {
 using Parameters = std::array<std::uint64_t, 4>;
 
 // An address outside all allocations causes a sticky error, as on a GPU.
-Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count) {
+Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count, bool will_write) {
   Words words;
   words.allocation = FindAllocation(address);
   operation->uses.push_back(words.allocation);
   const bool is_virtual = words.allocation != nullptr && words.allocation->kind == Kind::kVirtual;
-  const bool is_within = is_virtual ? !FindMappings(address, count * 4).empty()
+  const bool is_within = is_virtual ? !FindMappings(address, count * 4, will_write).empty()
                                     : words.allocation != nullptr && words.allocation->Contains(address, count * 4);
   const bool has_access = is_within && HasAccess(operation->device, *words.allocation);
   if (!has_access || address % 4 != 0) {
@@ -51,22 +51,22 @@ Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count
 }
 
 void Hold(const Parameters& parameters, Operation* operation) {
-  operation->condition = [word = FindWords(operation, parameters[0], 1), value = static_cast<std::uint32_t>(parameters[1])] {
+  operation->condition = [word = FindWords(operation, parameters[0], 1, false), value = static_cast<std::uint32_t>(parameters[1])] {
     CheckLife(word.allocation, "a kernel that waits");
     return word.first == nullptr || word.allocation->is_freed || *word.first >= value;
   };
 }
 
 void Fill(const Parameters& parameters, Operation* operation) {
-  operation->run = [words = FindWords(operation, parameters[0], parameters[1]), value = static_cast<std::uint32_t>(parameters[2])] {
+  operation->run = [words = FindWords(operation, parameters[0], parameters[1], true), value = static_cast<std::uint32_t>(parameters[2])] {
     CheckLife(words.allocation, "a kernel that writes");
     for (std::size_t index = 0; index < words.count; ++index) words.first[index] = value;
   };
 }
 
 void CountWrong(const Parameters& parameters, Operation* operation) {
-  operation->run = [words = FindWords(operation, parameters[0], parameters[1]), value = static_cast<std::uint32_t>(parameters[2]),
-                    wrong = FindWords(operation, parameters[3], 1)] {
+  operation->run = [words = FindWords(operation, parameters[0], parameters[1], false), value = static_cast<std::uint32_t>(parameters[2]),
+                    wrong = FindWords(operation, parameters[3], 1, true)] {
     CheckLife(words.allocation, "a kernel that reads");
     CheckLife(wrong.allocation, "a kernel that counts");
     for (std::size_t index = 0; index < words.count; ++index) {

@@ -125,6 +125,7 @@ struct Allocation {
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
   std::set<DeviceOrdinal> accessors;     // of virtual memory, and besides its own device of a graph's
+  bool is_read_only = false;             // virtual memory, for every device
   std::vector<PageAdvice> pages;
   bool is_registered = false;              // pinned, and mapped and unmapped by the program
   std::uint32_t slot = 0;                  // 0 unless it was exported; see ipc.h

@@ -27,12 +27,12 @@ struct Side {
   bool IsHost() const { return allocation == nullptr || allocation->kind == Kind::kPinned; }
 };
 
-Status Resolve(DevicePointer address, std::size_t bytes, bool allows_pageable, Side* side) {
+Status Resolve(DevicePointer address, std::size_t bytes, bool allows_pageable, bool will_write, Side* side) {
   side->allocation = FindAllocation(address);
   if (side->allocation != nullptr && side->allocation->kind == Kind::kVirtual) {
-    side->spans = FindMappings(address, bytes);
+    side->spans = FindMappings(address, bytes, will_write);
     if (side->spans.empty()) {
-      Report("MISUSE", "%zu bytes at %#llx are not all mapped and accessible", bytes, address);
+      Report("MISUSE", "%zu bytes at %#llx are not all mapped and accessible%s", bytes, address, will_write ? ", to write" : "");
       return kErrorInvalidValue;
     }
     side->view = HostView(*side->allocation, address);
@@ -94,8 +94,8 @@ bool IsMemoryOf(Context context, const Side& side) {
 Status MakeCopy(DevicePointer destination, DevicePointer source, std::size_t bytes, Operation* operation) {
   Side to;
   Side from;
-  Status status = Resolve(destination, bytes, true, &to);
-  if (status == kSuccess) status = Resolve(source, bytes, true, &from);
+  Status status = Resolve(destination, bytes, true, true, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, true, false, &from);
   if (status != kSuccess) return status;
   operation->name = "cuMemcpyAsync";
   operation->uses = {to.allocation, from.allocation};
@@ -115,7 +115,7 @@ Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t cou
   if (destination % sizeof(Word) != 0) return kErrorInvalidValue;
   return SubmitOrCapture(stream, kNodeFill, [=, name = call.function](Operation* operation) -> Status {
     Side to;
-    const Status found = Resolve(destination, count * sizeof(Word), false, &to);
+    const Status found = Resolve(destination, count * sizeof(Word), false, true, &to);
     if (found != kSuccess) return found;
     if (!CanUse(stream, to)) return kErrorInvalidValue;
     operation->name = name;
@@ -137,8 +137,8 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   if (status != kSuccess || bytes == 0) return status;
   Side to;
   Side from;
-  status = Resolve(destination, bytes, true, &to);
-  if (status == kSuccess) status = Resolve(source, bytes, true, &from);
+  status = Resolve(destination, bytes, true, true, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, true, false, &from);
   if (status != kSuccess) return status;
   if (!CanUse(stream, to) || !CanUse(stream, from)) return kErrorInvalidValue;
   const bool is_pageable = to.allocation == nullptr || from.allocation == nullptr;
@@ -182,8 +182,8 @@ Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, D
   if (status != kSuccess || bytes == 0) return status;
   Side to;
   Side from;
-  status = Resolve(destination, bytes, false, &to);
-  if (status == kSuccess) status = Resolve(source, bytes, false, &from);
+  status = Resolve(destination, bytes, false, true, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, false, false, &from);
   if (status != kSuccess) return status;
   if (!IsMemoryOf(destination_context, to) || !IsMemoryOf(source_context, from)) return kErrorInvalidContext;
   Operation operation;

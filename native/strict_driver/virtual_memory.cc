@@ -1,8 +1,12 @@
 #include "strict_driver/virtual_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "strict_driver/allocation.h"
@@ -18,16 +22,30 @@ namespace cistern::strict {
 namespace {
 
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+constexpr int kOnlyThere = 0x100000;  // MAP_FIXED_NOREPLACE, which headers may lack
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 // What cuMemCreate made, until its handle is released and nothing is mapped.
 struct Memory {
   DeviceOrdinal device = 0;
   std::size_t offset = 0;
   std::size_t bytes = 0;
+  int file = -1;  // of memory that can be exported, or was imported
+  bool is_filled = false;
   ~Memory() {
-    if (bytes != 0) driver.MemoryOf(device).GiveGranules(offset, bytes);
+    if (file >= 0) {
+      close(file);
+      driver.MemoryOf(device).Uncharge(bytes);
+    } else if (bytes != 0) {
+      driver.MemoryOf(device).GiveGranules(offset, bytes);
+    }
+  }
+  void MapView(char* at) const {
+    if (file < 0) return driver.MemoryOf(device).MapView(at, offset, bytes);
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0) == MAP_FAILED) std::abort();
   }
 };
+
 
 struct Mapping {
   std::shared_ptr<Memory> memory;
@@ -44,6 +62,23 @@ std::map<std::uintptr_t, Reservation>& reservations = *new std::map<std::uintptr
 std::map<MemoryHandle, std::shared_ptr<Memory>>& handles = *new std::map<MemoryHandle, std::shared_ptr<Memory>>;
 MemoryHandle last_handle = 0x100;
 
+// Takes memory of its own for a file, or of another process. The file is closed if that fails.
+Status AddWithFile(DeviceOrdinal device, int file, std::size_t bytes, bool is_filled, MemoryHandle* memory) {
+  while (!driver.MemoryOf(device).TryCharge(bytes)) {
+    if (ReclaimFromPools(device) != 0) continue;
+    close(file);
+    return kErrorOutOfMemory;
+  }
+  auto created = std::make_shared<Memory>();
+  created->device = device;
+  created->bytes = bytes;
+  created->file = file;
+  created->is_filled = is_filled;
+  *memory = ++last_handle;
+  handles[*memory] = std::move(created);
+  return kSuccess;
+}
+
 // The reservation that a range lies in, or the end.
 std::map<std::uintptr_t, Reservation>::iterator FindReservation(std::uintptr_t address, std::size_t bytes) {
   const auto after = reservations.upper_bound(address);
@@ -58,7 +93,14 @@ void* Reserve(std::size_t bytes) {
   return range == MAP_FAILED ? nullptr : range;
 }
 
-char* ReserveAligned(std::size_t bytes) {
+// At the wanted address if that is free; 0 stands for any.
+char* ReserveAligned(std::size_t bytes, std::uintptr_t wanted) {
+  if (wanted != 0 && wanted % kGranule == 0) {
+    void* at = reinterpret_cast<void*>(wanted);
+    void* range = mmap(at, bytes, PROT_NONE, kReserveFlags | kOnlyThere, -1, 0);
+    if (range == at) return static_cast<char*>(range);
+    if (range != MAP_FAILED) munmap(range, bytes);
+  }
   void* range = Reserve(bytes + kGranule);
   if (range == nullptr) return nullptr;
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(range);
@@ -73,7 +115,8 @@ Status CheckProperties(const AllocationProperties* properties) {
   if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
   if (properties->location.id < 0 || properties->location.id >= settings().devices) return kErrorInvalidDevice;
   if (!settings().has_virtual_memory) return kErrorNotSupported;
-  return properties->handle_types == 0 ? kSuccess : kErrorNotSupported;
+  const bool is_known = properties->handle_types == 0 || properties->handle_types == kHandleTypePosixDescriptor;
+  return is_known && (properties->handle_types == 0 || settings().exports_memory) ? kSuccess : kErrorNotSupported;
 }
 
 }  // namespace
@@ -85,12 +128,13 @@ char* VirtualHostView(std::uintptr_t address) {
   return reservation->second.view + (address - reservation->first);
 }
 
-std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes) {
+std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes, bool will_write) {
   std::vector<AllocationRef> found;
   std::uintptr_t next = address;
   while (next < address + bytes) {
     const AllocationRef allocation = FindAllocation(next);
     if (allocation == nullptr || allocation->kind != Kind::kVirtual || allocation->accessors.empty()) return {};
+    if (will_write && allocation->is_read_only) return {};
     next = allocation->start + allocation->bytes;
     found.push_back(allocation);
   }
@@ -108,7 +152,7 @@ Status MemGetAllocationGranularity(std::size_t* bytes, const AllocationPropertie
   return kSuccess;
 }
 
-Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer, unsigned long long flags) {
+Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer wanted, unsigned long long flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemAddressReserve", kInit, CheckPotentiallyUnsafe);
   if (address == nullptr || bytes == 0 || bytes % kGranule != 0 || flags != 0) return kErrorInvalidValue;
   if ((alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
@@ -116,7 +160,7 @@ Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t 
     Report("NOTE", "an alignment of %zu bytes is not modelled", alignment);
     return kErrorNotSupported;
   }
-  char* base = ReserveAligned(bytes);
+  char* base = ReserveAligned(bytes, wanted);
   char* view = base == nullptr ? nullptr : static_cast<char*>(Reserve(bytes));
   if (view == nullptr) {
     if (base != nullptr) munmap(base, bytes);
@@ -148,6 +192,11 @@ Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProper
   const DeviceOrdinal device = properties->location.id;
   if (settings().allocation_waits) status = WaitForContext(call.lock, driver.ContextOf(device), call.function, true);
   if (status != kSuccess) return status;
+  if (properties->handle_types != 0) {
+    const int file = memfd_create("strict-driver-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0 || fcntl(file, F_ADD_SEALS, kSizeSeals) != 0) std::abort();
+    return AddWithFile(device, file, bytes, false, memory);
+  }
   auto created = std::make_shared<Memory>();
   created->device = device;
   while (!driver.MemoryOf(device).TakeGranules(bytes, &created->offset)) {
@@ -166,6 +215,34 @@ Status MemRelease(MemoryHandle memory) {
   return kErrorInvalidValue;
 }
 
+Status MemExportToShareableHandle(void* handle, MemoryHandle memory, int type, unsigned long long flags) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemExportToShareableHandle", kInit, CheckPotentiallyUnsafe);
+  const auto found = handles.find(memory);
+  if (handle == nullptr || found == handles.end() || found->second->file < 0 || type != kHandleTypePosixDescriptor || flags != 0) {
+    Report("MISUSE", "cuMemExportToShareableHandle of %#llx, which is not a handle of memory that can be exported as a descriptor", memory);
+    return kErrorInvalidValue;
+  }
+  const int descriptor = fcntl(found->second->file, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) return kErrorOperatingSystem;
+  *static_cast<int*>(handle) = descriptor;
+  return kSuccess;
+}
+
+// The descriptor stays the caller's. Only files that a driver has exported have their size sealed.
+Status MemImportFromShareableHandle(MemoryHandle* memory, void* handle, int type) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemImportFromShareableHandle", kContext, CheckPotentiallyUnsafe);
+  if (memory == nullptr || type != kHandleTypePosixDescriptor) return kErrorInvalidValue;
+  const int descriptor = static_cast<int>(reinterpret_cast<std::uintptr_t>(handle));
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  struct stat status;
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals || fstat(descriptor, &status) != 0) return kErrorInvalidValue;
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  if (bytes == 0 || bytes % kGranule != 0) return kErrorInvalidValue;
+  const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (file < 0) return kErrorOperatingSystem;
+  return AddWithFile(thread.current->device, file, bytes, true, memory);
+}
+
 Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemMap", kInit, CheckPotentiallyUnsafe);
   const auto reservation = FindReservation(address, bytes);
@@ -176,9 +253,9 @@ Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Memo
     const auto next = reservation->second.mappings.lower_bound(address);
     const bool overlaps_next = next != reservation->second.mappings.end() && next->first < address + bytes;
     if (!overlaps_next && FindAllocation(address) == nullptr) {
-      const DeviceMemory& device = driver.MemoryOf(handle->second->device);
-      device.MapView(reservation->second.view + (address - reservation->first), handle->second->offset, bytes);
-      FillWithGarbage(VirtualHostView(address), bytes);
+      handle->second->MapView(reservation->second.view + (address - reservation->first));
+      if (!handle->second->is_filled) FillWithGarbage(VirtualHostView(address), bytes);
+      if (handle->second->file >= 0) handle->second->is_filled = true;
       const AllocationRef allocation = Publish(address, bytes, bytes, Kind::kVirtual, handle->second->device);
       reservation->second.mappings[address] = {handle->second, allocation};
       return kSuccess;
@@ -218,8 +295,8 @@ Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescri
   STRICT_DRIVER_ENTER_UNSAFE("cuMemSetAccess", kInit, CheckPotentiallyUnsafe);
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
   for (std::size_t i = 0; i < count; ++i) {
-    if (descriptions[i].flags == kAccessRead || descriptions[i].location.type != kLocationDevice) {
-      Report("NOTE", "access other than reading and writing by devices is not modelled");
+    if (descriptions[i].location.type != kLocationDevice || (descriptions[i].flags == kAccessRead) != (descriptions[0].flags == kAccessRead)) {
+      Report("NOTE", "access of others than devices, and reading by some that others may write, is not modelled");
       return kErrorNotSupported;
     }
     if (descriptions[i].location.id < 0 || descriptions[i].location.id >= settings().devices) return kErrorInvalidDevice;
@@ -239,7 +316,7 @@ Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescri
   for (const AllocationRef& allocation : mapped) {
     for (std::size_t i = 0; i < count; ++i) {
       const DeviceOrdinal device = descriptions[i].location.id;
-      if (descriptions[i].flags == kAccessReadWrite && device != allocation->device && !CanReach(device, allocation->device)) {
+      if (descriptions[i].flags != kAccessNone && device != allocation->device && !CanReach(device, allocation->device)) {
         Report("MISUSE", "cuMemSetAccess for device %d, which cannot access memory of device %d", device, allocation->device);
         return kErrorInvalidDevice;
       }
@@ -248,8 +325,9 @@ Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescri
   for (const AllocationRef& allocation : mapped) {
     for (std::size_t i = 0; i < count; ++i) {
       const DeviceOrdinal device = descriptions[i].location.id;
-      if (descriptions[i].flags == kAccessReadWrite) {
+      if (descriptions[i].flags != kAccessNone) {
         allocation->accessors.insert(device);
+        allocation->is_read_only = descriptions[i].flags == kAccessRead;
       } else {
         allocation->accessors.erase(device);
       }

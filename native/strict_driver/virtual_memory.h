@@ -2,6 +2,9 @@
 //
 // Each reservation has a second range of the same size, through which the driver itself reads and
 // writes: what is mapped is adjacent there too.
+//
+// Memory that can be exported has a file of its own, and a descriptor of that file is the handle for other processes: the
+// memory lives until the last handle, mapping and descriptor are gone, in whatever process they are.
 #ifndef CISTERN_STRICT_DRIVER_VIRTUAL_MEMORY_H_
 #define CISTERN_STRICT_DRIVER_VIRTUAL_MEMORY_H_
 
@@ -17,8 +20,8 @@ namespace cistern::strict {
 bool IsReserved(std::uintptr_t address);
 char* VirtualHostView(std::uintptr_t address);
 
-// The mappings that a range spans; empty unless all of it is mapped and accessible.
-std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes);
+// The mappings that a range spans; empty unless all of it is mapped and accessible, also to write if that is asked for.
+std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes, bool will_write);
 
 }  // namespace cistern::strict
 

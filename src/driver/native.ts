@@ -497,6 +497,33 @@ export interface NativeBinding {
    * again, as far as the driver permits, and the call can be repeated. May stop like `allocate`.
    */
   mapVirtual(reservation: number): void;
+  /**
+   * Maps new memory that other processes can map, or with a descriptor, memory of another process, which can only be read.
+   * `[1]`: a handle of a reservation, `[2]` where it begins, `[3]` its bytes in whole pages, `[4]` a descriptor of new memory.
+   * `inUse` if the addresses are taken and none but them will do. May stop like `allocate`.
+   * @param address 0: any
+   * @param descriptor 0: new memory
+   */
+  mapLasting(device: number, bytes: number, address: number, onlyThere: boolean, descriptor: number): void;
+  /** From now on this process can only read such memory. */
+  protectLasting(reservation: number): void;
+
+  /** Listens for processes of this user. `[1]`: a descriptor of the socket, `[2]` one of its lock. */
+  listenLocal(path: string): void;
+  /**
+   * `[1]`: a descriptor of a socket, whose calls block for so many milliseconds at most. If the system refuses this call or one of
+   * the next ones, the status is CUDA's 304 and `[1]` the number of the error, such as EAGAIN; EPERM: another user listens.
+   */
+  connectLocal(path: string, milliseconds: number): void;
+  /** `[1]`: a descriptor of a socket, whose calls do not block, `[2]` the number of the process. */
+  acceptLocal(listener: number): void;
+  /** Sends a message of 1 to 163,840 bytes, with a descriptor unless that is 0. */
+  sendLocal(socket: number, message: string, descriptor: number): void;
+  /** The next message; `[1]`: the descriptor that came with it, or 0. */
+  receiveLocal(socket: number): string;
+  /** Waits until sockets have a message or an end, for ever if the time is -1. Their places in the array. */
+  pollLocal(sockets: Float64Array, milliseconds: number): Float64Array;
+  closeDescriptor(descriptor: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
   poolAttribute(pool: number, attribute: number): void;
   /** Infinity is written as 2^64 - 1. */

@@ -15,6 +15,7 @@ const refused: readonly [what: string, place: string, module: string][] = [
   ['a driver resource in an adaptor', 'src/adaptors/planted.ts', '../resources/cuda-memory-resource.js'],
   ['native code outside the driver', 'src/collector/planted.ts', '../driver/native.js'],
   ['a capability that is not named, in another', 'src/recording/planted.ts', '../serving/accounts/account.js'],
+  ['a capability in memory that outlives its process', 'src/lasting/planted.ts', '../processes/index.js'],
   ['a capability in the budget', 'src/budget/planted.ts', '../machine/allocatable-bytes.js'],
   ['a pool in the room of kept memory', 'src/kept-memory/planted.ts', '../adaptors/layers.js'],
   ['a tool in a capability', 'src/serving/admission/planted.ts', '../../tools/report/index.js'],

@@ -14,6 +14,7 @@ export const entries: Readonly<Record<string, string>> = {
   'cistern/processes': 'src/processes/index.ts',
   'cistern/recording': 'src/recording/index.ts',
   'cistern/machine': 'src/machine/index.ts',
+  'cistern/lasting': 'src/lasting/index.ts',
   'cistern/serving': 'src/serving/index.ts',
   'cistern/workers': 'src/workers/index.ts',
   'cistern/logs': 'src/tools/formats/index.ts',

@@ -4,6 +4,7 @@ export * from '../../src/checking/index.js';
 export * from '../../src/graphs/index.js';
 export * from '../../src/index.js';
 export * from '../../src/interchange/index.js';
+export * from '../../src/lasting/index.js';
 export * from '../../src/machine/index.js';
 export * from '../../src/plans/index.js';
 export * from '../../src/processes/index.js';

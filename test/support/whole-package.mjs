@@ -4,6 +4,7 @@ export * from '../../dist/graphs/index.js';
 export * from '../../dist/index.js';
 export { resourceKinds } from '../../dist/index.js';
 export * from '../../dist/interchange/index.js';
+export * from '../../dist/lasting/index.js';
 export * from '../../dist/machine/index.js';
 export * from '../../dist/plans/index.js';
 export * from '../../dist/processes/index.js';

@@ -71,6 +71,10 @@ const commands: Readonly<Record<string, { readonly description: string; readonly
     description: 'Give a process that sleeps its GPUs again.',
     load: async () => (await import('./wake.js')).wakeCommand,
   },
+  keep: {
+    description: 'Hold memory that outlives the processes which made it; list the regions that there are, or remove one.',
+    load: async () => (await import('./keep.js')).keepCommand,
+  },
   build: {
     description: 'Compile the native addon, if no package with a compiled one for this platform was installed.',
     load: async () => (await import('./build.js')).buildCommand,

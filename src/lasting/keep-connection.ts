@@ -1,0 +1,73 @@
+import { CisternError, OutOfMemoryError } from '../basics/errors.js';
+import { closeDescriptor, connectTo, type Descriptor, receiveFrom, sendTo, unavailable } from './local-socket.js';
+import { InvalidMessage, parseReply, type Refusal, type Reply, type Request } from './protocol.js';
+
+/**
+ * A connection to `cistern keep`. While it holds a region it is the lock: the region is writing or reading until the connection ends,
+ * which it does with the process at the latest.
+ */
+export class KeepConnection {
+  readonly #path: string;
+  #socket: Descriptor | undefined;
+
+  /** @throws CisternError (`ERR_CISTERN_KEEP_UNAVAILABLE`) */
+  constructor(path: string) {
+    this.#path = path;
+    this.#socket = connectTo(path);
+  }
+
+  /**
+   * Sends a request and waits for the answer, five seconds at most. After an error other than a refusal the connection is closed.
+   * @param subject what the request is about, for errors
+   * @throws CisternError, OutOfMemoryError
+   */
+  request(
+    request: Request,
+    subject: string,
+    descriptor?: Descriptor,
+  ): { readonly reply: Reply; readonly descriptor: Descriptor | undefined } {
+    const socket = this.#socket;
+    if (socket === undefined) throw unavailable(this.#path, 'the connection has ended');
+    const sent = sendTo(socket, JSON.stringify(request), descriptor);
+    if (sent !== 'done') throw this.#lost(sent);
+    const received = receiveFrom(socket);
+    if (typeof received === 'string') throw this.#lost(received);
+    let reply: Reply;
+    try {
+      reply = parseReply(received.text);
+    } catch (error) {
+      if (received.descriptor !== undefined) closeDescriptor(received.descriptor);
+      if (error instanceof InvalidMessage) throw this.#lost(error.message);
+      throw error;
+    }
+    if (reply.is !== 'refused') return { reply, descriptor: received.descriptor };
+    if (received.descriptor !== undefined) closeDescriptor(received.descriptor);
+    throw refusal(reply.why, `${subject}: ${reply.message}`, request);
+  }
+
+  close(): void {
+    if (this.#socket !== undefined) closeDescriptor(this.#socket);
+    this.#socket = undefined;
+  }
+
+  #lost(reason: string): CisternError {
+    this.close();
+    const reasons: Readonly<Record<string, string>> = { EAGAIN: 'it does not answer', ECONNRESET: 'it has ended' };
+    return unavailable(this.#path, reasons[reason] ?? reason);
+  }
+}
+
+function refusal(why: Refusal, message: string, request: Request): CisternError {
+  switch (why) {
+    case 'limit': {
+      const requestedBytes = request.op === 'open' ? request.bytes : 0;
+      return new OutOfMemoryError(message, { requestedBytes, path: ['cistern keep'] });
+    }
+    case 'in use':
+      return new CisternError('ERR_CISTERN_REGION_IN_USE', message);
+    case 'mismatch':
+      return new CisternError('ERR_CISTERN_REGION_MISMATCH', message);
+    default:
+      return new CisternError('ERR_CISTERN_INVALID_STATE', message);
+  }
+}
