@@ -138,8 +138,8 @@ Status MapInto(Environment& environment, const std::shared_ptr<AddressSpace>& sp
   std::uint64_t address;
   if (!space->Allocate(space->bytes, &address)) return kOutOfAddresses;
   space->AddPiece(space->base, space->base + space->bytes);
-  Status status = environment.Counted<Call::kMemMap>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes), std::size_t{0},
-                                                     memory, 0ULL);
+  Status status =
+      environment.Counted<Call::kMemMap>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes), std::size_t{0}, memory, 0ULL);
   if (status != kSuccess) {
     space->RemovePiece(space->base);
     return status;

@@ -98,6 +98,7 @@ Status PollLocal(Environment& environment, const Napi::CallbackInfo& info, Napi:
   Napi::Float64Array handles;
   int milliseconds;
   if (!ReadArray(info[0], &handles) || !ReadInt(info[1], &milliseconds) || milliseconds < -1) return kInvalidArgument;
+  if (handles.ElementLength() == 0) return kInvalidArgument;
   std::vector<int> sockets;
   for (std::size_t index = 0; index < handles.ElementLength(); ++index) {
     std::shared_ptr<MemoryFile>* found;

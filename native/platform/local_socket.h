@@ -20,7 +20,7 @@ namespace cistern {
 // What fits the kernel's default for the buffer of a socket.
 inline constexpr std::size_t kMostMessageBytes = std::size_t{160} << 10;
 
-// EADDRINUSE if another process listens there. Its calls do not block.
+// Paths are absolute. EBUSY if another process listens there. Its calls do not block.
 int ListenAt(const std::string& path, MemoryFile* socket, MemoryFile* lock);
 // EPERM if the process that listens is another user's. Calls on the socket block for so many milliseconds at most.
 int ConnectTo(const std::string& path, int milliseconds, MemoryFile* socket);

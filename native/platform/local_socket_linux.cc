@@ -29,8 +29,8 @@ auto Uninterrupted(Call&& call) {
 int AddressOf(const std::string& path, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
-  // A first byte of zero would name a socket that is not in the file system.
-  if (path.empty() || path[0] == '\0') return EINVAL;
+  // A first byte of zero would name a socket that is not in the file system, and another path one that depends on the folder.
+  if (path.empty() || path[0] != '/' || path.find('\0') != std::string::npos) return EINVAL;
   if (path.size() >= sizeof address->sun_path) return ENAMETOOLONG;
   std::memcpy(address->sun_path, path.data(), path.size());
   return 0;
@@ -77,7 +77,7 @@ int ListenAt(const std::string& path, MemoryFile* socket, MemoryFile* lock) {
   constexpr mode_t kOwnerOnly = 0600;
   MemoryFile held(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly));
   if (!held.IsOpen()) return errno;
-  if (flock(held.descriptor(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EADDRINUSE : errno;
+  if (flock(held.descriptor(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
   RemoveSocket(path);
   MemoryFile opened(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!opened.IsOpen()) return errno;

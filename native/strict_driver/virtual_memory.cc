@@ -46,7 +46,6 @@ struct Memory {
   }
 };
 
-
 struct Mapping {
   std::shared_ptr<Memory> memory;
   AllocationRef allocation;
@@ -295,7 +294,8 @@ Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescri
   STRICT_DRIVER_ENTER_UNSAFE("cuMemSetAccess", kInit, CheckPotentiallyUnsafe);
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
   for (std::size_t i = 0; i < count; ++i) {
-    if (descriptions[i].location.type != kLocationDevice || (descriptions[i].flags == kAccessRead) != (descriptions[0].flags == kAccessRead)) {
+    if (descriptions[i].location.type != kLocationDevice ||
+        (descriptions[i].flags == kAccessRead) != (descriptions[0].flags == kAccessRead)) {
       Report("NOTE", "access of others than devices, and reading by some that others may write, is not modelled");
       return kErrorNotSupported;
     }

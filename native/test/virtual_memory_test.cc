@@ -229,7 +229,7 @@ TEST("what is not reserved, mapped or created like that is refused") {
   AllocationProperties wrong = PropertiesOf(5);
   CHECK(driver.MemCreate(&memory, kPage, &wrong, 0) == kErrorInvalidDevice);
   wrong = properties;
-  wrong.handle_types = 1;
+  wrong.handle_types = 2;
   CHECK(driver.MemCreate(&memory, kPage, &wrong, 0) == kErrorNotSupported);
   CHECK_OK(driver.MemCreate(&memory, kPage, &properties, 0));
   CHECK(driver.MemMap(addresses, 2 * kPage, 0, memory, 0) == kErrorInvalidValue);
@@ -250,9 +250,9 @@ TEST("what is not reserved, mapped or created like that is refused") {
   CHECK(software::SetPeers("none"));
   CHECK(driver.MemSetAccess(addresses, kPage, &access, 1) == kErrorInvalidDevice);
   CHECK(software::SetPeers("all"));
-  access = {{kLocationDevice, 0}, kAccessRead};
-  CHECK(driver.MemSetAccess(addresses, kPage, &access, 1) == kErrorNotSupported);
-  access.flags = kAccessReadWrite;
+  access = {{kLocationDevice, 0}, kAccessReadWrite};
+  const AccessDescription mixed[] = {access, {{kLocationDevice, 1}, kAccessRead}};
+  CHECK(driver.MemSetAccess(addresses, kPage, mixed, 2) == kErrorNotSupported);
   CHECK(driver.MemSetAccess(addresses, 4 * kPage, &access, 1) == kErrorInvalidValue);
   CHECK(driver.MemSetAccess(addresses, kPage, &access, 0) == kErrorInvalidValue);
   CHECK(driver.MemAddressFree(addresses, 4 * kPage) == kErrorInvalidValue);
@@ -260,6 +260,102 @@ TEST("what is not reserved, mapped or created like that is refused") {
   CHECK_OK(driver.MemUnmap(addresses, 3 * kPage));
   CHECK_OK(driver.MemRelease(memory));
   CHECK(driver.MemRelease(memory) == kErrorInvalidValue);
+}
+
+TEST("addresses are those that were asked for, if they are free") {
+#ifdef __linux__
+  DevicePointer first = 0;
+  DevicePointer second = 0;
+  CHECK_OK(driver.MemAddressReserve(&first, kPage, 0, std::uint64_t{1} << 44, 0));
+  CHECK(first == std::uint64_t{1} << 44);
+  CHECK_OK(driver.MemAddressReserve(&second, kPage, 0, first, 0));
+  CHECK(second != first);
+  CHECK_OK(driver.MemAddressFree(first, kPage));
+  CHECK_OK(driver.MemAddressFree(second, kPage));
+#endif
+}
+
+TEST("memory that may only be read is read, and not written") {
+  const OnDevice device(0);
+  TestStream stream;
+  Addresses addresses(kPage);
+  Map(addresses);
+  CHECK_OK(driver.MemsetD8Async(addresses, 5, kPage, stream));
+  SetAccess(addresses, kPage, kAccessRead);
+  CHECK(driver.MemsetD8Async(addresses, 6, kPage, stream) == kErrorInvalidValue);
+  unsigned char read = 0;
+  CHECK(driver.MemcpyAsync(addresses, reinterpret_cast<DevicePointer>(&read), 1, stream) == kErrorInvalidValue);
+  CHECK_OK(driver.MemcpyAsync(reinterpret_cast<DevicePointer>(&read), addresses, 1, stream));
+  stream.Synchronize();
+  CHECK(read == 5);
+  SetAccess(addresses, kPage);
+  CHECK_OK(driver.MemsetD8Async(addresses, 7, kPage, stream));
+  stream.Synchronize();
+  CHECK_OK(driver.MemUnmap(addresses, kPage));
+}
+
+TEST("a descriptor keeps memory with its contents, and can be mapped again as long as it is open") {
+#ifdef __linux__
+  const OnDevice device(0);
+  TestStream stream;
+  const std::uint64_t before = FreeBytes();
+  AllocationProperties properties = PropertiesOf(0);
+  properties.handle_types = kHandleTypePosixDescriptor;
+  MemoryHandle memory = 0;
+  int descriptor = -1;
+  CHECK_OK(driver.MemCreate(&memory, kPage, &properties, 0));
+  CHECK_OK(driver.MemExportToShareableHandle(&descriptor, memory, kHandleTypePosixDescriptor, 0));
+  {
+    Addresses addresses(kPage);
+    CHECK_OK(driver.MemMap(addresses, kPage, 0, memory, 0));
+    CHECK_OK(driver.MemRelease(memory));
+    CHECK(!IsUsable(addresses, kPage, stream));
+    SetAccess(addresses, kPage);
+    CHECK_OK(driver.MemsetD8Async(addresses, 9, kPage, stream));
+    stream.Synchronize();
+    CHECK_OK(driver.MemUnmap(addresses, kPage));
+  }
+  CHECK(FreeBytes() == before);
+  void* handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
+  CHECK_OK(driver.MemImportFromShareableHandle(&memory, handle, kHandleTypePosixDescriptor));
+  CHECK(FreeBytes() == before - kPage);
+  {
+    Addresses addresses(2 * kPage);
+    for (const std::uint64_t offset : {std::uint64_t{0}, kPage}) CHECK_OK(driver.MemMap(addresses + offset, kPage, 0, memory, 0));
+    SetAccess(addresses, 2 * kPage, kAccessRead);
+    unsigned char read = 0;
+    CHECK_OK(driver.MemcpyAsync(reinterpret_cast<DevicePointer>(&read), addresses + 2 * kPage - 1, 1, stream));
+    stream.Synchronize();
+    CHECK(read == 9);
+    CHECK_OK(driver.MemUnmap(addresses, 2 * kPage));
+  }
+  CHECK_OK(driver.MemRelease(memory));
+  close(descriptor);
+  CHECK(FreeBytes() == before);
+#endif
+}
+
+TEST("what is no descriptor of memory is not imported, and memory that was not created for it is not exported") {
+#ifdef __linux__
+  const OnDevice device(0);
+  const std::uint64_t before = FreeBytes();
+  MemoryHandle memory = 0;
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  for (const int descriptor : {-1, ends[0]}) {
+    void* handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
+    CHECK(driver.MemImportFromShareableHandle(&memory, handle, kHandleTypePosixDescriptor) == kErrorInvalidValue);
+  }
+  for (const int end : ends) close(end);
+  CHECK(driver.MemImportFromShareableHandle(&memory, nullptr, 2) == kErrorInvalidValue);
+  AllocationProperties properties = PropertiesOf(0);
+  int descriptor = -1;
+  CHECK_OK(driver.MemCreate(&memory, kPage, &properties, 0));
+  CHECK(driver.MemExportToShareableHandle(&descriptor, memory, kHandleTypePosixDescriptor, 0) == kErrorInvalidValue);
+  CHECK(driver.MemExportToShareableHandle(nullptr, memory, kHandleTypePosixDescriptor, 0) == kErrorInvalidValue);
+  CHECK_OK(driver.MemRelease(memory));
+  CHECK(FreeBytes() == before);
+#endif
 }
 
 TEST("the order checker knows mapped memory, and does not count on an unmap to wait") {

@@ -508,10 +508,10 @@ export interface NativeBinding {
   /** From now on this process can only read such memory. */
   protectLasting(reservation: number): void;
 
-  /** Listens for processes of this user. `[1]`: a descriptor of the socket, `[2]` one of its lock. */
+  /** Listens for processes of this user, at an absolute path. `[1]`: a descriptor of the socket, `[2]` one of its lock. */
   listenLocal(path: string): void;
   /**
-   * `[1]`: a descriptor of a socket, whose calls block for so many milliseconds at most. If the system refuses this call or one of
+   * `[1]`: a descriptor of a socket to who listens at an absolute path, whose calls block for so many milliseconds at most. If the system refuses this call or one of
    * the next ones, the status is CUDA's 304 and `[1]` the number of the error, such as EAGAIN; EPERM: another user listens.
    */
   connectLocal(path: string, milliseconds: number): void;
@@ -521,7 +521,7 @@ export interface NativeBinding {
   sendLocal(socket: number, message: string, descriptor: number): void;
   /** The next message; `[1]`: the descriptor that came with it, or 0. */
   receiveLocal(socket: number): string;
-  /** Waits until sockets have a message or an end, for ever if the time is -1. Their places in the array. */
+  /** Waits until one or more sockets have a message or an end, for ever if the time is -1. Their places in the array. */
   pollLocal(sockets: Float64Array, milliseconds: number): Float64Array;
   closeDescriptor(descriptor: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */

@@ -1,6 +1,6 @@
 import { CisternError, OutOfMemoryError } from '../basics/errors.js';
 import { closeDescriptor, connectTo, type Descriptor, receiveFrom, sendTo, unavailable } from './local-socket.js';
-import { InvalidMessage, parseReply, type Refusal, type Reply, type Request } from './protocol.js';
+import { answersTo, InvalidMessage, parseReply, type Refusal, type Reply, type Request } from './protocol.js';
 
 /**
  * A connection to `cistern keep`. While it holds a region it is the lock: the region is writing or reading until the connection ends,
@@ -35,6 +35,8 @@ export class KeepConnection {
     let reply: Reply;
     try {
       reply = parseReply(received.text);
+      if (reply.is !== 'refused' && !answersTo[request.op].includes(reply.is))
+        throw new InvalidMessage('the answer is about something else');
     } catch (error) {
       if (received.descriptor !== undefined) closeDescriptor(received.descriptor);
       if (error instanceof InvalidMessage) throw this.#lost(error.message);

@@ -1,4 +1,5 @@
 import { constants } from 'node:os';
+import { resolve } from 'node:path';
 import { getSystemErrorName } from 'node:util';
 import { CisternError } from '../basics/errors.js';
 import { mailbox, NativeStatus, native } from '../driver/native.js';
@@ -23,7 +24,7 @@ export function defaultSocketPath(): string {
 
 /** @returns a socket and its lock, or the error */
 export function listenAt(path: string): { readonly listener: Descriptor; readonly lock: Descriptor } | string {
-  native().listenLocal(path);
+  native().listenLocal(resolve(path));
   const result = systemResult('listen');
   return result === 'done' ? { listener: mailbox[1] as number, lock: mailbox[2] as number } : result;
 }
@@ -67,7 +68,7 @@ export function closeDescriptor(descriptor: Descriptor): void {
  * @throws CisternError (`ERR_CISTERN_KEEP_UNAVAILABLE`)
  */
 export function connectTo(path: string): Descriptor {
-  native().connectLocal(path, answerMilliseconds);
+  native().connectLocal(resolve(path), answerMilliseconds);
   const result = systemResult('connect');
   if (result === 'done') return mailbox[1] as number;
   const reasons: Readonly<Record<string, string>> = {
@@ -75,6 +76,7 @@ export function connectTo(path: string): Descriptor {
     ECONNREFUSED: 'the one that ran there has ended; start one with "cistern keep"',
     EPERM: "the process that listens there is another user's",
     EAGAIN: 'it does not answer',
+    ENAMETOOLONG: 'the path is longer than 107 bytes',
     ENOSYS: 'this system has no descriptors that processes can send one another',
   };
   throw unavailable(path, reasons[result] ?? `the system says ${result}`);

@@ -66,6 +66,14 @@ export interface RegionState {
   readonly processes: readonly number[];
 }
 
+/** The answers to each request, besides a refusal. */
+export const answersTo: Readonly<Record<Request['op'], readonly Reply['is'][]>> = {
+  open: ['writing', 'reading'],
+  commit: ['committed'],
+  remove: ['removed'],
+  list: ['list'],
+};
+
 /** Why `cistern keep` refuses a request. */
 export type Refusal = 'in use' | 'limit' | 'mismatch' | 'invalid';
 
@@ -133,6 +141,8 @@ export function parseReply(text: string): Reply {
     return { is: 'reading', address, sizes: parseSizes(sizes) };
   }
   if (message['is'] === 'refused' && typeof message['message'] !== 'string') throw refused('message', message['message']);
+  if (message['is'] === 'list' && !Array.isArray(message['regions'])) throw refused('regions', message['regions']);
+  if (message['is'] === 'removed' && !isBytes(message['bytes'])) throw refused('bytes', message['bytes']);
   return message as unknown as Reply;
 }
 

@@ -5,7 +5,9 @@ import { type Peer, RegionTable } from './region-table.js';
 /** The most connections at a time, and of one process; how long one may say nothing before it holds a region. */
 const mostConnections = 512;
 const mostOfProcess = 64;
-const silentMilliseconds = 10_000;
+const silentMilliseconds = 2000;
+/** How many connections are accepted before others are answered. */
+const mostAtOnce = 64;
 
 /** A process that is connected. */
 class Connection implements Peer {
@@ -31,7 +33,7 @@ class Connection implements Peer {
 export function serveRegions(path: string, limitBytes: number, onReady: () => void): never {
   const listening = listenAt(path);
   if (typeof listening === 'string') {
-    const reason = listening === 'EADDRINUSE' ? 'another one listens there' : `the system says ${listening}`;
+    const reason = listening === 'EBUSY' ? 'another one listens there' : `the system says ${listening}`;
     throw new CisternError('ERR_CISTERN_KEEP_UNAVAILABLE', `cistern keep cannot listen at ${path}: ${reason}`);
   }
   onReady();
@@ -56,7 +58,7 @@ export function serveRegions(path: string, limitBytes: number, onReady: () => vo
 }
 
 function accept(listener: Descriptor, connections: Connection[]): void {
-  for (;;) {
+  for (let i = 0; i < mostAtOnce; i++) {
     const accepted = acceptFrom(listener);
     if (typeof accepted === 'string') return;
     const ofProcess = connections.filter((each) => each.process === accepted.process).length;

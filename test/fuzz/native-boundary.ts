@@ -53,7 +53,8 @@ type HandleKind =
   | 'graph'
   | 'exec'
   | 'threadArena'
-  | 'admission';
+  | 'admission'
+  | 'descriptor';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -334,6 +335,16 @@ const callArguments: {
   beginProcessSleep: () => [],
   noteProcessAsleep: () => [],
   endProcessSleep: () => [],
+  mapLasting: (run) => [run.device(), run.size(), run.address(), run.boolean(), run.handle('descriptor')],
+  protectLasting: (run) => [run.handle('reservation')],
+  // Nobody listens, and nobody connects: a call would wait.
+  listenLocal: () => ['/no/such/folder/socket'],
+  connectLocal: (run) => ['/no/such/folder/socket', run.reader.byte()],
+  acceptLocal: (run) => [run.handle('descriptor')],
+  sendLocal: (run) => [run.handle('descriptor'), run.functionName(), run.handle('descriptor')],
+  receiveLocal: (run) => [run.handle('descriptor')],
+  pollLocal: (run) => [Float64Array.of(run.handle('descriptor')), run.reader.byte() % 3],
+  closeDescriptor: (run) => [run.handle('descriptor')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -344,7 +355,7 @@ class Run {
   readonly #binding = native();
   readonly #live: Record<HandleKind, number[]> = {
     ...{ stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] },
-    ...{ graph: [], exec: [], threadArena: [], admission: [] },
+    ...{ graph: [], exec: [], threadArena: [], admission: [], descriptor: [] },
   };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
@@ -535,6 +546,17 @@ class Run {
         return;
       case 'reserveAddresses':
         this.#add('reservation', output);
+        return;
+      case 'mapLasting': {
+        const [, , address, bytes, descriptor] = mailbox as unknown as [number, number, number, number, number];
+        this.#checkFresh(address, bytes);
+        this.#virtual.set(address, { bytes, reservation: output });
+        this.#add('reservation', output);
+        if (descriptor !== 0) this.#add('descriptor', descriptor);
+        return;
+      }
+      case 'closeDescriptor':
+        this.#remove('descriptor', number);
         return;
       case 'freeAddresses':
         for (const [address, { reservation }] of this.#virtual) if (reservation === number) this.#virtual.delete(address);
@@ -732,6 +754,7 @@ class Run {
     while (this.#arenas.length > 0) this.#succeed('closeArena', this.#arenas[0]);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
+    while (this.#live.descriptor.length > 0) this.#succeed('closeDescriptor', this.#live.descriptor[0]);
     while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
     while (this.#live.stream.length > 0) this.#succeed('releaseStream', this.#live.stream[0]);
     while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);

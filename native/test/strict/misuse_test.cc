@@ -122,6 +122,61 @@ const Scene kScenes[] = {
        CHECK_OK(driver.GraphLaunch(exec, stream));
        CHECK(driver.StreamSynchronize(stream) == kErrorIllegalAddress);
      }},
+    {"an export of memory that was not created for it", "can be exported as a descriptor",
+     [] {
+       MemoryHandle memory;
+       AllocationProperties properties = {};
+       properties.type = kAllocationTypePinned;
+       properties.location = {kLocationDevice, 0};
+       int descriptor = -1;
+       CHECK_OK(driver.MemCreate(&memory, 2 * kMiB, &properties, 0));
+       CHECK(driver.MemExportToShareableHandle(&descriptor, memory, kHandleTypePosixDescriptor, 0) == kErrorInvalidValue);
+     }},
+    {"a write to memory that may only be read", "accessible, to write",
+     [] {
+       TestStream stream;
+       DevicePointer pointer;
+       MemoryHandle memory;
+       AllocationProperties properties = {};
+       properties.type = kAllocationTypePinned;
+       properties.location = {kLocationDevice, 0};
+       properties.handle_types = kHandleTypePosixDescriptor;
+       const AccessDescription reading = {{kLocationDevice, 0}, kAccessRead};
+       CHECK_OK(driver.MemAddressReserve(&pointer, 2 * kMiB, 0, 0, 0));
+       CHECK_OK(driver.MemCreate(&memory, 2 * kMiB, &properties, 0));
+       CHECK_OK(driver.MemMap(pointer, 2 * kMiB, 0, memory, 0));
+       CHECK_OK(driver.MemSetAccess(pointer, 2 * kMiB, &reading, 1));
+       CHECK(driver.MemsetD8Async(pointer, 1, 4096, stream) == kErrorInvalidValue);
+     }},
+    {"memory of another mapping, by its descriptor, with the contents that it had", nullptr,
+     [] {
+       TestStream stream;
+       DevicePointer pointer;
+       MemoryHandle memory;
+       AllocationProperties properties = {};
+       properties.type = kAllocationTypePinned;
+       properties.location = {kLocationDevice, 0};
+       properties.handle_types = kHandleTypePosixDescriptor;
+       const AccessDescription access = {{kLocationDevice, 0}, kAccessReadWrite};
+       int descriptor = -1;
+       CHECK_OK(driver.MemAddressReserve(&pointer, 2 * kMiB, 0, 0, 0));
+       CHECK_OK(driver.MemCreate(&memory, 2 * kMiB, &properties, 0));
+       CHECK_OK(driver.MemExportToShareableHandle(&descriptor, memory, kHandleTypePosixDescriptor, 0));
+       CHECK_OK(driver.MemMap(pointer, 2 * kMiB, 0, memory, 0));
+       CHECK_OK(driver.MemRelease(memory));
+       CHECK_OK(driver.MemSetAccess(pointer, 2 * kMiB, &access, 1));
+       CHECK_OK(driver.MemsetD8Async(pointer, 6, 4096, stream));
+       stream.Synchronize();
+       CHECK_OK(driver.MemUnmap(pointer, 2 * kMiB));
+       void* handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
+       CHECK_OK(driver.MemImportFromShareableHandle(&memory, handle, kHandleTypePosixDescriptor));
+       CHECK_OK(driver.MemMap(pointer, 2 * kMiB, 0, memory, 0));
+       CHECK_OK(driver.MemSetAccess(pointer, 2 * kMiB, &access, 1));
+       unsigned char read = 0;
+       CHECK_OK(driver.MemcpyAsync(reinterpret_cast<DevicePointer>(&read), pointer, 1, stream));
+       stream.Synchronize();
+       CHECK(read == 6);
+     }},
     {"a launch after the memory of a node was mapped anew", nullptr,
      [] {
        TestStream stream;
