@@ -35,6 +35,7 @@ export const sections = [
       ['guides/serving', 'admission quota account tenant requests fastify'],
       ['guides/sleeping', 'sleep wake offload'],
       ['guides/machine', 'idle memory returns container cgroup limit nvml who holds the device'],
+      ['guides/lasting-memory', 'cistern keep restart weights persistent outlive process region memory service'],
       ['guides/managed-memory', 'managed unified prefetch advise'],
       ['workers', 'worker thread transfer detach shared'],
       ['processes', 'ipc export open share process'],

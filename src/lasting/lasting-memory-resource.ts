@@ -110,11 +110,11 @@ const places = 512;
  * It has no name in specifications, since a program must fill the region and commit it. Linux only. Neither RMM nor PyTorch has a counterpart.
  * @example
  * ```ts
- * using weights = await LastingMemoryResource.open({ region: 'weights', bytes: 2 * GiB, layout: hashOfTheFile });
+ * using weights = await LastingMemoryResource.open({ region: 'weights', bytes: 2 * GiB, layout: 'sha256-of-the-file' });
  * using stream = new Stream();
  * using layer = new DeviceBuffer(64 * MiB, { resource: weights, stream });
  * if (weights.isWriting) {
- *   layer.copyFrom(readTheFile());
+ *   layer.fill(1); // or copy a file there
  *   weights.commit();
  * }
  * ```

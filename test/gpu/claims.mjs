@@ -43,6 +43,11 @@ export const claims = [
     before: 'H200, 27 November 2026: 389 tests passed, 15 failed, since mended',
   },
   { claim: 'other processes open buffers', page: 'docs/processes.md', by: ['test/processes', 'probe processes'] },
+  {
+    claim: 'memory outlives its process: a descriptor keeps it, and others map it at the same addresses, read-only',
+    page: 'docs/guides/lasting-memory.md',
+    by: ['test/lasting', 'probe lasting'],
+  },
   { claim: 'buffers are handed to workers, which share arenas', page: 'docs/workers.md', by: ['test/workers'] },
   { claim: 'sleeping memory comes back with its contents', page: 'docs/guides/sleeping.md', by: ['test/serving/sleep', 'probe sleep'] },
   {

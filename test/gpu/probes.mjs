@@ -5,6 +5,10 @@
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 
 const dist = new URL('../../dist/', import.meta.url).href;
 
@@ -265,6 +269,45 @@ const probes = {
     for (const deallocationEvents of ['eager', 'deferred', 'off'])
       answer[`pool ${deallocationEvents}`] = each(new core.PoolMemoryResource(cuda, { initialBytes: 64 * core.MiB, deallocationEvents }));
     return answer;
+  },
+
+  /**
+   * Does a descriptor keep memory whose process was killed, at the same addresses, and read-only? What does it cost: milliseconds to make and
+   * commit a region, and to have it in place again.
+   */
+  async lasting({ large, device }) {
+    const folder = mkdtempSync(join(tmpdir(), 'cistern-probe-'));
+    const socket = join(folder, 'keep.sock');
+    const keep = spawn(process.execPath, [fileURLToPath(`${dist}tools/cli/main.js`), 'keep', '--socket', socket], { stdio: 'pipe' });
+    await once(keep.stderr, 'data');
+    const program = `
+      const { DeviceBuffer, Device, Stream } = await import(${JSON.stringify(`${dist}index.js`)});
+      const { LastingMemoryResource } = await import(${JSON.stringify(`${dist}lasting/index.js`)});
+      Device.get().synchronizeSync();
+      const began = performance.now();
+      const weights = new LastingMemoryResource({ region: 'probe', bytes: ${large}, layout: 'a', socket: ${JSON.stringify(socket)} });
+      const buffer = new DeviceBuffer(${large}, { resource: weights, stream: new Stream() });
+      const wrote = weights.isWriting;
+      if (wrote) { buffer.fill(5); weights.commit(); }
+      const milliseconds = performance.now() - began;
+      const [first] = buffer.toHostSync(new Uint8Array(1));
+      const [last] = buffer.toHostSync(new Uint8Array(1), { byteOffset: ${large} - 1 });
+      let refused = 'nothing';
+      try { buffer.fill(6); } catch (error) { refused = error.code; }
+      console.log(JSON.stringify({ wrote, milliseconds, address: weights.address, first, last, refused }));
+      process.kill(process.pid, 'SIGKILL');
+    `;
+    const run = () => {
+      const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8' });
+      return stdout === '' ? stderr.slice(0, 500) : JSON.parse(stdout);
+    };
+    const before = device.memoryInfo().freeBytes;
+    const [written, again, third] = [run(), run(), run()];
+    const heldBytes = before - device.memoryInfo().freeBytes;
+    keep.kill('SIGKILL');
+    await once(keep, 'exit');
+    rmSync(folder, { recursive: true });
+    return { bytes: large, written, again, third, heldBytes, heldAfterwards: before - device.memoryInfo().freeBytes };
   },
 
   /** Is memory that really runs out told as such, and is there a device after it? */

@@ -28,6 +28,7 @@ export const gpuSuites = {
     'test/buffers',
     'test/interchange',
     'test/processes',
+    'test/lasting',
     'test/workers',
     'test/collector',
     'test/tools/replay/record-replay.test.ts',

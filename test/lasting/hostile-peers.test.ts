@@ -3,6 +3,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 import { listRegions } from '../../src/lasting/index.js';
 import { acceptFrom, awaitMessages, closeDescriptor, connectTo, listenAt, receiveFrom, sendTo } from '../../src/lasting/local-socket.js';
 import { newSocketPath, startKeep } from '../support/keep.js';
+import { randomOf } from '../support/random-of.js';
 import { skipTest } from '../support/skip-test.js';
 
 /** What the tests connected: a socket that is dropped here is closed after each test. */
@@ -168,12 +169,4 @@ function hostileText(random: (below: number) => number, valid: readonly string[]
     default:
       return base;
   }
-}
-
-function randomOf(seed: number): (below: number) => number {
-  let state = seed * 2654435761;
-  return (below) => {
-    state = (Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9) | 0;
-    return ((state ^ (state >>> 13)) >>> 0) % below;
-  };
 }

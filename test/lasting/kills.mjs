@@ -117,7 +117,7 @@ async function look() {
   for (const { region, state: is } of regions) {
     if (is !== 'committed') fail(`the region ${region} is ${is}, and nobody writes it`);
     if (keep.committed.has(region)) continue;
-    const value = valueOf(region);
+    const value = wholeValueOf(region);
     if (value === undefined) fail(`the region ${region} is not whole`);
     keep.committed.set(region, value);
   }
@@ -125,12 +125,13 @@ async function look() {
     const { all, memory } = memoryFilesOf(keep.child.pid);
     // The connection of the last list may not have ended yet.
     if (memory === regions.length && all === keep.own + regions.length) return;
-    if (performance.now() > end) fail(`cistern keep has ${all} descriptors, ${memory} of memory, for ${regions.length} regions; it began with ${keep.own}`);
+    if (performance.now() > end)
+      fail(`cistern keep has ${all} descriptors, ${memory} of memory, for ${regions.length} regions; it began with ${keep.own}`);
   }
 }
 
 /** The one value that all bytes of a region have. */
-function valueOf(region) {
+function wholeValueOf(region) {
   const resource = new LastingMemoryResource({ region, bytes, layout: 'a', socket });
   const stream = new Stream();
   const buffer = new DeviceBuffer(bytes, { resource, stream });
@@ -167,7 +168,7 @@ while (counts.writers + counts.readers + counts.keepers < kills && performance.n
     else fail(`a client ended with ${code ?? signal}: ${printed}`);
     await look();
     if (random(3) === 0 && keep.committed.has(region)) {
-      if (valueOf(region) !== keep.committed.get(region)) fail(`the region ${region} has other contents`);
+      if (wholeValueOf(region) !== keep.committed.get(region)) fail(`the region ${region} has other contents`);
       if (removeRegion(region, { socket }) !== bytes) fail(`the region ${region} was not removed`);
       keep.committed.delete(region);
     }
@@ -179,7 +180,8 @@ while (counts.writers + counts.readers + counts.keepers < kills && performance.n
 }
 keep.child.kill('SIGKILL');
 await keep.ended;
-if (memoryFilesOf('self').all > ownDescriptors) fail(`this process has ${memoryFilesOf('self').all} descriptors, and had ${ownDescriptors}`);
+if (memoryFilesOf('self').all > ownDescriptors)
+  fail(`this process has ${memoryFilesOf('self').all} descriptors, and had ${ownDescriptors}`);
 rmSync(folder, { recursive: true });
 console.log(`no fault: ${JSON.stringify(counts)}, seed ${seed}`);
 exit(0);

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { mostRegions, type Reply } from '../../src/lasting/protocol.js';
 import { type Peer, RegionTable } from '../../src/lasting/region-table.js';
+import { randomOf } from '../support/random-of.js';
 
 const device = 'a-device';
 
@@ -172,11 +173,3 @@ test('random calls keep the invariants: one writer, readers only of what is comm
     expect(JSON.stringify(table.list())).not.toContain('writing');
   }
 });
-
-function randomOf(seed: number): (below: number) => number {
-  let state = seed * 2654435761;
-  return (below) => {
-    state = (Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9) | 0;
-    return ((state ^ (state >>> 13)) >>> 0) % below;
-  };
-}

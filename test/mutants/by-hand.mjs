@@ -1112,6 +1112,92 @@ const faults = {
       to: 'if (producer !== undefined && producer.identity !== stream.identity) follow(producer, stream);',
     },
   ],
+  'src/lasting/region-table.ts': [
+    {
+      name: 'region-half-written',
+      fault: 'a region whose writer has ended stays, without contents',
+      from: '    if (region.contents === undefined) this.#forget(name, region);\n',
+      to: '',
+    },
+    {
+      name: 'region-lost-with-reader',
+      fault: 'a region is lost once the last process that reads it has ended',
+      from: 'if (region.contents === undefined) this.#forget(name, region);',
+      to: 'if (region.users.size === 0) this.#forget(name, region);',
+    },
+    {
+      name: 'region-two-writers',
+      fault: 'a second process may write a region that is being written',
+      from: "return { reply: refuse('in use', `process ${writer?.process} writes it`) };",
+      to: "return { reply: { is: writer === undefined ? 'committed' : 'writing' } };",
+    },
+    {
+      name: 'region-descriptor-stays',
+      fault: 'the descriptor of a region that is removed stays open',
+      from: '    if (contents !== undefined) this.#close(contents.descriptor);\n',
+      to: '',
+    },
+    {
+      name: 'region-unwanted-descriptor-stays',
+      fault: 'a descriptor that came with a message that needs none stays open',
+      from: '      if (descriptor !== undefined && !isTaken) this.#close(descriptor);\n',
+      to: '',
+    },
+    {
+      name: 'region-removed-in-use',
+      fault: 'a region is removed while processes read it',
+      from: 'if (region.users.size > 0) {',
+      to: 'if (region.users.size > 0 && region.contents === undefined) {',
+    },
+    {
+      name: 'region-beyond-limit',
+      fault: 'a region that is written does not count against the limit',
+      from: 'if (region.bytes > this.limitBytes - this.#bytes) {',
+      to: 'if (region.bytes > this.limitBytes) {',
+    },
+  ],
+  'src/lasting/mapped-region.ts': [
+    {
+      name: 'region-committed-early',
+      fault: 'a region is committed before the work that writes it has run',
+      from: 'if (status === notReadyStatus || status === NativeStatus.inUse) {',
+      to: 'if (status === NativeStatus.inUse) {',
+    },
+    {
+      name: 'region-written-after-commit',
+      fault: 'copies write a region that others read',
+      from: "    check('make a region read-only');\n    forbidWrites(this.#range);\n",
+      to: "    check('make a region read-only');\n",
+    },
+  ],
+  'src/lasting/serve-regions.ts': [
+    {
+      name: 'keep-serves-deaf-peers',
+      fault: 'the connection of a peer that does not read its answers goes on',
+      from: "=== 'done' && isLast !== true;",
+      to: "!== '' && isLast !== true;",
+    },
+    {
+      name: 'keep-serves-many',
+      fault: 'a process may have any number of connections',
+      from: 'if (connections.length < mostConnections && ofProcess < mostOfProcess) {',
+      to: 'if (connections.length < mostConnections && ofProcess >= 0) {',
+    },
+  ],
+  'src/lasting/lasting-memory-resource.ts': [
+    {
+      name: 'region-other-allocations',
+      fault: 'a process that reads may make other allocations than the one that wrote',
+      from: 'if (expected[place] === bytes) return;',
+      to: 'if (expected.length >= place) return;',
+    },
+    {
+      name: 'region-kept-after-dispose',
+      fault: 'a region stays mapped and locked after the last allocation in it was freed',
+      from: '    if (this.isDisposed) this.#end();\n',
+      to: '',
+    },
+  ],
   'src/processes/imported-memory.ts': [
     {
       name: 'importer-not-awaited',

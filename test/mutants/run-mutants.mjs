@@ -35,6 +35,10 @@ const handFiles = [
   'src/graphs/capture-allocator.ts',
   'src/graphs/graph-memory-resource.ts',
   'src/driver/graphs/graph-exec.ts',
+  'src/lasting/region-table.ts',
+  'src/lasting/mapped-region.ts',
+  'src/lasting/serve-regions.ts',
+  'src/lasting/lasting-memory-resource.ts',
 ];
 const files = [
   'src/stream-ordering/stream-lane.ts',

@@ -13,6 +13,7 @@ const findings: Readonly<Record<string, RegExp>> = {
   'managed-oversubscription.mjs': /every result right/,
   'monte-carlo.mjs': /deallocationEvents=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*deallocationEvents=deferred\) +│ 0 +│ 0 +│ 0 /,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
+  'restarting-server.mjs': /first start : .* 16 MiB computed, sum 3\nafter a kill: .* 16 MiB in place, sum 3\nno weights /,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
   'serving.mjs': /100 of 100 requests answered[\s\S]*0 B left\nfree, 4 MiB: 429, [\s\S]*paying, 9 MiB: 413, /,
   'taking-turns.mjs': /both sleep: 0 B of the device[\s\S]*6 turns, 6 of them with the right weights/,
