@@ -40,7 +40,8 @@ Status TakeWord(Environment& environment, GateWord* word) {
   const Status ready = BeforeAllocating(environment);
   if (ready != kSuccess) return ready;
   void* block = nullptr;
-  const Status status = environment.own_calls().MemHostAlloc(&block, kWordsAtOnce * sizeof(std::uint32_t), kHostAllocPortable | kHostAllocDeviceMap);
+  const Status status =
+      environment.own_calls().MemHostAlloc(&block, kWordsAtOnce * sizeof(std::uint32_t), kHostAllocPortable | kHostAllocDeviceMap);
   if (status != kSuccess) return status;
   auto* all = static_cast<std::atomic<std::uint32_t>*>(block);
   const std::lock_guard<std::mutex> lock(words.mutex);

@@ -87,7 +87,9 @@ describe('the package, once installed', () => {
   function compilation(): string {
     const hash = createHash('sha256');
     const { CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS } = process.env;
-    hash.update(JSON.stringify([process.version, CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS, run('sh', ['-c', `${CXX ?? 'c++'} --version`], root)]));
+    hash.update(
+      JSON.stringify([process.version, CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS, run('sh', ['-c', `${CXX ?? 'c++'} --version`], root)]),
+    );
     for (const file of packedFiles.filter((each) => each.startsWith('native/') || each === 'CMakeLists.txt').sort())
       hash.update(file).update(readFileSync(join(installed, file)));
     return hash.digest('hex').slice(0, 16);

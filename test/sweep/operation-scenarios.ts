@@ -146,10 +146,7 @@ function makeSpillable(run: ScenarioRun, resource: MemoryResource, stream: Strea
 async function pinned(run: ScenarioRun, buffer: SpillableBuffer, stream: Stream, value: number): Promise<SpillPin> {
   const pin = await run.doAsync('pin', () => buffer.pin(stream));
   const contents = await run.doAsync('copy to the host', () => pin.toHost());
-  run.check(
-    Buffer.alloc(contents.length, value).equals(contents),
-    `a buffer that was away has its contents, ${value}`,
-  );
+  run.check(Buffer.alloc(contents.length, value).equals(contents), `a buffer that was away has its contents, ${value}`);
   return pin;
 }
 

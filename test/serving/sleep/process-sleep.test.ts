@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkOrder } from '../../../src/checking/index.js';
 import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  checkOrder,
   Device,
   DeviceBuffer,
   Event,
