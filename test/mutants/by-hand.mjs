@@ -1128,8 +1128,8 @@ const faults = {
     {
       name: 'region-two-writers',
       fault: 'a second process may write a region that is being written',
-      from: "return { reply: refuse('in use', `process ${writer?.process} writes it`) };",
-      to: "return { reply: { is: writer === undefined ? 'committed' : 'writing' } };",
+      from: 'const [writer] = known.users;',
+      to: "const [writer] = known.users;\n      return { reply: { is: writer === undefined ? 'committed' : 'writing' } };",
     },
     {
       name: 'region-descriptor-stays',

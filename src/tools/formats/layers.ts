@@ -1,4 +1,21 @@
-import type { RecordedLayer } from './recorded-run.js';
+/** A resource that was recorded. */
+export interface RecordedLayer {
+  /** Its name, such as `pool`. */
+  readonly name: string;
+  /** The index of the layer below it, or `undefined` if none was recorded. */
+  readonly upstream: number | undefined;
+  /**
+   * `true` if the layer is a place of managed memory (the host or a device), not a resource: an
+   * allocation in it is a page that came to the place, labelled with the reason, and a free is a page
+   * that left.
+   */
+  readonly isPlace?: true | undefined;
+  /**
+   * `true` for memory that a CUDA graph, or several graphs that share a pool, keep for themselves:
+   * the layer's allocations are also allocations of the resource that was captured.
+   */
+  readonly isGraph?: true | undefined;
+}
 
 /**
  * The index of the layer nearest to the program among those that `hasEvents` accepts or, if a name

@@ -10,8 +10,8 @@
 import { doubled } from '../../recording/typed-arrays.js';
 import { AddressMap } from '../../suballocation/address-map.js';
 import { EventKind, type EventSink, type LoggedEvent } from '../formats/event-columns.js';
+import type { RecordedLayer } from '../formats/layers.js';
 import { nearestLayer, sharesLabels } from '../formats/layers.js';
-import type { RecordedLayer } from '../formats/recorded-run.js';
 
 /** The figures of some allocations of a run. */
 export interface DiffFigures {

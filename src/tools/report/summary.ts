@@ -1,4 +1,4 @@
-import type { RecordedLayer } from '../formats/recorded-run.js';
+import type { RecordedLayer } from '../formats/layers.js';
 import type { PackedColumn } from '../formats/report/column.js';
 import type { ReportColumns } from '../formats/report/report-data.js';
 import { poolAmong } from '../formats/report/report-run.js';

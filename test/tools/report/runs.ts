@@ -1,5 +1,6 @@
 import { EventKind } from '../../../src/tools/formats/event-columns.js';
-import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from '../../../src/tools/formats/recorded-run.js';
+import type { RecordedLayer } from '../../../src/tools/formats/layers.js';
+import type { RecordedPhase, RecordedRun, RecordingDamage } from '../../../src/tools/formats/recorded-run.js';
 import { type RunEvent, runOf } from '../formats/runs.js';
 
 /** The circumstances of an event. Fields left out keep the values of the previous event. */

@@ -1,4 +1,4 @@
-import type { RecordedLayer } from '../recorded-run.js';
+import type { RecordedLayer } from '../layers.js';
 import { type ColumnHead, ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from './column.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 

@@ -1,5 +1,6 @@
+import type { RecordedLayer } from '../layers.js';
 import { nearestLayer } from '../layers.js';
-import type { RecordedLayer, RunDescription } from '../recorded-run.js';
+import type { RunDescription } from '../recorded-run.js';
 
 /** The value in `ends` of a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;
