@@ -11,7 +11,6 @@ import {
   assertNoPromise,
   assertOneOf,
   assertOptions,
-  assertPointer,
   optionNames,
 } from '../basics/validation.js';
 import type { CaptureMode } from '../driver/graphs/capture.js';
@@ -34,19 +33,20 @@ import { markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../own
 import { Extents } from '../plans/extents.js';
 import { PassRecorder } from '../plans/pass-recorder.js';
 import type { Plan } from '../plans/plan.js';
-import { type Planner, plannedBy } from '../plans/plan-learner.js';
-import { type PlanWithPredecessors, withPredecessors } from '../plans/predecessors.js';
+import type { Planner } from '../plans/plan-learner.js';
+import type { PlanWithPredecessors } from '../plans/predecessors.js';
 import type { OrderedSequence } from '../plans/sequence.js';
 import { annotateGraph } from '../recording/annotate.js';
 import { defineAdaptor } from '../resource-kind.js';
-import { AddressTable } from '../suballocation/address-table.js';
 import { isWithin, leastBlockBytes, none, type Segment } from '../suballocation/blocks.js';
+import { AddressesOfGraphs } from './addresses-of-graphs.js';
 import { CaptureAllocator, type GraphDeviation } from './capture-allocator.js';
 import { CapturedMemory } from './captured-memory.js';
 import { CapturedRequests } from './captured-requests.js';
 import { GraphRegion } from './graph-region.js';
 import { KeptGraphMemory } from './kept-graph-memory.js';
 import { LaunchOrder } from './launch-order.js';
+import { LearntCaptures } from './learnt-captures.js';
 
 /** Options of {@link GraphMemoryResource}. */
 export interface GraphMemoryResourceOptions extends DeallocationEventsOption {
@@ -106,7 +106,6 @@ export interface GraphCaptureOptions {
 const captureOptions = optionNames<GraphCaptureOptions>({ mode: true, name: true });
 const defaultName = 'graph';
 /** Of how many names it is known what they allocate. */
-const mostNames = 1024;
 const deviationWords = ['fallback', 'refuse'] as const;
 
 /** A graph in {@link GraphMemoryStatistics}. */
@@ -150,20 +149,6 @@ export interface GraphMemoryStatistics {
   readonly unorderedBytes: number;
   /** The last error of the planner; `undefined` if its last plan is valid. */
   readonly planningError: unknown;
-}
-
-/** What is known about captures of one name. */
-interface Learnt {
-  readonly sequence: OrderedSequence;
-  readonly alignmentBytes: number;
-  plan: PlanWithPredecessors | undefined;
-}
-
-/** Memory of a graph, which the program may free by its address. */
-interface Owned {
-  readonly bytes: number;
-  readonly memory: CapturedMemory;
-  isGivenUp: boolean;
 }
 
 /** Memory that a graph has for itself. */
@@ -227,8 +212,6 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
    * capture. Outside captures, this is the fallback.
    */
   readonly kept: MemoryResource;
-  readonly #planner: Planner | undefined;
-  readonly #planningMilliseconds: number;
   readonly #refuses: boolean;
   readonly #order: LaunchOrder;
   readonly #region: GraphRegion;
@@ -238,11 +221,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
    * reason for its end.
    */
   readonly #unended = new Map<CapturedMemory, string>();
-  readonly #owned = new AddressTable<Owned[]>();
+  readonly #owned = new AddressesOfGraphs();
   /** Memory that graphs have for themselves. */
   readonly #kept = new Extents<KeptSegment>();
   readonly #requests = new CapturedRequests();
-  readonly #learnt = new Map<string, Learnt>();
+  readonly #learnt: LearntCaptures;
   #capture: CaptureAllocator | undefined;
   /** The memory of the graph that is being captured. */
   #captured: CapturedMemory | undefined;
@@ -254,7 +237,6 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #plannedCaptures = 0;
   #unorderedBytes = 0;
   readonly #deviations: Record<GraphDeviation, number> = { larger: 0, alignment: 0, extra: 0, 'in-use': 0 };
-  #planningError: unknown;
   /**
    * Whether a capture is about to begin, because the planner and the upstream can call this
    * resource.
@@ -272,8 +254,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     assertFallback(fallback, this.device);
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
-    this.#planner = planner;
-    this.#planningMilliseconds = planningMilliseconds;
+    this.#learnt = new LearntCaptures(planner, planningMilliseconds);
     this.#refuses = deviations === 'refuse';
     this.#order = new LaunchOrder(deallocationEvents);
     this.#region = new GraphRegion(upstream, this.#order, maximumBytes);
@@ -373,13 +354,13 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       this.#recorder = undefined;
       sequence = recorder.end();
     }
-    if (typeof sequence === 'string') this.#planningError = new CisternError('ERR_CISTERN_INVALID_PLAN', sequence);
-    else this.#learn(name, { sequence, alignmentBytes: this.#recordedAlignment, plan: undefined });
+    if (typeof sequence === 'string') this.#learnt.planningError = new CisternError('ERR_CISTERN_INVALID_PLAN', sequence);
+    else this.#learnt.learn(name, sequence, this.#recordedAlignment);
   }
 
   /** The plan that captures of a name follow; `undefined` if there is none yet. */
   plan(name: string = defaultName): Plan | undefined {
-    return this.#learnt.get(name)?.plan?.plan;
+    return this.#learnt.madePlan(name);
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
@@ -458,7 +439,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       plannedCaptures: this.#plannedCaptures,
       deviations: Object.freeze({ ...this.#deviations }),
       unorderedBytes: this.#unorderedBytes,
-      planningError: this.#planningError,
+      planningError: this.#learnt.planningError,
     });
   }
 
@@ -533,7 +514,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
    */
   #mayBeOfOtherGraph(pointer: DevicePointer, bytes: number): boolean {
     if (this.#ending !== undefined) return true;
-    return this.#owned.size > 0 && this.#owned.get(pointer)?.some((each) => each.bytes === bytes && !each.isGivenUp) === true;
+    return this.#owned.isHeld(pointer, bytes);
   }
 
   #freeCaptured(capture: CaptureAllocator, pointer: DevicePointer, bytes: number, request: number, stream: Stream): void {
@@ -554,18 +535,11 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** Memory of a graph is not used any more by whoever had its address. The graph goes on using it. */
   #giveUp(pointer: DevicePointer, bytes: number, stream: Stream): void {
-    assertPointer(pointer);
-    assertBytes(bytes);
     assertStream(stream, 'deallocate');
-    const all = this.#owned.get(pointer) as Owned[];
-    const alike = all.filter((each) => each.bytes === bytes);
-    if (alike.length === 0) throw wrongSize(refusalOf(pointer), bytes, (all.at(-1) as Owned).bytes);
-    const left = alike.filter((each) => !each.isGivenUp);
-    const found = left.find(({ memory }) => memory === this.#ending) ?? left.at(-1);
-    if (found === undefined) throw alreadyFreed(refusalOf(pointer));
+    const owned = this.#owned.meantBy(pointer, bytes, this.#ending, refusalOf(pointer));
     // A later launch of a graph that is captured now comes after those before it, and needs no event.
     if (this.#streamInCapture(stream) === none) this.#region.follow(stream);
-    found.isGivenUp = true;
+    owned.isGivenUp = true;
   }
 
   /** Allocates memory for the graph that is being captured. */
@@ -575,26 +549,13 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     const pointer = alignUp(segment.address, alignment);
     memory.kept.push(segment);
     this.#kept.insert({ ...segment, memory });
-    this.#own(pointer, bytes, memory);
+    this.#owned.add(pointer, bytes, memory);
     return pointer;
-  }
-
-  #own(pointer: DevicePointer, bytes: number, memory: CapturedMemory): void {
-    const all = this.#owned.get(pointer);
-    const owned = { bytes, memory, isGivenUp: false };
-    memory.pointers.push(pointer);
-    if (all === undefined) this.#owned.set(pointer, [owned]);
-    else all.push(owned);
-  }
-
-  /** Whether a graph has an allocation at an address, of a size if one is given. */
-  #isOf(memory: CapturedMemory, pointer: DevicePointer, bytes?: number): boolean {
-    return this.#owned.get(pointer)?.some((each) => each.memory === memory && (bytes === undefined || each.bytes === bytes)) === true;
   }
 
   /** Whether a graph has not freed an allocation in its capture, and other graphs may have one at the same address. */
   #isOutput(memory: CapturedMemory, pointer: DevicePointer, bytes: number): boolean {
-    return this.#isOf(memory, pointer, bytes) && this.#kept.at(pointer)?.memory !== memory;
+    return this.#owned.isOf(memory, pointer, bytes) && this.#kept.at(pointer)?.memory !== memory;
   }
 
   /** Calls for memory of the upstream. */
@@ -608,7 +569,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
 
   /** Memory that is still allocated at the end of a capture belongs to the graph. */
   #adopt(capture: CaptureAllocator, memory: CapturedMemory): void {
-    for (const { pointer, bytes } of capture.live()) this.#own(pointer, bytes, memory);
+    for (const { pointer, bytes } of capture.live()) this.#owned.add(pointer, bytes, memory);
   }
 
   #finish(capture: CaptureAllocator, memory: CapturedMemory, plan: PlanWithPredecessors | undefined): void {
@@ -621,18 +582,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (capture.isPlanned) this.#plannedCaptures++;
     this.#unorderedBytes += capture.limboBytes;
     for (const [name, count] of Object.entries(capture.deviations)) this.#deviations[name as GraphDeviation] += count;
-    if (this.#planner === undefined || capture.isPlanned || capture.requests === 0) return;
-    this.#learn(memory.name, { sequence: capture.sequence(), alignmentBytes: capture.alignmentBytes, plan: undefined });
-  }
-
-  /** Notes what is known of a name, which is now the last to be forgotten. */
-  #learn(name: string, learnt: Learnt): void {
-    this.#learnt.delete(name);
-    this.#learnt.set(name, learnt);
-    for (const oldest of this.#learnt.keys()) {
-      if (this.#learnt.size <= mostNames) break;
-      this.#learnt.delete(oldest);
-    }
+    if (!this.#learnt.isPlanning || capture.isPlanned || capture.requests === 0) return;
+    this.#learnt.learn(memory.name, capture.sequence(), capture.alignmentBytes);
   }
 
   /**
@@ -651,12 +602,7 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
       this.#kept.cut(segment);
       this.#region.giveBack(segment);
     }
-    for (const pointer of new Set(memory.pointers)) {
-      const all = this.#owned.get(pointer) as Owned[];
-      const others = all.filter((each) => each.memory !== memory);
-      if (others.length === 0) this.#owned.delete(pointer);
-      else if (others.length < all.length) this.#owned.set(pointer, afterEndOf(memory, all, others));
-    }
+    this.#owned.forget(memory);
     return refused;
   }
 
@@ -669,8 +615,8 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
   #takeBack(memory: CapturedMemory, reason: string): RefusedFree[] {
     const { rememberedBefore: since, rememberedLast } = memory;
     // What other graphs have there was remembered later; so was what could not be freed once.
-    const isAlone = (pointer: DevicePointer) => this.#owned.get(pointer)?.every((each) => each.memory === memory) === true;
-    const has = (pointer: DevicePointer, number: number) => this.#isOf(memory, pointer) && (number <= rememberedLast || isAlone(pointer));
+    const has = (pointer: DevicePointer, number: number) =>
+      this.#owned.isOf(memory, pointer) && (number <= rememberedLast || this.#owned.isOnlyOf(memory, pointer));
     this.#ending = memory;
     try {
       return takeBack({ by: this, since, reason, has });
@@ -691,32 +637,13 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     }
   }
 
-  /** The plan for the captures of a name, which is made now if necessary. */
+  /** The plan for the captures of a name. Where extents do not grow, the first must be large enough for every graph that is known. */
   #planOf(name: string): PlanWithPredecessors | undefined {
-    const learnt = this.#learnt.get(name);
-    if (learnt === undefined || this.#planner === undefined) return undefined;
-    this.#learn(name, learnt);
-    // Where extents do not grow, the first must be large enough for every graph that is known.
-    if (!this.#region.growsInPlace) {
-      for (const each of this.#learnt.values()) this.#makePlan(each);
-      const plans = [...this.#learnt.values()].flatMap(({ plan }) => (plan === undefined ? [] : [plan.plan]));
-      const most = plans.reduce((bytes, { totalBytes }) => Math.max(bytes, totalBytes), 0);
-      const alignment = plans.reduce((greatest, { alignmentBytes }) => Math.max(greatest, alignmentBytes), ALLOCATION_ALIGNMENT);
-      if (most > 0) this.#region.reserve(most, alignment);
+    if (this.#learnt.knows(name) && !this.#region.growsInPlace) {
+      const { bytes, alignment } = this.#learnt.largestNeed();
+      if (bytes > 0) this.#region.reserve(bytes, alignment);
     }
-    this.#makePlan(learnt);
-    return learnt.plan;
-  }
-
-  #makePlan(learnt: Learnt): void {
-    if (learnt.plan !== undefined || this.#planner === undefined || learnt.sequence.operations.length === 0) return;
-    const limits = { alignmentBytes: learnt.alignmentBytes, timeLimitMilliseconds: this.#planningMilliseconds };
-    try {
-      learnt.plan = withPredecessors(plannedBy(this.#planner, [learnt.sequence], limits));
-      this.#planningError = undefined;
-    } catch (error) {
-      this.#planningError = error;
-    }
+    return this.#learnt.planFor(name);
   }
 
   #assertIdle(operation: string, mayBeDisposed = false): void {
@@ -726,19 +653,6 @@ export class GraphMemoryResource extends PassThroughAdaptor implements Reserving
     if (busy === undefined) return;
     throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the ${GraphMemoryResource.name} ${busy} already`);
   }
-}
-
-/**
- * What others have at an address when the memory of a graph ends. Of two graphs with an output of the same
- * size there, it is not known whose was given up: what is left can be given up once more.
- */
-function afterEndOf(memory: CapturedMemory, all: readonly Owned[], others: Owned[]): Owned[] {
-  for (const ended of all) {
-    if (ended.memory !== memory || ended.isGivenUp) continue;
-    const other = others.find(({ bytes, isGivenUp }) => bytes === ended.bytes && isGivenUp);
-    if (other !== undefined) other.isGivenUp = false;
-  }
-  return others;
 }
 
 function refusalOf(pointer: DevicePointer): string {

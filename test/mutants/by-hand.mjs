@@ -1019,8 +1019,8 @@ const faults = {
     {
       name: 'graph-output-freed-as-captured',
       fault: "an output of another graph counts as the capture's allocation at its address",
-      from: '    if (this.#ending !== undefined) return true;\n    return this.#owned.size > 0 && ',
-      to: '    return this.#owned.size < 0 && ',
+      from: '    if (this.#ending !== undefined) return true;\n    return ',
+      to: '    return bytes < 0 && ',
     },
     {
       name: 'graph-no-doubt',

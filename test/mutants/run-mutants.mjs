@@ -128,6 +128,8 @@ const files = [
   'src/graphs/graph-region.ts',
   'src/graphs/captured-memory.ts',
   'src/graphs/captured-requests.ts',
+  'src/graphs/addresses-of-graphs.ts',
+  'src/graphs/learnt-captures.ts',
   'src/serving/accounts/account.ts',
   'src/collector/free-unreachable-buffers.ts',
   ...handFiles,
