@@ -13,6 +13,7 @@ import {
   Device,
   DeviceBuffer,
   failCall,
+  KiB,
   MiB,
   PinnedHostMemoryResource,
   PoolMemoryResource,
@@ -113,6 +114,26 @@ const holds = async (buffer: SpillableBuffer, value: number) => {
 function roomy(): SpillingResourceAdaptor & Disposable {
   return new SpillingResourceAdaptor(leaf, pinned, { folder });
 }
+
+test('statistics begin at nothing, and add up what is in each place', async () => {
+  using withoutFolder = new SpillingResourceAdaptor(pool, host);
+  for (const each of [resource, withoutFolder]) expect(new Set(Object.values(each.statistics()))).toEqual(new Set([0]));
+  using first = made(KiB, 1);
+  using second = made(2 * KiB, 2);
+  resource.spill();
+  await resource.spillToFiles();
+  using third = made(4 * KiB, 3);
+  using fourth = made(8 * KiB, 4);
+  resource.spill();
+  using fifth = made(16 * KiB, 5);
+  using sixth = made(32 * KiB, 6);
+  const places = { fileBytes: 3 * KiB, hostBytes: 12 * KiB, deviceBytes: 48 * KiB };
+  expect(resource.statistics()).toMatchObject({ ...places, pinnedBytes: 0, buffers: 6 });
+  const pins = [await fifth.pin(), await sixth.pin()];
+  expect(resource.statistics()).toMatchObject({ ...places, pinnedBytes: 48 * KiB });
+  for (const pin of pins) pin.dispose();
+  expect([first, second, third, fourth].map(({ isOnDevice }) => isOnDevice)).toEqual([false, false, false, false]);
+});
 
 describe('a buffer on the host', () => {
   test('goes on to a file by call, and comes back with its contents', async () => {

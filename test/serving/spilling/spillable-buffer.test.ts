@@ -392,6 +392,40 @@ describe('a pin', () => {
     expect([await contents(large), await contents(first)]).toEqual([[3], [1]]);
   });
 
+  test('goes on when other memory is freed, and ends when the resource is disposed, at once', async () => {
+    // Garbage is looked for each second, and all who wait then try again.
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    try {
+      const above = new SpillingResourceAdaptor(pool, host);
+      using buffer = made(3 * MiB, 1, { resource: above });
+      const waiting = async () => {
+        above.spill();
+        const plain = above.allocate(2 * MiB, stream);
+        const pin = buffer.pin();
+        const state = async () => {
+          const settled = pin.then(
+            () => 'is pinned',
+            () => 'has failed',
+          );
+          return await Promise.race([settled, nextTurn('waits')]);
+        };
+        expect(await state()).toBe('waits');
+        return { pin, state, free: () => above.deallocate(plain, 2 * MiB, stream) };
+      };
+      const first = await waiting();
+      first.free();
+      expect(await first.state()).toBe('is pinned');
+      (await first.pin).dispose();
+      const second = await waiting();
+      above.dispose();
+      expect(await second.state()).toBe('has failed');
+      await expect(second.pin).rejects.toThrow(disposedError);
+      second.free();
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   test('gives up if nobody could give memory back, when the time is over, or by a signal', async () => {
     using buffer = made(3 * MiB, 1);
     resource.spill();
@@ -556,6 +590,7 @@ describe('whatever happens', () => {
     expect(above.spill()).toBe(MiB);
     above.dispose();
     expect(() => above.spill()).toThrow(disposedError);
+    await expect(above.spillToFiles()).rejects.toThrow(disposedError);
     await expect(away.pin()).rejects.toThrow(disposedError);
     upstream.dispose();
     expect([resident.isDisposed, away.isDisposed]).toEqual([true, false]);
@@ -631,6 +666,19 @@ describe('over an admission', () => {
     expect(used.isOnDevice).toBe(false);
     first.dispose();
     expect([await contents(idle), await contents(used)]).toEqual([[1], [2]]);
+  });
+
+  test('that is below another one, a request makes buffers leave, too', async () => {
+    using below = new AdmittingResourceAdaptor(pool, { limitBytes: most });
+    using admitting = new AdmittingResourceAdaptor(below, { limitBytes: most });
+    using above = new SpillingResourceAdaptor(admitting, host);
+    using idle = made(2 * MiB, 1, { resource: above });
+    using grant = await below.reserve(3 * MiB);
+    expect([grant.bytes, idle.isOnDevice]).toEqual([3 * MiB, false]);
+    grant.dispose();
+    idle.prefetch();
+    using other = await admitting.reserve(3 * MiB);
+    expect([other.bytes, idle.isOnDevice]).toEqual([3 * MiB, false]);
   });
 
   test('what a grant has used stays, since it is promised to it', async () => {
