@@ -281,6 +281,7 @@ export async function run(input: Uint8Array): Promise<void> {
   assert.ok(format, 'there is such a format');
   let count = 0;
   let last = '';
+  writeSync(2, `${Buffer.from(input).toString()}\n`);
   for (const { name, check } of format()) {
     // If the process has to be ended, this says at what.
     if (name !== last) writeSync(2, `${name}\n`);
