@@ -289,6 +289,26 @@ describe('work that pins spillable buffers', () => {
     for (const each of [a, b]) each.dispose();
   });
 
+  test('does not count as waiting any more once it was served, although it was woken in vain before', async () => {
+    using bed = spilling();
+    const { host, resource, buffers } = bed;
+    const [a, b] = [await host.reserve(KiB), await host.reserve(KiB)];
+    const pins = [await b.run(() => buffers[0].pin()), await b.run(() => buffers[1].pin())];
+    const served = a.run(() => buffers[2].pin());
+    for (let woken = 0; woken < 3; woken++) {
+      expect(await stillWaiting(served)).toBe(true);
+      resource.isIdle();
+    }
+    pins[0]?.dispose();
+    const pin = await served;
+    const waits = b.run(() => buffers[0].pin());
+    expect(await stillWaiting(waits)).toBe(true);
+    pin.dispose();
+    (await waits).dispose();
+    pins[1]?.dispose();
+    for (const each of [a, b]) each.dispose();
+  });
+
   test('waits with others in a ring of a pin and a promise', async () => {
     using bed = spilling();
     const { host, buffers } = bed;

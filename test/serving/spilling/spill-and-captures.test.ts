@@ -272,6 +272,21 @@ describe('a capture that is given up', () => {
   });
 });
 
+test('no buffer leaves for an allocation on a captured stream, which could not wait for the copy', async () => {
+  using admitting = new AdmittingResourceAdaptor(leaf, { limitBytes: 2 * MiB });
+  using above = new SpillingResourceAdaptor(admitting, host);
+  using buffer = new SpillableBuffer(2 * MiB, { stream, resource: above });
+  using captured = new Stream({ nonBlocking: true });
+  const graph = captured.capture(() => {
+    expect(() => above.allocate(MiB, captured)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect([buffer.isOnDevice, captured.captureStatus]).toEqual([true, 'active']);
+  });
+  graph.dispose();
+  const pointer = above.allocate(MiB, stream);
+  expect(buffer.isOnDevice).toBe(false);
+  above.deallocate(pointer, MiB, stream);
+});
+
 describe('a pin that ends while its stream is captured', () => {
   test('orders what was queued for it before the next use on another stream, which is refused until then', async () => {
     using buffer = made(1);

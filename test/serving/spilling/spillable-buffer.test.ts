@@ -681,6 +681,15 @@ describe('over an admission', () => {
     expect([other.bytes, idle.isOnDevice]).toEqual([3 * MiB, false]);
   });
 
+  test('a request does not try those of a resource that is disposed', async () => {
+    using admitting = new AdmittingResourceAdaptor(pool, { limitBytes: most });
+    const above = new SpillingResourceAdaptor(admitting, host);
+    using idle = made(2 * MiB, 1, { resource: above });
+    above.dispose();
+    await expect(admitting.reserve(3 * MiB, { timeoutMilliseconds: 0 })).rejects.toMatchObject({ reason: 'timeout' });
+    expect([idle.isOnDevice, above.statistics().failedForAdmission]).toEqual([true, 0]);
+  });
+
   test('what a grant has used stays, since it is promised to it', async () => {
     using admitting = new AdmittingResourceAdaptor(pool, { limitBytes: most });
     using above = new SpillingResourceAdaptor(admitting, host);
