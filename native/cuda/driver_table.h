@@ -117,6 +117,7 @@ static_assert(sizeof(GraphUpdateResult) == 24, "CUgraphExecUpdateResultInfo has 
 enum : int {
   kAttributeUnifiedAddressing = 41,
   kAttributeMultiprocessorCount = 16,
+  kAttributeIntegrated = 18,
   kAttributeComputeCapabilityMajor = 75,
   kAttributeComputeCapabilityMinor = 76,
   kAttributeManagedMemory = 83,

@@ -29,7 +29,7 @@ Control* Open() {
   close(file);
   if (memory == MAP_FAILED) return nullptr;
   Control* opened = static_cast<Control*>(memory);
-  if (is_whole && std::memcmp(opened->magic, "cistrun1", 8) == 0) return opened;
+  if (is_whole && std::memcmp(opened->magic, "cistrun2", 8) == 0) return opened;
   munmap(memory, sizeof(Control));
   return nullptr;
 }
@@ -97,6 +97,24 @@ Slot* OwnSlot() {
   own_slot.store(slot, std::memory_order_release);
   pthread_mutex_unlock(&slot_lock);
   return slot;
+}
+
+LibrarySlot* TakeLibrarySlot(const char* name) {
+  Control* shared = control();
+  const std::uint64_t index = shared == nullptr ? kMostLibraries : shared->libraries_taken.fetch_add(1, kRelaxed);
+  if (index >= kMostLibraries) return nullptr;
+  LibrarySlot* slot = &shared->libraries[index];
+  std::strncpy(slot->name, name, sizeof(slot->name) - 1);
+  slot->process.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
+  return slot;
+}
+
+void ForgetLibrarySlots() {
+  auto own = static_cast<std::uint32_t>(getpid());
+  for (LibrarySlot& slot : control()->libraries) {
+    std::uint32_t expected = own;
+    slot.process.compare_exchange_strong(expected, kNoProcess);
+  }
 }
 
 void ForgetSlot() {

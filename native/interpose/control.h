@@ -11,6 +11,7 @@ namespace cistern::interpose {
 
 inline constexpr int kMostLimits = 16;
 inline constexpr int kMostProcesses = 64;
+inline constexpr int kMostLibraries = 256;
 inline constexpr std::uint64_t kNoStacks = ~std::uint64_t{0};
 
 // A limit on what all processes together may allocate on devices.
@@ -31,18 +32,32 @@ struct Slot {
   std::uint64_t reserved[11];
 };
 
+// What one library of one process has allocated. The name is there before the process.
+struct LibrarySlot {
+  std::atomic<std::uint32_t> process;  // 0: not used yet; kNoProcess: of a program that the process has replaced by exec
+  std::uint32_t reserved;
+  char name[88];
+  std::atomic<std::uint64_t> device;  // bytes on devices, and the most of them
+  std::atomic<std::uint64_t> device_peak;
+  std::atomic<std::uint64_t> host;  // bytes of pinned, registered and managed memory
+  std::atomic<std::uint64_t> allocations;
+};
+inline constexpr std::uint32_t kNoProcess = ~std::uint32_t{0};
+
 struct Control {
-  char magic[8];  // "cistrun1"
+  char magic[8];  // "cistrun2"
   std::atomic<std::uint32_t> main_file_is_taken;
   std::uint32_t limit_count;
   std::uint64_t stack_bytes;  // a stack is recorded whenever this much was allocated since the last; kNoStacks: never
-  std::uint64_t unused;
+  std::atomic<std::uint64_t> libraries_taken;
   char file[4064];  // the absolute path of the recording
   Limit limits[kMostLimits];
   Slot slots[kMostProcesses];
+  LibrarySlot libraries[kMostLibraries];
 };
 static_assert(offsetof(Control, file) == 32 && offsetof(Control, limits) == 4096 && offsetof(Control, slots) == 6144, "src/tools/outside");
 static_assert(sizeof(Slot) == 256, "src/tools/outside");
+static_assert(sizeof(LibrarySlot) == 128 && offsetof(Control, libraries) == 22528, "src/tools/outside");
 
 // The command's file, or null if the process was not started by `cistern run`. Opened by the first call.
 Control* control();
@@ -62,6 +77,11 @@ void Remaining(std::uint32_t limits, std::uint64_t* left, std::uint64_t* smalles
 
 // The slot of this process: never null, but others only see it if there was a free one.
 Slot* OwnSlot();
+
+// A slot of this process for a library; null if there is none left.
+LibrarySlot* TakeLibrarySlot(const char* name);
+// Those that the process had before it became another program.
+void ForgetLibrarySlots();
 
 // In the child after fork: it has allocated nothing.
 void ForgetSlot();

@@ -42,6 +42,8 @@ struct Ledger {
   std::uint64_t last_thread;
   std::uint64_t last_account;
   std::uint64_t account_indexes[1024];
+  LibrarySlot* libraries[1024];  // by account
+  bool has_library_slots[1024];
   std::uint64_t account_count;
   const char* ways[64];
   int way_count;
@@ -108,6 +110,7 @@ void Begin() {
   ledger.origin = Now();
   ledger.made_up = kMadeUpBegin;
   ledger.last_thread = ledger.last_account = ~std::uint64_t{0};
+  ForgetLibrarySlots();
   Control* shared = control();
   const int before = errno;
   std::uint32_t is_taken = 0;
@@ -228,8 +231,30 @@ void Label(std::uint32_t layer, std::uint64_t pointer, const char* way, std::uin
   Put(kLabel | layer << 8, time, static_cast<double>(pointer), index + 1);
 }
 
+bool IsCounted(int place) { return place < kMostDevices; }
+
+// Keeps what the library holds, for whoever watches. Addresses of imported memory and of graphs have no memory of their own.
+void CountForLibrary(const Entry& entry, bool is_added) {
+  const bool is_device = IsCounted(entry.layer);
+  if (!is_device && entry.layer != kManaged && entry.layer != kPinned && entry.layer != kRegistered) return;
+  if (!ledger.has_library_slots[entry.account]) {
+    ledger.has_library_slots[entry.account] = true;
+    ledger.libraries[entry.account] = TakeLibrarySlot(entry.account == 0 ? "(more libraries)" : AccountName(entry.account));
+  }
+  LibrarySlot* slot = ledger.libraries[entry.account];
+  if (slot == nullptr) return;
+  // Only this process writes here, under the lock.
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  std::atomic<std::uint64_t>& bytes = is_device ? slot->device : slot->host;
+  const std::uint64_t now = bytes.load(kRelaxed) + (is_added ? entry.bytes : ~entry.bytes + 1);
+  bytes.store(now, kRelaxed);
+  if (is_added) slot->allocations.store(slot->allocations.load(kRelaxed) + 1, kRelaxed);
+  if (is_device && now > slot->device_peak.load(kRelaxed)) slot->device_peak.store(now, kRelaxed);
+}
+
 void PutFree(const Entry& entry, std::uint64_t stream) {
   Begin();
+  CountForLibrary(entry, false);
   const std::uint64_t time = Now();
   SetThread(time);
   const std::uint32_t layer = LayerOf(entry.layer, time);
@@ -239,6 +264,7 @@ void PutFree(const Entry& entry, std::uint64_t stream) {
 // The entry is a copy: the book may move when names are added to it.
 void PutAllocate(Entry entry, std::uint64_t stream, const char* way, const char* stack, std::size_t stack_length) {
   Begin();
+  CountForLibrary(entry, true);
   const std::uint64_t time = Now();
   SetThread(time);
   SetAccount(entry.account, time);
@@ -268,8 +294,6 @@ void PutFailure(const Request& request, const char* note) {
                           : 0;
   Put(kFailure | layer << 8 | of_stream << 16, time, rest, bytes);
 }
-
-bool IsCounted(int place) { return place < kMostDevices; }
 
 std::uint64_t MadeUp(std::uint64_t bytes) {
   const std::uint64_t needed = (bytes + 0x1fffff) & ~std::uint64_t{0x1fffff};
@@ -411,7 +435,10 @@ void Freeing(const Freed& freed, int status) {
   Entry* entry = ledger.book.Add(freed.entry.key);
   if (entry == nullptr) return;
   *entry = freed.entry;
-  if (!ledger.file.Retract(freed.end)) PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
+  if (ledger.file.Retract(freed.end))
+    CountForLibrary(freed.entry, true);
+  else
+    PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
 }
 
 void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {

@@ -133,6 +133,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeDirectManagedMemAccessFromHost:
       *value = IsCoherent() ? 1 : 0;
       return kSuccess;
+    case kAttributeIntegrated:
     case kAttributeComputeCapabilityMajor:
     case kAttributeComputeCapabilityMinor:
     case kAttributeHostNumaId:

@@ -2,21 +2,25 @@
  * The file through which `cistern run` and the processes that it covers know each other;
  * `native/interpose/control.h` describes its bytes. The processes map it into their memory.
  *
- *     head     'cistrun1'  u32 whether the file is taken  u32 limits  u64 bytes between stacks  u64 0  the recording's path
+ *     head     'cistrun2'  u32 whether the file is taken  u32 limits  u64 bytes between stacks  u64 libraries  the recording's path
  *     limits   16 times    u64 bytes  name
  *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals  …
+ *     libraries 256 times  u32 process  u32 0  name  u64 bytes on devices, their peak, bytes on the host, allocations
  */
 import { closeSync, readFileSync, writeSync } from 'node:fs';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { ArgumentRangeError, resultOrNothing } from '../../basics/errors.js';
 import { createFile } from '../../files/new-file.js';
 
-const magic = 'cistrun1';
+const magic = 'cistrun2';
 const pathAt = 32;
 const limitsAt = 4096;
 const limitBytes = 128;
 const slotsAt = 6144;
 const slotBytes = 256;
 const slotCount = 64;
+const librariesAt = slotsAt + slotCount * slotBytes;
+const libraryBytes = 128;
+const libraryCount = 256;
 const noStacks = 0xffff_ffff_ffff_ffffn;
 
 /** The most limits of a run. */
@@ -55,7 +59,7 @@ export interface OutsideProcess {
  * @throws ArgumentRangeError for a path or a name that does not fit
  */
 export function createControlFile(path: string, { file, limits, stackBytes }: OutsideOptions): void {
-  const bytes = new Uint8Array(slotsAt + slotCount * slotBytes);
+  const bytes = new Uint8Array(librariesAt + libraryCount * libraryBytes);
   const view = new DataView(bytes.buffer);
   bytes.set(new TextEncoder().encode(magic));
   view.setUint32(12, limits.length, true);
@@ -77,7 +81,7 @@ export function createControlFile(path: string, { file, limits, stackBytes }: Ou
 export function readControlFile(path: string): OutsideProcess[] {
   const view = new DataView(readFileSync(path).buffer);
   const processes: OutsideProcess[] = [];
-  for (let at = slotsAt; at < view.byteLength; at += slotBytes) {
+  for (let at = slotsAt; at < librariesAt; at += slotBytes) {
     const process = view.getUint32(at, true);
     if (process === 0) break;
     const number = (offset: number) => Number(view.getBigUint64(at + offset, true));
@@ -91,6 +95,38 @@ export function readControlFile(path: string): OutsideProcess[] {
     });
   }
   return processes;
+}
+
+/** What a library of a process has allocated from the driver. */
+export interface OutsideLibrary {
+  /** Its npm package, or its file; `cistern` for cistern's own resources. */
+  readonly name: string;
+  /** Bytes on devices now, and the most at once. */
+  readonly deviceBytes: number;
+  readonly peakDeviceBytes: number;
+  /** Bytes of the host that devices can use, pinned or managed. */
+  readonly hostBytes: number;
+  readonly allocations: number;
+}
+
+/** The libraries of a process; none if the file is no longer there, or is of another version. */
+export function readOutsideLibraries(path: string, process: number): OutsideLibrary[] {
+  const bytes = resultOrNothing(() => readFileSync(path));
+  if (bytes === undefined || bytes.length < librariesAt + libraryCount * libraryBytes || bytes.toString('latin1', 0, 8) !== magic)
+    return [];
+  const libraries: OutsideLibrary[] = [];
+  for (let at = librariesAt; at < bytes.length; at += libraryBytes) {
+    if (bytes.readUInt32LE(at) !== process) continue;
+    const number = (offset: number) => Number(bytes.readBigUInt64LE(at + offset));
+    libraries.push({
+      name: bytes.toString('utf8', at + 8, bytes.indexOf(0, at + 8)),
+      deviceBytes: number(96),
+      peakDeviceBytes: number(104),
+      hostBytes: number(112),
+      allocations: number(120),
+    });
+  }
+  return libraries;
 }
 
 /** Puts a text, which is followed by at least one zero. */

@@ -9,6 +9,7 @@ export type {
   BufferSiteSample,
   DeviceSample,
   LayerSample,
+  LibrarySample,
   PoolSample,
   ResourceSample,
   SpillSample,

@@ -12,9 +12,11 @@ import type { MemoryResource, ReservingMemoryResource } from '../../memory-resou
 import { accountRefusals } from '../../serving/accounts/account.js';
 import { liveAdmittingAdaptors } from '../../serving/admission/admitting-resource-adaptor.js';
 import { liveSpillingAdaptors } from '../../serving/spilling/spilling-resource-adaptor.js';
+import { setting } from '../../settings.js';
+import { readOutsideLibraries } from '../outside/control-file.js';
 import { leakedBufferSites, liveBufferSites } from './buffer-sites.js';
 import { sampleAccounts } from './sample-accounts.js';
-import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type { DeviceSample, LayerSample, LibrarySample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Each layer's name is unique, and the same in every sample. */
 const resourceNames = new WeakMap<StatisticsResourceAdaptor, string>();
@@ -52,6 +54,7 @@ export function sampleStatistics(): StatisticsSample {
       const users = device.backend === 'software' ? null : (resultOrNothing(() => deviceUsage(device).users) ?? null);
       return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed, users }];
     }),
+    libraries: sampleLibraries(),
     accounts: sampleAccounts(),
     accountRefusals: accountRefusals(),
     admissions: liveAdmittingAdaptors().map((adaptor) => ({
@@ -66,6 +69,13 @@ export function sampleStatistics(): StatisticsSample {
     leakSites: leakedBufferSites(),
     streams: StreamIdentity.count,
   };
+}
+
+/** Memory that nobody has allocated through cistern is there, too. */
+function sampleLibraries(): LibrarySample[] {
+  const file = setting('CISTERN_RUN');
+  if (file === undefined) return [];
+  return readOutsideLibraries(file, process.pid).sort((one, other) => other.deviceBytes - one.deviceBytes);
 }
 
 function sampleResource(adaptor: StatisticsResourceAdaptor, samples: Map<MemoryResource, LayerSample | undefined>): ResourceSample {

@@ -88,6 +88,19 @@ export interface SpillSample extends SpillStatistics {
   readonly device: number;
 }
 
+/** What one library has allocated from the driver, in a process that `cistern run` records. */
+export interface LibrarySample {
+  /** Its npm package, or its file; `cistern` for the memory of cistern's own resources. */
+  readonly name: string;
+  /** Bytes on devices now, and the most at once. */
+  readonly deviceBytes: number;
+  readonly peakDeviceBytes: number;
+  /** Bytes of the host that devices can use: pinned, registered and managed memory. */
+  readonly hostBytes: number;
+  /** How often it has allocated. */
+  readonly allocations: number;
+}
+
 /** A device that the process uses. */
 export interface DeviceSample {
   readonly index: number;
@@ -125,6 +138,8 @@ export interface StatisticsSample {
   /** The layers below these, each once. */
   readonly layers: readonly LayerSample[];
   readonly devices: readonly DeviceSample[];
+  /** Every library that has allocated from the driver, the one that holds most first. Empty unless `cistern run` records the process. */
+  readonly libraries: readonly LibrarySample[];
   /**
    * The 20 paths of accounts that hold most, the largest first, then the others as one. Only accounts that
    * hold memory, or that the program still refers to.

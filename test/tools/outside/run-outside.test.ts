@@ -373,6 +373,21 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
     }),
   );
 
+  test('samples have what each library of the process holds, and not that of other processes', () =>
+    inFolder(async (folder) => {
+      const watch = JSON.stringify(new URL('../../../dist/tools/watch/index.js', import.meta.url).href);
+      const text = `
+        const kept = addon.allocate(1 << 20);
+        if (addon.free(addon.allocate(2 << 20)) !== 0 || addon.free(kept + 256) === 0) process.exit(1);
+        import(${watch}).then(({ sampleStatistics }) => {
+          console.log(JSON.stringify(sampleStatistics().libraries));
+          if (process.argv[2] !== 'child') require('node:child_process').spawnSync(process.execPath, [__filename, 'child'], { stdio: 'inherit' });
+        });`;
+      const { code, stdout } = await runNode(folder, text);
+      const library = { name: 'allocates.node', deviceBytes: 1 << 20, peakDeviceBytes: 3 << 20, hostBytes: 0, allocations: 2 };
+      expect([code, ...stdout.trim().split('\n')]).toEqual([0, JSON.stringify([library]), JSON.stringify([library])]);
+    }));
+
   test('cistern itself is an account like any other', () =>
     inFolder(async (folder) => {
       const program = join(folder, 'cistern.mjs');

@@ -4,7 +4,7 @@ import type { StatisticsSample } from '../../watch/statistics-sample.js';
 import { byId } from '../common/dom.js';
 import { formatTimeOfDay } from '../common/format.js';
 import { History } from './history.js';
-import { AccountsPanel, DevicePanel, ResourcePanels } from './panels.js';
+import { AccountsPanel, DevicePanel, LibrariesPanel, ResourcePanels } from './panels.js';
 import { Tables } from './tables.js';
 
 type State = 'connecting' | 'live' | 'quiet' | 'lost' | 'ended';
@@ -14,6 +14,7 @@ const quietIntervals = 5;
 
 const history = new History();
 const resources = new ResourcePanels(byId('resources'));
+const libraries = new LibrariesPanel(byId('libraries'), byId('library-charts'));
 const accounts = new AccountsPanel(byId('accounts'), byId('account-charts'));
 const device = new DevicePanel(byId('device'), byId('device-charts'));
 const tables = new Tables(byId('tables'));
@@ -38,8 +39,9 @@ function draw(): void {
   const latest = samples.at(-1);
   if (latest === undefined) return;
   byId('process').textContent = `: process ${latest.processId}`;
-  byId('hint').hidden = latest.resources.length > 0;
+  byId('hint').hidden = latest.resources.length > 0 || latest.libraries.length > 0;
   resources.show(samples);
+  libraries.show(samples);
   accounts.show(samples);
   device.show(samples);
   tables.show(latest);

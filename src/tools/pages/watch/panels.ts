@@ -118,40 +118,66 @@ export class ResourcePanels {
   }
 }
 
-/** So many accounts are drawn, those that held most. */
-const drawnAccounts = 6;
+/** So many lines are drawn, those that were highest. */
+const drawnLines = 6;
 
-/** What accounts hold. What is within another one is drawn with a line of its own, and counts there too. */
-export class AccountsPanel {
+/** The bytes of one line of a chart. */
+interface NamedBytes {
+  readonly name: string;
+  readonly bytes: number;
+}
+
+/** A chart of bytes with a line for each name that a sample has. */
+class BytesByName {
   readonly #section: HTMLElement;
   readonly #place: HTMLElement;
+  readonly #title: string;
+  readonly #read: (sample: StatisticsSample) => readonly NamedBytes[];
   #chart: Chart | undefined;
-  #paths: readonly string[] = [];
+  #names: readonly string[] = [];
 
-  constructor(section: HTMLElement, place: HTMLElement) {
+  constructor(section: HTMLElement, place: HTMLElement, title: string, read: (sample: StatisticsSample) => readonly NamedBytes[]) {
     this.#section = section;
     this.#place = place;
+    this.#title = title;
+    this.#read = read;
   }
 
   show(samples: readonly StatisticsSample[]): void {
+    const lines = samples.map(this.#read);
     const most = new Map<string, number>();
-    for (const { accounts } of samples)
-      for (const { path, liveBytes } of accounts) most.set(path, Math.max(most.get(path) ?? 0, liveBytes));
-    const paths = [...most]
+    for (const { name, bytes } of lines.flat()) most.set(name, Math.max(most.get(name) ?? 0, bytes));
+    const names = [...most]
       .sort(([, one], [, other]) => other - one)
-      .slice(0, drawnAccounts)
-      .map(([path]) => path)
+      .slice(0, drawnLines)
+      .map(([name]) => name)
       .sort();
-    this.#section.hidden = paths.length === 0;
-    if (paths.length === 0) return;
-    if (this.#chart === undefined || paths.join('\n') !== this.#paths.join('\n')) {
+    this.#section.hidden = names.length === 0;
+    if (names.length === 0) return;
+    if (this.#chart === undefined || names.join('\n') !== this.#names.join('\n')) {
       this.#chart?.destroy();
-      this.#chart = timeChart('Accounts: bytes', formatBytes, paths);
-      this.#paths = paths;
+      this.#chart = timeChart(this.#title, formatBytes, names);
+      this.#names = names;
       this.#place.replaceChildren(this.#chart.root);
     }
-    const bytesOf = (path: string) => samples.map(({ accounts }) => accounts.find((account) => account.path === path)?.liveBytes ?? 0);
-    this.#chart.setData([times(samples), ...paths.map(bytesOf)]);
+    const bytesOf = (name: string) => lines.map((line) => line.find((each) => each.name === name)?.bytes ?? 0);
+    this.#chart.setData([times(samples), ...names.map(bytesOf)]);
+  }
+}
+
+/** What accounts hold. What is within another one is drawn with a line of its own, and counts there too. */
+export class AccountsPanel extends BytesByName {
+  constructor(section: HTMLElement, place: HTMLElement) {
+    super(section, place, 'Accounts: bytes', ({ accounts }) => accounts.map(({ path, liveBytes }) => ({ name: path, bytes: liveBytes })));
+  }
+}
+
+/** What each library of the process holds on devices, those that know nothing of cistern too. */
+export class LibrariesPanel extends BytesByName {
+  constructor(section: HTMLElement, place: HTMLElement) {
+    super(section, place, 'All libraries: bytes on devices', ({ libraries }) =>
+      libraries.map(({ name, deviceBytes }) => ({ name, bytes: deviceBytes })),
+    );
   }
 }
 

@@ -13,6 +13,7 @@ function contents({
   resources,
   layers,
   devices,
+  libraries,
   driverCalls,
   buffers,
   bufferSites,
@@ -61,6 +62,15 @@ function contents({
               formatShare(pool.fragmentation),
               ...[pool.upstreamBlocks, pool.growths, pool.releases, pool.reuses, pool.synchronizations].map(formatCount),
             ]),
+      ]),
+    },
+    {
+      caption: 'All libraries',
+      columns: ['library', 'on devices', 'peak on devices', 'on the host', 'allocations'],
+      rows: libraries.map(({ name, deviceBytes, peakDeviceBytes, hostBytes, allocations }) => [
+        name,
+        ...[deviceBytes, peakDeviceBytes, hostBytes].map(formatBytes),
+        formatCount(allocations),
       ]),
     },
     { caption: 'Live buffers by call site', columns: siteColumns, rows: bufferSites.map(siteRow) },
