@@ -12,6 +12,8 @@ const findings: Readonly<Record<string, RegExp>> = {
   'caching-scope.mjs': /in a caching scope +│ 52 +│ 1 +│ 0 /,
   'managed-oversubscription.mjs': /every result right/,
   'monte-carlo.mjs': /deallocationEvents=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*deallocationEvents=deferred\) +│ 0 +│ 0 +│ 0 /,
+  'node-llama-cpp/main.js':
+    /96 MiB of 256 MiB\n.* 224 MiB of 256 MiB\n.* refused: InsufficientMemoryError\nor waits .*\nin the end: 0 B of 256 MiB\n$/,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
   'restarting-server.mjs': /first start : .* 16 MiB computed, sum 3\nafter a kill: .* 16 MiB in place, sum 3\nno weights /,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
