@@ -1,5 +1,5 @@
 import { CisternError, OutOfMemoryError } from '../basics/errors.js';
-import { closeDescriptor, connectTo, type Descriptor, receiveFrom, sendTo, unavailable } from './local-socket.js';
+import { awaitMessages, closeDescriptor, connectTo, type Descriptor, receiveFrom, sendTo, unavailable } from './local-socket.js';
 import { answersTo, InvalidMessage, parseReply, type Refusal, type Reply, type Request } from './protocol.js';
 
 /**
@@ -45,6 +45,25 @@ export class KeepConnection {
     if (reply.is !== 'refused') return { reply, descriptor: received.descriptor };
     if (received.descriptor !== undefined) closeDescriptor(received.descriptor);
     throw refusal(reply.why, `${subject}: ${reply.message}`, request);
+  }
+
+  /**
+   * What `cistern keep` has said since the last call, without a request and without a wait.
+   * @throws CisternError (`ERR_CISTERN_KEEP_UNAVAILABLE`) if the connection has ended
+   */
+  news(): Reply[] {
+    const news: Reply[] = [];
+    while (this.#socket !== undefined && awaitMessages([this.#socket], 0).length > 0) {
+      const received = receiveFrom(this.#socket);
+      if (typeof received === 'string') throw this.#lost(received);
+      if (received.descriptor !== undefined) closeDescriptor(received.descriptor);
+      try {
+        news.push(parseReply(received.text));
+      } catch (error) {
+        throw error instanceof InvalidMessage ? this.#lost(error.message) : error;
+      }
+    }
+    return news;
   }
 
   close(): void {

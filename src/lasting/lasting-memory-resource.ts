@@ -349,9 +349,9 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
 const pageBytes = 2 ** 21;
 
 /** @throws ArgumentRangeError unless the value can name a region */
-export function assertRegion(region: unknown): asserts region is string {
+export function assertRegion(region: unknown, name = 'region'): asserts region is string {
   if (!isRegionName(region))
-    throw invalidText('region', region, `1 to ${longestName} letters, digits and ._:/-, of which the first is a letter or digit`);
+    throw invalidText(name, region, `1 to ${longestName} letters, digits and ._:/-, of which the first is a letter or digit`);
 }
 
 function invalidText(name: string, value: unknown, expected: string): ArgumentRangeError {

@@ -1,8 +1,8 @@
-import { assertName, assertOptions, optionNames } from '../basics/validation.js';
+import { assertBytes, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { KeepConnection } from './keep-connection.js';
 import { assertRegion } from './lasting-memory-resource.js';
 import { defaultSocketPath } from './local-socket.js';
-import type { RegionState, Reply, Request } from './protocol.js';
+import type { ListReply, RegionState, Reply, Request, ShareState } from './protocol.js';
 
 /** Which `cistern keep` to ask. */
 export interface KeepOptions {
@@ -20,6 +20,7 @@ export interface KeepState {
   /** The most bytes that all regions may have; infinite without a limit. */
   readonly limitBytes: number;
   readonly regions: readonly RegionState[];
+  readonly shares: readonly ShareState[];
 }
 
 /**
@@ -28,8 +29,8 @@ export interface KeepState {
  */
 export function listRegions(options: KeepOptions = {}): KeepState {
   const reply = ask({ op: 'list' }, 'cannot list regions', options);
-  if (reply.is !== 'list') return { limitBytes: Number.POSITIVE_INFINITY, regions: [] };
-  return { limitBytes: reply.limitBytes ?? Number.POSITIVE_INFINITY, regions: reply.regions };
+  const { limitBytes, regions, shares } = reply as ListReply;
+  return { limitBytes: limitBytes ?? Number.POSITIVE_INFINITY, regions, shares };
 }
 
 /**
@@ -40,6 +41,17 @@ export function removeRegion(region: string, options: KeepOptions = {}): number 
   assertRegion(region);
   const reply = ask({ op: 'remove', region }, `cannot remove the region '${region}'`, options);
   return reply.is === 'removed' ? reply.bytes : 0;
+}
+
+/**
+ * Makes a share of `cistern keep`, or changes how many bytes it has. The processes that follow it are told. A share of 0 bytes that
+ * nobody follows ends.
+ * @throws CisternError (`ERR_CISTERN_KEEP_UNAVAILABLE`)
+ */
+export function setShare(share: string, bytes: number, options: KeepOptions = {}): void {
+  assertRegion(share, 'share');
+  assertBytes(bytes);
+  ask({ op: 'set share', share, bytes }, `cannot set the share '${share}'`, options);
 }
 
 function ask(request: Request, subject: string, options: KeepOptions): Reply {

@@ -25,6 +25,10 @@ export const longestLayout = 128;
 export const mostAllocations = 8192;
 /** The most regions that one `cistern keep` has. Their list fits one message. */
 export const mostRegions = 256;
+/** The most shares, likewise. */
+export const mostShares = 64;
+/** How many processes a list names for each of them, likewise. */
+export const mostProcesses = 16;
 
 /** Where the region is, for whom, and what is in it. */
 export interface OpenRegion {
@@ -51,8 +55,29 @@ export interface RemoveRegion {
   readonly region: string;
 }
 
+/** From now on the process has a part of a share, until its connection ends. It is told whenever its part changes. */
+export interface JoinShare {
+  readonly op: 'join';
+  readonly share: string;
+}
+
+/** Makes a share, or changes how much it has; 0 bytes without members end it. */
+export interface SetShare {
+  readonly op: 'set share';
+  readonly share: string;
+  readonly bytes: number;
+}
+
 /** A message of a process. */
-export type Request = OpenRegion | CommitRegion | RemoveRegion | { readonly op: 'list' };
+export type Request = OpenRegion | CommitRegion | RemoveRegion | JoinShare | SetShare | { readonly op: 'list' };
+
+/** A share as `cistern keep --list` shows it. */
+export interface ShareState {
+  readonly share: string;
+  readonly bytes: number;
+  /** The processes that have equal parts of it. */
+  readonly processes: readonly number[];
+}
 
 /** A region as `cistern keep --list` shows it. */
 export interface RegionState {
@@ -66,16 +91,26 @@ export interface RegionState {
   readonly processes: readonly number[];
 }
 
+/** All that a `cistern keep` has. */
+export interface ListReply {
+  readonly is: 'list';
+  readonly limitBytes: number | null;
+  readonly regions: readonly RegionState[];
+  readonly shares: readonly ShareState[];
+}
+
 /** The answers to each request, besides a refusal. */
 export const answersTo: Readonly<Record<Request['op'], readonly Reply['is'][]>> = {
   open: ['writing', 'reading'],
   commit: ['committed'],
   remove: ['removed'],
   list: ['list'],
+  join: ['part'],
+  'set share': ['share set'],
 };
 
 /** Why `cistern keep` refuses a request. */
-export type Refusal = 'in use' | 'limit' | 'mismatch' | 'invalid';
+export type Refusal = 'in use' | 'limit' | 'mismatch' | 'absent' | 'invalid';
 
 /** An answer of `cistern keep`. */
 export type Reply =
@@ -84,7 +119,10 @@ export type Reply =
   | { readonly is: 'committed' }
   /** 0 bytes: there was no such region. */
   | { readonly is: 'removed'; readonly bytes: number }
-  | { readonly is: 'list'; readonly limitBytes: number | null; readonly regions: readonly RegionState[] }
+  | ListReply
+  /** Also without a request, whenever it changes. */
+  | { readonly is: 'part'; readonly bytes: number }
+  | { readonly is: 'share set' }
   | { readonly is: 'refused'; readonly why: Refusal; readonly message: string };
 
 /** A message that is none of the protocol. */
@@ -122,6 +160,17 @@ export function parseRequest(text: string): Request {
       if (!isRegionName(region)) throw refused('region', region);
       return { op: 'remove', region };
     }
+    case 'join': {
+      const { share } = message;
+      if (!isRegionName(share)) throw refused('share', share);
+      return { op: 'join', share };
+    }
+    case 'set share': {
+      const { share, bytes } = message;
+      if (!isRegionName(share)) throw refused('share', share);
+      if (!isBytes(bytes)) throw refused('bytes', bytes);
+      return { op: 'set share', share, bytes };
+    }
     case 'list':
       return { op: 'list' };
     default:
@@ -142,7 +191,8 @@ export function parseReply(text: string): Reply {
   }
   if (message['is'] === 'refused' && typeof message['message'] !== 'string') throw refused('message', message['message']);
   if (message['is'] === 'list' && !Array.isArray(message['regions'])) throw refused('regions', message['regions']);
-  if (message['is'] === 'removed' && !isBytes(message['bytes'])) throw refused('bytes', message['bytes']);
+  if (message['is'] === 'list' && !Array.isArray(message['shares'])) throw refused('shares', message['shares']);
+  if ((message['is'] === 'removed' || message['is'] === 'part') && !isBytes(message['bytes'])) throw refused('bytes', message['bytes']);
   return message as unknown as Reply;
 }
 

@@ -12,15 +12,17 @@
 import { formatBytes } from '../basics/units.js';
 import {
   type CommitRegion,
-  InvalidMessage,
+  mostProcesses,
   mostRegions,
   type OpenRegion,
-  parseRequest,
   type Refusal,
   type RegionState,
   type RemoveRegion,
   type Reply,
 } from './protocol.js';
+
+/** The requests about regions. */
+export type RegionRequest = OpenRegion | CommitRegion | RemoveRegion;
 
 /** A connection. */
 export interface Peer {
@@ -36,7 +38,7 @@ interface Region<Descriptor> {
   readonly users: Set<Peer>;
 }
 
-/** An answer, and a descriptor to send with it, which stays the table's. */
+/** An answer, and a descriptor to send with it, which stays where it is. */
 export interface Answer<Descriptor> {
   readonly reply: Reply;
   readonly descriptor?: Descriptor | undefined;
@@ -69,24 +71,10 @@ export class RegionTable<Descriptor> {
     return this.#held.has(peer);
   }
 
-  /** Answers a message. A descriptor that comes with it belongs to the table from now on. */
-  answer(peer: Peer, text: string, descriptor: Descriptor | undefined): Answer<Descriptor> {
-    let isTaken = false;
-    try {
-      const request = parseRequest(text);
-      if (request.op === 'commit') {
-        const answer = this.#commit(peer, request, descriptor);
-        isTaken = answer.reply.is === 'committed';
-        return answer;
-      }
-      if (request.op === 'open') return this.#open(peer, request);
-      return { reply: request.op === 'remove' ? this.#remove(request) : this.list() };
-    } catch (error) {
-      if (!(error instanceof InvalidMessage)) throw error;
-      return { reply: refuse('invalid', error.message), isLast: true };
-    } finally {
-      if (descriptor !== undefined && !isTaken) this.#close(descriptor);
-    }
+  /** Answers a request. A descriptor that comes with it belongs to the table if the answer is `committed`. */
+  answer(peer: Peer, request: RegionRequest, descriptor: Descriptor | undefined): Answer<Descriptor> {
+    if (request.op === 'commit') return this.#commit(peer, request, descriptor);
+    return request.op === 'open' ? this.#open(peer, request) : { reply: this.#remove(request) };
   }
 
   /** A connection has ended: what its process was writing is gone, what it was reading stays. */
@@ -99,12 +87,11 @@ export class RegionTable<Descriptor> {
     if (region.contents === undefined) this.#forget(name, region);
   }
 
-  list(): Reply {
-    const regions: RegionState[] = [...this.#regions].map(([region, { layout, bytes, device, contents, users }]) => ({
+  list(): RegionState[] {
+    return [...this.#regions].map(([region, { layout, bytes, device, contents, users }]) => ({
       ...{ region, layout, bytes, device, state: contents === undefined ? 'writing' : 'committed' },
       processes: [...users].slice(0, mostProcesses).map(({ process }) => process),
     }));
-    return { is: 'list', limitBytes: Number.isFinite(this.limitBytes) ? this.limitBytes : null, regions };
   }
 
   #open(peer: Peer, { region: name, layout, bytes, device }: OpenRegion): Answer<Descriptor> {
@@ -175,14 +162,12 @@ export class RegionTable<Descriptor> {
   }
 }
 
-/** How many processes a list names for each region, so that it fits one message. */
-const mostProcesses = 16;
-
-function refuse(why: Refusal, message: string): Reply {
+/** The answer to a request that cannot be met. */
+export function refuse(why: Refusal, message: string): Reply {
   return { is: 'refused', why, message };
 }
 
 /** A peer that says what the protocol does not permit is not spoken to any longer. */
-function breaks(message: string): { reply: Reply; isLast: true } {
+export function breaks(message: string): { readonly reply: Reply; readonly isLast: true } {
   return { reply: refuse('invalid', message), isLast: true };
 }

@@ -22,6 +22,7 @@ const {
   FailureCallbackResourceAdaptor,
   FallbackResourceAdaptor,
   HostMemoryResource,
+  LimitingResourceAdaptor,
   LoggingResourceAdaptor,
   ManagedMemoryResource,
   MonotonicMemoryResource,
@@ -138,6 +139,10 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['GlobalArenaMemoryResourceOptions', (bogus) => new cistern.GlobalArenaMemoryResource(bogus)],
   ['ThreadSafeArenaMemoryResourceOptions', (bogus) => new cistern.ThreadSafeArenaMemoryResource(bogus)],
   ['HostViewOptions', (bogus) => buffer.hostView(Uint8Array, bogus)],
+  [
+    'FollowShareOptions',
+    (bogus) => cistern.followShare('a', () => {}, { resource: new LimitingResourceAdaptor(cuda, { limitBytes: 1 }), ...bogus }),
+  ],
   ['KeepOptions', (bogus) => cistern.listRegions(bogus)],
   ['LastingMemoryResourceOptions', (bogus) => new cistern.LastingMemoryResource({ region: 'a', bytes: 1, layout: 'a', ...bogus })],
   ['OpenLastingOptions', (bogus) => cistern.LastingMemoryResource.open({ region: 'a', bytes: 1, layout: 'a', ...bogus })],

@@ -29,9 +29,14 @@ describe('cistern keep', () => {
     const keep = await startKeep();
     const before = keep.descriptors().length;
     const random = randomOf(47);
-    const valid = [open('a'), { op: 'commit', address: 4096, sizes: [1, 2] }, { op: 'remove', region: 'a' }, { op: 'list' }].map((each) =>
-      JSON.stringify(each),
-    );
+    const valid = [
+      open('a'),
+      { op: 'commit', address: 4096, sizes: [1, 2] },
+      { op: 'remove', region: 'a' },
+      { op: 'list' },
+      { op: 'join', share: 'a' },
+      { op: 'set share', share: 'b', bytes: 0 },
+    ].map((each) => JSON.stringify(each));
     for (let i = 0; i < 500; i++) {
       const socket = connectTo(keep.socket);
       const descriptor = random(3) === 0 ? connectTo(keep.socket) : undefined;
@@ -133,6 +138,7 @@ describe('a process that connects', () => {
       ['[]', 'the message is not an object'],
       ['{"is":"refused","why":"limit","message":3}', 'message cannot be 3'],
       ['{"is":"list","regions":3}', 'regions cannot be 3'],
+      ['{"is":"list","regions":[]}', 'shares cannot be undefined'],
       ['{"is":"reading","address":-1,"sizes":[]}', 'address cannot be -1'],
       ['{"is":"writing"}', 'the answer is about something else'],
     ] as const) {

@@ -1128,19 +1128,13 @@ const faults = {
     {
       name: 'region-two-writers',
       fault: 'a second process may write a region that is being written',
-      from: 'const [writer] = known.users;',
-      to: "const [writer] = known.users;\n      return { reply: { is: writer === undefined ? 'committed' : 'writing' } };",
+      from: '      const [writer] = known.users;\n',
+      to: "      const [writer] = known.users;\n      if (writer !== undefined) return { reply: { is: 'writing' } };\n",
     },
     {
       name: 'region-descriptor-stays',
       fault: 'the descriptor of a region that is removed stays open',
       from: '    if (contents !== undefined) this.#close(contents.descriptor);\n',
-      to: '',
-    },
-    {
-      name: 'region-unwanted-descriptor-stays',
-      fault: 'a descriptor that came with a message that needs none stays open',
-      from: '      if (descriptor !== undefined && !isTaken) this.#close(descriptor);\n',
       to: '',
     },
     {
@@ -1154,6 +1148,28 @@ const faults = {
       fault: 'a region that is written does not count against the limit',
       from: 'if (region.bytes > this.limitBytes - this.#bytes) {',
       to: 'if (region.bytes > this.limitBytes) {',
+    },
+  ],
+  'src/lasting/keep-state.ts': [
+    {
+      name: 'region-unwanted-descriptor-stays',
+      fault: 'a descriptor that came with a message that needs none stays open',
+      from: '      if (descriptor !== undefined && !isNeeded) this.#close(descriptor);\n',
+      to: '',
+    },
+  ],
+  'src/lasting/share-table.ts': [
+    {
+      name: 'share-not-told',
+      fault: 'members are not told of a share that was lowered',
+      from: "return { reply: { is: 'share set' }, told: [...share.members] };",
+      to: "return { reply: { is: 'share set' }, told: [] };",
+    },
+    {
+      name: 'share-not-divided',
+      fault: 'every member has the whole share',
+      from: 'Math.floor(share.bytes / share.members.size)',
+      to: 'Math.floor(share.bytes)',
     },
   ],
   'src/lasting/mapped-region.ts': [
@@ -1174,14 +1190,14 @@ const faults = {
     {
       name: 'keep-serves-deaf-peers',
       fault: 'the connection of a peer that does not read its answers goes on',
-      from: "=== 'done' && isLast !== true;",
-      to: "!== '' && isLast !== true;",
+      from: 'const isUnderstood = isSent(connection, reply, descriptor) && isLast !== true;',
+      to: 'isSent(connection, reply, descriptor);\n    const isUnderstood = isLast !== true;',
     },
     {
       name: 'keep-serves-many',
       fault: 'a process may have any number of connections',
-      from: 'if (connections.length < mostConnections && ofProcess < mostOfProcess) {',
-      to: 'if (connections.length < mostConnections && ofProcess >= 0) {',
+      from: 'if (this.#connections.size < mostConnections && ofProcess < mostOfProcess) {',
+      to: 'if (this.#connections.size < mostConnections && ofProcess >= 0) {',
     },
   ],
   'src/lasting/lasting-memory-resource.ts': [

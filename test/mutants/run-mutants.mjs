@@ -36,6 +36,8 @@ const handFiles = [
   'src/graphs/graph-memory-resource.ts',
   'src/driver/graphs/graph-exec.ts',
   'src/lasting/region-table.ts',
+  'src/lasting/keep-state.ts',
+  'src/lasting/share-table.ts',
   'src/lasting/mapped-region.ts',
   'src/lasting/serve-regions.ts',
   'src/lasting/lasting-memory-resource.ts',

@@ -1,4 +1,4 @@
-import { formatValue, OutOfMemoryError } from '../../basics/errors.js';
+import { CisternError, formatValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertShared, optionNames } from '../../basics/validation.js';
 import { bytesOfSizeOrShare } from '../../budget/memory-budget.js';
@@ -62,8 +62,7 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
 export class LimitingResourceAdaptor extends PassThroughAdaptor {
   /** @internal */
   static override readonly name = 'LimitingResourceAdaptor';
-  /** The most bytes that may be allocated at the same time. */
-  readonly limitBytes: number;
+  #limitBytes: number;
   readonly #alignment: number;
   readonly #shared: SharedCounts | undefined;
   /** Unless the limit is shared. */
@@ -80,9 +79,26 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     assertBytes(limitBytes, 'limitBytes');
     assertAlignment(alignment);
     if (shared !== undefined) assertName(shared, 'shared');
-    this.limitBytes = limitBytes;
+    this.#limitBytes = limitBytes;
     this.#alignment = alignment;
     this.#shared = shared === undefined ? undefined : openLimit(shared, limitBytes);
+  }
+
+  /** The most bytes that may be allocated at the same time. */
+  get limitBytes(): number {
+    return this.#limitBytes;
+  }
+
+  /**
+   * Changes the limit. What is allocated stays; if it is more, allocations are refused until enough is freed.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if other workers share the limit
+   */
+  setLimit(limitBytes: number): void {
+    assertBytes(limitBytes, 'limitBytes');
+    if (this.#shared !== undefined) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot set the limit: workers share it as ${formatValue(this.#shared.name)}`);
+    }
+    this.#limitBytes = limitBytes;
   }
 
   /** @internal The largest request that the limit leaves room for. */
@@ -135,9 +151,9 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
   /** Returns false, and counts nothing, if the limit would be exceeded. */
   #count(bytes: number): boolean {
-    if (bytes > this.limitBytes) return false;
+    if (bytes > this.#limitBytes) return false;
     if (this.#shared !== undefined) return bytes === 0 || this.#shared.add(bytes) || this.#addOnceSettled(this.#shared, bytes);
-    if (bytes > this.limitBytes - this.#allocatedBytes) return false;
+    if (bytes > this.#limitBytes - this.#allocatedBytes) return false;
     this.#allocatedBytes += bytes;
     return true;
   }

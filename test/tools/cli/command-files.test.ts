@@ -77,6 +77,7 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'recorded' | 'stack
   'generate --seed': 'no file',
   'keep --limit': 'no file',
   'keep --remove': 'no file',
+  'keep --share': 'no file',
   'keep --socket': 'no file',
   'generate --events': 'no file',
   'generate --output': 'overwritten',
