@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import {
   ArenaMemoryResource,
+  BinningMemoryResource,
   CachingMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
@@ -54,6 +55,22 @@ test('memory that nobody needs returns after the time, and at most twice the tim
   expect(pool.reservedBytes).toBe(0);
   expect(pool.statistics().idleReturnedBytes).toBe(8 * MiB);
   pool.validate();
+});
+
+test('bins return blocks that nobody needs, those added later too', () => {
+  const upstream = new CudaMemoryResource();
+  using resource = new BinningMemoryResource(upstream, { bins: [1 * MiB], idleMilliseconds });
+  resource.addBin(2 * MiB);
+  const before = upstream.reservedBytes;
+  use(resource, 1 * MiB);
+  use(resource, 2 * MiB);
+  expect(upstream.reservedBytes - before).toBe(3 * MiB);
+  pass(2 * idleMilliseconds + 1);
+  expect(upstream.reservedBytes - before).toBe(0);
+  using parsed = createResource('binning(cuda, bins=[1MiB], idleMilliseconds=1000)');
+  use(parsed, 1 * MiB);
+  pass(2 * idleMilliseconds + 1);
+  expect(upstream.reservedBytes - before).toBe(0);
 });
 
 test('what is in use stays, and so does the block around it', () => {

@@ -9,7 +9,7 @@ import {
   wrongSize,
 } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
-import { assertBytes, assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
+import { assertBytes, assertInteger, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import {
   assertMemoryResource,
@@ -28,6 +28,7 @@ import { none } from '../../suballocation/blocks.js';
 import { disposeAll, layersOf } from '../layers.js';
 import { PassThroughAdaptor } from '../pass-through/pass-through-adaptor.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
+import { keepingOptions } from './keeper.js';
 import { type GrowthOption, growsFirst, growthOption } from './order-of-tries.js';
 
 /**
@@ -63,6 +64,12 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption, 
    * @defaultValue 0
    */
   readonly blocksToPreallocate?: number | undefined;
+  /**
+   * The time in milliseconds after which bins of fixed-size blocks return blocks that nobody has needed, in the background, at most
+   * twice that time after their last use.
+   * @defaultValue not set: blocks that were needed once are kept
+   */
+  readonly idleMilliseconds?: number | undefined;
 }
 
 const knownOptions = optionNames<BinningMemoryResourceOptions>({
@@ -70,6 +77,7 @@ const knownOptions = optionNames<BinningMemoryResourceOptions>({
   blocksToPreallocate: true,
   deallocationEvents: true,
   growth: true,
+  idleMilliseconds: true,
   maximumExponent: true,
   minimumExponent: true,
 });
@@ -118,6 +126,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   static override readonly name = 'BinningMemoryResource';
   readonly #growth: 'before-waits' | 'after-waits';
   readonly #blocksToPreallocate: number;
+  readonly #idleMilliseconds: number | undefined;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];
   /** Resources that could neither become bins nor be disposed. */
@@ -136,8 +145,10 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    */
   constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions = {}) {
     super(upstream, options, knownOptions);
-    const { blocksToPreallocate = 0, deallocationEvents } = options;
+    const { blocksToPreallocate = 0, deallocationEvents, idleMilliseconds } = options;
     assertBytes(blocksToPreallocate, 'blocksToPreallocate');
+    if (idleMilliseconds !== undefined) assertMilliseconds(idleMilliseconds, 'idleMilliseconds');
+    this.#idleMilliseconds = idleMilliseconds;
     this.#blocksToPreallocate = blocksToPreallocate;
     this.#growth = growsFirst(options) ? 'before-waits' : 'after-waits';
     this.#servers = [{ resource: upstream, policy: deallocationEvents, liveCount: 0 }];
@@ -305,6 +316,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
         blockBytes: bytes,
         blocksToPreallocate: this.#blocksToPreallocate,
         growth: this.#growth,
+        idleMilliseconds: this.#idleMilliseconds,
         ...policy,
       });
       // The upstream is foreign code: it may have allocated from this, added a bin, or disposed
@@ -390,6 +402,7 @@ export const binningKind = defineAdaptor({
       default: '0',
     },
     growth: growthOption,
+    idleMilliseconds: keepingOptions.idleMilliseconds,
   },
   example: 'binning(cuda, minimumExponent=16, maximumExponent=20, bins=[300, 5000], blocksToPreallocate=1)',
   create: ({ upstream, options }) => {

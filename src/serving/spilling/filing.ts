@@ -13,7 +13,7 @@ export class Filing {
   refused = 0;
   readonly #files: SpillFiles;
   readonly #members: SpillMembers;
-  readonly #mostHostBytes: number | undefined;
+  readonly #mostHostBytes: () => number | undefined;
   readonly #moved: () => void;
   /** Bytes that are to go, and whether some are on their way. */
   #wantedBytes = 0;
@@ -23,10 +23,10 @@ export class Filing {
   #isEnded = false;
 
   /**
-   * @param mostHostBytes above so many bytes on the host, some go on
+   * @param mostHostBytes above so many bytes on the host, which may change, some go on
    * @param moved called after each buffer, and at the end of all, unless it has ended
    */
-  constructor(files: SpillFiles, members: SpillMembers, mostHostBytes: number | undefined, moved: () => void) {
+  constructor(files: SpillFiles, members: SpillMembers, mostHostBytes: () => number | undefined, moved: () => void) {
     this.#files = files;
     this.#members = members;
     this.#mostHostBytes = mostHostBytes;
@@ -67,8 +67,9 @@ export class Filing {
 
   /** To be called when buffers have come to the host. */
   keepHostBelow(): void {
-    if (this.#mostHostBytes === undefined) return;
-    let excess = -this.#mostHostBytes;
+    const most = this.#mostHostBytes();
+    if (most === undefined) return;
+    let excess = -most;
     for (const member of this.#members) if (member.isOnHost) excess += member.bytes;
     if (excess > 0) this.moveInBackground(excess);
   }

@@ -33,6 +33,7 @@ import {
 import { LiveInstances } from '../../basics/live-instances.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertName, assertOneOf, optionNames } from '../../basics/validation.js';
+import { bytesOfSizeOrShare } from '../../budget/memory-budget.js';
 import { runCollectionStage, tryAgainCollecting } from '../../collector/when-memory-is-short.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { Stream } from '../../driver/streams/stream.js';
@@ -79,11 +80,13 @@ export interface SpillingResourceAdaptorOptions extends DeallocationEventsOption
    */
   readonly folder?: string | undefined;
   /**
-   * Above so many bytes of buffers on the host, buffers go on to files in the background, before the host is full: from 0 to 2^53 - 1. Leave
-   * room for what may leave at once, since an allocation cannot wait for a file. Needs a `folder`.
+   * Above so many bytes of buffers on the host, buffers go on to files in the background, before the host is full: from 0 to 2^53 - 1. As a
+   * text, a size such as `'8GiB'`, or a share such as `'50%'` of what the process may use of the host, which follows the limit of a
+   * container while the program runs (`memoryBudget` of `cistern/machine`). Leave room for what may leave at once, since an allocation
+   * cannot wait for a file. Needs a `folder`.
    * @defaultValue not set: buffers go on when the host has no memory
    */
-  readonly hostBytes?: number | undefined;
+  readonly hostBytes?: number | string | undefined;
 }
 
 const knownOptions = optionNames<SpillingResourceAdaptorOptions>({
@@ -186,14 +189,16 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     const { softBytes, policy = 'least-recently-used', folder, hostBytes } = options;
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
     if (folder !== undefined) assertName(folder, 'folder');
-    if (hostBytes !== undefined) assertBytes(hostBytes, 'hostBytes');
+    const mostHostBytes = () =>
+      typeof hostBytes === 'string' ? bytesOfSizeOrShare(hostBytes, 'hostBytes', host.memoryKind, this.device) : hostBytes;
+    if (hostBytes !== undefined) assertBytes(mostHostBytes(), 'hostBytes');
     if (hostBytes !== undefined && folder === undefined)
       throw new ArgumentRangeError(`hostBytes must not be given without a folder, got ${hostBytes}`, 'ERR_INVALID_ARG_VALUE');
     this.host = host;
     this.softBytes = softBytes;
     this.#members = new SpillMembers(policyOf(policy));
     this.#files = folder === undefined ? undefined : new SpillFiles(folder, this.device);
-    if (this.#files !== undefined) this.#filing = new Filing(this.#files, this.#members, hostBytes, () => this.isIdle());
+    if (this.#files !== undefined) this.#filing = new Filing(this.#files, this.#members, mostHostBytes, () => this.isIdle());
     this.#admitting = layersOf(upstream).filter((layer) => layer instanceof AdmittingResourceAdaptor);
     this.pinHolds = new PinHolds(this.#admitting);
     for (const admitting of this.#admitting) admitting.takeFrom(this);

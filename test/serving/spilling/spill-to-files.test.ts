@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { memoryBudget } from '../../../src/budget/memory-budget.js';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
 import {
   CudaMemoryResource,
@@ -201,6 +202,17 @@ describe('a buffer on the host', () => {
     expect(refusedByFile).toBe(0);
   });
 
+  test('goes on above a share of what the process may use of the host', async () => {
+    const share = (1.5 * MiB) / memoryBudget('pinned-host').bytes;
+    using above = new SpillingResourceAdaptor(pool, host, { folder, hostBytes: `${(100 * share).toFixed(9)}%` });
+    using one = made(MiB, 1, { resource: above });
+    using two = made(MiB, 2, { resource: above });
+    above.spill();
+    while (above.statistics().hostBytes > MiB) await nextTurn();
+    expect(above.statistics()).toMatchObject({ hostBytes: MiB, fileBytes: MiB, filed: 1 });
+    expect([await holds(one, 1), await holds(two, 2)]).toEqual([true, true]);
+  });
+
   test('goes on before the host is full, above `hostBytes`, so that an allocation finds room', async () => {
     using above = new SpillingResourceAdaptor(pool, host, { folder, hostBytes: MiB });
     using one = made(MiB, 1, { resource: above });
@@ -216,6 +228,7 @@ describe('a buffer on the host', () => {
     expect(above.statistics()).toMatchObject({ hostBytes: MiB, fileBytes: MiB, filed: 1, refusedByHost: 0 });
     expect([await holds(one, 1), await holds(two, 2)]).toEqual([true, true]);
     expect(() => new SpillingResourceAdaptor(pool, host, { hostBytes: 1 })).toThrow('hostBytes must not be given without a folder, got 1');
+    expect(() => new SpillingResourceAdaptor(pool, host, { folder, hostBytes: 'much' })).toThrow(/^hostBytes must be a number of bytes/);
     expect(() => new SpillingResourceAdaptor(pool, host, { folder, hostBytes: -1 })).toThrow(RangeError);
   });
 
