@@ -1,13 +1,13 @@
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
-import { CudaMemoryResource, Device, DeviceBuffer, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Device, DeviceBuffer, failCall, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
 import { LastingMemoryResource, type LastingMemoryResourceOptions, listRegions, removeRegion } from '../../src/lasting/index.js';
-import { settledFreeBytes } from '../support/device-memory.js';
+import { needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught } from '../support/errors.js';
 import { type Keep, newSocketPath, runKeep, startKeep } from '../support/keep.js';
 import { isSoftwareDevice, isStrictDriver } from '../support/processes.js';
@@ -84,6 +84,32 @@ describe('a committed region', () => {
     other.copyFrom(buffer);
     expect(new Set(other.toHostSync())).toEqual(new Set([1]));
     expect(caught(() => resource.commit())).toMatchObject({ code: 'ERR_CISTERN_INVALID_STATE' });
+  });
+
+  test('can be read by the streams of another device that has access, and stays read-only', async () => {
+    needSecondDevice();
+    const keep = await startKeep();
+    commitRegion(keep);
+    using resource = open(keep);
+    using stream = new Stream({ device: Device.get(1) });
+    const access = () =>
+      readFileSync('/proc/self/maps', 'utf8')
+        .split('\n')
+        .find((line) => line.startsWith(resource.address.toString(16)))
+        ?.split(' ')[1];
+    const before = access();
+    Device.get(1).enablePeerAccess(Device.get(0));
+    try {
+      using own = new Stream();
+      using buffer = new DeviceBuffer(1 * MiB, { resource, stream: own });
+      using copied = new DeviceBuffer(1 * MiB, { resource: new CudaMemoryResource({ device: Device.get(1) }), stream });
+      copied.copyFrom(buffer);
+      expect(new Set(copied.toHostSync())).toEqual(new Set([7]));
+      expect(access()).toBe(before);
+      if (isSoftwareDevice) expect(before).toBe('r--s');
+    } finally {
+      Device.get(1).disablePeerAccess(Device.get(0));
+    }
   });
 
   test('refuses allocations that the process which wrote it did not make', async () => {
@@ -203,6 +229,54 @@ describe('a region that is written', () => {
     resource.commit();
     expect(new Set(buffer.toHostSync())).toEqual(new Set([3]));
   });
+});
+
+test('if the driver refuses any call, nothing stays: no memory, no addresses, no lock; and the next process can go on', async () => {
+  const keep = await startKeep();
+  const before = settledFreeBytes();
+  const mappings = () =>
+    readFileSync('/proc/self/maps', 'utf8')
+      .split('\n')
+      .filter((line) => /memfd:(cistern|strict-driver)-memory/.test(line)).length;
+  const mappedBefore = mappings();
+  const opening = ['cuMemAddressReserve', 'cuMemCreate', 'cuMemExportToShareableHandle', 'cuMemMap', 'cuMemSetAccess', 'cuMemRelease'];
+  const refused = (name: string, action: () => unknown) => {
+    failCall(name, 1, 999);
+    try {
+      action();
+      return `${name} worked`;
+    } catch (error) {
+      return `${name} ${(error as { code: string }).code}`;
+    } finally {
+      failCall(name, 0);
+    }
+  };
+  for (const name of opening) {
+    // A reservation elsewhere is tried, and a handle that is not released is released later.
+    const isTriedAgain = name === 'cuMemAddressReserve' || name === 'cuMemRelease';
+    expect(refused(name, () => open(keep).dispose())).toBe(`${name} ${isTriedAgain ? 'worked' : 'ERR_CISTERN_DRIVER'}`);
+    await expect.poll(() => listRegions({ socket: keep.socket }).regions).toEqual([]);
+  }
+  using stream = new Stream();
+  {
+    using resource = open(keep);
+    expect(refused('cuMemSetAccess', () => resource.commit())).toBe('cuMemSetAccess ERR_CISTERN_DRIVER');
+    expect([resource.isWriting, listRegions({ socket: keep.socket }).regions[0]?.state]).toEqual([true, 'writing']);
+    resource.commit();
+  }
+  for (const name of ['cuMemAddressReserve', 'cuMemImportFromShareableHandle', 'cuMemMap', 'cuMemSetAccess']) {
+    const code = name === 'cuMemAddressReserve' ? 'ERR_CISTERN_REGION_MISMATCH' : 'ERR_CISTERN_DRIVER';
+    expect(refused(name, () => open(keep))).toBe(`${name} ${code}`);
+    await expect.poll(() => listRegions({ socket: keep.socket }).regions).toMatchObject([{ state: 'committed', processes: [] }]);
+  }
+  {
+    using resource = open(keep);
+    resource.deallocate(0, 0, stream);
+    failCall('cuMemUnmap', 1, 999);
+  }
+  using again = open(keep, { region: 'another' });
+  again.dispose();
+  expect([settledFreeBytes(), mappings()]).toEqual([before, mappedBefore]);
 });
 
 test('a worker that ends leaves its region: empty if it was writing, committed otherwise, and no memory', async () => {
