@@ -83,6 +83,24 @@ describe('planned memory is ordered', () => {
     });
   });
 
+  test('for a stream whose first call in a pass frees what was never used', () => {
+    using a = newStream();
+    using b = newStream();
+    using c = newStream();
+    using d = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+4@0:0 -0@1 +1@1:4 -1@1'));
+    inOrder(() => {
+      resource.begin();
+      resource.deallocate(resource.allocate(4 * page, a), 4 * page, b);
+      const pointer = take(resource, 1, b);
+      resource.deallocate(pointer, page, b);
+      resource.begin();
+      resource.deallocate(resource.allocate(4 * page, c), 4 * page, d);
+      expect(take(resource, 1, d)).toBe(pointer);
+      resource.deallocate(pointer, page, d);
+    });
+  });
+
   test('if the request before was freed on another stream, as planned', () => {
     using a = newStream();
     using b = newStream();

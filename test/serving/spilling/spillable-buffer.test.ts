@@ -163,6 +163,26 @@ describe('a buffer that nobody pins', () => {
     expect([a.isOnDevice, b.isOnDevice, ranks]).toEqual([true, false, ['a', 'a', 'b', 'b']]);
   });
 
+  test('leaves by ranks that are told of the highest one that has left', () => {
+    const left: number[] = [];
+    let next = 0;
+    const policy = {
+      rank: (_: unknown, leftRank: number) => {
+        left.push(leftRank);
+        return ++next;
+      },
+    };
+    using above = new SpillingResourceAdaptor(pool, host, { policy });
+    // Each is used twice, as it is made and as it is pinned.
+    using _first = made(MiB, 1, { resource: above });
+    using second = made(MiB, 2, { resource: above });
+    expect(above.spill()).toBe(2 * MiB);
+    second.prefetch();
+    expect(above.spill()).toBe(MiB);
+    using _third = made(MiB, 3, { resource: above });
+    expect(left).toEqual([0, 0, 0, 0, 4, 5, 5]);
+  });
+
   test('is pinned and made although the policy throws', async () => {
     const warned = vi.spyOn(process, 'emitWarning').mockReturnValue();
     const failing = {
