@@ -312,6 +312,10 @@ export const equivalent = {
     'PlannedMemoryResource.ended: a.address - b.address -> (a.address - b.address) + 1': apart,
   },
   'src/plans/pass-order.ts': {
+    'PassOrder.setPlan: isSingleStream -> false': 'a plan with one stream has no changes of streams',
+    'PassOrder.isEachForItself: this.#sources.size === 0 -> false': longWay,
+    'PassOrder.enter: other !== lane -> true': 'a stream that waits for itself waits for nothing',
+    'PassOrder.waitForSources: other.identity === stream.identity -> false': 'a stream that waits for itself waits for nothing',
     'PassOrder.laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
     'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
     'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
@@ -445,6 +449,12 @@ export const equivalent = {
     'mappedBytesOf: 0 -> 1': onlyDifferences,
   },
   'src/serving/admission/admission-queue.ts': {
+    'AdmissionQueue.wake: this.read().waiting > 0 -> true': looksOnly,
+    'AdmissionQueue.deliver: this.#freeBytes >= 0 -> false': 'it finds out again what is free',
+    'AdmissionQueue.deliver: 0 -> 1': 'it finds out again what is free',
+    'AdmissionQueue.#tell: > -> >=': 'there are some',
+    'AdmissionQueue.#giveUnpromised: mailbox[0] !== 0 -> true': onlyOpen,
+    'AdmissionQueue.#gaveBack: > -> >= (2)': looksOnly,
     'nobody: without 0': 'no length is 0',
     'nobody: 0 -> 1': 'a holder takes two numbers',
     "close: removed check('leave a queue for memory');": onlyOpen,
@@ -462,7 +472,7 @@ export const equivalent = {
     'AdmissionQueue.#takeOutside: 0 -> 1 (3)': onlyOpen,
     'AdmissionQueue.#takeOutside: !== -> ===': onlyOpen,
     'AdmissionQueue.#takeOutside: 0 -> 1 (4)': onlyOpen,
-    "AdmissionQueue.ask: removed check('ask for memory');": onlyOpen,
+    "AdmissionQueue.#request: removed check('ask for memory');": onlyOpen,
     "AdmissionQueue.hold: removed check('note a use of memory');": onlyOpen,
     'AdmissionQueue.hold: removed this.#deliver(this.#noteState());': 'a use that begins decides nothing, and takes nothing',
     "AdmissionQueue.endHold: removed check('end a use of memory');": onlyOpen,
@@ -470,6 +480,15 @@ export const equivalent = {
     "AdmissionQueue.shrink: removed check('give promised memory back');": onlyOpen,
     "AdmissionQueue.end: removed check('end a grant');": onlyOpen,
     "AdmissionQueue.stop: removed check('end waits for memory');": onlyOpen,
+  },
+  'src/serving/admission/admitting-resource-adaptor.ts': {
+    'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().admitted -> (this.#queue.read().admitted) + 1': onlyDifferences,
+    'AdmittingResourceAdaptor.#isSpillRefused: false -> true': 'admitBySpilling sets it before anything reads it',
+  },
+  'src/serving/spilling/spill-members.ts': {
+    'SpillMembers.used: this.#candidates.has(member) -> true': 'a candidate that cannot leave is passed over',
+    'SpillMembers.canGive: sum >= bytes -> false': 'the same is asked at the end',
+    'SpillMembers.canGive: >= -> > (2)': 'with as many bytes it has returned before, unless none are asked for',
   },
   'src/serving/admission/grant.ts': {
     'Grant.constructor: without this (2)': endsOnce,

@@ -106,7 +106,7 @@ export function valuesOf(pointer: number, bytes: number, stream: Stream): number
 }
 
 /** The distinct values of bytes, in the order in which they occur first. Bytes that are all the same take a hundredth of the time of a set. */
-export function distinctBytes(bytes: Uint8Array): number[] {
+function distinctBytes(bytes: Uint8Array): number[] {
   const areAllTheSame = Buffer.compare(bytes.subarray(1), bytes.subarray(0, -1)) === 0;
   return [...new Set(areAllTheSame ? bytes.subarray(0, 1) : bytes)];
 }
