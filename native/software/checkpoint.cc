@@ -90,7 +90,7 @@ Status Lock(std::uint32_t timeout_milliseconds) {
 }
 
 bool HasSharedMemory() {
-  if (imported_range_count.load() > 0) return true;
+  if (imported_range_count.load() > 0 || IsVirtualMemoryShared()) return true;
   for (int i = 0; Device* device = FindDevice(i); ++i) {
     if (device->memory.shared_pages().Any()) return true;
   }

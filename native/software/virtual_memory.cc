@@ -232,6 +232,17 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
   return kSuccess;
 }
 
+bool IsVirtualMemoryShared() {
+  AddressRegistry& registry = TheAddresses();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  for (const auto& [start, reservation] : registry.reservations) {
+    for (const auto& [address, mapping] : reservation.mappings) {
+      if (mapping.memory->file.IsOpen()) return true;
+    }
+  }
+  return false;
+}
+
 bool KeepVirtualMemory() {
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);

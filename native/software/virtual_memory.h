@@ -48,6 +48,8 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes);
 // Moves the contents of all mapped memory out of its pages, and in again (checkpoint.h). Nobody may use them meanwhile. False if
 // there is not enough memory: some contents may be out then.
 bool KeepVirtualMemory();
+// Whether any of it can be another process's, too.
+bool IsVirtualMemoryShared();
 bool RestoreVirtualMemory();
 
 struct VirtualRangeInfo {

@@ -10,6 +10,7 @@
 #include "strict_driver/calls.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
+#include "strict_driver/virtual_memory.h"
 
 namespace cistern::strict {
 namespace {
@@ -52,6 +53,7 @@ Status LockProcess(Lock& lock, std::uint32_t timeout_milliseconds) {
 
 // A reason to refuse a checkpoint.
 bool HasForbiddenMemory() {
+  if (HasSharedMappings()) return true;
   for (const auto& [start, allocation] : driver.allocations) {
     if (allocation->slot != 0 || allocation->kind == Kind::kImported) return true;
     if (allocation->kind == Kind::kManaged && !settings().checkpoints_managed_memory) return true;

@@ -120,6 +120,15 @@ Status CheckProperties(const AllocationProperties* properties) {
 
 }  // namespace
 
+bool HasSharedMappings() {
+  for (const auto& [start, reservation] : reservations) {
+    for (const auto& [address, mapping] : reservation.mappings) {
+      if (mapping.memory->file >= 0) return true;
+    }
+  }
+  return false;
+}
+
 bool IsReserved(std::uintptr_t address) { return FindReservation(address, 1) != reservations.end(); }
 
 char* VirtualHostView(std::uintptr_t address) {

@@ -20,6 +20,9 @@ namespace cistern::strict {
 bool IsReserved(std::uintptr_t address);
 char* VirtualHostView(std::uintptr_t address);
 
+// Whether anything is mapped that other processes can have, too.
+bool HasSharedMappings();
+
 // The mappings that a range spans; empty unless all of it is mapped and accessible, also to write if that is asked for.
 std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes, bool will_write);
 

@@ -19,6 +19,7 @@ import {
 import { processState, sleepProcess, wakeProcess } from '../../../src/serving/index.js';
 import { needMemoryPools } from '../../support/device-memory.js';
 import { caught, code } from '../../support/errors.js';
+import { startKeep } from '../../support/keep.js';
 import { isSoftwareDevice, isStrictDriver, runProcesses } from '../../support/processes.js';
 import { needFaults } from '../../support/real-gpu.js';
 import { printed, runModule, wholePackage } from '../../support/run-module.js';
@@ -451,6 +452,22 @@ describe.runIf(isLinux)('another process', () => {
         await child.ended;
       `),
     ).toEqual(printed('running ERR_CISTERN_ASLEEP ERR_CISTERN_INVALID_STATE 7'));
+  });
+});
+
+describe.runIf(isLinux)('memory that outlives its process', () => {
+  test('is not moved, and the process runs on', async () => {
+    const keep = await startKeep();
+    const text = `
+      import { DeviceBuffer, LastingMemoryResource, MiB, Stream, processState, sleepProcess } from '${wholePackage}';
+      const resource = await LastingMemoryResource.open({ region: 'weights', bytes: 2 * MiB, layout: '1' });
+      const buffer = new DeviceBuffer(MiB, { resource, stream: new Stream() });
+      buffer.fill(7);
+      await sleepProcess().catch(({ reason }) => console.log(reason));
+      console.log(await processState(), new Set(buffer.toHostSync()).size, buffer.toHostSync()[0]);
+    `;
+    expect(runModule(text, { CISTERN_KEEP: keep.socket })).toEqual(printed('refused', 'running 1 7'));
+    await keep.kill();
   });
 });
 
