@@ -16,6 +16,7 @@ const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
 /** `npm install --no-save --ignore-scripts onnxruntime-node`: 291 MB. */
 const ort = installed('onnxruntime-node');
 const llama = process.env['OUTSIDE_LLAMA'];
+const koffi = process.env['OUTSIDE_KOFFI'] ?? installed('koffi');
 const main = fileURLToPath(new URL('../../../dist/tools/cli/main.js', import.meta.url));
 const client = () => outsideProgram('client');
 
@@ -330,6 +331,30 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       }
       expect(existsSync(join(folder, 'report.html'))).toBe(true);
     }));
+
+  // In an empty folder: npm install koffi; OUTSIDE_KOFFI=…/node_modules/koffi
+  test.skipIf(koffi === undefined)('a program that calls the driver through koffi is recorded by line, and limited', () =>
+    inFolder(async (folder) => {
+      const text = `const koffi = require(${JSON.stringify(koffi)});
+        const cuda = koffi.load('libcuda.so.1');
+        const init = cuda.func('int cuInit(unsigned int flags)');
+        const retain = cuda.func('int cuDevicePrimaryCtxRetain(_Out_ void **context, int device)');
+        const setCurrent = cuda.func('int cuCtxSetCurrent(void *context)');
+        const allocate = cuda.func('int cuMemAlloc_v2(_Out_ uint64_t *pointer, size_t bytes)');
+        const context = [null];
+        const statuses = [init(0), retain(context, 0), setCurrent(context[0])];
+        function takeBuffer(bytes) { return allocate([0], bytes); }
+        console.log(...statuses, takeBuffer(1 << 20), takeBuffer(8 << 20));`;
+      const { code, stdout, file, program } = await runNode(folder, text, [], ['-q', '--limit', '4MiB']);
+      expect([code, stdout]).toEqual([0, '0 0 0 0 2\n']);
+      const { run, allocations } = await readOutside(file);
+      expect(allocations.map(({ bytes, label, account }) => [bytes, label, account])).toEqual([
+        [1 << 20, '', expect.stringContaining('koffi')],
+      ]);
+      expect(allocations[0]?.stack).toContain(`takeBuffer (${program}:10:`);
+      expect([...run.kinds.subarray(0, run.eventCount)]).toContain(EventKind.failure);
+    }),
+  );
 
   // npm pack @node-llama-cpp/linux-x64-cuda, and the folder of its binaries: OUTSIDE_LLAMA=…/node_modules/@node-llama-cpp/linux-x64-cuda/bins/linux-x64-cuda
   test.skipIf(llama === undefined)("node-llama-cpp's CUDA backend, as it comes from npm, is recorded by line, and limited", () =>
