@@ -15,6 +15,7 @@
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
+#include "addon/process_sleep.h"
 #include "addon/thread_safe_arenas.h"
 #include "addon/user_objects.h"
 #include "platform/lasting.h"
@@ -51,6 +52,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   try {
     RunReadyHostFunctions(*environment);
     DeliverCompletions(*environment);
+    DeliverProcessSteps(*environment);
     DeliverReturned(*environment);
     DeliverCollectionRequest(*environment);
     DeliverArenaRequests(*environment);
@@ -90,6 +92,7 @@ void Environment::Close() {
   EndManagedMoves();
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
+  ForgetProcessSteps(*this);
   CloseExportedTensors(*this);
   ForgetEndedParts(*this);
   EndExportsOf(*this);

@@ -25,6 +25,7 @@ class GraphPart;
 struct Completion;
 struct ExportedTensor;
 struct Gate;
+struct ProcessStep;
 struct QueuedFunction;
 
 // An intrusive list, linked through its members' `next`: appending allocates nothing, so it cannot
@@ -89,6 +90,7 @@ struct EventLoop {
   IntrusiveList<QueuedFunction> ready_host_functions;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
+  IntrusiveList<ProcessStep> finished_steps;
   // Those whose deleters were called; see exported_tensor.h.
   IntrusiveList<ExportedTensor> released_tensors;
   bool has_closed_tensors = false;

@@ -1,7 +1,7 @@
 // Processes that give their devices away and take them again: this one, and others.
-#include <napi.h>
+#include "addon/process_sleep.h"
 
-#include <memory>
+#include <mutex>
 
 #include "addon/bindings.h"
 #include "addon/order.h"
@@ -13,26 +13,11 @@ namespace {
 
 enum class Step { kGetState, kLock, kCheckpoint, kRestore, kUnlock, kCount };
 
-constexpr int kUnknownState = -1;
-
-// One step, on a thread of its own: a lock waits for the work of the process, and any of them may wait for another process that a
-// driver has locked. The thread belongs to nobody, so that a process can end while it waits.
-struct StepInProgress {
-  const DriverTable* driver;
-  Step step;
-  int process;
-  unsigned timeout_milliseconds;
-  napi_deferred deferred = nullptr;
-  napi_threadsafe_function tell = nullptr;
-  Status status = kSuccess;
-  int state = kUnknownState;  // after it
-};
-
-void Make(StepInProgress& step) {
+void Make(ProcessStep& step) {
   const DriverTable& driver = *step.driver;
   ProcessLockArguments lock = {step.timeout_milliseconds, 0, {}};
   ProcessStepArguments none = {};
-  switch (step.step) {
+  switch (static_cast<Step>(step.step)) {
     case Step::kLock:
       step.status = driver.CheckpointProcessLock(step.process, &lock);
       break;
@@ -51,32 +36,30 @@ void Make(StepInProgress& step) {
   int state = kUnknownState;
   const Status known = driver.CheckpointProcessGetState(step.process, &state);
   if (known == kSuccess) step.state = state;
-  if (step.step == Step::kGetState) step.status = known;
+  if (static_cast<Step>(step.step) == Step::kGetState) step.status = known;
 }
 
 void* Run(void* data) {
-  auto* step = static_cast<StepInProgress*>(data);
-  const napi_threadsafe_function tell = step->tell;
+  auto* step = static_cast<ProcessStep*>(data);
+  const std::shared_ptr<EventLoop> loop = step->loop;
   Make(*step);
-  // If the environment has ended, nobody is told.
-  if (napi_call_threadsafe_function(tell, step, napi_tsfn_blocking) == napi_closing) {
+  const std::lock_guard<std::mutex> lock(loop->mutex);
+  if (loop->closed) {
     delete step;
-    return nullptr;
+  } else {
+    loop->finished_steps.Append(step);
+    loop->PostWake();
   }
-  napi_release_threadsafe_function(tell, napi_tsfn_release);
   return nullptr;
 }
 
-void Tell(napi_env env, napi_value, void*, void* data) {
-  const std::unique_ptr<StepInProgress> step(static_cast<StepInProgress*>(data));
-  if (env == nullptr) return;
-  const Napi::HandleScope scope(env);
+void Tell(napi_env env, const ProcessStep& step) {
   napi_value pair;
   napi_value number;
   if (napi_create_array_with_length(env, 2, &pair) != napi_ok) return;
-  if (napi_create_int32(env, step->status, &number) == napi_ok) napi_set_element(env, pair, 0, number);
-  if (napi_create_int32(env, step->state, &number) == napi_ok) napi_set_element(env, pair, 1, number);
-  napi_resolve_deferred(env, step->deferred, pair);
+  if (napi_create_int32(env, step.status, &number) == napi_ok) napi_set_element(env, pair, 0, number);
+  if (napi_create_int32(env, step.state, &number) == napi_ok) napi_set_element(env, pair, 1, number);
+  napi_resolve_deferred(env, step.deferred, pair);
 }
 
 }  // namespace
@@ -89,26 +72,35 @@ Status StepProcess(Environment& environment, const Napi::CallbackInfo& info, Nap
   if (!ReadInteger(info[2], &timeout_milliseconds) || timeout_milliseconds > 0xffffffff) return kInvalidArgument;
   if (environment.backend == nullptr) return kNoBackend;
   const napi_env env = info.Env();
-  auto made = std::make_unique<StepInProgress>();
-  *made = {environment.backend, static_cast<Step>(step), process, static_cast<unsigned>(timeout_milliseconds)};
+  auto made = std::make_unique<ProcessStep>();
+  made->loop = environment.loop;
+  made->driver = environment.backend;
+  made->step = step;
+  made->process = process;
+  made->timeout_milliseconds = static_cast<unsigned>(timeout_milliseconds);
   napi_value promise;
-  const Napi::String name = Napi::String::New(env, "cistern");
-  if (napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, nullptr, Tell, &made->tell) != napi_ok)
-    return kHostOutOfMemory;
-  const napi_threadsafe_function tell = made->tell;
-  if (napi_create_promise(env, &made->deferred, &promise) != napi_ok) {
-    napi_release_threadsafe_function(tell, napi_tsfn_abort);
-    return kHostOutOfMemory;
-  }
-  napi_unref_threadsafe_function(env, tell);
-  StepInProgress* given = made.release();
-  if (!StartThread(Run, given, "cistern-step")) {
-    delete given;
-    napi_release_threadsafe_function(tell, napi_tsfn_abort);
-    return kHostOutOfMemory;
-  }
+  if (napi_create_promise(env, &made->deferred, &promise) != napi_ok) return kHostOutOfMemory;
   *result = Napi::Value(env, promise);
+  if (!StartThread(Run, made.get(), "cistern-step")) return kHostOutOfMemory;
+  made.release();
   return kSuccess;
+}
+
+void DeliverProcessSteps(Environment& environment) {
+  IntrusiveList<ProcessStep> finished;
+  {
+    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
+    finished = environment.loop->finished_steps.TakeAll();
+  }
+  while (ProcessStep* next = finished.TakeFirst()) {
+    const Napi::HandleScope scope(environment.env);
+    const std::unique_ptr<ProcessStep> step(next);
+    Tell(environment.env, *step);
+  }
+}
+
+void ForgetProcessSteps(Environment& environment) {
+  while (ProcessStep* step = environment.loop->finished_steps.TakeFirst()) delete step;
 }
 
 Status BeginProcessSleep(Environment& environment, const Napi::CallbackInfo&) {

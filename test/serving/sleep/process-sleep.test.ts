@@ -282,7 +282,7 @@ describe.runIf(isLinux)('a process that puts itself to sleep', () => {
   });
 
   test('sleeps while stream order is checked', async () => {
-    const end = checkOrder();
+    const checker = checkOrder();
     try {
       const resource = new CudaMemoryResource();
       const buffer = new DeviceBuffer(numbers, { resource, stream });
@@ -293,7 +293,7 @@ describe.runIf(isLinux)('a process that puts itself to sleep', () => {
       using again = new DeviceBuffer(numbers, { resource, stream: new Stream() });
       expect(await hasNumbers(again)).toBe(true);
     } finally {
-      end.dispose();
+      checker.dispose();
     }
   });
 
