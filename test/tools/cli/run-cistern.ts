@@ -34,7 +34,7 @@ export function runCistern(
 /** Whether it starts a program, is about its process, or uses its streams, or changes the device for all that comes after. */
 function needsProcess(args: readonly string[]): boolean {
   return (
-    ['watch', 'run', 'build', 'doctor'].some((command) => args.includes(command)) ||
+    ['watch', 'run', 'keep', 'build', 'doctor'].some((command) => args.includes(command)) ||
     args.some((each) => each.startsWith('/dev/') || each.startsWith('--device-memory'))
   );
 }
