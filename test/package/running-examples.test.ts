@@ -6,7 +6,8 @@ import { promisify } from 'node:util';
 import ts from 'typescript';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { commentExamples, moduleOf, pageExamples, root } from '../support/documented-examples.js';
-import { generateLog, readAllocationLog, recordReplay, writeWhole } from '../support/package.js';
+import { startKeep } from '../support/keep.js';
+import { GiB, generateLog, readAllocationLog, recordReplay, setShare, writeWhole } from '../support/package.js';
 
 const problem = 'id,lower,upper,size\na,0,3,1024\nb,2,5,2048\nc,4,8,1024\n';
 
@@ -44,11 +45,19 @@ test('every example in the pages and in the comments runs', { timeout: 120_000 }
     writeFileSync(file, ts.transpileModule(code, { compilerOptions }).outputText);
     return file;
   });
+  const keep = await startKeep();
+  setShare('caches', 4 * GiB, { socket: keep.socket });
   const run = promisify(execFile);
   const output = join(folder, 'failures.json');
   await run(process.execPath, [join(root, 'test/support/run-examples.mjs'), output, ...files], {
     cwd: folder,
-    env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '4GiB', CISTERN_SOFTWARE_DEVICES: '2' },
+    env: {
+      PATH: process.env['PATH'],
+      CISTERN_DEVICE: 'software',
+      CISTERN_SOFTWARE_MEMORY: '4GiB',
+      CISTERN_SOFTWARE_DEVICES: '2',
+      CISTERN_KEEP: keep.socket,
+    },
     timeout: 110_000,
   });
   const failures = Object.entries(JSON.parse(readFileSync(output, 'utf8')) as Record<string, string>);

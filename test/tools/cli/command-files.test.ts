@@ -82,6 +82,8 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'recorded' | 'stack
   'generate --events': 'no file',
   'generate --output': 'overwritten',
   'summary log': 'read',
+  'sleep --timeout': 'no file',
+  'sleep pid': 'no file',
   'summary --fail-above': 'no file',
   'summary --layer': 'no file',
   'summary --limit': 'no file',
@@ -93,6 +95,7 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'recorded' | 'stack
   'watch program': 'a program',
   'watch args': 'no file',
   'watch --port': 'no file',
+  'wake pid': 'no file',
   'watch --interval': 'no file',
 };
 
