@@ -24,6 +24,12 @@ export interface OptionDefinition {
   readonly required?: boolean | undefined;
   /** The allowed values, for the type `word`. */
   readonly words?: readonly string[] | undefined;
+  /**
+   * Whether the resource takes a share, such as `50%`, as text, because it is not one of the stack's own memory, or may change. Others get
+   * the bytes.
+   * @defaultValue false
+   */
+  readonly takesShare?: boolean | undefined;
   /** What the resource does with the file, if the option is the path of one. */
   readonly file?: 'read' | 'appended' | 'overwritten' | undefined;
 }

@@ -1,7 +1,7 @@
 import { parseShare, shareOf } from '../basics/units.js';
 import { budgetBytes } from '../budget/memory-budget.js';
 import type { Device, MemoryKind } from '../driver/device.js';
-import type { OptionType } from '../resource-kind.js';
+import type { OptionDefinition } from '../resource-kind.js';
 import { resourceKind } from './kinds-by-name.js';
 import type { Specification, SpecificationValue } from './specification.js';
 
@@ -13,7 +13,7 @@ export function resolveShares(specification: Specification, device: Device): Spe
   const { kind, upstream, options = {} } = specification;
   const definitions = resourceKind(kind)?.options ?? {};
   const memoryKind = memoryKindOf(specification);
-  const resolved = Object.entries(options).map(([name, value]) => [name, resolveValue(value, definitions[name]?.type, memoryKind, device)]);
+  const resolved = Object.entries(options).map(([name, value]) => [name, resolveValue(value, definitions[name], memoryKind, device)]);
   return {
     ...specification,
     ...(upstream === undefined ? {} : { upstream: resolveShares(upstream, device) }),
@@ -29,8 +29,13 @@ function memoryKindOf({ kind, upstream }: Specification): MemoryKind {
   return kind === 'host' ? 'host' : 'device';
 }
 
-function resolveValue(value: SpecificationValue, type: OptionType | undefined, memoryKind: MemoryKind, device: Device): SpecificationValue {
-  if (typeof value === 'string') return type === 'size' ? bytesOf(value, memoryKind, device) : value;
+function resolveValue(
+  value: SpecificationValue,
+  option: OptionDefinition | undefined,
+  memoryKind: MemoryKind,
+  device: Device,
+): SpecificationValue {
+  if (typeof value === 'string') return option?.type === 'size' && !option.takesShare ? bytesOf(value, memoryKind, device) : value;
   if (typeof value !== 'object') return value;
   if ('kind' in value) return resolveShares(value, device);
   return value.map((size) => (typeof size === 'string' ? bytesOf(size, memoryKind, device) : size));

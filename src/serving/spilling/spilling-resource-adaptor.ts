@@ -528,7 +528,7 @@ export const spillingKind = defineAdaptor({
   summary: 'spills idle buffers to host memory when memory is short',
   options: {
     host: { type: 'resource', summary: 'the resource for spilled buffers: pinned host memory', required: true },
-    hostBytes: { type: 'size', summary: 'above this, buffers go on to files before the host is full' },
+    hostBytes: { type: 'size', takesShare: true, summary: 'above this, buffers go on to files before the host is full' },
     folder: { type: 'text', summary: 'a folder for files, where they go on to when the host is full', default: 'none' },
     softBytes: { type: 'size', summary: 'above this, buffers are spilled before an allocation' },
     policy: { type: 'word', words: spillPolicyWords, summary: 'which buffers are spilled first', default: 'least-recently-used' },
