@@ -98,7 +98,7 @@ export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
 export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
 export { GraphExec } from './driver/graphs/graph-exec.js';
 export type { GraphObject } from './driver/graphs/graph-object.js';
-export { declareAllocation, declareFree } from './driver/memory/declared-memory.js';
+export { declareAllocation, declareFree } from './driver/memory/declare-to-order-checker.js';
 export {
   advise,
   type ManagedRangeAttributes,

@@ -7,7 +7,7 @@ import { PassThroughAdaptor } from '../adaptors/pass-through/pass-through-adapto
 import { captureStack } from '../basics/call-stack.js';
 import { formatPointer } from '../basics/errors.js';
 import { optionNames } from '../basics/validation.js';
-import { declareAllocation, declareFree } from '../driver/memory/declared-memory.js';
+import { declareAllocation, declareFree } from '../driver/memory/declare-to-order-checker.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, Stream } from '../driver/streams/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';

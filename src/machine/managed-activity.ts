@@ -4,7 +4,7 @@ import { currentBackend } from '../driver/backend.js';
 import { assertMemoryLocation, type MemoryLocation } from '../driver/memory/managed-memory.js';
 import { mailbox, native } from '../driver/native.js';
 import { check } from '../driver/status.js';
-import type { ManagedActivity } from './managed-counts.js';
+import type { ManagedActivity } from './managed-activity-types.js';
 
 export type { ManagedActivity };
 

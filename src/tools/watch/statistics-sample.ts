@@ -1,5 +1,5 @@
 import type { DeviceUser } from '../../budget/device-user.js';
-import type { ManagedActivity } from '../../machine/managed-counts.js';
+import type { ManagedActivity } from '../../machine/managed-activity-types.js';
 import type { AdmissionStatistics } from '../../serving/admission/admission-statistics.js';
 import type { SpillStatistics } from '../../serving/spilling/spill-statistics.js';
 
