@@ -22,7 +22,7 @@ import { layersOf } from '../layers.js';
 import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
 
 /** Getters of the adaptors that only read a counter. */
-const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
+const shownCounters = ['limitBytes', 'liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
 
 /**
  * The base of adaptors that keep no memory: they pass each call on to their upstream, and observe
