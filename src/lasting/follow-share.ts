@@ -2,9 +2,8 @@ import { LimitingResourceAdaptor } from '../adaptors/pass-through/limiting-resou
 import { ArgumentTypeError, CisternError, formatValue } from '../basics/errors.js';
 import { assertFunction, assertMilliseconds, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { KeepConnection } from './keep-connection.js';
-import { assertRegion } from './lasting-memory-resource.js';
 import { defaultSocketPath } from './local-socket.js';
-import type { Reply } from './protocol.js';
+import { assertRegion, type Reply } from './protocol.js';
 
 /** That the part of this process in a share is smaller than what it has allocated. */
 export interface ShareEvent {

@@ -4,7 +4,6 @@ import {
   alreadyFreed,
   CisternError,
   formatPointer,
-  formatValue,
   notAllocatedHere,
   OutOfMemoryError,
   wrongSize,
@@ -23,10 +22,11 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { assertStream, Stream } from '../driver/streams/stream.js';
 import type { DeallocationFence, DevicePointer, ReservingMemoryResource } from '../memory-resource.js';
 import { LeafMemoryResource } from '../resources/leaf-memory-resource.js';
+import { type Segment, segmentAround } from '../suballocation/blocks.js';
 import { KeepConnection } from './keep-connection.js';
 import { closeDescriptor, defaultSocketPath } from './local-socket.js';
 import { MappedRegion } from './mapped-region.js';
-import { isLayout, isRegionName, longestLayout, longestName, mostAllocations } from './protocol.js';
+import { assertLayout, assertRegion, mostAllocations } from './protocol.js';
 
 /** Options of {@link LastingMemoryResource}. */
 export interface LastingMemoryResourceOptions {
@@ -65,24 +65,14 @@ export interface OpenLastingOptions extends LastingMemoryResourceOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-const knownOptions = optionNames<LastingMemoryResourceOptions>({
-  region: true,
-  bytes: true,
-  layout: true,
-  device: true,
-  anyAddress: 'boolean',
-  socket: true,
-});
-const knownOpenOptions = optionNames<OpenLastingOptions>({
-  region: true,
-  bytes: true,
-  layout: true,
-  device: true,
-  anyAddress: 'boolean',
-  socket: true,
-  timeoutMilliseconds: true,
-  signal: true,
-});
+const ofBoth = { region: true, bytes: true, layout: true, device: true, anyAddress: 'boolean', socket: true } as const;
+const knownOptions = optionNames<LastingMemoryResourceOptions>(ofBoth);
+const knownOpenOptions = optionNames<OpenLastingOptions>({ ...ofBoth, timeoutMilliseconds: true, signal: true });
+
+/** An allocation, by its place in the region. */
+interface Allocation extends Segment {
+  isFreed: boolean;
+}
 
 /** Between two attempts to open a region that a process writes. */
 const shortestWait = 10;
@@ -132,9 +122,7 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
   readonly #connection: KeepConnection;
   readonly #memory: MappedRegion;
   /** By the order of allocation, and so of addresses. */
-  readonly #offsets: number[] = [];
-  readonly #sizes: number[] = [];
-  readonly #isFreed: boolean[] = [];
+  readonly #allocations: Allocation[] = [];
   /** What the writing process allocated, if this one reads. */
   #expected: readonly number[] | undefined;
   #endOffset = 0;
@@ -152,7 +140,7 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
     assertOptions(options, knownOptions);
     const { region, layout, anyAddress = false, socket = defaultSocketPath() } = options;
     assertRegion(region);
-    if (!isLayout(layout)) throw invalidText('layout', layout, `1 to ${longestLayout} printable characters without spaces`);
+    assertLayout(layout);
     assertBytes(options.bytes);
     if (options.bytes === 0) throw new ArgumentRangeError('bytes must be at least 1, got 0');
     assertName(socket, 'socket');
@@ -223,13 +211,12 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
     if (bytes === 0) return 0;
     const offset = this.#endOffset;
     if (this.#expected !== undefined) this.#assertExpected(bytes, this.#expected);
-    else if (bytes > this.regionBytes - offset || this.#sizes.length === mostAllocations) throw this.#isFull(bytes);
-    this.#offsets.push(offset);
-    this.#sizes.push(bytes);
-    this.#isFreed.push(false);
+    else if (bytes > this.regionBytes - offset || this.#allocations.length === mostAllocations) throw this.#isFull(bytes);
+    const address = this.address + offset;
+    this.#allocations.push({ address, bytes, isFreed: false });
     this.#liveCount++;
     this.#endOffset = alignUp(offset + bytes, ALLOCATION_ALIGNMENT);
-    return this.address + offset;
+    return address;
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
@@ -237,12 +224,12 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
     assertBytes(bytes);
     assertStream(stream, 'deallocate');
     if (pointer === 0) return;
-    const place = this.#placeOf(pointer - this.address);
+    const allocation = segmentAround(this.#allocations, pointer);
     const refusal = `${this.#name} cannot free ${formatPointer(pointer)}`;
-    if (place === undefined) throw notAllocatedHere(refusal);
-    if (this.#isFreed[place] === true) throw alreadyFreed(refusal);
-    if (this.#sizes[place] !== bytes) throw wrongSize(refusal, bytes, this.#sizes[place] as number);
-    this.#isFreed[place] = true;
+    if (allocation?.address !== pointer) throw notAllocatedHere(refusal);
+    if (allocation.isFreed) throw alreadyFreed(refusal);
+    if (allocation.bytes !== bytes) throw wrongSize(refusal, bytes, allocation.bytes);
+    allocation.isFreed = true;
     this.#liveCount--;
     if (this.isDisposed) this.#end();
   }
@@ -257,7 +244,7 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
     this.assertLive('commit');
     if (!this.isWriting) throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot commit ${this.#name}: it is committed`);
     this.#memory.commit((descriptor) => {
-      const sizes = this.#sizes.slice();
+      const sizes = this.#allocations.map((each) => each.bytes);
       this.#expected = sizes;
       this.#connection.request({ op: 'commit', address: this.address, sizes }, `cannot commit ${this.#name}`, descriptor);
     });
@@ -299,7 +286,7 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
   }
 
   #assertExpected(bytes: number, expected: readonly number[]): void {
-    const place = this.#sizes.length;
+    const place = this.#allocations.length;
     if (expected[place] === bytes) return;
     const known =
       place < expected.length
@@ -314,7 +301,7 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
   #isFull(bytes: number): OutOfMemoryError {
     const availableBytes = this.regionBytes - this.#endOffset;
     const reason =
-      this.#sizes.length === mostAllocations
+      this.#allocations.length === mostAllocations
         ? `it has ${mostAllocations} allocations, which is the most`
         : `${formatBytes(Math.max(availableBytes, 0))} of ${formatBytes(this.regionBytes)} are left`;
     return new OutOfMemoryError(`${this.#name} is full: ${formatBytes(bytes)} (${bytes} bytes) were asked for, and ${reason}`, {
@@ -323,18 +310,6 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
       limitBytes: this.regionBytes,
       path: [this.constructor.name],
     });
-  }
-
-  /** The number of the allocation at an offset. */
-  #placeOf(offset: number): number | undefined {
-    let low = 0;
-    let high = this.#offsets.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if ((this.#offsets[middle] as number) < offset) low = middle + 1;
-      else high = middle;
-    }
-    return this.#offsets[low] === offset ? low : undefined;
   }
 
   #end(): void {
@@ -347,16 +322,6 @@ export class LastingMemoryResource extends LeafMemoryResource implements Reservi
 
 /** What all known devices have; the driver rounds up further if a device has larger ones. */
 const pageBytes = 2 ** 21;
-
-/** @throws ArgumentRangeError unless the value can name a region */
-export function assertRegion(region: unknown, name = 'region'): asserts region is string {
-  if (!isRegionName(region))
-    throw invalidText(name, region, `1 to ${longestName} letters, digits and ._:/-, of which the first is a letter or digit`);
-}
-
-function invalidText(name: string, value: unknown, expected: string): ArgumentRangeError {
-  return new ArgumentRangeError(`${name} must be ${expected}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
-}
 
 /** Spreads names over the places (FNV-1a). */
 function placeOf(name: string): number {

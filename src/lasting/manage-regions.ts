@@ -1,8 +1,7 @@
 import { assertBytes, assertName, assertOptions, optionNames } from '../basics/validation.js';
 import { KeepConnection } from './keep-connection.js';
-import { assertRegion } from './lasting-memory-resource.js';
 import { defaultSocketPath } from './local-socket.js';
-import type { ListReply, RegionState, Reply, Request, ShareState } from './protocol.js';
+import { assertRegion, type ListReply, type RegionState, type Reply, type Request, type ShareState } from './protocol.js';
 
 /** Which `cistern keep` to ask. */
 export interface KeepOptions {

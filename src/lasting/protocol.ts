@@ -15,12 +15,12 @@
  * is what a peer can make `cistern keep` remember.
  */
 
-import { formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 
 /** The longest name of a region or a share. */
-export const longestName = 64;
+const longestName = 64;
 /** The longest text that tells layouts apart. */
-export const longestLayout = 128;
+const longestLayout = 128;
 /** The most allocations in a region: their sizes fit one message. */
 export const mostAllocations = 8192;
 /** The most regions that one `cistern keep` has. Their list fits one message. */
@@ -129,13 +129,24 @@ export type Reply =
 export class InvalidMessage extends Error {}
 
 /** Whether a text can name a region. */
-export function isRegionName(value: unknown): value is string {
+function isRegionName(value: unknown): value is string {
   return typeof value === 'string' && value.length <= longestName && /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/.test(value);
 }
 
 /** Whether a text can tell layouts apart. */
-export function isLayout(value: unknown): value is string {
+function isLayout(value: unknown): value is string {
   return typeof value === 'string' && value.length <= longestLayout && /^[\x21-\x7e]+$/.test(value);
+}
+
+/** @throws ArgumentRangeError unless the value can name a region or a share */
+export function assertRegion(region: unknown, name = 'region'): asserts region is string {
+  if (!isRegionName(region))
+    throw invalidText(name, region, `1 to ${longestName} letters, digits and ._:/-, of which the first is a letter or digit`);
+}
+
+/** @throws ArgumentRangeError unless the value can tell layouts apart */
+export function assertLayout(layout: unknown): asserts layout is string {
+  if (!isLayout(layout)) throw invalidText('layout', layout, `1 to ${longestLayout} printable characters without spaces`);
 }
 
 /** @throws InvalidMessage unless the text is a request */
@@ -218,4 +229,8 @@ function isBytes(value: unknown): value is number {
 
 function refused(name: string, value: unknown): InvalidMessage {
   return new InvalidMessage(`${name} cannot be ${formatValue(value).slice(0, 100)}`);
+}
+
+function invalidText(name: string, value: unknown, expected: string): ArgumentRangeError {
+  return new ArgumentRangeError(`${name} must be ${expected}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
 }
