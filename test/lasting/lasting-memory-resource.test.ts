@@ -7,6 +7,7 @@ import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
 import { CudaMemoryResource, Device, DeviceBuffer, failCall, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
 import { LastingMemoryResource, type LastingMemoryResourceOptions, listRegions, removeRegion } from '../../src/lasting/index.js';
+import { detachBuffer } from '../../src/workers/index.js';
 import { needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught } from '../support/errors.js';
 import { type Keep, newSocketPath, runKeep, startKeep } from '../support/keep.js';
@@ -84,6 +85,36 @@ describe('a committed region', () => {
     other.copyFrom(buffer);
     expect(new Set(other.toHostSync())).toEqual(new Set([1]));
     expect(caught(() => resource.commit())).toMatchObject({ code: 'ERR_CISTERN_INVALID_STATE' });
+  });
+
+  test('is not written by a graph that was captured before, nor by another worker', async () => {
+    // On a GPU, such a launch ends the context.
+    if (!isSoftwareDevice) skipTest('only the software device goes on after such a launch');
+    const keep = await startKeep();
+    using stream = new Stream({ nonBlocking: true });
+    using resource = open(keep);
+    using buffer = new DeviceBuffer(1000, { resource, stream });
+    const given = new DeviceBuffer(1000, { resource, stream });
+    for (const each of [buffer, given]) each.fill(1);
+    using graph = stream.capture(() => buffer.fill(2));
+    using exec = graph.instantiate();
+    resource.commit();
+    expect(caught(() => exec.launch(stream))).toMatchObject({ driverName: 'CUDA_ERROR_ILLEGAL_ADDRESS' });
+    expect(new Set(buffer.toHostSync())).toEqual(new Set([1]));
+    const worker = new Worker(
+      `const { parentPort, workerData } = require('node:worker_threads');
+      import('${wholePackage}').then(({ attachBuffer, Stream }) => {
+        const buffer = attachBuffer(workerData, { stream: new Stream() });
+        let refusal = 'none';
+        try { buffer.fill(3); } catch (error) { refusal = error.code; }
+        parentPort.postMessage([refusal, ...new Set(buffer.toHostSync())]);
+        buffer.dispose();
+      });`,
+      { eval: true, execArgv: [], workerData: detachBuffer(given) },
+    );
+    const [said] = await once(worker, 'message');
+    expect(said).toEqual(['ERR_CISTERN_DRIVER', 1]);
+    await worker.terminate();
   });
 
   test('can be read by the streams of another device that has access, and stays read-only', async () => {
