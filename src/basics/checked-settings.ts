@@ -1,4 +1,4 @@
-import { type SettingName, setting, settings, unknownSettings } from '../settings.js';
+import { type SettingName, setting, settingNames, unknownSettings } from '../settings.js';
 import { ArgumentRangeError, formatValue } from './errors.js';
 import { nearestSpelling } from './nearest-word.js';
 import { bytesOf, sizeMeant } from './units.js';
@@ -65,7 +65,7 @@ export function bytesSetting(name: SettingName, expected: string, least = 0, mos
  */
 export function misspeltSettings(): { readonly name: string; readonly meant: SettingName }[] {
   const bare = (name: string) => name.slice('CISTERN_'.length);
-  const known = Object.keys(settings).map(bare);
+  const known = settingNames.map(bare);
   return unknownSettings().flatMap((name) => {
     const meant = nearestSpelling(bare(name), known);
     return meant === undefined ? [] : [{ name, meant: `CISTERN_${meant}` as SettingName }];

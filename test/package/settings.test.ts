@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { markdownTable } from 'markdown-table';
 import { expect, test } from 'vitest';
-import { foreignSettings, type SettingDescription, settings } from '../../src/settings.js';
+import { foreignSettings, type SettingDescription, settings } from '../../src/tools/cli/setting-descriptions.js';
 
 const ours = Object.entries<SettingDescription>(settings);
 

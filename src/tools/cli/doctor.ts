@@ -17,10 +17,11 @@ import {
 import { Device } from '../../driver/device.js';
 import { lackForProcessSleep } from '../../driver/process-steps.js';
 import { addonPath } from '../../package/addon.js';
-import { foreignSettings, type SettingDescription, type SettingName, setting, settings, unknownSettings } from '../../settings.js';
+import { type SettingName, setting, unknownSettings } from '../../settings.js';
 import { ExitCode } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
 import { exitCodeOf } from './print-error.js';
+import { foreignSettings, type SettingDescription, settings } from './setting-descriptions.js';
 import type { Terminal } from './terminal.js';
 
 /** The findings of `cistern doctor`. */
