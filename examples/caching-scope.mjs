@@ -3,16 +3,8 @@
 //
 //     node examples/caching-scope.mjs [passes]
 import process from 'node:process';
-import {
-  CachingMemoryResource,
-  CudaMemoryResource,
-  DeviceBuffer,
-  driverCallCounts,
-  MiB,
-  reclaimUnreachableBuffers,
-  Stream,
-  withResource,
-} from 'cistern';
+import { CachingMemoryResource, CudaMemoryResource, DeviceBuffer, MiB, reclaimUnreachableBuffers, Stream, withResource } from 'cistern';
+import { driverCallCounts } from 'cistern/testing';
 
 const passes = Number(process.argv[2] ?? 200);
 const layerBytes = [4, 3, 2, 2, 1, 1].map((size) => size * MiB);

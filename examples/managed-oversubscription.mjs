@@ -14,7 +14,6 @@ import {
   copy,
   copyToHostSync,
   DeviceBuffer,
-  driverCallCounts,
   Event,
   formatBytes,
   KiB,
@@ -29,6 +28,7 @@ import {
   selectBackend,
   set,
 } from 'cistern';
+import { driverCallCounts } from 'cistern/testing';
 
 const windows = Number(process.argv[2] ?? 16);
 const windowBytes = 16 * MiB;

@@ -5,7 +5,8 @@
 import { once } from 'node:events';
 import process from 'node:process';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { copyToHostSync, createResourceStack, driverCallCounts, KiB, MonotonicMemoryResource, Stream, set } from 'cistern';
+import { copyToHostSync, createResourceStack, KiB, MonotonicMemoryResource, Stream, set } from 'cistern';
+import { driverCallCounts } from 'cistern/testing';
 
 const steps = isMainThread ? Number(process.argv[2] ?? 2000) : workerData.steps;
 const temporaryBytes = [4 * KiB, 64 * KiB, 16 * KiB, 256 * KiB, 4 * KiB, 32 * KiB, 8 * KiB, 128 * KiB, 512, 1 * KiB];

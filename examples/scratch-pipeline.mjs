@@ -4,17 +4,8 @@
 //
 //     node examples/scratch-pipeline.mjs [frames]
 import process from 'node:process';
-import {
-  CudaMemoryResource,
-  driverCallCounts,
-  formatBytes,
-  KiB,
-  MiB,
-  MonotonicMemoryResource,
-  PoolMemoryResource,
-  Stream,
-  set,
-} from 'cistern';
+import { CudaMemoryResource, formatBytes, KiB, MiB, MonotonicMemoryResource, PoolMemoryResource, Stream, set } from 'cistern';
+import { driverCallCounts } from 'cistern/testing';
 
 const parts = 20;
 const framesPerPart = Math.ceil(Number(process.argv[2] ?? 1000) / parts);

@@ -92,7 +92,6 @@ export type { BufferLeak } from './collector/free-unreachable-buffers.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './collector/reclaim-unreachable-buffers.js';
 export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stage-timings.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
-export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo, type MemoryKind } from './driver/device.js';
 export type { CaptureMode, CaptureStatus } from './driver/graphs/capture.js';
 export { Graph, type GraphInstantiationOptions, type GraphNodeCounts } from './driver/graphs/graph.js';
@@ -120,13 +119,7 @@ export {
   setSync,
 } from './driver/memory/transfer.js';
 export { isCheckingOrder, type MemoryAccess } from './driver/order-checks.js';
-export {
-  configureSoftwareDevice,
-  driverFunctionNames,
-  failCall,
-  type SoftwareDeviceSettings,
-  setCallLatency,
-} from './driver/software-device.js';
+export { configureSoftwareDevice, type SoftwareDeviceSettings } from './driver/software-device.js';
 export { Event, type EventOptions } from './driver/streams/event.js';
 export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/streams/stream.js';
 export { StreamPool, type StreamPoolOptions } from './driver/streams/stream-pool.js';

@@ -106,3 +106,12 @@ export function parseShare(text: string): number | undefined {
 export function shareOf(bytes: number, share: number): number {
   return alignDown(Math.floor(bytes * share), ALLOCATION_ALIGNMENT);
 }
+
+/** Rows of a table as lines: the first column at the left, the others at the right. */
+export function alignColumns(rows: readonly (readonly string[])[]): string[] {
+  const widths: number[] = [];
+  for (const row of rows) for (const [column, { length }] of row.entries()) widths[column] = Math.max(widths[column] ?? 0, length);
+  const aligned = (cell: string, column: number) =>
+    column === 0 ? cell.padEnd(widths[0] as number) : cell.padStart(widths[column] as number);
+  return rows.map((row) => row.map(aligned).join('  '));
+}

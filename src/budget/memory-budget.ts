@@ -114,12 +114,8 @@ export function servedBytes(variable: string, { index }: Pick<Device, 'index'>):
 
 function hostLimits(): MemoryLimit[] {
   const groups = controlGroupLimits(root).map(({ file, bytes, usedBytes }): MemoryLimit => {
-    return {
-      source: 'control group',
-      detail: file,
-      bytes,
-      ...(usedBytes === undefined ? {} : { availableBytes: Math.max(0, bytes - usedBytes) }),
-    };
+    const availableBytes = usedBytes === undefined ? undefined : Math.max(0, bytes - usedBytes);
+    return { source: 'control group', detail: file, bytes, availableBytes };
   });
   return [machineLimit(), ...groups];
 }

@@ -2,7 +2,7 @@ import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeEr
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import { tryAgainCollecting } from '../collector/when-memory-is-short.js';
-import { assertAwake } from '../driver/memory/asleep-addresses.js';
+import { assertAwake } from '../driver/memory/guarded-addresses.js';
 import { copy } from '../driver/memory/transfer.js';
 import { Event } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';

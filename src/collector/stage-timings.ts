@@ -1,4 +1,4 @@
-import { formatBytes, formatCount } from '../basics/units.js';
+import { alignColumns, formatBytes, formatCount } from '../basics/units.js';
 
 /**
  * A stage of recovering memory. The stages, in order:
@@ -94,10 +94,7 @@ export function formatReclaimTimings({ elapsedMilliseconds, allocations, exhaust
     formatCount(rescues),
   ]);
   const firstTry = ['first try', formatCount(allocations), '-', '-', '-', '-', formatCount(allocations - exhaustions)];
-  const table = [titles, firstTry, ...rows];
-  const widths = titles.map((_, column) => Math.max(...table.map((row) => (row[column] as string).length)));
-  const lines = table.map((row) => row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i] as number) : cell.padStart(widths[i] as number))));
-  const [head, ...body] = lines.map((cells) => cells.join('  '));
+  const [head, ...body] = alignColumns([titles, firstTry, ...rows]);
   const rule = '─'.repeat((head as string).length);
   const measured = stages.reduce((sum, { share }) => sum + share, 0);
   const soft = softCollections === 0 ? '' : `, ${formatCount(softCollections)} soft collections`;

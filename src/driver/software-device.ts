@@ -2,8 +2,8 @@ import { bytesSetting, flagSetting, integerSetting, invalidSetting } from '../ba
 import { ArgumentRangeError, formatValue } from '../basics/errors.js';
 import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { setting } from '../settings.js';
-import { mailbox, native } from './native.js';
-import { check, outOfMemoryStatus } from './status.js';
+import { native } from './native.js';
+import { check } from './status.js';
 
 /**
  * Settings of the software device. They apply to the whole process. What is never set has the value of
@@ -114,13 +114,12 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
  */
 export function configureFromEnvironment(): void {
   if (isConfigured) return;
-  const range = '0 to 10^15';
   native().configureSoftware(
     bytesSetting('CISTERN_SOFTWARE_MEMORY', 'a size such as 4GiB, up to 4TiB', 1, mostSoftwareBytes) ?? 0,
     integerSetting('CISTERN_SOFTWARE_DEVICES', 1, mostDevices) ?? 0,
     flagSetting('CISTERN_SOFTWARE_STRICT'),
     flagSetting('CISTERN_SOFTWARE_CONCURRENT_MANAGED'),
-    integerSetting('CISTERN_SOFTWARE_MIGRATION_NS', 0, longestMigration, range),
+    integerSetting('CISTERN_SOFTWARE_MIGRATION_NS', 0, longestMigration, '0 to 10^15'),
     flagSetting('CISTERN_SOFTWARE_COHERENT'),
     peersFromEnvironment(),
     flagSetting('CISTERN_SOFTWARE_FREES_WAIT'),
@@ -146,49 +145,8 @@ function textOfPeers(peers: NonNullable<SoftwareDeviceSettings['peers']>): strin
   const isDevice = (device: unknown) => Number.isInteger(device) && (device as number) >= 0 && (device as number) <= 7;
   const isPair = (pair: unknown) => Array.isArray(pair) && pair.length === 2 && pair.every(isDevice) && pair[0] !== pair[1];
   if (!Array.isArray(peers) || !peers.every(isPair)) {
-    throw new ArgumentRangeError(
-      `peers must be 'all', 'none' or pairs of different devices from 0 to 7, got ${formatValue(peers)}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    const text = `peers must be 'all', 'none' or pairs of different devices from 0 to 7, got ${formatValue(peers)}`;
+    throw new ArgumentRangeError(text, 'ERR_INVALID_ARG_VALUE');
   }
   return peers.length === 0 ? 'none' : peers.map((pair) => pair.join('-')).join(',');
-}
-
-/**
- * Makes every later call of a driver function of the software device take at least this long, on
- * the calling thread. 0 removes the delay.
- * @param functionName CUDA's name, such as `cuEventRecord`
- */
-export function setCallLatency(functionName: string, nanoseconds: number): void {
-  assertFunction(functionName);
-  assertInteger(nanoseconds, 'nanoseconds', 0);
-  native().setLatency(functionName, nanoseconds);
-  check('set a latency');
-}
-
-/**
- * Makes the nth next call (1 is the very next) of a driver function of the software device fail. 0
- * cancels a failure.
- * @param functionName CUDA's name, such as `cuMemAlloc`
- * @param status the `CUresult` it returns; out of memory by default
- * @returns whether a failure that was requested earlier for this function, and is now cancelled,
- * had not happened yet. So `failCall(functionName, 0)` returns whether the call was never made.
- */
-export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): boolean {
-  assertFunction(functionName);
-  assertInteger(nth, 'nth', 0);
-  assertInteger(status, 'status', 1, 999);
-  native().failCall(functionName, nth, status);
-  check('inject a failure');
-  return mailbox[1] === 1;
-}
-
-/** The driver functions that can be delayed and failed, by CUDA's names. */
-export function driverFunctionNames(): readonly string[] {
-  return native().functionNames;
-}
-
-function assertFunction(name: string): void {
-  if (native().functionNames.includes(name)) return;
-  throw new ArgumentRangeError(`there is no driver function ${formatValue(name)}; see driverFunctionNames()`, 'ERR_INVALID_ARG_VALUE');
 }

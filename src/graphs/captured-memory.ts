@@ -1,6 +1,6 @@
 import { alreadyDisposed } from '../basics/errors.js';
 import type { GraphMemory } from '../driver/graphs/graph-object.js';
-import { assertAwake } from '../driver/memory/asleep-addresses.js';
+import { assertAwake } from '../driver/memory/guarded-addresses.js';
 import type { Stream } from '../driver/streams/stream.js';
 import type { DevicePointer } from '../memory-resource.js';
 import type { Segment } from '../suballocation/blocks.js';

@@ -15,7 +15,7 @@ import {
 } from '../basics/validation.js';
 import type { CaptureMode } from '../driver/graphs/capture.js';
 import type { Graph } from '../driver/graphs/graph.js';
-import { assertAwake } from '../driver/memory/asleep-addresses.js';
+import { assertAwake } from '../driver/memory/guarded-addresses.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
 import { observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
 import {

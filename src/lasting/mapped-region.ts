@@ -1,7 +1,7 @@
 import { CisternError, formatPointer } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
-import { allowWrites, forbidWrites, type ReadOnlyRange } from '../driver/memory/read-only-addresses.js';
+import { type AddressRange, allowWrites, forbidWrites } from '../driver/memory/guarded-addresses.js';
 import { mailbox, NativeStatus, native } from '../driver/native.js';
 import { allocationError, check, notReadyStatus, outOfMemoryStatus, repeatWhileStopped } from '../driver/status.js';
 import { closeDescriptor, type Descriptor } from './local-socket.js';
@@ -13,7 +13,7 @@ export class MappedRegion {
   readonly bytes: number;
   readonly #name: string;
   readonly #handle: number;
-  readonly #range: ReadOnlyRange;
+  readonly #range: AddressRange;
   /** Of memory that this process has made, until it is committed. */
   #descriptor: Descriptor | undefined;
 

@@ -10,9 +10,7 @@ import {
   createResource,
   type DeallocationEvents,
   Device,
-  driverCallCounts,
   Event,
-  failCall,
   GiB,
   KiB,
   type MemoryResource,
@@ -21,6 +19,7 @@ import {
   Stream,
   type StreamHold,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { code } from '../support/errors.js';
 import { StepCounter } from '../support/steps.js';
 import { eventWaits, expectWaiting, inHostFunction, policies, sharingPolicies } from '../support/stream-order.js';

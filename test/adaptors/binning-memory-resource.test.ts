@@ -9,9 +9,7 @@ import {
   CudaMemoryResource,
   createResourceStack,
   Device,
-  driverCallCounts,
   FixedSizeMemoryResource,
-  failCall,
   GiB,
   KiB,
   LifetimeError,
@@ -25,6 +23,7 @@ import {
   StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { code } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
 

@@ -2,7 +2,6 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vite
 import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/pass-through/remember-allocations.js';
 import { SanitizingResourceAdaptor } from '../../src/checking/index.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { failCall } from '../../src/driver/software-device.js';
 import {
   AlignedResourceAdaptor,
   ArenaMemoryResource,
@@ -29,6 +28,7 @@ import {
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { madeElsewhere } from '../support/stream-order.js';
 
 const cuda = new CudaMemoryResource();

@@ -11,9 +11,7 @@ import {
   currentResource,
   DeviceBuffer,
   type DevicePointer,
-  driverCallCounts,
   Event,
-  failCall,
   GiB,
   KiB,
   LifetimeError,
@@ -30,6 +28,7 @@ import {
   uncached,
   withResource,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { eventCalls, eventRecords, expectWaiting, inHostFunction, madeElsewhere, policies, valuesOf } from '../support/stream-order.js';

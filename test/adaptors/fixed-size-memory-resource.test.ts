@@ -3,10 +3,8 @@ import { describe, expect, test } from 'vitest';
 import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  driverCallCounts,
   FixedSizeMemoryResource,
   type FixedSizeMemoryResourceOptions,
-  failCall,
   GiB,
   KiB,
   LimitingResourceAdaptor,
@@ -16,6 +14,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { caught, code } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { BusyBlock, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';

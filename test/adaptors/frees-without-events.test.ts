@@ -19,7 +19,6 @@ import {
   type DeallocationEvents,
   Device,
   type DevicePointer,
-  driverCallCounts,
   formatSpecification,
   KiB,
   MiB,
@@ -33,6 +32,7 @@ import {
 } from '../../src/index.js';
 import { everyKind } from '../../src/tools/every-kind.js';
 import { Sfc32 } from '../../src/tools/replay/generator-random.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { callsOf } from '../support/driver-calls.js';
 import { exampleOf, leafOf, withEvents } from '../support/kind-stacks.js';
 import { eventCalls, policies, sharingPolicies } from '../support/stream-order.js';

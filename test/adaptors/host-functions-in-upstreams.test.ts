@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { ArenaMemoryResource, type DevicePointer, Event, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { eventCalls, expectWaiting, inHostFunction, madeElsewhere } from '../support/stream-order.js';
 

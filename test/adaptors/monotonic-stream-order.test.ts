@@ -3,15 +3,14 @@ import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   type DeallocationEvents,
-  driverCallCounts,
   Event,
-  failCall,
   LimitingResourceAdaptor,
   type MemoryResource,
   MiB,
   MonotonicMemoryResource,
   Stream,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { BusyBlock, eventCalls, expectOrdered, expectWaiting, madeElsewhere, policies, sharingPolicies } from '../support/stream-order.js';
 
 const bytes = MiB;

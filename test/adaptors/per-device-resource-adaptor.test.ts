@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, test } from 'vitest';
-import { failCall } from '../../src/driver/software-device.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
@@ -16,6 +15,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { fromDLPack, toDLPack } from '../../src/interchange/index.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { attachBuffer, detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 

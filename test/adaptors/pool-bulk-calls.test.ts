@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { CudaMemoryResource, Device, failCall, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Device, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
 import { intercept } from '../../src/observing/interceptor.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';

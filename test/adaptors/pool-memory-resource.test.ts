@@ -5,7 +5,6 @@ import {
   createResourceStack,
   type DeallocationEvents,
   Device,
-  failCall,
   GiB,
   KiB,
   type MemoryResource,
@@ -17,6 +16,7 @@ import {
   set,
 } from '../../src/index.js';
 import { readAllocationLog, replayLog } from '../../src/tools/replay/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
 import { BusyBlock, eventCalls, eventRecords, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';

@@ -4,7 +4,6 @@ import {
   CudaMemoryResource,
   Device,
   Event,
-  failCall,
   HostMemoryResource,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
@@ -16,6 +15,7 @@ import {
   prefetch,
   Stream,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 
 vi.mock('../../src/driver/memory/managed-memory.js', { spy: true });
 

@@ -7,7 +7,6 @@ import {
   Device,
   DeviceBuffer,
   DriverError,
-  failCall,
   LifetimeError,
   type MemoryResource,
   MiB,
@@ -18,6 +17,7 @@ import {
   StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { needSmallDevice } from '../support/device-memory.js';
 import { caught } from '../support/errors.js';

@@ -6,9 +6,7 @@ import {
   CudaMemoryResource,
   type DeallocationEvents,
   Device,
-  driverCallCounts,
   Event,
-  failCall,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
   type MemoryResource,
@@ -17,6 +15,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import {
   BusyBlock,
   eventCalls,

@@ -6,7 +6,6 @@ import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import type { HostData } from '../../src/buffers/transfers/buffer-contents.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
@@ -17,6 +16,7 @@ import { CallbackMemoryResource } from '../../src/resources/callback-memory-reso
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
+import { driverCallCounts } from '../../src/tools/testing/driver-call-counts.js';
 import { detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { code } from '../support/errors.js';
 import { policies } from '../support/stream-order.js';

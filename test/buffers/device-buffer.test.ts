@@ -5,15 +5,15 @@ import { MiB } from '../../src/basics/units.js';
 import type { DeviceBufferOptions } from '../../src/buffers/create-memory.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { driverCallCounts } from '../../src/tools/testing/driver-call-counts.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { AddressCountingResource } from './address-counting-resource.js';
 
 let stream: Stream;

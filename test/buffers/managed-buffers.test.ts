@@ -17,7 +17,6 @@ import {
   DeviceBuffer,
   DriverError,
   FallbackResourceAdaptor,
-  failCall,
   GiB,
   HostMemoryResource,
   KiB,
@@ -40,6 +39,7 @@ import {
   withResource,
 } from '../../src/index.js';
 import { residentBytes } from '../../src/machine/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';
 

@@ -17,13 +17,13 @@ import {
   DeviceBuffer,
   type DevicePointer,
   Event,
-  failCall,
   isCheckingOrder,
   type MemoryResource,
   PoolMemoryResource,
   Stream,
   set,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { runModule } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { policies } from '../support/stream-order.js';

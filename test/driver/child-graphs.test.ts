@@ -6,7 +6,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { checkOrder } from '../../src/checking/index.js';
 import { GraphMemoryResource } from '../../src/graphs/index.js';
-import { CudaMemoryResource, copy, copyToHostSync, Event, failCall, type Graph, Stream, set } from '../../src/index.js';
+import { CudaMemoryResource, copy, copyToHostSync, Event, type Graph, Stream, set } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
 import { retainedBy } from '../support/retained-by.js';
@@ -236,7 +237,8 @@ describe('no child graph is', () => {
 
   test('added if the driver refuses, and the capture can be given up', () => {
     const { status, stdout, stderr } = run(`
-      import { failCall, Stream } from 'cistern';
+      import { Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream({ nonBlocking: true });
       const child = stream.capture(() => stream.launchHostFunction(() => console.log('ran')));
       for (const name of ['cuGraphAddChildGraphNode', 'cuStreamUpdateCaptureDependencies']) {

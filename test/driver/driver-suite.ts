@@ -13,8 +13,6 @@ import {
   currentBackend,
   Device,
   DriverError,
-  driverCallCounts,
-  driverFunctionNames,
   Event,
   HostMemoryResource,
   LifetimeError,
@@ -29,6 +27,7 @@ import {
   set,
   setSync,
 } from '../../src/index.js';
+import { driverCallCounts, driverFunctionNames } from '../../src/tools/testing/index.js';
 import { settledFreeBytes } from '../support/device-memory.js';
 
 const disposed = expect.objectContaining({ name: 'LifetimeError', code: 'ERR_CISTERN_DISPOSED' });

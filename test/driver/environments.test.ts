@@ -49,7 +49,8 @@ describe('an environment', () => {
   test('never reuses staging memory for a second copy after the first one failed', () => {
     const end = runModule(
       `
-      import { copyToHost, CudaMemoryResource, failCall, Stream } from 'cistern';
+      import { copyToHost, CudaMemoryResource, Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream({ nonBlocking: true });
       const pointer = new CudaMemoryResource().allocate(4096, stream);
       const print = (result) => console.log(result instanceof ArrayBuffer ? 'copied' : result.code);
@@ -68,7 +69,8 @@ describe('an environment', () => {
   test('rejects promises that wait for a device whose context cannot be used', () => {
     const end = runModule(
       `
-      import { failCall, Stream } from 'cistern';
+      import { Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream();
       const hold = stream.hold();
       failCall('cuCtxSetCurrent', 1, 201);
@@ -149,7 +151,8 @@ describe('an environment', () => {
   test('keeps what was not freed at once if the wait for the device fails, says so once, and frees it later', () => {
     const end = runModule(
       `
-      import { CudaAsyncMemoryResource, CudaMemoryResource, driverCallCounts, failCall, MiB, set, Stream } from 'cistern';
+      import { CudaAsyncMemoryResource, CudaMemoryResource, MiB, set, Stream } from 'cistern';
+      import { driverCallCounts, failCall } from 'cistern/testing';
       process.on('warning', ({ code, message }) => console.log(code, message));
       const stream = new Stream({ nonBlocking: true });
       const [plain, pool] = [new CudaMemoryResource(), new CudaAsyncMemoryResource()];
@@ -222,7 +225,8 @@ describe('an environment', () => {
       `
       import { Worker } from 'node:worker_threads';
       import { once } from 'node:events';
-      import { Device, failCall, MiB } from 'cistern';
+      import { Device, MiB } from 'cistern';
+      import { failCall } from 'cistern/testing';
       Device.get().synchronizeSync();
       const free = () => Device.get(1).memoryInfo().freeBytes / MiB;
       const before = free();
@@ -305,7 +309,8 @@ describe('an environment', () => {
       `
       import { Worker } from 'node:worker_threads';
       import { once } from 'node:events';
-      import { CudaMemoryResource, driverCallCounts, Stream } from 'cistern';
+      import { CudaMemoryResource, Stream } from 'cistern';
+      import { driverCallCounts } from 'cistern/testing';
       const stream = new Stream();
       const plain = new CudaMemoryResource();
       const pointer = plain.allocate(256, stream);

@@ -2,7 +2,8 @@
 
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { checkOrder } from '../../src/checking/index.js';
-import { CudaMemoryResource, copyToHostSync, Device, driverCallCounts, Event, type Graph, Stream, set } from '../../src/index.js';
+import { CudaMemoryResource, copyToHostSync, Device, Event, type Graph, Stream, set } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { needCaptures } from '../support/need-captures.js';
 import { runModule, wholePackage } from '../support/run-module.js';
@@ -263,7 +264,8 @@ describe('with host functions in graphs', () => {
 
   test('a device error that loses some of them ends the wait, with a warning', () => {
     const { status, stdout, stderr } = run(`
-      import { failCall, Stream } from 'cistern';
+      import { Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream({ nonBlocking: true });
       const exec = stream.capture(() => stream.launchHostFunction(() => console.log('ran'))).instantiate();
       const hold = stream.hold();
@@ -278,7 +280,8 @@ describe('with host functions in graphs', () => {
 
   test('a launch that fails runs none of them, and waits for none', () => {
     const { status, stdout, stderr } = run(`
-      import { failCall, Stream } from 'cistern';
+      import { Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream({ nonBlocking: true });
       const exec = stream.capture(() => stream.launchHostFunction(() => console.log('ran'))).instantiate();
       failCall('cuGraphLaunch', 1, 1);

@@ -17,9 +17,7 @@ import {
   copyToHostSync,
   Device,
   DeviceBuffer,
-  driverCallCounts,
   Event,
-  failCall,
   type Graph,
   ManagedMemoryResource,
   OutOfMemoryError,
@@ -29,6 +27,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { attachStream, detachEvent, detachStream, shareStream } from '../../src/workers/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { isGpu } from '../support/real-gpu.js';

@@ -1,15 +1,15 @@
 import { afterEach, expect, test } from 'vitest';
 import {
+  type AddressRange,
   assertAwake,
   beginSleep,
   endSleep,
   isAnythingAsleep,
   isAsleepAt,
-  type SleepingRange,
-} from '../../src/driver/memory/asleep-addresses.js';
+} from '../../src/driver/memory/guarded-addresses.js';
 import { code } from '../support/errors.js';
 
-const ranges: readonly SleepingRange[] = [
+const ranges: readonly AddressRange[] = [
   { begin: 4096, end: 8192 },
   { begin: 16_384, end: 20_480 },
 ];
@@ -33,10 +33,10 @@ test('memory is asleep if any of its bytes is in a range that sleeps', () => {
 
 test('a range that wakes leaves another one asleep', () => {
   ranges.forEach(beginSleep);
-  endSleep(ranges[0] as SleepingRange);
+  endSleep(ranges[0] as AddressRange);
   expect([isAnythingAsleep, isAsleepAt(4096, 256), isAsleepAt(16_384, 256)]).toEqual([true, false, true]);
   expect(() => assertAwake(16_384, 256, 'copy')).toThrow(code('ERR_CISTERN_ASLEEP'));
   assertAwake(4096, 256, 'copy');
-  endSleep(ranges[1] as SleepingRange);
+  endSleep(ranges[1] as AddressRange);
   expect([isAnythingAsleep, isAsleepAt(16_384, 256)]).toEqual([false, false]);
 });

@@ -252,7 +252,8 @@ describe('a host function', () => {
   test('that a device error has lost does not keep the process alive, and causes a warning', () => {
     const { status, stdout, stderr } = runModule(
       `
-      import { failCall, Stream } from 'cistern';
+      import { Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const stream = new Stream({ nonBlocking: true });
       const hold = stream.hold();
       stream.launchHostFunction(() => console.log('ran'));
@@ -269,7 +270,8 @@ describe('a host function', () => {
   test('that a device error has lost does not hang a blocking call', () => {
     const { status, stdout } = runModule(
       `
-      import { Device, failCall, Stream } from 'cistern';
+      import { Device, Stream } from 'cistern';
+      import { failCall } from 'cistern/testing';
       const [held, stream] = [0, 1].map(() => new Stream({ nonBlocking: true }));
       const hold = held.hold();
       held.launchHostFunction(() => console.log('ran'));

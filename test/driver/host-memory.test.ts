@@ -48,7 +48,8 @@ test('a worker that ends without host memory does not end the process', () => {
 /** The beginning of a program with a global arena, in which `refused(call)` makes a call without host memory and tells what it threw. */
 const withArena = () => `
   import { createRequire } from 'node:module';
-  import { Device, driverCallCounts, MiB, Stream } from 'cistern';
+  import { Device, MiB, Stream } from 'cistern';
+  import { driverCallCounts } from 'cistern/testing';
   import { GlobalArenaMemoryResource } from 'cistern/workers';
   const refusal = createRequire(import.meta.url)(${JSON.stringify(library)});
   const refused = (call) => {

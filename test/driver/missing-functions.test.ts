@@ -4,7 +4,7 @@
  */
 
 import { describe, expect, test } from 'vitest';
-import { driverFunctionNames } from '../../src/index.js';
+import { driverFunctionNames } from '../../src/tools/testing/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { runModule, wholePackage } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';

@@ -5,7 +5,6 @@ import {
   copy,
   copyFromHost,
   copyToHostSync,
-  failCall,
   HostMemoryResource,
   KiB,
   ManagedMemoryResource,
@@ -16,6 +15,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { needMemoryPools } from '../support/device-memory.js';
 import { code } from '../support/errors.js';
 import { needFaults } from '../support/real-gpu.js';

@@ -14,7 +14,6 @@ import {
   Device,
   DeviceBuffer,
   DriverError,
-  failCall,
   type MemoryResource,
   MiB,
   PeerAccessError,
@@ -25,6 +24,7 @@ import {
   UnsupportedError,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { policies } from '../support/stream-order.js';
 
 let first: Device;

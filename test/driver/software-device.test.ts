@@ -8,10 +8,7 @@ import {
   copyToHostSync,
   Device,
   DriverError,
-  driverCallCounts,
-  driverFunctionNames,
   Event,
-  failCall,
   GiB,
   ManagedAsyncMemoryResource,
   ManagedMemoryResource,
@@ -23,10 +20,10 @@ import {
   prefetch,
   Stream,
   set,
-  setCallLatency,
   UnsupportedError,
 } from '../../src/index.js';
 import { managedActivity, resetManagedActivity, residentBytes } from '../../src/machine/index.js';
+import { driverCallCounts, driverFunctionNames, failCall, setCallLatency } from '../../src/tools/testing/index.js';
 
 describe('the software device', () => {
   let plain: CudaMemoryResource;

@@ -1,7 +1,8 @@
 import { createRequire } from 'node:module';
 import { afterEach, describe, expect, test } from 'vitest';
 import type { StreamIdentity, StreamObserver } from '../../src/driver/streams/stream-identity.js';
-import { Device, driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
+import { Device, Event, Stream } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { skipTest } from '../support/skip-test.js';
 import { madeElsewhere } from '../support/stream-order.js';
 

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { Device, driverCallCounts, failCall, StreamPool, type StreamPoolOptions } from '../../src/index.js';
+import { Device, StreamPool, type StreamPoolOptions } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 
 describe('StreamPool', () => {
   test('has sixteen streams by default, like RMM’s', () => {

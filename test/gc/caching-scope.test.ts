@@ -6,13 +6,13 @@ import {
   CachingMemoryResource,
   CudaMemoryResource,
   DeviceBuffer,
-  driverCallCounts,
   MiB,
   reclaimUnreachableBuffers,
   StatisticsResourceAdaptor,
   Stream,
   uncached,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { collectGarbage } from './collection.js';
 
 const bytes = MiB;

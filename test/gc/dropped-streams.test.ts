@@ -1,6 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
+import { Event, Stream } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { collectGarbage } from './collection.js';
 
 const warnings: Error[] = [];

@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from 'vitest';
-import { beginSleep, endSleep, type SleepingRange } from '../../src/driver/memory/asleep-addresses.js';
+import { beginSleep, endSleep, type AddressRange } from '../../src/driver/memory/guarded-addresses.js';
 import { CapturedMemory } from '../../src/graphs/captured-memory.js';
 import { GraphRegion } from '../../src/graphs/graph-region.js';
 import { LaunchOrder } from '../../src/graphs/launch-order.js';
@@ -7,7 +7,7 @@ import { CudaMemoryResource } from '../../src/index.js';
 import { code } from '../support/errors.js';
 import { stream } from '../support/stream.js';
 
-let asleep: SleepingRange = { begin: 0, end: 0 };
+let asleep: AddressRange = { begin: 0, end: 0 };
 afterEach(() => endSleep(asleep));
 
 test.each([0, 1, 2, 3])('a graph is not launched while one of its pieces of memory is asleep: %i', (sleeping) => {

@@ -13,9 +13,7 @@ import {
   copyToHostSync,
   DeviceBuffer,
   DriverError,
-  driverCallCounts,
   Event,
-  failCall,
   type Graph,
   KiB,
   LimitingResourceAdaptor,
@@ -29,6 +27,7 @@ import {
 } from '../../src/index.js';
 import { indexModule } from '../../src/suballocation/index-module.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { orderChecks } from '../support/order-checked-tests.js';
 
 const policies = ['eager', 'deferred', 'off'] as const;

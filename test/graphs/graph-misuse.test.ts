@@ -13,7 +13,6 @@ import {
   Device,
   DeviceBuffer,
   Event,
-  failCall,
   type Graph,
   KiB,
   type MemoryResource,
@@ -26,6 +25,7 @@ import {
 } from '../../src/index.js';
 import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor } from '../../src/serving/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { orderChecks } from '../support/order-checked-tests.js';
 import { printed } from '../support/run-module.js';
 import { runWithWorkers } from '../support/workers.js';

@@ -3,12 +3,12 @@ import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, Unsu
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { CudaArrayInterface } from '../../src/interchange/cuda-array-interface.js';
 import { fromCudaArrayInterface, toCudaArrayInterface } from '../../src/interchange/index.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { shareBuffer } from '../../src/workers/index.js';
 
 let resource: CudaAsyncMemoryResource;

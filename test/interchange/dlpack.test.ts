@@ -10,7 +10,6 @@ import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import type { DLPackOptions } from '../../src/interchange/dlpack.js';
 import { fromDLPack } from '../../src/interchange/from-dlpack.js';
@@ -19,6 +18,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { detachBuffer, shareBuffer } from '../../src/workers/index.js';
 import { builtForTests } from '../support/built-for-tests.js';
 import { code } from '../support/errors.js';

@@ -12,7 +12,6 @@ import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { heldMemory, uncounted } from '../../src/collector/early-collection.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { ForeignMemoryResource } from '../../src/interchange/foreign-memory-resource.js';
@@ -23,6 +22,7 @@ import { HostMemoryResource } from '../../src/resources/host-memory-resource.js'
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
 import { readRecordedRun } from '../../src/tools/formats/index.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { code } from '../support/errors.js';
 import { runModule, wholePackage } from '../support/run-module.js';

@@ -7,7 +7,6 @@ import {
   CudaMemoryResource,
   createResource,
   type DeallocationEvents,
-  driverCallCounts,
   Event,
   FixedSizeMemoryResource,
   type MemoryResource,
@@ -16,6 +15,7 @@ import {
   Stream,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { needMemoryPools } from '../support/device-memory.js';
 import { code } from '../support/errors.js';
 

@@ -406,7 +406,7 @@ export const equivalent = {
     'Account.#chargeFrom: > -> >= (2)': passedAgain,
     'Account.end: > -> >=': 'it notes the same peak again',
   },
-  'src/driver/memory/asleep-addresses.ts': {
+  'src/driver/memory/guarded-addresses.ts': {
     'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',
   },
   'src/serving/spilling/address-uses.ts': {

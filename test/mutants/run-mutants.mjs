@@ -124,7 +124,7 @@ const files = [
   'src/serving/waiting/waiting-line.ts',
   'src/serving/sleep/sleep.ts',
   'src/serving/sleep/sleeping-memory.ts',
-  'src/driver/memory/asleep-addresses.ts',
+  'src/driver/memory/guarded-addresses.ts',
   'src/serving/spilling/address-uses.ts',
   'src/driver/graphs/capture.ts',
   'src/graphs/graph-region.ts',

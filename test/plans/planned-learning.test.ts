@@ -1,16 +1,9 @@
 import { describe, expect, test } from 'vitest';
 import { checkOrder, formatOrderViolation } from '../../src/checking/index.js';
-import {
-  CallbackMemoryResource,
-  CudaMemoryResource,
-  type DeallocationEvents,
-  driverCallCounts,
-  Event,
-  PoolMemoryResource,
-  Stream,
-} from '../../src/index.js';
+import { CallbackMemoryResource, CudaMemoryResource, type DeallocationEvents, Event, PoolMemoryResource, Stream } from '../../src/index.js';
 import { formatPlan, PlannedMemoryResource, type PlannedMemoryResourceOptions, type Planner, parsePlan } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { code } from '../support/errors.js';
 import { page } from '../support/plans.js';
 

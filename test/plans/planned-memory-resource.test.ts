@@ -5,7 +5,6 @@ import {
   CudaMemoryResource,
   createResourceStack,
   Device,
-  driverCallCounts,
   type MemoryResource,
   PoolMemoryResource,
   type ResourceKind,
@@ -13,6 +12,7 @@ import {
 } from '../../src/index.js';
 import { type PlanDeviation, PlannedMemoryResource, type PlannedMemoryResourceOptions } from '../../src/plans/index.js';
 import { everyKind } from '../../src/tools/every-kind.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { page, planOf } from '../support/plans.js';
 
 function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {

@@ -6,7 +6,6 @@ import {
   CudaMemoryResource,
   Device,
   Event,
-  failCall,
   type MemoryResource,
   PoolMemoryResource,
   Stream,
@@ -14,6 +13,7 @@ import {
 } from '../../src/index.js';
 import { type Plan, PlannedMemoryResource, type PlannedStatistics } from '../../src/plans/index.js';
 import { planAllocations } from '../../src/tools/planning/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { code } from '../support/errors.js';
 import { orderChecks } from '../support/order-checked-tests.js';
 import { page, planOf } from '../support/plans.js';

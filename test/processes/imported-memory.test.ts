@@ -6,9 +6,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { heldMemory } from '../../src/collector/early-collection.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { interpose, mailbox, NativeStatus } from '../../src/driver/native.js';
-import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, Event, failCall, MiB, Stream } from '../../src/index.js';
+import { CudaMemoryResource, Device, DeviceBuffer, type DevicePointer, Event, MiB, Stream } from '../../src/index.js';
 import { ImportedMemory } from '../../src/processes/imported-memory.js';
 import { openBuffer } from '../../src/processes/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { caught, code } from '../support/errors.js';
 
 const bytes = MiB;

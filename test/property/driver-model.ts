@@ -32,9 +32,9 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { formatPointer } from '../../src/basics/errors.js';
-import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { interpose, mailbox, type NativeBinding, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import { Device, DeviceBuffer, type Event, type Stream, type StreamHold } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/driver-call-counts.js';
 import { Violation } from './violation.js';
 
 /** By stream number: a count of its operations. */

@@ -9,7 +9,6 @@ import {
   type DeallocationFence,
   Device,
   type DevicePointer,
-  driverCallCounts,
   FixedSizeMemoryResource,
   LimitingResourceAdaptor,
   type MemoryResource,
@@ -19,6 +18,7 @@ import {
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
 import { orderChecks } from '../support/order-checked-tests.js';
 import { BusyBlock, expectOrdered, madeElsewhere, policies } from '../support/stream-order.js';

@@ -12,7 +12,6 @@ import {
   type DevicePointer,
   declareAllocation,
   declareFree,
-  driverCallCounts,
   Event,
   type MonotonicMark,
   type MonotonicMemoryResource,
@@ -22,6 +21,7 @@ import {
   set,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { madeElsewhere } from '../support/stream-order.js';
 import { BufferSteps } from './buffer-steps.js';
 import { DeclaringResource } from './declaring-resource.js';

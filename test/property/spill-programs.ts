@@ -14,7 +14,6 @@ import {
   CudaMemoryResource,
   currentBackend,
   Device,
-  failCall,
   KiB,
   LimitingResourceAdaptor,
   type MemoryResource,
@@ -27,6 +26,7 @@ import {
   VirtualMemoryResource,
 } from '../../src/index.js';
 import { SpillableBuffer, SpillingResourceAdaptor, type SpillPin, sleepResource, wakeResource } from '../../src/serving/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 
 /** What programs did. */

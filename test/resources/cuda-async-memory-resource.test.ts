@@ -11,9 +11,7 @@ import {
   Device,
   DeviceBuffer,
   type DriverPoolMemoryResource,
-  driverCallCounts,
   Event,
-  failCall,
   ManagedAsyncMemoryResource,
   MiB,
   OutOfMemoryError,
@@ -22,6 +20,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { needMemoryPools, needSecondDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught } from '../support/errors.js';
 import { skipTest } from '../support/skip-test.js';

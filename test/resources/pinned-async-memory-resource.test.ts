@@ -6,7 +6,6 @@ import {
   currentBackend,
   Device,
   DeviceBuffer,
-  failCall,
   KiB,
   MiB,
   OutOfMemoryError,
@@ -16,6 +15,7 @@ import {
   UnsupportedError,
 } from '../../src/index.js';
 import { SpillableBuffer, SpillingResourceAdaptor } from '../../src/serving/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { skipTest } from '../support/skip-test.js';
 
 const device = Device.get();

@@ -6,8 +6,6 @@ import {
   createResourceStack,
   DeviceBuffer,
   DriverError,
-  driverCallCounts,
-  failCall,
   GiB,
   KiB,
   LifetimeError,
@@ -19,6 +17,7 @@ import {
   Stream,
   setSync,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { forbidsRegistration } from '../support/direct-faults.mjs';
 import { runModule } from '../support/run-module.js';
@@ -128,7 +127,8 @@ describe('PinnedHostMemoryResource with populateThreads', () => {
     const program = `
       import { once } from 'node:events';
       import { Worker } from 'node:worker_threads';
-      import { driverCallCounts, MiB, PinnedHostMemoryResource, Stream } from 'cistern';
+      import { MiB, PinnedHostMemoryResource, Stream } from 'cistern';
+      import { driverCallCounts } from 'cistern/testing';
       new Stream().dispose();
       const worker = new Worker(\`
         import { parentPort } from 'node:worker_threads';

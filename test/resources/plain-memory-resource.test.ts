@@ -2,8 +2,6 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
   Device,
-  driverCallCounts,
-  failCall,
   HostMemoryResource,
   LifetimeError,
   ManagedMemoryResource,
@@ -13,6 +11,7 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 
 /** Pinned memory that cistern maps. */
 class PopulatedMemoryResource extends PinnedHostMemoryResource {

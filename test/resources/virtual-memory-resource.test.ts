@@ -4,8 +4,6 @@ import {
   CudaMemoryResource,
   copySync,
   Device,
-  driverCallCounts,
-  failCall,
   GiB,
   KiB,
   MiB,
@@ -15,6 +13,7 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { needSmallDevice, settledFreeBytes } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';
 import { randomNumbers } from '../support/logged-calls.js';

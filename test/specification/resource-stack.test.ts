@@ -12,7 +12,6 @@ import {
   Device,
   DriverError,
   type FallbackResourceAdaptor,
-  failCall,
   HostMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
@@ -29,6 +28,7 @@ import {
   Stream,
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { settledFreeBytes } from '../support/device-memory.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 

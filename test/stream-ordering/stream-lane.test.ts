@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, test } from 'vitest';
-import { Device, DriverError, Event, failCall, Stream } from '../../src/index.js';
+import { Device, DriverError, Event, Stream } from '../../src/index.js';
 import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
 const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.identity, Device.get(), isHeld, false);

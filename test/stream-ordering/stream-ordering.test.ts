@@ -4,9 +4,7 @@ import {
   type DeallocationEvents,
   Device,
   DriverError,
-  driverCallCounts,
   Event,
-  failCall,
   type MemoryKind,
   Stream,
   type StreamHold,
@@ -14,6 +12,7 @@ import {
 import type { Lane } from '../../src/stream-ordering/lane.js';
 import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { needHardwareQueues } from '../support/real-gpu.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 

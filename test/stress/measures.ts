@@ -1,7 +1,8 @@
 import { readdirSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { Device, driverCallCounts, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
+import { Device, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import { type Ledger, takeLedger } from '../sweep/ledger.js';
 
 /** Creates what is created once and stays: default streams. */

@@ -4,13 +4,13 @@ import {
   type CisternError,
   Device,
   DeviceBuffer,
-  failCall,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
   VirtualMemoryResource,
 } from '../../src/index.js';
 import { sleepResource, wakeResource } from '../../src/serving/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { settledFreeBytes } from '../support/device-memory.js';
 import { skipTest } from '../support/skip-test.js';

@@ -14,5 +14,6 @@ export { everyKind as resourceKinds } from '../../src/tools/every-kind.js';
 export * from '../../src/tools/formats/index.js';
 export * from '../../src/tools/replay/index.js';
 export * from '../../src/tools/report/index.js';
+export * from '../../src/tools/testing/index.js';
 export * from '../../src/tools/watch/index.js';
 export * from '../../src/workers/index.js';

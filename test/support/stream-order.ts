@@ -5,12 +5,12 @@ import {
   type DeallocationFence,
   Device,
   type DevicePointer,
-  driverCallCounts,
   type MemoryResource,
   Stream,
   type StreamHold,
   set,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 
 /** The policies for a free without a fence. */
 export const policies = ['eager', 'deferred', 'off'] as const;

@@ -10,4 +10,5 @@ export * from '../../dist/plans/index.js';
 export * from '../../dist/processes/index.js';
 export * from '../../dist/recording/index.js';
 export * from '../../dist/serving/index.js';
+export * from '../../dist/tools/testing/index.js';
 export * from '../../dist/workers/index.js';

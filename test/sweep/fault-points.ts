@@ -1,5 +1,5 @@
 import { native } from '../../src/driver/native.js';
-import { driverFunctionNames, failCall } from '../../src/index.js';
+import { driverFunctionNames, failCall } from '../../src/tools/testing/index.js';
 import { callsOf } from '../support/driver-calls.js';
 
 /** Something that can be made to fail: a function of the driver, or one of the host. */

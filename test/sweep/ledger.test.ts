@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { failCall, Stream } from '../../src/index.js';
+import { Stream } from '../../src/index.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 import { leaksBetween, takeLedger } from './ledger.js';
 

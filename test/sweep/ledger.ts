@@ -2,12 +2,12 @@ import { mailbox, native } from '../../src/driver/native.js';
 import {
   CudaMemoryResource,
   Device,
-  driverCallCounts,
   HostMemoryResource,
   ManagedMemoryResource,
   PinnedHostMemoryResource,
   type ReservingMemoryResource,
 } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 
 /** What is held of the host and of the devices, in bytes and in driver objects. */
 export type Ledger = Readonly<Record<string, number>>;

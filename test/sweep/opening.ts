@@ -1,4 +1,4 @@
-import { driverFunctionNames } from '../../src/index.js';
+import { driverFunctionNames } from '../../src/tools/testing/index.js';
 import { runModule } from '../support/run-module.js';
 import type { SweepResult } from './sweep.js';
 
@@ -49,7 +49,8 @@ function playOpening(name: string, nth: number, status: number, onTrial: (fault:
 
 function programOf(name: string, nth: number, status: number): string {
   return `
-    import { CisternError, CudaAsyncMemoryResource, CudaMemoryResource, Device, failCall, Stream } from 'cistern';
+    import { CisternError, CudaAsyncMemoryResource, CudaMemoryResource, Device, Stream } from 'cistern';
+    import { failCall } from 'cistern/testing';
     const errors = [];
     const problems = [];
     const attempt = (step, action) => {

@@ -3,19 +3,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { alignUp } from '../../src/basics/units.js';
 import { checkOrder } from '../../src/checking/index.js';
 import { interpose, mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
-import {
-  CudaMemoryResource,
-  Device,
-  DeviceBuffer,
-  driverCallCounts,
-  Event,
-  failCall,
-  KiB,
-  MiB,
-  PoolMemoryResource,
-  Stream,
-  set,
-} from '../../src/index.js';
+import { CudaMemoryResource, Device, DeviceBuffer, Event, KiB, MiB, PoolMemoryResource, Stream, set } from '../../src/index.js';
+import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { GlobalArenaMemoryResource } from '../../src/workers/index.js';
 import { needSecondDevice } from '../support/device-memory.js';
 import { caught, code } from '../support/errors.js';

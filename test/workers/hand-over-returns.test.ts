@@ -6,14 +6,14 @@ import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resou
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
-import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { driverCallCounts } from '../../src/tools/testing/driver-call-counts.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import type { BufferMessage } from '../../src/workers/hand-over.js';
 import { attachBuffer, detachBuffer, discardBuffer, shareBuffer } from '../../src/workers/index.js';
 import { freeReturned } from '../../src/workers/take-returned-memory.js';

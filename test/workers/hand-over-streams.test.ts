@@ -3,12 +3,12 @@ import { describe, expect, test } from 'vitest';
 import { PoolMemoryResource } from '../../src/adaptors/pooling/pool-memory-resource.js';
 import { MiB } from '../../src/basics/units.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
-import { failCall } from '../../src/driver/software-device.js';
 import { Event } from '../../src/driver/streams/event.js';
 import { Stream } from '../../src/driver/streams/stream.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { driverCallCounts } from '../../src/tools/testing/driver-call-counts.js';
+import { failCall } from '../../src/tools/testing/driver-faults.js';
 import type { BufferMessage, EventMessage, StreamMessage } from '../../src/workers/hand-over.js';
 import {
   attachBuffer,

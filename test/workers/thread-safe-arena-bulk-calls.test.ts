@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
-import { Device, failCall, KiB, MiB, Stream } from '../../src/index.js';
+import { Device, KiB, MiB, Stream } from '../../src/index.js';
 import { intercept } from '../../src/observing/interceptor.js';
+import { failCall } from '../../src/tools/testing/index.js';
 import { ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
 import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';

@@ -1,18 +1,8 @@
 import '../../src/tools/every-kind.js';
 import { inspect } from 'node:util';
 import { afterAll, describe, expect, test } from 'vitest';
-import {
-  CudaMemoryResource,
-  createResource,
-  Device,
-  DeviceBuffer,
-  driverCallCounts,
-  KiB,
-  MiB,
-  PoolMemoryResource,
-  Stream,
-  set,
-} from '../../src/index.js';
+import { CudaMemoryResource, createResource, Device, DeviceBuffer, KiB, MiB, PoolMemoryResource, Stream, set } from '../../src/index.js';
+import { driverCallCounts } from '../../src/tools/testing/index.js';
 import {
   GlobalArenaMemoryResource,
   ThreadSafeArenaMemoryResource,

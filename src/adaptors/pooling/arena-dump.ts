@@ -1,4 +1,4 @@
-import { formatBytes } from '../../basics/units.js';
+import { alignColumns, formatBytes } from '../../basics/units.js';
 import type { BlockView } from '../../suballocation/blocks.js';
 
 /** The part of a dump that does not come from the blocks. */
@@ -35,7 +35,7 @@ export function formatArenaDump({ arenaBytes, refusedBytes, laneNames }: ArenaDu
     `allocated: ${formatBytes(sumOfBytes(used))} in ${counted(used.length, 'block')}`,
     ...(refusedBytes === undefined ? [] : [`refused last: ${formatBytes(refusedBytes)} (${refusedBytes} bytes)`]),
     '',
-    ...table([header, ...rows]),
+    ...alignColumns([header, ...rows]),
     '',
     `[${picture(blocks, reservedBytes)}]`,
     `each character is ${formatBytes(Math.ceil(reservedBytes / pictureCells))}: # allocated, . free, + both`,
@@ -80,13 +80,6 @@ function picture(blocks: readonly BlockView[], totalBytes: number): string {
     offset = end;
   }
   return Array.from(used, (bytes) => (bytes === 0 ? '.' : bytes >= cellBytes ? '#' : '+')).join('');
-}
-
-function table(rows: readonly (readonly string[])[]): string[] {
-  const widths = header.map((_, column) => Math.max(...rows.map((row) => (row[column] as string).length)));
-  return rows.map((row) =>
-    row.map((cell, column) => (column === 0 ? cell.padEnd(widths[0] as number) : cell.padStart(widths[column] as number))).join('  '),
-  );
 }
 
 function sumOfBytes(blocks: readonly BlockView[]): number {

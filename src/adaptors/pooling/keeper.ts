@@ -28,7 +28,7 @@ import {
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertMilliseconds, assertOptions, assertPointer } from '../../basics/validation.js';
 import { devicesUsing } from '../../driver/device.js';
-import { asleep, isAnythingAsleep } from '../../driver/memory/asleep-addresses.js';
+import { asleep, isAnythingAsleep } from '../../driver/memory/guarded-addresses.js';
 import { isCapturing, isNotPermitted } from '../../driver/status.js';
 import { Stream } from '../../driver/streams/stream.js';
 import {

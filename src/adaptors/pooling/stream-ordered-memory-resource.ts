@@ -1,7 +1,7 @@
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertPointer } from '../../basics/validation.js';
 import type { Device, MemoryKind } from '../../driver/device.js';
-import { isAnythingAsleep } from '../../driver/memory/asleep-addresses.js';
+import { isAnythingAsleep } from '../../driver/memory/guarded-addresses.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
 import { isAnythingCaptured } from '../../driver/streams/stream-identity.js';
 import { type Inspect, type InspectionOptions, inspected } from '../../driver/workers/local-object.js';

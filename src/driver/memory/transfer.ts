@@ -3,8 +3,7 @@ import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from '../status.js';
 import { assertNotCaptured, assertStream, type Stream } from '../streams/stream.js';
-import { assertAwake } from './asleep-addresses.js';
-import { assertWritable } from './read-only-addresses.js';
+import { assertAwake, assertWritable } from './guarded-addresses.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not

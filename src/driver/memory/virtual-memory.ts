@@ -12,7 +12,7 @@ import {
   runHostFunctionsIfReady,
 } from '../status.js';
 import type { Stream } from '../streams/stream.js';
-import { asleep, beginSleep, endSleep, type SleepingRange } from './asleep-addresses.js';
+import { type AddressRange, asleep, beginSleep, endSleep } from './guarded-addresses.js';
 
 /** A range of addresses. */
 export interface Extent {
@@ -40,7 +40,7 @@ export class VirtualMemory {
   /** The peak of `liveBytes` since `resetPeak`. */
   peakBytes = 0;
   readonly #name: string;
-  readonly #range: SleepingRange;
+  readonly #range: AddressRange;
   #handle: number;
   /** Whether parts of memory may be kept although they are free. */
   #hasLargePieces = false;

@@ -24,7 +24,7 @@ import { allocated } from '../../buffers/origin.js';
 import { follow } from '../../buffers/transfers/ordered-copy.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
-import { isAsleepAt } from '../../driver/memory/asleep-addresses.js';
+import { isAsleepAt } from '../../driver/memory/guarded-addresses.js';
 import { copy } from '../../driver/memory/transfer.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { atCaptureEnds, atCaptureJoins } from '../../driver/streams/stream-identity.js';

@@ -8,12 +8,12 @@ import {
   throwFirst,
 } from '../../basics/errors.js';
 import { assertFunction, assertInteger, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
-import { driverCallCounts } from '../../driver/call-counts.js';
 import type { Device } from '../../driver/device.js';
 import { Event } from '../../driver/streams/event.js';
 import { Stream } from '../../driver/streams/stream.js';
 import type { ReservingMemoryResource, TrimmingMemoryResource } from '../../memory-resource.js';
 import type { ResourceStack } from '../../specification/resource-stack.js';
+import { driverCallCounts } from '../testing/driver-call-counts.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
 import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
 import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';

@@ -1,4 +1,4 @@
-import { counters, native } from './native.js';
+import { counters, native } from '../../driver/native.js';
 
 /** How often this environment has called the driver since it started, on all devices. */
 export interface DriverCallCounts {

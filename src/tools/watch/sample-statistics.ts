@@ -4,7 +4,6 @@ import type { StreamOrderedStatistics } from '../../adaptors/pooling/keeper.js';
 import { resultOrNothing } from '../../basics/errors.js';
 import { deviceUsage } from '../../budget/device-usage.js';
 import { watchedBuffers } from '../../collector/free-unreachable-buffers.js';
-import { driverCallCounts } from '../../driver/call-counts.js';
 import { usedDevices } from '../../driver/device.js';
 import { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import { managedActivity } from '../../machine/managed-activity.js';
@@ -14,6 +13,7 @@ import { liveAdmittingAdaptors } from '../../serving/admission/admitting-resourc
 import { liveSpillingAdaptors } from '../../serving/spilling/spilling-resource-adaptor.js';
 import { setting } from '../../settings.js';
 import { readOutsideLibraries } from '../outside/control-file.js';
+import { driverCallCounts } from '../testing/driver-call-counts.js';
 import { leakedBufferSites, liveBufferSites } from './buffer-sites.js';
 import { sampleAccounts } from './sample-accounts.js';
 import type { DeviceSample, LayerSample, LibrarySample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';

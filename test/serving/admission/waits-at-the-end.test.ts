@@ -4,7 +4,8 @@ import { printed, runModule } from '../../support/run-module.js';
 
 /** A program with a buffer that can leave the device unless it stays pinned; the first try is refused. */
 const spilling = (isRefused: boolean) => `
-  import { CudaMemoryResource, PinnedHostMemoryResource, Stream, failCall } from 'cistern';
+  import { CudaMemoryResource, PinnedHostMemoryResource, Stream } from 'cistern';
+  import { failCall } from 'cistern/testing';
   import { AdmittingResourceAdaptor, SpillableBuffer, SpillingResourceAdaptor } from 'cistern/serving';
   const admitting = new AdmittingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4096 });
   const resource = new SpillingResourceAdaptor(admitting, new PinnedHostMemoryResource());

@@ -6,7 +6,6 @@ import {
   Device,
   DeviceBuffer,
   Event,
-  failCall,
   KiB,
   type MemoryResource,
   MiB,
@@ -17,6 +16,7 @@ import {
   VirtualMemoryResource,
 } from '../../../src/index.js';
 import { processState, sleepProcess, wakeProcess } from '../../../src/serving/index.js';
+import { failCall } from '../../../src/tools/testing/index.js';
 import { needMemoryPools } from '../../support/device-memory.js';
 import { caught, code } from '../../support/errors.js';
 import { startKeep } from '../../support/keep.js';

@@ -13,9 +13,7 @@ import {
   copyToHostSync,
   Device,
   DeviceBuffer,
-  driverCallCounts,
   FixedSizeMemoryResource,
-  failCall,
   GiB,
   KiB,
   LimitingResourceAdaptor,
@@ -33,6 +31,7 @@ import { toDLPack } from '../../../src/interchange/index.js';
 import { PlannedMemoryResource } from '../../../src/plans/index.js';
 import { sleepResource, wakeResource } from '../../../src/serving/index.js';
 import { planAllocations } from '../../../src/tools/planning/index.js';
+import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { detachBuffer, shareBuffer } from '../../../src/workers/index.js';
 import { needSecondDevice, needSmallDevice, settledFreeBytes } from '../../support/device-memory.js';
 import { forbidsRegistration } from '../../support/direct-faults.mjs';

@@ -6,7 +6,6 @@ import {
   CudaMemoryResource,
   DeviceBuffer,
   Event,
-  failCall,
   type Graph,
   type MemoryResource,
   MiB,
@@ -16,6 +15,7 @@ import {
   set,
 } from '../../../src/index.js';
 import { AdmittingResourceAdaptor, SpillableBuffer, SpillingResourceAdaptor, type SpillPin } from '../../../src/serving/index.js';
+import { failCall } from '../../../src/tools/testing/index.js';
 import { code } from '../../support/errors.js';
 import { needCaptures } from '../../support/need-captures.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';

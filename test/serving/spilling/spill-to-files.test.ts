@@ -13,7 +13,6 @@ import {
   currentBackend,
   Device,
   DeviceBuffer,
-  failCall,
   KiB,
   MiB,
   PinnedHostMemoryResource,
@@ -30,6 +29,7 @@ import {
 } from '../../../src/serving/index.js';
 import { SpillFiles } from '../../../src/serving/spilling/spill-files.js';
 import type { Spillable } from '../../../src/serving/spilling/spill-members.js';
+import { failCall } from '../../../src/tools/testing/index.js';
 import { allocationsMayWait } from '../../support/direct-faults.mjs';
 import { caught, code } from '../../support/errors.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';

@@ -6,7 +6,6 @@ import {
   CudaMemoryResource,
   copy,
   Device,
-  failCall,
   KiB,
   LimitingResourceAdaptor,
   MiB,
@@ -32,6 +31,7 @@ import {
   withQuota,
 } from '../../../src/serving/index.js';
 import { SpillableMemory } from '../../../src/serving/spilling/spillable-memory.js';
+import { failCall } from '../../../src/tools/testing/index.js';
 import { caught, code } from '../../support/errors.js';
 import { checkOrderInEachTest } from '../../support/order-checked-tests.js';
 import { valuesOf } from '../../support/stream-order.js';

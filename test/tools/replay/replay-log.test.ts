@@ -4,8 +4,6 @@ import {
   CudaMemoryResource,
   createResourceStack,
   Device,
-  driverCallCounts,
-  failCall,
   HostMemoryResource,
   InvalidLogError,
   ManagedMemoryResource,
@@ -25,6 +23,7 @@ import {
   readAllocationLog,
   replayLog,
 } from '../../../src/tools/replay/index.js';
+import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { TwoWayResource } from '../../support/two-way-resource.js';
 import { arrowEtl, header, logText, readText, row } from '../formats/logs.js';
 
