@@ -23,26 +23,33 @@ export class AddressUses {
     return !this.#isForEver && this.#captures.size === 0;
   }
 
-  /** Somebody may use the address now: on this stream, or on any that is captured. Does not throw. */
+  /**
+   * Somebody may use the address from now on: on this stream, or on any that is captured.
+   * @throws DriverError if the driver does not tell which graph it is, or when that ends: nobody may use the address then
+   */
   note(stream: Stream): void {
     if (isAnythingCaptured) for (const handle of capturedHandles()) this.#noteCapture(handle);
     if (!stream.isDisposed) this.#noteCapture(stream.handle);
   }
 
-  #noteCapture(handle: number): void {
+  /** The same for somebody who may use the address already. Does not throw. */
+  noteUser(stream: Stream): void {
     try {
-      // An invalid capture has no graph.
-      const id = captureStatusOf(handle) === 'active' ? captureIdOf(handle) : 0;
-      if (id === 0 || this.#captures.has(id)) return;
-      const use = new GraphUse(() => {
-        this.#captures.delete(id);
-        if (this.isEmpty) this.#ended();
-      });
-      retainInCapture(handle, use);
-      this.#captures.add(id);
+      this.note(stream);
     } catch {
-      // The driver would not tell when the graph has ended.
       this.#isForEver = true;
     }
+  }
+
+  #noteCapture(handle: number): void {
+    // An invalid capture has no graph.
+    const id = captureStatusOf(handle) === 'active' ? captureIdOf(handle) : 0;
+    if (id === 0 || this.#captures.has(id)) return;
+    const use = new GraphUse(() => {
+      this.#captures.delete(id);
+      if (this.isEmpty) this.#ended();
+    });
+    retainInCapture(handle, use);
+    this.#captures.add(id);
   }
 }

@@ -8,7 +8,7 @@ import { currentResource } from '../../buffers/current-resource.js';
 import type { BufferCopyOptions, HostData } from '../../buffers/transfers/buffer-contents.js';
 import type { ByteRange } from '../../buffers/transfers/byte-range.js';
 import { copyInto, copyOut, fill } from '../../buffers/transfers/copies.js';
-import { disown, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
+import { disown, freeSoonerOrLater, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 import {
@@ -23,6 +23,7 @@ import type { DeviceMemory, DevicePointer, MemoryResource } from '../../memory-r
 import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
+import { AddressUses } from './address-uses.js';
 import { type PinState, SpillableMemory } from './spillable-memory.js';
 import { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
 
@@ -116,8 +117,18 @@ export class SpillableBuffer implements Disposable {
     const resource = options.resource ?? currentResource(stream.device);
     this.#adaptor = spillingAdaptorOf(resource);
     this.#stream = stream;
-    const allocate = (memory: BufferMemory, bytes: number) => this.#adaptor.reclaiming(() => memory.allocateAtOnce(bytes));
-    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target, allocate), this.#adaptor);
+    const graphs = new AddressUses(() => this.#adaptor.isIdle());
+    const allocate = (memory: BufferMemory, bytes: number) => {
+      this.#adaptor.reclaiming(() => memory.allocateAtOnce(bytes));
+      if (bytes === 0) return;
+      try {
+        graphs.note(stream);
+      } catch (error) {
+        freeSoonerOrLater(memory);
+        throw error;
+      }
+    };
+    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target, allocate), this.#adaptor, graphs);
     this.#standIn = own(this.#memory);
     refuseCloning(this);
   }

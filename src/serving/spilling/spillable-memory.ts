@@ -32,7 +32,7 @@ import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { lastingStream, type StreamFor } from '../../ownership/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { type Account, currentAccount } from '../accounts/account.js';
-import { AddressUses } from './address-uses.js';
+import type { AddressUses } from './address-uses.js';
 import type { Lane } from './spill-files.js';
 import type { Spillable } from './spill-members.js';
 import type { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
@@ -54,7 +54,7 @@ export interface PinState {
 const openPins = new Set<PinState>();
 
 atCaptureJoins((identity) => {
-  for (const pin of openPins) if (pin.stream.identity === identity) pin.memory.noteCapture(pin);
+  for (const pin of openPins) if (pin.stream.identity === identity) pin.memory.joinCapture(pin);
 });
 
 /** Memory whose last use is not ordered yet, as a pin ended while its stream was captured. */
@@ -88,15 +88,13 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   #isMoving = false;
   readonly #graphs: AddressUses;
 
-  constructor(device: BufferMemory, adaptor: SpillingResourceAdaptor) {
+  /** @param graphs those that may have the address, by a captured copy of the first contents */
+  constructor(device: BufferMemory, adaptor: SpillingResourceAdaptor, graphs: AddressUses) {
     this.#device = device;
     this.bytes = device.bytes;
     this.#adaptor = adaptor;
-    this.#graphs = new AddressUses(() => adaptor.isIdle());
-    if (this.bytes === 0) return;
-    // The copy of its contents may be captured.
-    this.#graphs.note(device.stream);
-    adaptor.members.join(this);
+    this.#graphs = graphs;
+    if (this.bytes > 0) adaptor.members.join(this);
   }
 
   /** The memory on the device. */
@@ -331,9 +329,17 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     if (!this.isPinned) this.#adaptor.members.mayLeave(this);
   }
 
-  /** Whoever has the pin may use the address now, perhaps in a capture: the memory then stays as long as the graph exists. */
+  /**
+   * Whoever has the pin may use the address now, perhaps in a capture: the memory then stays as long as the graph exists.
+   * @throws DriverError if the driver does not tell
+   */
   noteCapture({ stream }: PinState): void {
     this.#graphs.note(stream);
+  }
+
+  /** The stream of a pin, whose address somebody may have, is captured from now on. If the driver does not tell more, the memory stays for good. */
+  joinCapture({ stream }: PinState): void {
+    this.#graphs.noteUser(stream);
   }
 
   /** For the policy: a call that pins has succeeded. */

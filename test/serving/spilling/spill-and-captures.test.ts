@@ -240,6 +240,34 @@ describe('a buffer whose address a graph has', () => {
   });
 });
 
+describe('while the driver does not tell whether a stream is captured', () => {
+  const uses: [what: string, use: (buffer: SpillableBuffer, pin: SpillPin) => unknown][] = [
+    ['a buffer is not made', () => made(2)],
+    ['an address is not told', (_, pin) => pin.ptr],
+    ['a pin is not used', (_, pin) => pin.fill(3)],
+    ['a buffer is not pinned', (buffer) => buffer.pinSync()],
+  ];
+  test.each(uses)('%s, and nothing stays for good', async (_, use) => {
+    using buffer = made(1);
+    let isRefused = true;
+    // Until the call has succeeded although a later question would fail.
+    for (let nth = 1; isRefused; nth++) {
+      using pin = await buffer.pin();
+      failCall('cuStreamIsCapturing', nth, 999);
+      let result: unknown;
+      try {
+        result = use(buffer, pin);
+      } catch (error) {
+        expect(error).toEqual(code('ERR_CISTERN_DRIVER'));
+      }
+      isRefused = !failCall('cuStreamIsCapturing', 0);
+      if (result instanceof Object) (result as Disposable)[Symbol.dispose]?.();
+    }
+    await untilItLeaves();
+    expect(buffer.isOnDevice).toBe(false);
+  });
+});
+
 describe('a capture that is given up', () => {
   test.each(['before', 'in'])('lets a buffer leave again that was pinned %s it', async (when) => {
     using buffer = made(1);
