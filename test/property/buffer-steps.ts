@@ -340,9 +340,10 @@ export class BufferSteps {
   }
 
   #attempt(model: ModelBuffer, action: () => void): boolean {
-    const { version } = model;
+    // A host function may end the stream, and put the buffer on another one.
+    const { version, slot } = model;
     return this.#program.attempt(action, (code) => {
-      if (code === disposed) return model.buffer.isDisposed || model.slot.last !== undefined;
+      if (code === disposed) return model.buffer.isDisposed || slot.last !== undefined || model.slot.last !== undefined;
       // It was changed while it was being moved.
       return code === 'ERR_CISTERN_INVALID_STATE' && model.version !== version;
     });
