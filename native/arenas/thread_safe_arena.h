@@ -4,16 +4,9 @@
 //                 │ superblocks                                          │
 //                 └──────────────► global arena of the process ◄─────────┘
 //
-// A thread allocates from its own index, the one of assembly/ in C++ (suballocation/index_functions.h).
-// Each index has a lock of its own, which only frees on other threads and threads that have run out of
-// memory ever wait for. So memory that an idle thread holds can be returned without that thread.
-//
-// Order. A lane holds memory that was freed on one stream, and serves that stream without waiting. Each lane
-// has a list of events, `before`: all of them come before the lane's memory may be used on another stream;
-// those that are not `awaited` also before it may be used on its own. A free takes a number from one counter
-// before it calls the driver, and a wait after it has. So an event of a stream covers the waits and frees of
-// that stream with smaller numbers, in whatever order the driver was called, and no driver is called under a
-// lock.
+// A thread allocates from its own index (thread_arena.h), in the order that lane_order.h has. Each index has a lock of its own,
+// which only frees on other threads and threads that have run out of memory ever wait for. So memory that an idle thread
+// holds can be returned without that thread.
 //
 // The next new thread takes over everything that an ended thread leaves behind.
 //
@@ -28,17 +21,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
+#include "arenas/arena_events.h"
 #include "arenas/global_arena.h"
+#include "arenas/lane_order.h"
+#include "arenas/thread_arena.h"
+#include "arenas/thread_state.h"
 #include "cuda/driver_in_use.h"
 
 namespace cistern::arenas {
-
-// When an event is recorded for a free: at the free; on the legacy default stream when another stream wants the
-// memory, and elsewhere at the free, since nobody announces the end of a stream; never.
-enum class DeallocationEvents { kEager = 0, kDeferred = 1, kOff = 2 };
 
 struct ThreadSafeStatistics {
   std::uint64_t live_bytes = 0;  // as asked for
@@ -57,12 +49,7 @@ struct ThreadSafeSettings {
   std::function<Status(const DriverTable*)> await_device;
 };
 
-class ThreadArena;
-struct Lane;
-struct ArenaEvent;
-struct EventUse;
-
-class ThreadSafeArena final : public NativeTenant, public std::enable_shared_from_this<ThreadSafeArena> {
+class ThreadSafeArena final : public NativeTenant, public ThreadUser {
  public:
   // The global arena must be open, and stay so during the call.
   // `end` deletes it, after its last user.
@@ -121,18 +108,25 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   DriverInUse driver;
 
  private:
-  friend class ThreadState;
-  struct Place;
+  // What a request asks for, and where.
+  struct Place {
+    std::uint64_t key;
+    Stream stream;
+    std::uint64_t bytes;
+    std::uint64_t units;
+    std::uint64_t alignment;
+    std::uint64_t claimant;
+    bool cuts_large_blocks = false;
+    std::uint64_t slack() const { return units * kUnitBytes - bytes; }
+  };
   struct Part;
   using Parts = std::map<ThreadArena*, Part>;
 
   explicit ThreadSafeArena(const ThreadSafeSettings& settings);
 
-  Status RefuseCaptured(Stream stream);
-  Status Identify(Stream stream, std::uint64_t* key);
   ThreadArena* OwnArena();
   ThreadArena* OwnerOf(std::uint64_t address) const;
-  void EndThread(ThreadArena* arena) noexcept;
+  void EndThread(const ThreadState& state) noexcept override;
 
   bool CanHave(std::uint64_t bytes) const;
   Status AllocateFrom(ThreadArena& arena, const Place& place, std::uint64_t* address);
@@ -147,17 +141,8 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   Status TakeFromOthers(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status JoinLanes(ThreadArena& arena, const Place& place, std::unique_lock<std::mutex>& lock, std::uint64_t* address);
   Status Grow(ThreadArena& arena, const Place& place, std::uint64_t* address);
-  Lane& LaneOf(ThreadArena& arena, std::uint64_t key);
-  void FoldLanes(ThreadArena& arena);
-  Status AwaitOwn(ThreadArena& arena, Lane& lane, Stream stream, std::unique_lock<std::mutex>& lock);
-  Status RecordLate(ThreadArena& arena, Lane& lane, std::unique_lock<std::mutex>& lock);
-  Status JoinEvents(Lane& common, std::unique_lock<std::mutex>& lock);
-  Status AwaitAll(Stream stream, const std::vector<EventUse>& uses);
   template <typename Use>
   Status WithBlock(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes, Use&& use);
-  void FreeBlock(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes, std::uint32_t block, const Lane& lane);
-  void NoteFree(ThreadArena& arena, std::uint64_t address, std::uint64_t bytes);
-  void NoteFrees(ThreadArena& arena, Lane& lane, std::uint64_t number, ArenaEvent* event);
   Status PartsOf(const std::vector<std::uint64_t>& addresses, const std::vector<std::uint64_t>& sizes, Wrong* wrong, Parts* parts) const;
   static std::vector<std::unique_lock<std::mutex>> Lock(Parts& parts);
   template <typename Use>
@@ -165,8 +150,6 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   Status FreeParts(Parts& parts, std::uint64_t key, ArenaEvent* event, Wrong* wrong);
   Status FreeOn(std::uint64_t address, std::uint64_t bytes, std::uint64_t key, ArenaEvent* event, std::uint64_t number,
                 std::uint64_t* right_bytes);
-  void NoteOrder(Lane& lane, std::uint64_t number, ArenaEvent* event);
-  bool RecordsAtFree(Stream stream) const;
   void Gather(ThreadArena& arena, std::unique_lock<std::mutex>& lock);
   void SetOwner(std::uint64_t address, std::uint64_t bytes, ThreadArena* owner);
   void GiveBackFrom(ThreadArena& arena);
@@ -179,11 +162,11 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   bool OthersHaveMemory(const ThreadArena& arena) const;
   std::uint64_t FreedBytes() const;
   bool AwaitFrees(std::uint64_t freed_bytes);
-  Status AcquireEvent(ArenaEvent** event);
-  void ReleaseUse(ArenaEvent* event);
   std::vector<ThreadArena*> Arenas();
 
   const ThreadSafeSettings settings_;
+  ArenaEvents events_;
+  LaneOrder order_;
   const DriverTable* backend_ = nullptr;
   int device_ = 0;
   std::uint64_t base_ = 0;
@@ -197,8 +180,6 @@ class ThreadSafeArena final : public NativeTenant, public std::enable_shared_fro
   std::mutex mutex_;  // of the rest; taken after that of an index
   std::vector<std::unique_ptr<ThreadArena>> arenas_;
   std::vector<ThreadArena*> without_thread_;
-  std::vector<ArenaEvent*> idle_events_;
-  std::vector<std::unique_ptr<ArenaEvent>> events_;
 };
 
 }  // namespace cistern::arenas
