@@ -154,7 +154,9 @@ export class PlannedBlock implements KeptMemory {
     this.moved?.();
   }
 
-  removeFreeSegment(_lane: number, maximumBytes: number): Segment | undefined {
+  /** Every stream uses any part of a block, so it can only go while its uses are all in one lane. */
+  removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined {
+    if (this.#isUsed.some((isUsed, other) => isUsed && other !== lane)) return undefined;
     const spare = this.#earlier.find((each) => each.bytes <= maximumBytes && each.live === 0);
     if (spare !== undefined) {
       this.#earlier = this.#earlier.filter((each) => each !== spare);

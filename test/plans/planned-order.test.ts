@@ -6,6 +6,7 @@ import {
   CudaMemoryResource,
   Device,
   Event,
+  LimitingResourceAdaptor,
   type MemoryResource,
   PoolMemoryResource,
   Stream,
@@ -43,6 +44,29 @@ function follow(stream: Stream, other: Stream): void {
 const newStream = () => new Stream({ nonBlocking: true });
 
 describe('planned memory is ordered', () => {
+  test.each(['trim of the plan', 'a neighbour that is out of memory'])(
+    'if its block is returned after several streams have used it: %s',
+    (how) => {
+      using a = newStream();
+      using b = newStream();
+      using c = newStream();
+      using leaf = new CudaAsyncMemoryResource();
+      using upstream = new LimitingResourceAdaptor(leaf, { limitBytes: 16 * page });
+      using resource = new PlannedMemoryResource(upstream, planOf('+4@0:0 +4@1:4 -1@1 -0@0'));
+      using neighbour = new PoolMemoryResource(upstream, { deallocationEvents: 'off' });
+      inOrder(() => {
+        resource.begin();
+        const [first, second] = [take(resource, 4, a), take(resource, 4, b)];
+        resource.deallocate(second, 4 * page, b);
+        resource.deallocate(first, 4 * page, a);
+        using _held = a.hold();
+        if (how === 'trim of the plan') resource.trim(c);
+        else neighbour.deallocate(take(neighbour, 12, c), 12 * page, c);
+        expect(resource.reservedBytes).toBe(0);
+      });
+    },
+  );
+
   test('if a request between two of other streams was served by the fallback', () => {
     using a = newStream();
     using c = newStream();
