@@ -5,7 +5,7 @@ import { readTrace } from './chrome-trace/read-trace.js';
 import { EventColumnsBuilder, type EventSink } from './event-columns.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { readNsight } from './nsight-sqlite/read-nsight.js';
-import { readSnapshot } from './pytorch-snapshot/snapshot-reader.js';
+import { SnapshotParser } from './pytorch-snapshot/snapshot-reader.js';
 import { readRaftCsv } from './raft-csv/read-raft-csv.js';
 import type { ReadingBudget } from './reading-budget.js';
 import { finishRun, RecordedNames, type RecordedRun, type RecordedRunOrigin, type RecordingDamage } from './recorded-run.js';
@@ -34,7 +34,7 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 /**
  * Reads a whole log of any {@link LogFormat}, such as a cistern recording, an RMM log, a PyTorch memory snapshot or a report of one
  * log, plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for the names;
- * for a snapshot, about seven times its size.
+ * for a snapshot, also 43 bytes for each entry of its traces, and objects for its segments and blocks.
  *
  * If a recording ends early or is damaged, the run has the events before that point, and {@link
  * RecordedRun.damage} says where it is. The same applies to an RMM log whose gzip data ends early, or
@@ -71,11 +71,13 @@ export function isReadWhole({ format }: OpenLog): boolean {
   return format !== 'recording' && format !== 'rmm-csv';
 }
 
-/** The readers of formats that are read as a whole. */
+/** The readers of formats whose bytes are needed all at once. */
 const wholeReaders: Readonly<
-  Record<Exclude<LogFormat, 'recording' | 'rmm-csv'>, (source: string, bytes: Buffer, budget: ReadingBudget) => RecordedRun>
+  Record<
+    Exclude<LogFormat, 'recording' | 'rmm-csv' | 'pytorch-snapshot'>,
+    (source: string, bytes: Buffer, budget: ReadingBudget) => RecordedRun
+  >
 > = {
-  'pytorch-snapshot': readSnapshot,
   report: readReport,
   'chrome-trace': readTrace,
   'nsight-sqlite': readNsight,
@@ -89,6 +91,20 @@ const wholeReaders: Readonly<
  * @internal
  */
 export async function readWholeRun(log: OpenLog): Promise<RecordedRun> {
+  return log.format === 'pytorch-snapshot' ? readSnapshot(log) : readAllBytes(log);
+}
+
+async function readSnapshot(log: OpenLog): Promise<RecordedRun> {
+  const parser = new SnapshotParser(log.name, log.budget);
+  const gzipFault = await log.read(
+    (piece) => parser.push(piece),
+    () => 0,
+  );
+  if (gzipFault !== undefined) throw new InvalidLogError(log.name, undefined, gzipFault.fault, { cause: gzipFault.cause });
+  return parser.finish();
+}
+
+async function readAllBytes(log: OpenLog): Promise<RecordedRun> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   const gzipFault = await log.read(

@@ -79,40 +79,93 @@ const Opcode = {
 /** No text of a snapshot is nearly as long. */
 const longestLine = 2 ** 20;
 
+/** Longer texts could not be strings, and would have to be held in pieces. */
+const longestText = 2 ** 28;
+
 /** No number in a snapshot is nearly this long. */
 const maximumIntegerBytes = 32;
 
-/**
- * The value that a pickle holds.
- * @throws UnpicklingError; InvalidLogError if there is too little memory for it
- */
-export function unpickle(bytes: Buffer, budget: Pick<ReadingBudget, 'keepOne'>): PickledValue {
-  return new Unpickler(bytes, budget).read();
+/** Takes items of lists out of a pickle while it is read, so that millions of objects need not be kept. */
+export interface ItemTaker {
+  /** Whether it took an item, which is then not put into its list. */
+  take(list: readonly PickledValue[], item: PickledValue): boolean;
+  /** Replaces what need not be remembered of the memo's entries from an index on: those of the items that were just taken. */
+  forget(memo: (PickledValue | undefined)[], from: number): void;
 }
 
-class Unpickler {
-  readonly #bytes: Buffer;
+/** What reading is given up with until more bytes are there. */
+const endOfPieces = new Error('more bytes are needed');
+
+/** Reads the value that a pickle holds from bytes in pieces. */
+export class Unpickler {
+  /** What of the pieces is not yet read, joined when an operation may be complete. */
+  #pieces: Uint8Array[] = [];
+  #pendingBytes = 0;
+  /** The bytes that the next operation needs. */
+  #neededBytes = 1;
+  #bytes: Buffer = Buffer.alloc(0);
   #at = 0;
+  /** Where the operation that is being read begins, and the offset of the bytes in the pickle. */
+  #start = 0;
+  #offset = 0;
+  /** What is missing begins here. */
+  #endsAt = 0;
+  #value: PickledValue | undefined;
   #stack: PickledValue[] = [];
   readonly #outer: PickledValue[][] = [];
-  readonly #memo: PickledValue[] = [];
+  /** The length of the memo at each mark. */
+  readonly #memoAtMarks: number[] = [];
+  readonly #memo: (PickledValue | undefined)[] = [];
   readonly #budget: Pick<ReadingBudget, 'keepOne'>;
+  readonly #taker: ItemTaker;
 
-  constructor(bytes: Buffer, budget: Pick<ReadingBudget, 'keepOne'>) {
-    this.#bytes = bytes;
+  constructor(budget: Pick<ReadingBudget, 'keepOne'>, taker: ItemTaker) {
     this.#budget = budget;
+    this.#taker = taker;
   }
 
-  read(): PickledValue {
+  /**
+   * Reads another piece. Returns whether the pickle goes on.
+   * @throws UnpicklingError; InvalidLogError if there is too little memory for it
+   */
+  push(piece: Uint8Array): boolean {
+    this.#pieces.push(piece);
+    this.#pendingBytes += piece.length;
+    if (this.#pendingBytes < this.#neededBytes) return true;
+    this.#bytes = Buffer.concat(this.#pieces);
+    this.#at = 0;
+    try {
+      this.#value = this.#read();
+      return false;
+    } catch (error) {
+      if (error !== endOfPieces) throw error;
+    }
+    this.#pieces = [this.#bytes.subarray(this.#start)];
+    this.#pendingBytes = this.#bytes.length - this.#start;
+    this.#offset += this.#start;
+    return true;
+  }
+
+  /**
+   * The value.
+   * @throws UnpicklingError if the pickle ends early
+   */
+  finish(): PickledValue {
+    if (this.#value === undefined) throw new UnpicklingError(this.#endsAt, 'the pickle ends early');
+    return this.#value;
+  }
+
+  /** Reads operations until the last; one that is not complete has no effect. */
+  #read(): PickledValue {
     const bytes = this.#bytes;
     const memo = this.#memo;
     for (;;) {
-      const start = this.#at;
+      this.#start = this.#at;
       const opcode = bytes[this.#skip(1)];
       switch (opcode) {
         case Opcode.protocol: {
           const protocol = bytes[this.#skip(1)] as number;
-          if (protocol > 5) throw new UnpicklingError(start, `it is a pickle of protocol ${protocol}`);
+          if (protocol > 5) throw this.#fault(`it is a pickle of protocol ${protocol}`, this.#start);
           break;
         }
         case Opcode.frame:
@@ -122,6 +175,7 @@ class Unpickler {
           return this.#pop();
         case Opcode.mark:
           this.#outer.push(this.#stack);
+          this.#memoAtMarks.push(memo.length);
           this.#stack = [];
           break;
         case Opcode.pop:
@@ -221,19 +275,22 @@ class Unpickler {
           break;
         case Opcode.tuple:
         case Opcode.list: {
+          const from = this.#memoAtMarks.at(-1);
           const items = this.#toMark();
-          this.#stack.push(items);
+          const list: PickledValue[] = [];
+          this.#append(list, items, from);
+          this.#stack.push(list);
           break;
         }
         case Opcode.append: {
           const item = this.#pop();
-          this.#listOnTop().push(item);
+          this.#append(this.#listOnTop(), [item], memo.length);
           break;
         }
         case Opcode.appends: {
+          const from = this.#memoAtMarks.at(-1);
           const items = this.#toMark();
-          const list = this.#listOnTop();
-          for (const item of items) list.push(item);
+          this.#append(this.#listOnTop(), items, from);
           break;
         }
         case Opcode.emptyDict:
@@ -256,34 +313,54 @@ class Unpickler {
           this.#setItems(this.#toMark());
           break;
         default:
-          throw new UnpicklingError(start, `it holds more than plain data (opcode 0x${(opcode as number).toString(16)})`);
+          throw this.#fault(`it holds more than plain data (opcode 0x${(opcode as number).toString(16)})`, this.#start);
       }
     }
   }
 
-  /** Skips bytes, and returns the offset of the first. */
+  /** Skips bytes, and returns the place of the first. */
   #skip(count: number): number {
     const start = this.#at;
-    if (start + count > this.#bytes.length) throw new UnpicklingError(start, 'the pickle ends early');
+    if (start + count > this.#bytes.length) return this.#awaitBytes(start + count);
     this.#at = start + count;
     return start;
   }
 
+  #awaitBytes(end: number): never {
+    this.#neededBytes = end - this.#start;
+    this.#endsAt = this.#offset + this.#at;
+    throw endOfPieces;
+  }
+
+  #fault(fault: string, place = this.#at): UnpicklingError {
+    return new UnpicklingError(this.#offset + place, fault);
+  }
+
+  /** @param from the first entry of the memo that only the items may have made */
+  #append(list: PickledValue[], items: readonly PickledValue[], from = this.#memo.length): void {
+    let hasTaken = false;
+    for (const item of items) {
+      if (this.#taker.take(list, item)) hasTaken = true;
+      else list.push(item);
+    }
+    if (hasTaken) this.#taker.forget(this.#memo, from);
+  }
+
   #pop(): PickledValue {
     const value = this.#stack.pop();
-    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing');
+    if (value === undefined) throw this.#fault('a value is missing');
     return value;
   }
 
   #top(): PickledValue {
     const value = this.#stack[this.#stack.length - 1];
-    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing');
+    if (value === undefined) throw this.#fault('a value is missing');
     return value;
   }
 
   #listOnTop(): PickledValue[] {
     const list = this.#top();
-    if (!Array.isArray(list)) throw new UnpicklingError(this.#at, 'a value is not a list');
+    if (!Array.isArray(list)) throw this.#fault('a value is not a list');
     return list;
   }
 
@@ -291,37 +368,38 @@ class Unpickler {
   #toMark(): PickledValue[] {
     const items = this.#stack;
     const stack = this.#outer.pop();
-    if (stack === undefined) throw new UnpicklingError(this.#at, 'a mark is missing');
+    if (stack === undefined) throw this.#fault('a mark is missing');
     this.#stack = stack;
+    this.#memoAtMarks.pop();
     return items;
   }
 
   #pushTuple(count: number): void {
     const items = this.#stack.splice(-count);
-    if (items.length < count) throw new UnpicklingError(this.#at, 'a value is missing');
+    if (items.length < count) throw this.#fault('a value is missing');
     this.#stack.push(items);
   }
 
   #put(index: number): void {
     // Every entry takes at least a byte, so larger indexes, for which an array would have no
     // memory, are invalid.
-    if (index >= this.#bytes.length) throw new UnpicklingError(this.#at, `the memo has no entry ${index}`);
+    if (index >= this.#offset + this.#bytes.length) throw this.#fault(`the memo has no entry ${index}`);
     this.#memo[index] = this.#top();
   }
 
   #recall(index: number): void {
     const value = this.#memo[index];
-    if (value === undefined) throw new UnpicklingError(this.#at, 'a memo entry is missing');
+    if (value === undefined) throw this.#fault('a memo entry is missing');
     this.#stack.push(value);
   }
 
   #setItems(items: readonly PickledValue[]): void {
     const dict = this.#top();
-    if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) throw new UnpicklingError(this.#at, 'a value is not a dict');
-    if (items.length % 2 !== 0) throw new UnpicklingError(this.#at, 'a dict value is missing');
+    if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) throw this.#fault('a value is not a dict');
+    if (items.length % 2 !== 0) throw this.#fault('a dict value is missing');
     for (let i = 0; i < items.length; i += 2) {
       const item = items[i] as PickledValue;
-      if (typeof item === 'object' && item !== null) throw new UnpicklingError(this.#at, 'a dict key is not a string');
+      if (typeof item === 'object' && item !== null) throw this.#fault('a dict key is not a string');
       const key = String(item);
       // Assigning to `__proto__` would change the object's prototype.
       if (key !== '__proto__') dict[key] = items[i + 1] as PickledValue;
@@ -331,7 +409,7 @@ class Unpickler {
   /** A little-endian integer in two's complement. */
   #integer(length: number): number | bigint {
     const bytes = this.#bytes;
-    if (length > maximumIntegerBytes) throw new UnpicklingError(this.#at, `an integer has ${length} bytes`);
+    if (length > maximumIntegerBytes) throw this.#fault(`an integer has ${length} bytes`);
     const start = this.#skip(length);
     if (length === 0) return 0;
     const isNegative = (bytes[start + length - 1] as number) >= 0x80;
@@ -344,16 +422,16 @@ class Unpickler {
   /** The text up to the end of the line, of the opcodes of protocol 0. */
   #line(): string {
     const end = this.#bytes.indexOf(0x0a, this.#at);
-    if (end < 0) throw new UnpicklingError(this.#at, 'the pickle ends early');
-    const text = this.#bytes.toString('latin1', this.#at, Math.min(end, this.#at + longestLine + 1));
-    if (text.length > longestLine) throw new UnpicklingError(this.#at, `a line has more than ${longestLine} characters`);
+    if (end < 0 && this.#bytes.length - this.#at <= longestLine) return this.#awaitBytes(this.#bytes.length + 1);
+    const text = this.#bytes.toString('latin1', this.#at, Math.min(end < 0 ? this.#bytes.length : end, this.#at + longestLine + 1));
+    if (text.length > longestLine) throw this.#fault(`a line has more than ${longestLine} characters`);
     this.#at = end + 1;
     return text;
   }
 
   #index(): number {
     const text = this.#line();
-    if (!/^\d{1,10}$/.test(text)) throw new UnpicklingError(this.#at, 'the number of a memo entry is none');
+    if (!/^\d{1,10}$/.test(text)) throw this.#fault('the number of a memo entry is none');
     return Number(text);
   }
 
@@ -361,11 +439,12 @@ class Unpickler {
   #textInteger(): PickledValue {
     const text = this.#line().replace(/L$/, '');
     if (text === '00' || text === '01') return text === '01';
-    if (!/^[+-]?\d{1,80}$/.test(text)) throw new UnpicklingError(this.#at, 'an integer is none');
+    if (!/^[+-]?\d{1,80}$/.test(text)) throw this.#fault('an integer is none');
     return Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text);
   }
 
   #text(length: number): string {
+    if (length > longestText) throw this.#fault(`a text has ${length} bytes`);
     const start = this.#skip(length);
     return this.#bytes.toString('utf8', start, start + length);
   }

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
@@ -87,18 +87,63 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
     expect(allocations(list).sort()).toEqual(['pytorch of rank 0: 4000', 'pytorch of rank 1: 4000']);
   });
 
-  test('that need more memory than Node has are refused with a sentence', { timeout: 60_000 }, () => {
-    const file = write(
-      "{'segments': [], 'device_traces': [[{'action': 'alloc', 'addr': i, 'size': 1, 'stream': 0, 'time_us': i, 'a': 1, 'b': 2, 'c': 3} for i in range(300000)]]}",
-    );
-    const program = `import { readRecordedRun } from 'cistern/logs'; await readRecordedRun(${JSON.stringify(file)}).catch(({ code, message }) => console.log(code, message));`;
-    const { status, stdout } = spawnSync(process.execPath, ['--max-old-space-size=48', '--input-type=module', '--eval', program], {
+  test('are the same in pieces of any size', async () => {
+    for (const protocol of [0, 4]) {
+      const bytes = readFileSync(write(snapshot({ entry: ", 'pool_id': (0, 1), 'user_metadata': 'a'" }), protocol));
+      const whole = await readRecordedRun(pieces(bytes), { name: 'a' });
+      expect(whole.eventCount).toBe(6);
+      for (const size of [1, 2, 3, 7, 64]) expect(await readRecordedRun(pieces(bytes, size), { name: 'a' })).toEqual(whole);
+    }
+  });
+
+  test('have the same stacks and pools whether their entries share objects or have copies', async () => {
+    const entries = (stack: string, pool: string) => `(lambda stack, pool: {'segments': [], 'device_traces': [[{'action': 'alloc',
+      'addr': i * 4096, 'size': 8, 'stream': 0, 'time_us': i, 'frames': ${stack}, 'pool_id': ${pool}} for i in range(5000)]]})(${frames('3')}, (0, int('2')))`;
+    const shared = await readRecordedRun(write(entries('stack', 'pool')), { name: 'a' });
+    const copied = await readRecordedRun(write(entries('[dict(stack[0])]', '(0, int(str(2 + i * 0)))')), { name: 'a' });
+    expect(shared.eventCount).toBe(10_000);
+    expect(shared.stacks).toEqual(['', 'forward (/m/net.py:3)']);
+    expect(copied).toEqual(shared);
+  });
+
+  test('may refer to an entry from outside of its trace, but not from another trace', async () => {
+    const with2 = (result: string) => `(lambda snapshot: ${result})(${snapshot()})`;
+    const apart = write(with2("{**snapshot, 'last': [snapshot['device_traces'][0][-1]]}"));
+    expect(allocations(await readRecordedRun(apart))).toEqual(['pytorch: 4000']);
+    const twice = write(with2("{**snapshot, 'device_traces': snapshot['device_traces'] + [[snapshot['device_traces'][0][-1]]]}"));
+    await expect(readRecordedRun(twice)).rejects.toThrow('has the same entry of a trace in two places');
+  });
+
+  /** Reads a file in a process whose heap has 48 MiB, and says what comes of it. */
+  function readInSmallHeap(file: string): string {
+    const program = `import { readRecordedRun } from 'cistern/logs';
+      console.log(await readRecordedRun(${JSON.stringify(file)}).then(({ eventCount }) => eventCount, ({ code, message }) => code + ' ' + message));`;
+    const { status, stdout, stderr } = spawnSync(process.execPath, ['--max-old-space-size=48', '--input-type=module', '--eval', program], {
       encoding: 'utf8',
     });
-    expect(stdout).toMatch(
-      /^ERR_CISTERN_INVALID_LOG .* is too large: its 11\.\d MiB need more memory than Node may use here \(.*--max-old-space-size/,
-    );
+    expect(stderr).toBe('');
     expect(status).toBe(0);
+    return stdout;
+  }
+
+  test('have traces that need not fit into memory as objects', { timeout: 60_000 }, () => {
+    const file = write(
+      "{'segments': [], 'device_traces': [[{'action': action, 'addr': 4096, 'size': 1, 'stream': 0, 'time_us': i, 'a': 1, 'b': 2, 'c': 3} for i in range(150000) for action in ('alloc', 'free_completed')]]}",
+    );
+    expect(readInSmallHeap(file)).toBe('300000\n');
+  });
+
+  test.each([
+    ['segments', "{'segments': [{'address': i, 'total_size': 1, 'a': 1, 'b': 2, 'blocks': []} for i in range(300000)]}"],
+    [
+      'live blocks',
+      "{'segments': [], 'device_traces': [[{'action': 'alloc', 'addr': i, 'size': 1, 'stream': 0, 'time_us': i} for i in range(600000)]]}",
+    ],
+  ])('that need more memory than Node has are refused with a sentence: %s', { timeout: 60_000 }, (_, python) => {
+    const file = write(python);
+    expect(readInSmallHeap(file)).toMatch(
+      /^ERR_CISTERN_INVALID_LOG .* is too large: its \d+(\.\d)? MiB need more memory than Node may use here \(.*--max-old-space-size/,
+    );
   });
 });
 
