@@ -185,7 +185,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
         device.freeNow();
       } catch (error) {
         // A resource that lost the memory cannot give it back, but the contents are here.
-        if (device.pointer === 0 && device.endReason === undefined && host.pointer !== 0) this.#host = host;
+        if (device.pointer === 0 && device.endReason === undefined) this.#host = host;
         else freeSoonerOrLater(host);
         throw error;
       }
@@ -374,7 +374,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     if (!this.#pins.has(state)) return;
     this.#settle(state);
     this.#removePin(state);
-    if (!this.isPinned) this.#adaptor.isIdle();
+    if (!this.isPinned) this.settle();
   }
 
   hasPin(state: PinState): boolean {
@@ -440,7 +440,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     try {
       this.#settleAll();
     } catch {
-      // The next capture that ends, or the next use of the memory, tries again.
+      // The next capture or pin that ends tries again.
     }
     if (this.#unsettled.length === 0) this.#adaptor.isIdle();
   }

@@ -315,7 +315,41 @@ test('no buffer leaves for an allocation on a captured stream, which could not w
   above.deallocate(pointer, MiB, stream);
 });
 
+test('a buffer whose last stream is captured stays, and others leave', () => {
+  using elsewhere = new Stream({ nonBlocking: true });
+  using buffer = made(1);
+  using other = new SpillableBuffer(Uint8Array.of(2, 2), { stream: elsewhere, resource });
+  stream.beginCapture();
+  expect([resource.spill(), buffer.isOnDevice, other.isOnDevice, stream.captureStatus]).toEqual([2, true, false, 'active']);
+  stream.endCapture().dispose();
+});
+
 describe('a pin that ends while its stream is captured', () => {
+  test('keeps its buffer on the device until its use is ordered, if the driver refuses that when the capture ends', async () => {
+    using buffer = made(1);
+    using witness = made(2);
+    using other = new Stream({ nonBlocking: true });
+    const pin = await buffer.pin();
+    const pinOfWitness = await witness.pin();
+    (await buffer.pin(other)).dispose();
+    using hold = stream.hold();
+    set(pin.ptr, 5, 1, 2, stream);
+    stream.beginCapture();
+    pin.dispose();
+    pinOfWitness.dispose();
+    failCall('cuStreamWaitEvent', 1, 999);
+    const graph = stream.endCapture();
+    failCall('cuStreamWaitEvent', 0);
+    graph.dispose();
+    // The graph has had both addresses.
+    await untilItLeaves();
+    expect([witness.isOnDevice, buffer.isOnDevice, resource.spill()]).toEqual([false, true, 0]);
+    (await buffer.pin(other)).dispose();
+    expect([resource.spill(), buffer.isOnDevice]).toEqual([2, false]);
+    hold.release();
+    expect(await contents(buffer)).toEqual([5, 5]);
+  });
+
   test('orders what was queued for it before the next use on another stream, which is refused until then', async () => {
     using buffer = made(1);
     using other = new Stream({ nonBlocking: true });
