@@ -7,9 +7,11 @@ import {
   copy,
   Device,
   KiB,
+  LifetimeError,
   LimitingResourceAdaptor,
   MiB,
   OutOfMemoryError,
+  PassThroughAdaptor,
   PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
@@ -616,6 +618,44 @@ describe('whatever happens', () => {
     expect([resident.isDisposed, away.isDisposed]).toEqual([true, false]);
   });
 
+  test('memory that its resource loses while it leaves has its contents on the host', async () => {
+    class Losing extends PassThroughAdaptor {
+      isLosing = false;
+      override allocate(bytes: number, onStream: Stream): number {
+        return this.upstream.allocate(bytes, onStream);
+      }
+      override deallocate(pointer: number, bytes: number, onStream: Stream): void {
+        this.upstream.deallocate(pointer, bytes, onStream);
+        if (this.isLosing) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'lost');
+      }
+    }
+    using losing = new Losing(pool, {}, []);
+    using above = new SpillingResourceAdaptor(losing, host);
+    using buffer = made(MiB, 1, { resource: above });
+    losing.isLosing = true;
+    expect(() => above.spill()).toThrow('lost');
+    losing.isLosing = false;
+    expect([await contents(buffer), above.statistics().returns]).toEqual([[1], 1]);
+  });
+
+  test('memory that ends while it leaves takes none of the host', () => {
+    const below = new PoolMemoryResource(leaf);
+    class Ending extends PassThroughAdaptor {
+      override allocate(bytes: number, onStream: Stream): number {
+        below.dispose();
+        return this.upstream.allocate(bytes, onStream);
+      }
+      override deallocate(pointer: number, bytes: number, onStream: Stream): void {
+        this.upstream.deallocate(pointer, bytes, onStream);
+      }
+    }
+    using ending = new Ending(host, {}, []);
+    using above = new SpillingResourceAdaptor(below, ending);
+    using buffer = made(MiB, 1, { resource: above });
+    expect(() => above.spill()).toThrow();
+    expect([buffer.isDisposed, host.statistics().allocatedBytes]).toEqual([true, 0]);
+  });
+
   test.each(driverCalls)('a failing %s loses nothing', async (name) => {
     for (let skip = 1; skip <= 6; skip++) {
       using buffer = made(MiB, skip);
@@ -686,6 +726,20 @@ describe('over an admission', () => {
     expect(used.isOnDevice).toBe(false);
     first.dispose();
     expect([await contents(idle), await contents(used)]).toEqual([[1], [2]]);
+  });
+
+  test('what has left already gives a request nothing, and no other leaves in vain', async () => {
+    using admitting = new AdmittingResourceAdaptor(leaf, { limitBytes: most });
+    using above = new SpillingResourceAdaptor(admitting, host);
+    using _away = made(2 * MiB, 1, { resource: above });
+    above.spill();
+    using there = made(MiB, 2, { resource: above });
+    const pointer = admitting.allocate(3 * MiB, stream);
+    const request = admitting.reserve(2 * MiB);
+    expect([admitting.statistics().waiting, there.isOnDevice]).toEqual([1, true]);
+    admitting.deallocate(pointer, 3 * MiB, stream);
+    (await request).dispose();
+    expect(await contents(there)).toEqual([2]);
   });
 
   test('that is below another one, a request makes buffers leave, too', async () => {
