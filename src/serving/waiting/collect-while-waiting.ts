@@ -33,7 +33,7 @@ export function collectWhileWaiting(calls: WaitingCalls): void {
 }
 
 export function stopCollectingFor(calls: WaitingCalls): void {
-  if (!waiting.delete(calls)) return;
+  waiting.delete(calls);
   keepAliveIfAsked();
   if (waiting.size > 0) return;
   clearInterval(timer);

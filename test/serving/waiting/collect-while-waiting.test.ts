@@ -1,5 +1,5 @@
-import { setTimeout as pause } from 'node:timers/promises';
-import { describe, expect, test } from 'vitest';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { DeviceBuffer, Stream } from '../../../src/index.js';
 import {
   collectWhileWaiting,
@@ -28,39 +28,78 @@ describe('calls that wait', () => {
     return { calls, seconds };
   }
 
-  test('share one collection a second, if nobody of some line was served', async () => {
-    const addresses = new AddressCountingResource();
-    let count = 0;
-    const [moving, stalled] = [waitingCalls(() => count++), waitingCalls(() => 0)];
-    for (const { calls } of [moving, stalled]) collectWhileWaiting(calls);
-    drop(addresses);
-    while (stalled.seconds.length === 0) await pause(10);
-    expect(moving.seconds).toEqual([false]);
-    expect(stalled.seconds).toEqual([true]);
-    expect(addresses.live.size).toBeLessThanOrEqual(1);
-  });
+  describe('as time passes,', () => {
+    beforeEach(() => {
+      vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval', 'performance'] });
+    });
 
-  test('are told of no collection while all lines move', async () => {
-    const addresses = new AddressCountingResource();
-    let count = 0;
-    const { calls, seconds } = waitingCalls(() => count++);
-    collectWhileWaiting(calls);
-    const kept = new DeviceBuffer(1000, { resource: addresses, stream: Stream.legacyDefault() });
-    while (seconds.length === 0) await pause(10);
-    expect(seconds).toEqual([false]);
-    kept.dispose();
-  });
+    afterEach(() => {
+      // Nobody waits any more.
+      expect(vi.getTimerCount()).toBe(0);
+      vi.useRealTimers();
+    });
 
-  test('are not looked at before they have waited for about a second themselves', async () => {
-    const [first, later] = [waitingCalls(() => 0), waitingCalls(() => 0)];
-    collectWhileWaiting(first.calls);
-    await pause(500);
-    const began = performance.now();
-    collectWhileWaiting(later.calls);
-    while (later.seconds.length === 0) await pause(10);
-    // With the first, it would have been after half a second.
-    expect(performance.now() - began).toBeGreaterThan(850);
-    expect([first.seconds, later.seconds]).toEqual([[true], [true]]);
+    test('share one collection a second, if nobody of some line was served', async () => {
+      const addresses = new AddressCountingResource();
+      let count = 0;
+      const [moving, stalled] = [waitingCalls(() => count++), waitingCalls(() => 0)];
+      for (const { calls } of [moving, stalled]) collectWhileWaiting(calls);
+      drop(addresses);
+      // What was made in this turn is reachable until its end.
+      await nextTurn();
+      vi.advanceTimersByTime(1000);
+      expect([moving.seconds, stalled.seconds]).toEqual([[false], [true]]);
+      expect(addresses.live.size).toBeLessThanOrEqual(1);
+    });
+
+    test('are told of no collection while all lines move', async () => {
+      const addresses = new AddressCountingResource();
+      let count = 0;
+      const { calls, seconds } = waitingCalls(() => count++);
+      collectWhileWaiting(calls);
+      drop(addresses);
+      vi.advanceTimersByTime(1000);
+      expect([seconds, addresses.live.size]).toEqual([[false], 10]);
+    });
+
+    test('are not looked at before they have waited for about a second themselves', () => {
+      const [first, later] = [waitingCalls(() => 0), waitingCalls(() => 0)];
+      collectWhileWaiting(first.calls);
+      vi.advanceTimersByTime(500);
+      collectWhileWaiting(later.calls);
+      vi.advanceTimersByTime(500);
+      expect([first.seconds, later.seconds]).toEqual([[true], []]);
+      vi.advanceTimersByTime(1000);
+      expect([first.seconds, later.seconds]).toEqual([[true], [true]]);
+    });
+
+    test('are looked at every second, also if others of their line begin to wait meanwhile', () => {
+      const seconds: boolean[] = [];
+      const calls = { keepProcessAlive: () => true, served: () => 0, onSecond: (isStalled: boolean) => void seconds.push(isStalled) };
+      collectWhileWaiting(calls);
+      vi.advanceTimersByTime(999);
+      expect(seconds).toEqual([]);
+      collectWhileWaiting(calls);
+      vi.advanceTimersByTime(1);
+      expect(seconds).toEqual([true]);
+      vi.advanceTimersByTime(1000);
+      expect(seconds).toEqual([true, true]);
+      stopCollectingFor(calls);
+    });
+
+    test('are not told any more once one before them has ended their wait', () => {
+      const later = waitingCalls(() => 0);
+      const first = {
+        keepProcessAlive: () => true,
+        served: () => 0,
+        onSecond: () => {
+          for (const calls of [first, later.calls]) stopCollectingFor(calls);
+        },
+      };
+      for (const calls of [first, later.calls]) collectWhileWaiting(calls);
+      vi.advanceTimersByTime(1000);
+      expect(later.seconds).toEqual([]);
+    });
   });
 
   test('keep the process alive only while one of them asks', () => {
