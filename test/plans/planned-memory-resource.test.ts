@@ -205,6 +205,29 @@ describe('a planned resource', () => {
     expect(live.allocate(4 * page, stream)).toBe(a);
   });
 
+  test('never hands out a single byte that is kept longer than planned', () => {
+    using stream = new Stream();
+    using resource = planned(text);
+    const live = new Live(resource);
+    resource.begin();
+    const a = live.allocate(1, stream);
+    resource.begin();
+    expect(live.allocate(4 * page, stream)).not.toBe(a);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, deviations: { 'in-use': 1 } });
+  });
+
+  test('refuses memory that was kept from the pass before, also after it has refused something else', () => {
+    using stream = new Stream();
+    using resource = planned(text, { deviations: 'refuse' });
+    resource.begin();
+    const a = resource.allocate(4 * page, stream);
+    resource.begin();
+    expect(() => resource.allocate(5 * page, stream)).toThrow(/\(larger\)/);
+    expect(() => resource.allocate(4 * page, stream)).toThrow(/\(in-use\)/);
+    resource.deallocate(a, 4 * page, stream);
+    expect(resource.allocate(4 * page, stream)).toBe(a);
+  });
+
   test('does not give memory to its stream that another freed, until the next pass waits for that', () => {
     using stream = new Stream();
     using other = new Stream();
