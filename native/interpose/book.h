@@ -20,9 +20,12 @@ struct Entry {
   std::uint32_t handles;  // of memory: how many references there are, and how many mappings
   std::uint32_t mappings;
   std::uint16_t account;
+  std::uint16_t stack;  // the number of its stack in the recording, or 0
   std::uint8_t layer;
-  bool is_counted;  // among what the limits count
+  std::uint8_t way;  // the number of its label, or 0
+  bool is_counted;   // among what the limits count
 };
+static_assert(sizeof(Entry) == 64, "a line of a cache");
 
 class Book {
  public:
@@ -35,6 +38,14 @@ class Book {
   Entry* Add(std::uint64_t key);
   void Remove(Entry* entry);
   void Clear();
+
+  // Calls `visit` with every entry. The book must not change meanwhile.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (std::size_t i = 0; i < capacity_; i++) {
+      if (entries_[i].key != 0) visit(entries_[i]);
+    }
+  }
 
   // Calls `visit` with every entry until it returns true: then the entry is removed, and all are visited again.
   template <typename Visit>

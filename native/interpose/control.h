@@ -29,7 +29,8 @@ struct Slot {
   std::atomic<std::uint64_t> allocations;
   std::atomic<std::uint64_t> refusals;
   std::atomic<std::uint64_t> by_limit[kMostLimits];
-  std::uint64_t reserved[11];
+  std::atomic<std::uint64_t> dumps;
+  std::uint64_t reserved[10];
 };
 
 // What one library of one process has allocated. The name is there before the process.

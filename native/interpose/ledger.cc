@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "interpose/control.h"
+#include "interpose/dump.h"
 #include "interpose/recording_file.h"
 
 namespace cistern::interpose {
@@ -19,6 +20,8 @@ namespace {
 constexpr std::uint64_t kLastStream = 65535;
 constexpr std::uint64_t kLastStack = 16383;
 constexpr int kMostNotes = 20;
+// A library that asks again and again must not fill the disk.
+constexpr unsigned kMostDumps = 10;
 // Where memory is shown that has no address of its own: above all that have one.
 constexpr std::uint64_t kMadeUpBegin = std::uint64_t{1} << 48;
 constexpr std::uint64_t kMadeUpEnd = std::uint64_t{1} << 52;
@@ -47,7 +50,9 @@ struct Ledger {
   std::uint64_t account_count;
   const char* ways[64];
   int way_count;
+  int defined_ways;
   int note_count;
+  unsigned dump_count;
 };
 Ledger ledger;
 pthread_mutex_t ledger_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -138,13 +143,9 @@ void Begin() {
 
 std::uint32_t LayerOf(int place, std::uint64_t time) {
   if (ledger.layers[place] != 0) return static_cast<std::uint32_t>(ledger.layers[place] - 1);
-  static const char* const kNames[] = {"managed", "pinned host", "registered host", "imported", "graph nodes"};
   const auto define = [&](int each) {
     char name[32];
-    if (each < kMostDevices)
-      snprintf(name, sizeof(name), "device %d", each);
-    else
-      snprintf(name, sizeof(name), "%s", kNames[each - kMostDevices]);
+    NameOfPlace(each, name, sizeof(name));
     Define(kDefineLayer, time, static_cast<std::uint64_t>(ledger.layer_count), name);
     ledger.layers[each] = ++ledger.layer_count;
   };
@@ -200,35 +201,46 @@ void SetAccount(std::uint16_t account, std::uint64_t time) {
   Put(kAccount, time, static_cast<double>(index), 0);
 }
 
-void SetStack(const char* text, std::size_t length, std::uint64_t time) {
-  if (length == 0) return;
+// Returns its number, or 0.
+std::uint16_t SetStack(const char* text, std::size_t length, std::uint64_t time) {
+  if (length == 0) return 0;
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (std::size_t i = 0; i < length; i++) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3u;
   Entry* entry = ledger.book.Add(Book::KeyOf(Class::kStack, hash >> 4));
-  if (entry == nullptr) return;
+  if (entry == nullptr) return 0;
   if (entry->bytes == 0) {
     if (ledger.stack_count < kLastStack) {
       entry->bytes = ++ledger.stack_count;
-      if (entry->bytes == kLastStack)
+      if (entry->bytes == kLastStack) {
         Define(kDefineStack, time, entry->bytes, "(more stacks)");
-      else
+      } else {
         Define(kDefineStack, time, entry->bytes, text, length);
+        // For dumps.
+        entry->pointer = ledger.file.text_offset();
+        entry->memory = length;
+      }
     } else {
       entry->bytes = kLastStack;
     }
   }
   Put(kStack, time, static_cast<double>(entry->bytes), 0);
+  return static_cast<std::uint16_t>(entry->bytes);
 }
 
-void Label(std::uint32_t layer, std::uint64_t pointer, const char* way, std::uint64_t time) {
+// The number of a label, or 0.
+std::uint8_t WayOf(const char* way) {
+  if (way == nullptr) return 0;
   int index = 0;
   while (index < ledger.way_count && ledger.ways[index] != way) index++;
-  if (index == ledger.way_count) {
-    if (index == 64) return;
-    ledger.ways[ledger.way_count++] = way;
-    Define(kDefineLabel, time, static_cast<std::uint64_t>(index) + 1, way);
-  }
-  Put(kLabel | layer << 8, time, static_cast<double>(pointer), index + 1);
+  if (index == 64) return 0;
+  if (index == ledger.way_count) ledger.ways[ledger.way_count++] = way;
+  return static_cast<std::uint8_t>(index + 1);
+}
+
+void Label(std::uint32_t layer, const Entry& entry, std::uint64_t time) {
+  for (; ledger.defined_ways < entry.way; ledger.defined_ways++)
+    Define(kDefineLabel, time, static_cast<std::uint64_t>(ledger.defined_ways) + 1, ledger.ways[ledger.defined_ways]);
+  Put(kLabel | layer << 8, time, static_cast<double>(entry.pointer), entry.way);
 }
 
 bool IsCounted(int place) { return place < kMostDevices; }
@@ -262,7 +274,7 @@ void PutFree(const Entry& entry, std::uint64_t stream) {
 }
 
 // The entry is a copy: the book may move when names are added to it.
-void PutAllocate(Entry entry, std::uint64_t stream, const char* way, const char* stack, std::size_t stack_length) {
+void PutAllocate(Entry entry, std::uint64_t stream, const char* stack, std::size_t stack_length) {
   Begin();
   CountForLibrary(entry, true);
   const std::uint64_t time = Now();
@@ -270,12 +282,52 @@ void PutAllocate(Entry entry, std::uint64_t stream, const char* way, const char*
   SetAccount(entry.account, time);
   const std::uint32_t layer = LayerOf(entry.layer, time);
   const std::uint32_t of_stream = StreamOf(stream, time);
-  SetStack(stack, stack_length, time);
+  const std::uint16_t number = SetStack(stack, stack_length, time);
   Put(kAllocate | layer << 8 | of_stream << 16, time, static_cast<double>(entry.pointer), static_cast<double>(entry.bytes));
-  if (way != nullptr) Label(layer, entry.pointer, way, time);
+  if (entry.way != 0) Label(layer, entry, time);
+  if (number == 0) return;
+  if (Entry* kept = ledger.book.Find(entry.key)) kept->stack = number;
 }
 
-void PutFailure(const Request& request, const char* note) {
+// What the libraries of this process hold, and the other processes of the run.
+void Holders(char* text, std::size_t capacity) {
+  std::size_t length = 0;
+  const auto add = [&](const char* who, std::uint64_t number, std::uint64_t device, std::uint64_t host) {
+    if ((device == 0 && host == 0) || length >= capacity) return;
+    char process[32] = "";
+    if (number != 0) snprintf(process, sizeof(process), "process %llu", static_cast<unsigned long long>(number));
+    length += static_cast<std::size_t>(snprintf(text + length, capacity - length, "\n  %s%s: %llu bytes of devices", who, process,
+                                                static_cast<unsigned long long>(device)));
+    if (host != 0 && length < capacity)
+      length += static_cast<std::size_t>(
+          snprintf(text + length, capacity - length, ", %llu bytes of the host", static_cast<unsigned long long>(host)));
+  };
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  for (LibrarySlot* library : ledger.libraries) {
+    if (library != nullptr) add(library->name, 0, library->device.load(kRelaxed), library->host.load(kRelaxed));
+  }
+  for (const Slot& slot : control()->slots) {
+    const std::uint32_t process = slot.process.load(kRelaxed);
+    if (process != 0 && &slot != OwnSlot()) add("", process, slot.current.load(kRelaxed), 0);
+  }
+  if (length == 0) text[0] = 0;
+}
+
+// Called under the lock. cistern's own resources write a dump of their own, once nothing that they try has helped.
+void PutDump(const Request& request, const char* stack, std::size_t stack_length, const char* reason) {
+  const char* account = AccountName(request.caller.account);
+  if (ledger.dump_count == kMostDumps || std::strcmp(account, "cistern") == 0) return;
+  const int before = errno;
+  char holders[4096], note[6000];
+  Holders(holders, sizeof(holders));
+  snprintf(note, sizeof(note), "process %d (%s): %s\n\nHeld at that moment:%s", static_cast<int>(getpid()), program_invocation_short_name,
+           reason, holders);
+  const Dump dump = {ledger.book, ledger.file, ledger.ways, request, stack, stack_length, note};
+  if (WriteDump(dump, ++ledger.dump_count)) OwnSlot()->dumps.fetch_add(1, std::memory_order_relaxed);
+  errno = before;
+}
+
+void PutFailure(const Request& request, const char* note, const char* dump_reason) {
   char stack[8192];
   const std::size_t length = control()->stack_bytes == kNoStacks ? 0 : StackText(stack, sizeof(stack));
   const Lock lock;
@@ -287,12 +339,9 @@ void PutFailure(const Request& request, const char* note) {
   const std::uint32_t of_stream = StreamOf(request.stream, time);
   if (note != nullptr && ledger.note_count < kMostNotes) Define(kDefineNote, time, static_cast<std::uint64_t>(ledger.note_count++), note);
   SetStack(stack, length, time);
-  // The exact size is the sum of both numbers.
-  const double bytes = static_cast<double>(request.bytes);
-  const double rest = bytes < 18446744073709551616.0
-                          ? static_cast<double>(static_cast<std::int64_t>(request.bytes - static_cast<std::uint64_t>(bytes)))
-                          : 0;
-  Put(kFailure | layer << 8 | of_stream << 16, time, rest, bytes);
+  const SplitBytes bytes = Split(request.bytes);
+  Put(kFailure | layer << 8 | of_stream << 16, time, bytes.rest, bytes.rounded);
+  if (dump_reason != nullptr) PutDump(request, stack, length, dump_reason);
 }
 
 std::uint64_t MadeUp(std::uint64_t bytes) {
@@ -320,6 +369,8 @@ void Fill(Entry* entry, const Request& request, std::uint64_t bytes, std::uint64
   entry->account = request.caller.account;
   entry->limits = AccountLimits(request.caller.account);
   entry->layer = static_cast<std::uint8_t>(request.place);
+  entry->way = WayOf(request.way);
+  entry->stack = 0;
   entry->is_counted = IsCounted(request.place);
 }
 
@@ -359,6 +410,20 @@ void AfterForkInChild() {
 
 }  // namespace
 
+void NameOfPlace(int place, char* name, std::size_t capacity) {
+  static const char* const kNames[] = {"managed", "pinned host", "registered host", "imported", "graph nodes"};
+  if (place < kMostDevices)
+    snprintf(name, capacity, "device %d", place);
+  else
+    snprintf(name, capacity, "%s", kNames[place - kMostDevices]);
+}
+
+SplitBytes Split(std::uint64_t bytes) {
+  const auto rounded = static_cast<double>(bytes);
+  const bool is_too_large = rounded >= 18446744073709551616.0;
+  return {rounded, is_too_large ? 0 : static_cast<double>(static_cast<std::int64_t>(bytes - static_cast<std::uint64_t>(rounded)))};
+}
+
 bool IsActive() {
   static const bool is_active = control() != nullptr;
   return is_active;
@@ -379,14 +444,18 @@ bool Admit(const Request& request) {
   snprintf(note, sizeof(note), "%s refused %s %llu bytes: the limit%s%s is %llu bytes, of which %llu were left", "cistern run",
            AccountName(request.caller.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ",
            passed.name, static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
-  PutFailure(request, note);
+  PutFailure(request, note, note);
   return false;
 }
 
 void Fail(const Request& request, int status) {
   if (IsCounted(request.place)) Return(request.bytes, AccountLimits(request.caller.account));
   constexpr int kOutOfMemory = 2;
-  if (status == kOutOfMemory) PutFailure(request, nullptr);
+  if (status != kOutOfMemory) return;
+  char reason[300];
+  snprintf(reason, sizeof(reason), "the driver refused %s %llu bytes", AccountName(request.caller.account),
+           static_cast<unsigned long long>(request.bytes));
+  PutFailure(request, nullptr, DumpFolder() == nullptr ? nullptr : reason);
 }
 
 void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t bytes) {
@@ -409,7 +478,7 @@ void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t 
     if (bytes != request.bytes) Return(request.bytes - bytes, limits);
     Reserved();
   }
-  PutAllocate(*entry, request.stream, request.way, stack, length);
+  PutAllocate(*entry, request.stream, stack, length);
 }
 
 Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream) {
@@ -438,7 +507,7 @@ void Freeing(const Freed& freed, int status) {
   if (ledger.file.Retract(freed.end))
     CountForLibrary(freed.entry, true);
   else
-    PutAllocate(freed.entry, freed.stream, nullptr, nullptr, 0);
+    PutAllocate(freed.entry, freed.stream, nullptr, 0);
 }
 
 void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
@@ -452,7 +521,7 @@ void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
   Fill(memory, request, is_imported ? 0 : request.bytes, is_imported ? 0 : MadeUp(request.bytes));
   memory->handles = 1;
   if (memory->is_counted) Reserved();
-  if (!is_imported) PutAllocate(*memory, request.stream, request.way, stack, length);
+  if (!is_imported) PutAllocate(*memory, request.stream, stack, length);
   Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, handle));
   if (entry != nullptr) entry->memory = number;
 }
@@ -506,7 +575,8 @@ void MapMemory(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle)
   if (memory->bytes > 0) return;
   memory->bytes = bytes;
   memory->pointer = MadeUp(bytes);
-  PutAllocate(*memory, kNoStream, "cuMemImportFromShareableHandle", nullptr, 0);
+  memory->way = WayOf("cuMemImportFromShareableHandle");
+  PutAllocate(*memory, kNoStream, nullptr, 0);
 }
 
 void UnmapMemory(std::uint64_t address, std::uint64_t bytes) {

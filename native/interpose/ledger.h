@@ -16,6 +16,15 @@ enum Place : int { kManaged = kMostDevices, kPinned, kRegistered, kImported, kGr
 // No stream.
 inline constexpr std::uint64_t kNoStream = ~std::uint64_t{0};
 
+void NameOfPlace(int place, char* name, std::size_t capacity);
+
+// A size as recordings have it, whose numbers are doubles: the exact one is the sum of both.
+struct SplitBytes {
+  double rounded;
+  double rest;
+};
+SplitBytes Split(std::uint64_t bytes);
+
 // An allocation that the program asks for.
 struct Request {
   const char* way;  // the driver's function, as a label; null: none

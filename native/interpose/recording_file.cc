@@ -259,8 +259,17 @@ bool RecordingFile::Define(std::uint32_t head, std::uint64_t time, double index,
   Store<double>(record + 16, static_cast<double>(length));
   std::memcpy(record + kRecordBytes, text, length);
   std::memset(record + kRecordBytes + length, 0, padded - length);
+  text_offset_ = offset_ + 2 * kRecordBytes + used_;
   EndRecord(padded);
   return true;
+}
+
+std::size_t RecordingFile::ReadText(std::uint64_t offset, char* text, std::size_t length) const {
+  const int file = Reopen();
+  if (file < 0) return 0;
+  const ssize_t bytes = pread(file, text, length, static_cast<off_t>(offset));
+  close(file);
+  return bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 bool RecordingFile::Retract(std::uint64_t end) {

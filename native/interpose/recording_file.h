@@ -55,6 +55,10 @@ class RecordingFile {
   // Adds a record that is followed by a text.
   bool Define(std::uint32_t head, std::uint64_t time, double index, const char* text, std::size_t length);
 
+  // Where the text of the last definition begins in the file, and a text from there. Returns how much could be read.
+  std::uint64_t text_offset() const { return text_offset_; }
+  std::size_t ReadText(std::uint64_t offset, char* text, std::size_t length) const;
+
   // The end of the records, and the removal of the last one, which must be a record without a text, if they still end there.
   std::uint64_t end() const { return offset_ + used_; }
   bool Retract(std::uint64_t end);
@@ -86,6 +90,7 @@ class RecordingFile {
   std::uint64_t offset_ = 0;        // of the open block, or the file's length
   std::uint64_t used_ = 0;          // bytes of its records
   std::uint64_t block_time_ = 0;
+  std::uint64_t text_offset_ = 0;
   bool is_sealed_ = false;
 };
 

@@ -24,7 +24,8 @@ that the program starts are recorded, too, in files beside the first: run.cister
 
 With a limit, a library that asks for more than is left is told that the device is out of memory. Limits hold for
 memory of devices, and for all processes together. A limit with a name holds for one library: the name of its npm
-package, or of its file.
+package, or of its file. What the process held at that moment is written to out-of-memory-4711-4711-1.cistern beside the
+recording, or in the folder that CISTERN_DUMP_ON_OUT_OF_MEMORY names; the first ten times.
 
 Nothing is printed, and no file written, if the program does not use a device.
 
@@ -84,12 +85,13 @@ function parseLimit(text: string, previous: readonly OutsideLimit[] = []): reado
 
 /** Tells what was recorded, if anything was. */
 function tell(processes: readonly OutsideProcess[], output: string, terminal: Terminal): void {
-  for (const { process, hasMainFile, peakBytes, allocations, refusals } of processes) {
+  for (const { process, hasMainFile, peakBytes, allocations, refusals, dumps } of processes) {
     const refused = refusals === 0 ? '' : `, ${formatCount(refusals)} refused`;
     const file = hasMainFile ? output : output.replace(/(\.[^./]*)?$/, `.${process}$1`);
     note(
       terminal,
       `process ${process}: ${formatCount(allocations)} allocations, ${formatBytes(peakBytes)} of device memory at the peak${refused}; recorded in ${file}`,
     );
+    if (dumps > 0) note(terminal, `what it held when it was refused is in out-of-memory-${process}-*.cistern, for cistern report`);
   }
 }

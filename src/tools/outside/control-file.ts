@@ -4,7 +4,7 @@
  *
  *     head     'cistrun2'  u32 whether the file is taken  u32 limits  u64 bytes between stacks  u64 libraries  the recording's path
  *     limits   16 times    u64 bytes  name
- *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals  …
+ *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals, 16 of limits, dumps  …
  *     libraries 256 times  u32 process  u32 0  name  u64 bytes on devices, their peak, bytes on the host, allocations
  */
 import { closeSync, readFileSync, writeSync } from 'node:fs';
@@ -52,6 +52,8 @@ export interface OutsideProcess {
   readonly peakBytes: number;
   readonly allocations: number;
   readonly refusals: number;
+  /** How many files it has written that show what was held when it was refused. */
+  readonly dumps: number;
 }
 
 /**
@@ -92,6 +94,7 @@ export function readControlFile(path: string): OutsideProcess[] {
       peakBytes: number(16),
       allocations: number(24),
       refusals: number(32),
+      dumps: number(168),
     });
   }
   return processes;

@@ -1,6 +1,6 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -193,6 +193,60 @@ describe.skipIf(outside.path === undefined)('limits', () => {
       const { run } = await readOutside(file);
       expect([...run.kinds].filter((kind) => kind === EventKind.failure)).toHaveLength(1);
       expect(run.notes).toEqual(['cistern run refused client 4194304 bytes: the limit is 10485760 bytes, of which 2097152 were left']);
+    }));
+
+  test('a refusal by a limit writes what was held at that moment, with the process, the library, and the stacks', () =>
+    inFolder(async (folder) => {
+      const dumps = () => readdirSync(folder).filter((file) => file.startsWith('out-of-memory-'));
+      const file = join(folder, 'run.cistern');
+      const take = ['take', String(4 << 20), '4'];
+      const shell = `"$0" ${take.join(' ')} > /dev/null`;
+      // The child of the program is the one that allocates.
+      const { stderr } = await runOutside(file, ['--limit', 'client=10MiB'], ['sh', '-c', `${shell}; true`, client()]);
+      const process = /^note: process (\d+):/.exec(stderr)?.[1];
+      expect(stderr).toContain(`what it held when it was refused is in out-of-memory-${process}-*.cistern`);
+      expect(dumps().sort()).toEqual([1, 2].map((n) => `out-of-memory-${process}-${process}-${n}.cistern`));
+      const dump = join(folder, dumps()[0] as string);
+      const { run, allocations } = await readOutside(dump);
+      expect(run.damage).toBeUndefined();
+      const full = await readOutside(file);
+      expect(allocations.map(({ bytes, account, layer, isFreed }) => [bytes, account, layer, isFreed])).toEqual(
+        Array(2).fill([4 << 20, 'client', 'device 0', false]),
+      );
+      expect(allocations.map(({ stack }) => stack)).toEqual(full.allocations.map(({ stack }) => stack));
+      expect(allocations[0]?.stack).toMatch(/\(native:client\)/);
+      expect(run.notes).toEqual([
+        `process ${process} (client): cistern run refused client 4194304 bytes: the limit of client is 10485760 bytes, of which 2097152 were left\n\nHeld at that moment:\n  client: 8388608 bytes of devices`,
+      ]);
+      const failures = [...run.kinds].flatMap((kind, i) => (kind === EventKind.failure ? [i] : []));
+      expect(failures.map((i) => [run.accounts[run.accountOf[i] as number], run.stacks[run.stackOf[i] as number]])).toEqual([
+        ['client', expect.stringMatching(/\(native:client\)/)],
+      ]);
+      expect((await runCistern(['report', dump, '-o', join(folder, 'report.html')])).code).toBe(0);
+    }));
+
+  test('of ten refusals at most the files are written, in the folder that is asked for, and the driver may be the one who refuses', () =>
+    inFolder(async (folder) => {
+      const dumps = (of: string) => readdirSync(of).filter((file) => file.startsWith('out-of-memory-')).length;
+      const other = join(folder, 'dumps');
+      mkdirSync(other);
+      const asked = { CISTERN_DUMP_ON_OUT_OF_MEMORY: other };
+      const run = (options: readonly string[], environment = {}) =>
+        runOutside(
+          join(folder, 'run.cistern'),
+          ['-q', '-f', ...options],
+          [client(), 'take', String(2 ** 40), '12'],
+          undefined,
+          environment,
+        );
+      expect((await run([])).code).toBe(0);
+      expect([dumps(folder), dumps(other)]).toEqual([0, 0]);
+      await run([], asked);
+      expect([dumps(folder), dumps(other)]).toEqual([0, 10]);
+      const [first = ''] = readdirSync(other);
+      expect((await readOutside(join(other, first))).run.notes[0]).toContain('the driver refused client 1099511627776 bytes');
+      await run(['--limit', '1GiB', '--no-stacks']);
+      expect([dumps(folder), dumps(other)]).toEqual([10, 10]);
     }));
 
   test('a limit with a name holds for one library', () =>
