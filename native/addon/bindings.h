@@ -63,6 +63,10 @@ Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenNvml(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status NvmlDevice(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
+// outside.cc
+Status EnterAccountOutside(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status LeaveAccountOutside(Environment& environment, const Napi::CallbackInfo& info);
+
 // process_sleep.cc
 Status StepProcess(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status BeginProcessSleep(Environment& environment, const Napi::CallbackInfo& info);

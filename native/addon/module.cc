@@ -87,6 +87,8 @@ constexpr Function kFunctions[] = {
     {"deviceIsInUse", Cold<DeviceIsInUse>},
     {"openNvml", Cold<OpenNvml>},
     {"nvmlDevice", Cold<NvmlDevice>},
+    {"enterAccountOutside", Cold<EnterAccountOutside>},
+    {"leaveAccountOutside", Cold<LeaveAccountOutside>},
     {"stepProcess", Cold<StepProcess>},
     {"beginProcessSleep", Cold<BeginProcessSleep>},
     {"noteProcessAsleep", Cold<NoteProcessAsleep>},

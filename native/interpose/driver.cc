@@ -11,6 +11,7 @@
 #include "interpose/ledger.h"
 #include "interpose/libraries.h"
 #include "interpose/real_dlsym.h"
+#include "interpose/thread_scope.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -21,6 +22,9 @@ using GetProcAddressV1 = Status (*)(const char* symbol, void** function, int ver
 using GetProcAddressV2 = Status (*)(const char* symbol, void** function, int version, unsigned long long flags, int* symbol_status);
 
 constexpr unsigned long long kPerThreadFlag = 2;
+
+// What Node looks for in an addon that it has just loaded.
+constexpr char kAddonEntry[] = "napi_register_module_v1";
 
 // The driver as a program has last opened it, under whatever name.
 std::atomic<void*> opened;
@@ -65,9 +69,12 @@ void* Ask(const char* symbol, int version, unsigned long long flags) {
   return nullptr;
 }
 
+std::atomic<bool> has_driver;
+
 // The driver of the handle stays loaded, whatever its name.
 void Keep(void* address) {
   static std::atomic<bool> is_kept;
+  has_driver.store(true, std::memory_order_relaxed);
   Dl_info info;
   if (is_kept.exchange(true) || dladdr(address, &info) == 0) return;
   const WithoutError without_error;
@@ -80,9 +87,14 @@ void* RealOf(Hook& hook) {
   void* real = hook.real.load(std::memory_order_acquire);
   if (real != nullptr) return real;
   real = FindInDriver(hook.symbol, hook.exported, hook.version);
-  if (real != nullptr) hook.real.store(real, std::memory_order_release);
+  if (real != nullptr) {
+    hook.real.store(real, std::memory_order_release);
+    has_driver.store(true, std::memory_order_relaxed);
+  }
   return real;
 }
+
+bool HasDriver() { return has_driver.load(std::memory_order_relaxed); }
 
 void* FindInDriver(const char* symbol, const char* exported, int version) {
   void* real = Exported(exported);
@@ -147,6 +159,11 @@ using cistern::Status;
 // do so for a call at the end of a function, from -O2 on (CMakeLists.txt). test/tools/outside/ checks it.
 EXPORT void* dlsym(void* handle, const char* name) noexcept {
   const Dlsym real = RealDlsym();
+  if (name[0] == 'n' && handle != RTLD_NEXT && handle != RTLD_DEFAULT && std::strcmp(name, kAddonEntry) == 0 && IsActive()) {
+    void* entry = real(handle, name);
+    if (entry != nullptr) WatchAddon(entry);
+    return entry;
+  }
   if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z' || !IsActive()) return real(handle, name);
   void* address = real(handle, name);
   if (address == nullptr) return nullptr;

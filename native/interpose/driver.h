@@ -21,6 +21,9 @@ struct Hook {
 // The driver's own function, or null if there is no driver.
 void* RealOf(Hook& hook);
 
+// Whether the program has found one.
+bool HasDriver();
+
 // A function of the driver that is only asked something, or null.
 void* FindInDriver(const char* symbol, const char* exported, int version);
 

@@ -137,7 +137,7 @@ bool WriteDump(const Dump& dump, unsigned number) {
   dump.book.ForEach([&](const Entry& entry) {
     if (IsAllocation(entry)) PutAllocation(dump, entry);
   });
-  PutAccount(dump.request.caller.account);
+  PutAccount(dump.request.account);
   if (dump.stack_length > 0) {
     Define(kDefineStack, ++numbers.stack_count, dump.stack, dump.stack_length);
     file.Put(kStack, 0, numbers.stack_count, 0);

@@ -5,6 +5,7 @@
 #include "interpose/control.h"
 #include "interpose/driver.h"
 #include "interpose/ledger.h"
+#include "interpose/thread_scope.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -110,9 +111,23 @@ Context CurrentContext() {
 
 constexpr int kCurrentDevice = -1;
 
+// Whose memory it is: the library's that asks, unless the program has named an account. The limits of both hold.
+struct Owner {
+  std::uint16_t account;
+  std::uint32_t limits;
+};
+
+Owner OwnerOf(const void* return_address) {
+  const std::uint16_t library = CallerOf(return_address).account;
+  const std::uint16_t named = CurrentScope().account;
+  const std::uint32_t limits = AccountLimits(library);
+  return named == 0 ? Owner{library, limits} : Owner{named, limits | AccountLimits(named)};
+}
+
 Request Asked(const char* way, int place, std::uint64_t bytes, std::uint64_t stream, const void* return_address) {
   const Context context = CurrentContext();
-  return {way, place == kCurrentDevice ? DeviceOf(context) : place, bytes, stream, context, CallerOf(return_address)};
+  const Owner owner = OwnerOf(return_address);
+  return {way, place == kCurrentDevice ? DeviceOf(context) : place, bytes, stream, context, owner.account, owner.limits};
 }
 
 // Allocates: `call` asks the driver, `read` tells what it gave, and how many bytes.
@@ -610,7 +625,7 @@ STAND_IN(cuMemGetInfo_v2, "cuMemGetInfo", 3020, false, (std::size_t * free, std:
   const Status status = real(free, total);
   if (status != kSuccess) return status;
   std::uint64_t left, smallest;
-  Remaining(AccountLimits(CallerOf(__builtin_return_address(0)).account), &left, &smallest);
+  Remaining(OwnerOf(__builtin_return_address(0)).limits, &left, &smallest);
   if (free != nullptr && left < *free) *free = left;
   if (total != nullptr && smallest < *total) *total = smallest;
   return status;
@@ -621,7 +636,7 @@ STAND_IN(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, false, (std::size_t * by
   const Status status = real(bytes, device);
   if (status != kSuccess) return status;
   std::uint64_t left, smallest;
-  Remaining(AccountLimits(CallerOf(__builtin_return_address(0)).account), &left, &smallest);
+  Remaining(OwnerOf(__builtin_return_address(0)).limits, &left, &smallest);
   if (bytes != nullptr && smallest < *bytes) *bytes = smallest;
   return status;
 }

@@ -315,7 +315,7 @@ void Holders(char* text, std::size_t capacity) {
 
 // Called under the lock. cistern's own resources write a dump of their own, once nothing that they try has helped.
 void PutDump(const Request& request, const char* stack, std::size_t stack_length, const char* reason) {
-  const char* account = AccountName(request.caller.account);
+  const char* account = AccountName(request.account);
   if (ledger.dump_count == kMostDumps || std::strcmp(account, "cistern") == 0) return;
   const int before = errno;
   char holders[4096], note[6000];
@@ -334,7 +334,7 @@ void PutFailure(const Request& request, const char* note, const char* dump_reaso
   Begin();
   const std::uint64_t time = Now();
   SetThread(time);
-  SetAccount(request.caller.account, time);
+  SetAccount(request.account, time);
   const std::uint32_t layer = LayerOf(request.place, time);
   const std::uint32_t of_stream = StreamOf(request.stream, time);
   if (note != nullptr && ledger.note_count < kMostNotes) Define(kDefineNote, time, static_cast<std::uint64_t>(ledger.note_count++), note);
@@ -366,8 +366,8 @@ void Fill(Entry* entry, const Request& request, std::uint64_t bytes, std::uint64
   entry->bytes = bytes;
   entry->pointer = pointer;
   entry->context = request.context;
-  entry->account = request.caller.account;
-  entry->limits = AccountLimits(request.caller.account);
+  entry->account = request.account;
+  entry->limits = request.limits;
   entry->layer = static_cast<std::uint8_t>(request.place);
   entry->way = WayOf(request.way);
   entry->stack = 0;
@@ -436,24 +436,24 @@ Nested::~Nested() { depth--; }
 bool Admit(const Request& request) {
   if (!IsCounted(request.place)) return true;
   int limit;
-  if (Reserve(request.bytes, AccountLimits(request.caller.account), &limit)) return true;
+  if (Reserve(request.bytes, request.limits, &limit)) return true;
   const Limit& passed = control()->limits[limit];
   std::uint64_t left, smallest;
-  Remaining(AccountLimits(request.caller.account), &left, &smallest);
+  Remaining(request.limits, &left, &smallest);
   char note[600];
   snprintf(note, sizeof(note), "%s refused %s %llu bytes: the limit%s%s is %llu bytes, of which %llu were left", "cistern run",
-           AccountName(request.caller.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ",
-           passed.name, static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
+           AccountName(request.account), static_cast<unsigned long long>(request.bytes), passed.name[0] == 0 ? "" : " of ", passed.name,
+           static_cast<unsigned long long>(passed.bytes), static_cast<unsigned long long>(left));
   PutFailure(request, note, note);
   return false;
 }
 
 void Fail(const Request& request, int status) {
-  if (IsCounted(request.place)) Return(request.bytes, AccountLimits(request.caller.account));
+  if (IsCounted(request.place)) Return(request.bytes, request.limits);
   constexpr int kOutOfMemory = 2;
   if (status != kOutOfMemory) return;
   char reason[300];
-  snprintf(reason, sizeof(reason), "the driver refused %s %llu bytes", AccountName(request.caller.account),
+  snprintf(reason, sizeof(reason), "the driver refused %s %llu bytes", AccountName(request.account),
            static_cast<unsigned long long>(request.bytes));
   PutFailure(request, nullptr, DumpFolder() == nullptr ? nullptr : reason);
 }
@@ -461,7 +461,6 @@ void Fail(const Request& request, int status) {
 void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t bytes) {
   char stack[8192];
   const std::size_t length = SampledStack(bytes, stack, sizeof(stack));
-  const std::uint32_t limits = AccountLimits(request.caller.account);
   const bool has_address = kind == Class::kAddress || kind == Class::kRegistered;
   const Lock lock;
   Begin();
@@ -475,7 +474,7 @@ void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t 
   Fill(entry, request, bytes, has_address ? value : MadeUp(bytes));
   if (entry->is_counted) {
     // More than was asked for.
-    if (bytes != request.bytes) Return(request.bytes - bytes, limits);
+    if (bytes != request.bytes) Return(request.bytes - bytes, request.limits);
     Reserved();
   }
   PutAllocate(*entry, request.stream, stack, length);

@@ -32,7 +32,8 @@ struct Request {
   std::uint64_t bytes;
   std::uint64_t stream;
   void* context;
-  Library caller;
+  std::uint16_t account;
+  std::uint32_t limits;  // that hold for it, as bits
 };
 
 // Whether the process was started by `cistern run`. If not, nothing is recorded and nothing limited.

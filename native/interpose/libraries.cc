@@ -178,6 +178,18 @@ Library LibraryOf(const void* address) {
   return library;
 }
 
+std::uint16_t AccountNamed(const char* name) {
+  char text[kNameBytes];
+  std::size_t length = std::strlen(name);
+  if (length >= kNameBytes) {
+    length = kNameBytes - 1;
+    while ((name[length] & 0xc0) == 0x80) length--;  // not within a character
+  }
+  std::memcpy(text, name, length);
+  text[length] = 0;
+  return AccountOf(text);
+}
+
 const char* AccountName(std::uint16_t account) { return accounts[account].name; }
 
 std::uint32_t AccountLimits(std::uint16_t account) { return accounts[account].limits; }

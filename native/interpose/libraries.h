@@ -16,6 +16,9 @@ struct Library {
 // The library of a return address. Takes the loader's lock, unless the thread has asked for this address before.
 Library LibraryOf(const void* address);
 
+// The account of a name that a program has chosen. A name that is too long is cut off.
+std::uint16_t AccountNamed(const char* name);
+
 // The account's name, such as `onnxruntime-node` for what is in node_modules/onnxruntime-node, or `libggml.so`.
 const char* AccountName(std::uint16_t account);
 // The limits of the account, as bits.

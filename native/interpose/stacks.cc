@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "interpose/javascript.h"
+#include "interpose/thread_scope.h"
 
 namespace cistern::interpose {
 namespace {
@@ -115,6 +116,12 @@ std::size_t StackText(char* text, std::size_t capacity) {
     char name[64] = "";
     pthread_getname_np(pthread_self(), name, sizeof(name));
     length += static_cast<std::size_t>(snprintf(text + length, capacity - length, "thread %s (native:thread)\n", name));
+    if (const char* origin = CurrentScope().origin) {
+      const int written =
+          snprintf(text + length, capacity - length, "work that was created by (native:napi_create_async_work)\n%s", origin);
+      // All of it or nothing: a cut-off line would be a wrong one.
+      if (length + static_cast<std::size_t>(written) < capacity) length += static_cast<std::size_t>(written);
+    }
   }
   return length > 0 ? length - 1 : 0;  // without the last newline
 }

@@ -20,6 +20,9 @@ void* OpenLibrary(const std::string& name, std::string* failure);
 // The address of an exported function, or null.
 void* FindDriverSymbol(void* library, const char* name);
 
+// The address of a function of any library that the program was started with, or null.
+void* FindProgramSymbol(const char* name);
+
 // The library that has this function stays loaded until the process ends.
 void KeepLibraryLoaded();
 

@@ -179,6 +179,8 @@ void* OpenLibrary(const std::string& name, std::string* failure) {
 
 void* FindDriverSymbol(void* library, const char* name) { return dlsym(library, name); }
 
+void* FindProgramSymbol(const char* name) { return dlsym(RTLD_DEFAULT, name); }
+
 void KeepLibraryLoaded() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;

@@ -197,6 +197,8 @@ void* FindDriverSymbol(void* library, const char* name) {
   return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
 }
 
+void* FindProgramSymbol(const char*) { return nullptr; }
+
 void KeepLibraryLoaded() {
   constexpr DWORD kFlags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
   HMODULE library;

@@ -219,6 +219,9 @@ export interface NativeBinding {
    * used bytes, and pairs of a process and its bytes, -1 if unknown. `noBackend` if NVML is not loaded.
    */
   nvmlDevice(uuid: string): Float64Array;
+  /** Under `cistern run`, what this thread allocates belongs to the account. Returns what `leaveAccountOutside` needs. */
+  enterAccountOutside(name: string): number;
+  leaveAccountOutside(before: number): void;
   /**
    * Asks the driver for a step of a process: 0 its state, 1 lock, 2 checkpoint, 3 restore, 4 unlock. The promise, which does not
    * keep the process alive, resolves with the status and with the state afterwards, -1 if unknown.

@@ -331,6 +331,8 @@ const callArguments: {
   deviceIsInUse: (run) => [run.device()],
   openNvml: () => ['/no/such/library'],
   nvmlDevice: (run) => [run.functionName()],
+  enterAccountOutside: (run) => [run.functionName()],
+  leaveAccountOutside: (run) => [run.reader.byte()],
   stepProcess: (run) => [run.reader.byte() % 6, noProcess, run.reader.byte()],
   beginProcessSleep: () => [],
   noteProcessAsleep: () => [],

@@ -22,6 +22,7 @@ export const entries: Readonly<Record<string, string>> = {
   'cistern/replay': 'src/tools/replay/index.ts',
   'cistern/report': 'src/tools/report/index.ts',
   'cistern/watch': 'src/tools/watch/index.ts',
+  'cistern/outside': 'src/tools/outside/index.ts',
   'cistern/testing': 'src/tools/testing/index.ts',
 };
 

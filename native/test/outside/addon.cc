@@ -5,7 +5,9 @@
 
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "cistern_run.h"
 #include "way.h"
 
 namespace {
@@ -47,6 +49,44 @@ Napi::Value AllocateOnThread(const Napi::CallbackInfo& info) {
   });
   thread.join();
   return Napi::Number::New(info.Env(), status == 0 ? static_cast<double>(pointer) : -status);
+}
+
+// On a thread of libuv's pool.
+class Worker : public Napi::AsyncWorker {
+ public:
+  Worker(const Napi::Function& done, std::size_t bytes) : AsyncWorker(done), bytes_(bytes) {}
+  void Execute() override { status_ = Allocate(&pointer_, bytes_); }
+  std::vector<napi_value> GetResult(Napi::Env env) override { return {env.Null(), Napi::Number::New(env, status_)}; }
+
+ private:
+  std::size_t bytes_;
+  cistern::DevicePointer pointer_ = 0;
+  cistern::Status status_ = 0;
+};
+
+Napi::Value AllocateInWorker(const Napi::CallbackInfo& info) {
+  auto* worker = new Worker(info[1].As<Napi::Function>(), static_cast<std::size_t>(info[0].As<Napi::Number>().DoubleValue()));
+  worker->Queue();
+  return info.Env().Undefined();
+}
+
+// On a thread of its own, for an account.
+Napi::Value AllocateFor(const Napi::CallbackInfo& info) {
+  const std::string name = info[0].As<Napi::String>();
+  const auto bytes = static_cast<std::size_t>(info[1].As<Napi::Number>().DoubleValue());
+  std::thread thread([&] {
+    cistern::DevicePointer pointer;
+    const unsigned outer = cistern_enter_account(name.c_str());
+    Allocate(&pointer, bytes);
+    const unsigned inner = cistern_enter_account(nullptr);
+    Allocate(&pointer, bytes + 1);
+    cistern_leave_account(inner);
+    Allocate(&pointer, bytes + 2);
+    cistern_leave_account(outer);
+    Allocate(&pointer, bytes + 3);
+  });
+  thread.join();
+  return info.Env().Undefined();
 }
 
 Napi::Value Free(const Napi::CallbackInfo& info) {
@@ -94,6 +134,8 @@ Napi::Value AllocatesWhenCollected(const Napi::CallbackInfo& info) {
 Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   exports.Set("allocate", Napi::Function::New(env, AllocateHere));
   exports.Set("allocateOnThread", Napi::Function::New(env, AllocateOnThread));
+  exports.Set("allocateInWorker", Napi::Function::New(env, AllocateInWorker));
+  exports.Set("allocateFor", Napi::Function::New(env, AllocateFor));
   exports.Set("allocateWithCudart", Napi::Function::New(env, AllocateWithCudart));
   exports.Set("allocateWithGgml", Napi::Function::New(env, AllocateWithGgml));
   exports.Set("free", Napi::Function::New(env, Free));

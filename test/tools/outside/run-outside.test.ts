@@ -10,6 +10,7 @@ import { readRecordedRun } from '../../../src/tools/formats/index.js';
 import { prepareOutsideRun } from '../../../src/tools/outside/run-outside.js';
 import { runCistern } from '../cli/run-cistern.js';
 import { deviceBytes, inFolder, outside, outsideEnvironment, outsideProgram, readOutside, runOutside } from './outside.js';
+import { tinyModel } from './tiny-model.js';
 
 /** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
 const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
@@ -316,6 +317,91 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       expect(allocation?.account).toBe('allocates.node');
     }));
 
+  test('work on a thread of the pool has the line that created it, each its own', () =>
+    inFolder(async (folder) => {
+      const text = `addon.allocate(1);
+        function first(done) { addon.allocateInWorker(1000, done); }
+        function second(done) { addon.allocateInWorker(2000, done); }
+        first((_, status) => { console.log(status); }); second((_, status) => { console.log(status); });
+        for (let i = 0; i < 20; i++) addon.allocateInWorker(3000 + i, () => addon.allocateInWorker(4000 + i, () => {}));`;
+      const { code, stdout, file, program } = await runNode(folder, text);
+      expect([code, stdout]).toEqual([0, '0\n0\n']);
+      const { allocations } = await readOutside(file);
+      const lineOf = (bytes: number) => {
+        const lines = allocations.find((each) => each.bytes === bytes)?.stack.split('\n') ?? [];
+        const at = lines.indexOf('work that was created by (native:napi_create_async_work)');
+        expect([lines[0]?.endsWith('(native:allocates.node)'), lines[at - 1]?.startsWith('thread ')]).toEqual([true, true]);
+        return lines[at + 1];
+      };
+      expect([lineOf(1000), lineOf(2000)]).toEqual([`first (${program}:3:38)`, `second (${program}:4:39)`]);
+      for (let i = 0; i < 20; i++) {
+        expect(lineOf(3000 + i)).toBe(`<anonymous> (${program}:6:44)`);
+        expect(lineOf(4000 + i)).toBe(`<anonymous> (${program}:6:83)`);
+      }
+    }));
+
+  test('work that is created before the program uses a driver, or without stacks, has none', () =>
+    inFolder(async (folder) => {
+      const early = await runNode(folder, 'addon.allocateInWorker(1000, () => {});');
+      const stackOf = async (file: string) => (await readOutside(file)).allocations.find(({ bytes }) => bytes === 1000)?.stack;
+      expect(await stackOf(early.file)).toMatch(/\nthread .* \(native:thread\)$/);
+      const { file } = await runNode(folder, 'addon.allocate(1); addon.allocateInWorker(1000, () => {});', [], ['-q', '-f', '--no-stacks']);
+      expect(await stackOf(file)).toBe('');
+    }));
+
+  test('what is allocated within withAccount, and by work that is created there, belongs to that account', () =>
+    inFolder(async (folder) => {
+      const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
+      const text = `import(${module}).then(({ withAccount }) => {
+        addon.allocate(1);
+        const result = withAccount('model-a', () => {
+          addon.allocate(2);
+          addon.allocateInWorker(3, () => addon.allocate(4));
+          try { withAccount('model-b', () => { addon.allocate(5); throw new Error('thrown'); }); } catch (error) { console.log(error.message); }
+          addon.allocate(6);
+          addon.allocateOnThread(7);
+          return 'returned';
+        });
+        addon.allocate(8);
+        addon.allocateFor('thread', 100);
+        addon.allocateInWorker(9, () => addon.allocate(10));
+        console.log(result);
+      });`;
+      const accountsOf = (allocations: readonly { bytes: number; account: string }[]) =>
+        Object.fromEntries(allocations.map(({ bytes, account }) => [bytes, account]));
+      const { code, stdout, file, program } = await runNode(folder, text, [], ['-q', '--limit', 'model-a=1GiB']);
+      expect([code, stdout]).toEqual([0, 'thrown\nreturned\n']);
+      const library = 'allocates.node';
+      expect(accountsOf((await readOutside(file)).allocations)).toEqual({
+        ...{
+          1: library,
+          2: 'model-a',
+          3: 'model-a',
+          4: 'model-a',
+          5: 'model-b',
+          6: 'model-a',
+          7: library,
+          8: library,
+          9: library,
+          10: library,
+        },
+        ...{ 100: 'thread', 101: library, 102: 'thread', 103: library },
+      });
+      const { stdout: plain } = spawnSync(node, [program], { encoding: 'utf8', env: { ...process.env, ...outsideEnvironment() } });
+      expect(plain).toBe(stdout);
+    }));
+
+  test('a limit holds for a named account, and that of its library holds still', () =>
+    inFolder(async (folder) => {
+      const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
+      const text = `import(${module}).then(({ withAccount }) =>
+        console.log(...withAccount('model-a', () => [addon.allocate(600), addon.allocate(600)]).map((pointer) => pointer > 0), addon.allocate(600) > 0));`;
+      const take = async (limit: string) => (await runNode(folder, text, [], ['-q', '-f', '--no-stacks', '--limit', limit])).stdout;
+      expect(await take('model-a=1000')).toBe('true false true\n');
+      expect(await take('allocates.node=1000')).toBe('true false false\n');
+      expect(await take('other=1000')).toBe('true true true\n');
+    }));
+
   test('V8 is not asked while it collects, nor while it ends', () =>
     inFolder(async (folder) => {
       const text = `const { allocatesWhileCollecting } = require(${JSON.stringify(outsideProgram('collected.node'))});
@@ -422,6 +508,26 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       expect(allocations).toMatchObject([{ account: '@node-llama-cpp/linux-x64-cuda', bytes: 64 * 2 ** 20 }]);
       expect(allocations[0]?.stack).toContain(`loadWeights (${program}:3:41)`);
       expect(run.notes).toHaveLength(1);
+    }),
+  );
+
+  test.skipIf(llama === undefined)('a model that node-llama-cpp loads in the background has the line that asked for it', () =>
+    inFolder(async (folder) => {
+      writeFileSync(join(folder, 'tiny.gguf'), tinyModel());
+      const text = `const llama = require(${JSON.stringify(`${llama}/llama-addon.node`)});
+        llama.loadBackends(${JSON.stringify(llama)});
+        const model = new llama.AddonModel(${JSON.stringify(join(folder, 'tiny.gguf'))}, { gpuLayers: 99, addonExports: llama });
+        function loadModel() { return model.init(); }
+        loadModel().then(console.log);`;
+      const { code, stdout, file, program } = await runNode(folder, text);
+      expect([code, stdout]).toEqual([0, expect.stringMatching(/^true$/m)]);
+      const weights = (await readOutside(file)).allocations.filter(({ layer }) => layer === 'device 0');
+      expect(weights.length).toBeGreaterThan(0);
+      for (const { account, stack } of weights) {
+        expect(account).toBe('@node-llama-cpp/linux-x64-cuda');
+        expect(stack).toContain('AddonModelLoadModelWorker::Execute() (native:llama-addon.node)');
+        expect(stack).toContain(`work that was created by (native:napi_create_async_work)\nloadModel (${program}:5:`);
+      }
     }),
   );
 
