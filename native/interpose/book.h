@@ -23,7 +23,6 @@ struct Entry {
   std::uint16_t stack;  // the number of its stack in the recording, or 0
   std::uint8_t layer;
   std::uint8_t way;  // the number of its label, or 0
-  bool is_counted;   // among what the limits count
 };
 static_assert(sizeof(Entry) == 64, "a line of a cache");
 

@@ -36,6 +36,7 @@ Control* Open() {
 
 void Empty(Slot* slot) {
   slot->current.store(0, kRelaxed);
+  slot->managed.store(0, kRelaxed);
   for (auto& bytes : slot->by_limit) bytes.store(0, kRelaxed);
 }
 
@@ -52,7 +53,7 @@ void EmptySlotsOfTheDead(Control* shared) {
 std::uint64_t SumOf(Control* shared, int limit) {
   const bool is_total = shared->limits[limit].name[0] == 0;
   std::uint64_t sum = 0;
-  const auto add = [&](const Slot& slot) { sum += (is_total ? slot.current : slot.by_limit[limit]).load(); };
+  const auto add = [&](const Slot& slot) { sum += is_total ? slot.current.load() + slot.managed.load() : slot.by_limit[limit].load(); };
   for (const Slot& slot : shared->slots) {
     if (slot.process.load(kRelaxed) == 0) break;
     add(slot);
@@ -61,8 +62,8 @@ std::uint64_t SumOf(Control* shared, int limit) {
   return sum;
 }
 
-void Count(Slot* slot, std::uint64_t bytes, std::uint32_t limits) {
-  slot->current.fetch_add(bytes);
+void Count(Slot* slot, std::uint64_t bytes, std::uint32_t limits, bool is_managed) {
+  (is_managed ? slot->managed : slot->current).fetch_add(bytes);
   for (int i = 0; limits != 0; i++, limits >>= 1) {
     if ((limits & 1) != 0) slot->by_limit[i].fetch_add(bytes);
   }
@@ -141,10 +142,10 @@ std::uint32_t LimitsOf(const char* account) {
   return limits;
 }
 
-bool Reserve(std::uint64_t bytes, std::uint32_t limits, int* limit) {
+bool Reserve(std::uint64_t bytes, std::uint32_t limits, bool is_managed, int* limit) {
   Slot* slot = OwnSlot();
   Control* shared = control();
-  Count(slot, bytes, limits);
+  Count(slot, bytes, limits, is_managed);
   if (shared == nullptr || shared->limit_count == 0) return true;
   for (bool is_retry = false;; is_retry = true) {
     int passed = -1;
@@ -154,7 +155,7 @@ bool Reserve(std::uint64_t bytes, std::uint32_t limits, int* limit) {
     }
     if (passed < 0) return true;
     if (is_retry) {
-      Return(bytes, limits);
+      Return(bytes, limits, is_managed);
       slot->refusals.fetch_add(1, kRelaxed);
       *limit = passed;
       return false;
@@ -171,7 +172,7 @@ void Reserved() {
   if (current > slot->peak.load(kRelaxed)) slot->peak.store(current, kRelaxed);
 }
 
-void Return(std::uint64_t bytes, std::uint32_t limits) { Count(OwnSlot(), ~bytes + 1, limits); }
+void Return(std::uint64_t bytes, std::uint32_t limits, bool is_managed) { Count(OwnSlot(), ~bytes + 1, limits, is_managed); }
 
 void Remaining(std::uint32_t limits, std::uint64_t* left, std::uint64_t* smallest) {
   *left = *smallest = ~std::uint64_t{0};

@@ -14,13 +14,13 @@ inline constexpr int kMostProcesses = 64;
 inline constexpr int kMostLibraries = 256;
 inline constexpr std::uint64_t kNoStacks = ~std::uint64_t{0};
 
-// A limit on what all processes together may allocate on devices.
+// A limit on the memory of devices, and managed memory, that all processes together may allocate.
 struct Limit {
   std::uint64_t bytes;
   char name[120];  // of an account; empty: of everything
 };
 
-// What one process has allocated on devices, in bytes.
+// What one process has allocated on devices, in bytes. Limits count managed memory, too.
 struct Slot {
   std::atomic<std::uint32_t> process;  // 0: free
   std::atomic<std::uint32_t> has_main_file;
@@ -30,7 +30,8 @@ struct Slot {
   std::atomic<std::uint64_t> refusals;
   std::atomic<std::uint64_t> by_limit[kMostLimits];
   std::atomic<std::uint64_t> dumps;
-  std::uint64_t reserved[10];
+  std::atomic<std::uint64_t> managed;
+  std::uint64_t reserved[9];
 };
 
 // What one library of one process has allocated. The name is there before the process.
@@ -68,10 +69,10 @@ std::uint32_t LimitsOf(const char* account);
 
 // Counts bytes that are about to be allocated. False, and nothing is counted, if a limit does not allow them;
 // `limit` is then its index.
-bool Reserve(std::uint64_t bytes, std::uint32_t limits, int* limit);
-// They were allocated; or they are no longer, or were not after all.
+bool Reserve(std::uint64_t bytes, std::uint32_t limits, bool is_managed, int* limit);
+// They were allocated, on a device; or they are no longer, or were not after all.
 void Reserved();
-void Return(std::uint64_t bytes, std::uint32_t limits);
+void Return(std::uint64_t bytes, std::uint32_t limits, bool is_managed);
 
 // The bytes that the limits leave, and the smallest of the limits; both the largest number if there is none.
 void Remaining(std::uint32_t limits, std::uint64_t* left, std::uint64_t* smallest);

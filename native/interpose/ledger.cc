@@ -243,11 +243,18 @@ void Label(std::uint32_t layer, const Entry& entry, std::uint64_t time) {
   Put(kLabel | layer << 8, time, static_cast<double>(entry.pointer), entry.way);
 }
 
-bool IsCounted(int place) { return place < kMostDevices; }
+bool IsDevice(int place) { return place < kMostDevices; }
+// The pages of managed memory move to a device when it uses them. A library that takes it once a device is full must not pass a limit.
+bool IsLimited(int place) { return IsDevice(place) || place == kManaged; }
+
+// The limits have its bytes again.
+void ReturnOf(const Entry& entry) {
+  if (IsLimited(entry.layer)) Return(entry.bytes, entry.limits, entry.layer == kManaged);
+}
 
 // Keeps what the library holds, for whoever watches. Addresses of imported memory and of graphs have no memory of their own.
 void CountForLibrary(const Entry& entry, bool is_added) {
-  const bool is_device = IsCounted(entry.layer);
+  const bool is_device = IsDevice(entry.layer);
   if (!is_device && entry.layer != kManaged && entry.layer != kPinned && entry.layer != kRegistered) return;
   if (!ledger.has_library_slots[entry.account]) {
     ledger.has_library_slots[entry.account] = true;
@@ -355,7 +362,7 @@ std::uint64_t MadeUp(std::uint64_t bytes) {
 // The memory has no handle and no mapping any more.
 void DropIfUnused(Entry* memory) {
   if (memory->handles > 0 || memory->mappings > 0) return;
-  if (memory->is_counted) Return(memory->bytes, memory->limits);
+  ReturnOf(*memory);
   if (memory->bytes > 0) PutFree(*memory, kNoStream);
   ledger.book.Remove(memory);
 }
@@ -371,7 +378,6 @@ void Fill(Entry* entry, const Request& request, std::uint64_t bytes, std::uint64
   entry->layer = static_cast<std::uint8_t>(request.place);
   entry->way = WayOf(request.way);
   entry->stack = 0;
-  entry->is_counted = IsCounted(request.place);
 }
 
 // The stack of an allocation, if it is its turn.
@@ -434,9 +440,9 @@ Nested::Nested() { depth++; }
 Nested::~Nested() { depth--; }
 
 bool Admit(const Request& request) {
-  if (!IsCounted(request.place)) return true;
+  if (!IsLimited(request.place)) return true;
   int limit;
-  if (Reserve(request.bytes, request.limits, &limit)) return true;
+  if (Reserve(request.bytes, request.limits, request.place == kManaged, &limit)) return true;
   const Limit& passed = control()->limits[limit];
   std::uint64_t left, smallest;
   Remaining(request.limits, &left, &smallest);
@@ -449,7 +455,7 @@ bool Admit(const Request& request) {
 }
 
 void Fail(const Request& request, int status) {
-  if (IsCounted(request.place)) Return(request.bytes, request.limits);
+  if (IsLimited(request.place)) Return(request.bytes, request.limits, request.place == kManaged);
   constexpr int kOutOfMemory = 2;
   if (status != kOutOfMemory) return;
   char reason[300];
@@ -468,15 +474,13 @@ void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t 
   if (entry == nullptr) return;
   // A free that was not seen.
   if (entry->bytes != 0 || entry->pointer != 0) {
-    if (entry->is_counted) Return(entry->bytes, entry->limits);
+    ReturnOf(*entry);
     PutFree(*entry, kNoStream);
   }
   Fill(entry, request, bytes, has_address ? value : MadeUp(bytes));
-  if (entry->is_counted) {
-    // More than was asked for.
-    if (bytes != request.bytes) Return(request.bytes - bytes, request.limits);
-    Reserved();
-  }
+  // More than was asked for.
+  if (bytes != request.bytes && IsLimited(request.place)) Return(request.bytes - bytes, request.limits, request.place == kManaged);
+  if (IsDevice(request.place)) Reserved();
   PutAllocate(*entry, request.stream, stack, length);
 }
 
@@ -495,7 +499,7 @@ Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream) {
 void Freeing(const Freed& freed, int status) {
   if (!freed.is_known) return;
   if (status == 0) {
-    if (freed.entry.is_counted) Return(freed.entry.bytes, freed.entry.limits);
+    ReturnOf(freed.entry);
     return;
   }
   // It is still there.
@@ -519,7 +523,7 @@ void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
   if (memory == nullptr) return;
   Fill(memory, request, is_imported ? 0 : request.bytes, is_imported ? 0 : MadeUp(request.bytes));
   memory->handles = 1;
-  if (memory->is_counted) Reserved();
+  if (IsDevice(request.place)) Reserved();
   if (!is_imported) PutAllocate(*memory, request.stream, stack, length);
   Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, handle));
   if (entry != nullptr) entry->memory = number;
@@ -619,7 +623,7 @@ void RemoveContext(void* context) {
     const bool is_of_context =
         kind == Class::kAddress || kind == Class::kRegistered || kind == Class::kArray || kind == Class::kExternalMemory;
     if (!is_of_context || entry.context != context) return false;
-    if (entry.is_counted) Return(entry.bytes, entry.limits);
+    ReturnOf(entry);
     PutFree(entry, kNoStream);
     return true;
   });

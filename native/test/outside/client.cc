@@ -7,7 +7,7 @@
 //     client fork                  allocates in a child, and in itself
 //     client newer                 asks for a form of a function that only a later driver has
 //     client next                  asks dlsym for the next function of a name
-//     client take BYTES COUNT      allocates, tells what is left, and ends
+//     client take BYTES COUNT [managed [free]]  allocates, device or managed memory, tells what is left, and ends
 //     client bench CALLS           measures pairs of an allocation and a free, and a call that does neither: JSON, in nanoseconds
 #include <pthread.h>
 #include <sys/wait.h>
@@ -336,15 +336,16 @@ int Newer() {
   return 0;
 }
 
-int Take(std::size_t bytes, int count) {
+int Take(std::size_t bytes, int count, bool is_managed, bool frees) {
   const Functions functions({Way::kLegacy});
   for (int i = 0; i < count; i++) {
     DevicePointer pointer;
     std::size_t free = 0, total = 0, of_device = 0;
-    const Status status = functions.allocate(&pointer, bytes);
+    const Status status = is_managed ? functions.managed(&pointer, bytes, kMemAttachGlobal) : functions.allocate(&pointer, bytes);
     functions.info(&free, &total);
     functions.total(&of_device, 0);
     printf("%d %zu %zu %zu\n", status, free, total, of_device);
+    if (frees && status == 0) functions.free(pointer);
   }
   return 0;
 }
@@ -391,7 +392,7 @@ int main(int count, char** arguments) {
   if (what == "fork") return Fork();
   if (what == "newer") return Newer();
   if (what == "next") return linked_next() == nullptr ? 0 : 1;
-  if (what == "take") return Take(strtoull(arguments[2], nullptr, 10), atoi(arguments[3]));
+  if (what == "take") return Take(strtoull(arguments[2], nullptr, 10), atoi(arguments[3]), count > 4, count > 5);
   if (what == "bench") return Bench(atoi(arguments[2]));
   return 2;
 }

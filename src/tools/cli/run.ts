@@ -23,7 +23,7 @@ that made it allocate. The program needs no change, and need not be a Node progr
 that the program starts are recorded, too, in files beside the first: run.cistern, run.4711.cistern.
 
 With a limit, a library that asks for more than is left is told that the device is out of memory. Limits hold for
-memory of devices, and for all processes together. A limit with a name holds for one library: the name of its npm
+memory of devices and managed memory, and for all processes together. A limit with a name holds for one library: the name of its npm
 package, or of its file. What the process held at that moment is written to out-of-memory-4711-4711-1.cistern beside the
 recording, or in the folder that CISTERN_DUMP_ON_OUT_OF_MEMORY names; the first ten times.
 

@@ -4,7 +4,7 @@
  *
  *     head     'cistrun2'  u32 whether the file is taken  u32 limits  u64 bytes between stacks  u64 libraries  the recording's path
  *     limits   16 times    u64 bytes  name
- *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals, 16 of limits, dumps  …
+ *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals, 16 of limits, dumps, managed  …
  *     libraries 256 times  u32 process  u32 0  name  u64 bytes on devices, their peak, bytes on the host, allocations
  */
 import { closeSync, readFileSync, writeSync } from 'node:fs';
@@ -26,7 +26,7 @@ const noStacks = 0xffff_ffff_ffff_ffffn;
 /** The most limits of a run. */
 export const mostLimits = 16;
 
-/** A limit on what all processes of a run together may have allocated on devices. */
+/** A limit on what all processes of a run together may have allocated, of devices' memory and of managed memory. */
 export interface OutsideLimit {
   /** The account that it holds for; empty: everything. */
   readonly name: string;

@@ -261,6 +261,18 @@ describe.skipIf(outside.path === undefined)('limits', () => {
       expect(await take('clien=1500')).toEqual(['0', '0', '']);
     }));
 
+  test('managed memory counts for limits like that of devices, since its pages move there', () =>
+    inFolder(async (folder) => {
+      const take = async (limit: string, ...how: string[]) =>
+        (await runOutside(join(folder, 'run.cistern'), ['-f', '--limit', limit], [client(), 'take', '1000', '3', 'managed', ...how])).stdout
+          .split('\n')
+          .map((line) => line.split(' ').slice(0, 2).join(' '));
+      expect(await take('2500')).toEqual(['0 1500', '0 500', '2 500', '']);
+      expect(await take('client=2500')).toEqual(['0 1500', '0 500', '2 500', '']);
+      expect(await take('2500', 'free')).toEqual(['0 1500', '0 1500', '0 1500', '']);
+      expect(await take('client=2500', 'free')).toEqual(['0 1500', '0 1500', '0 1500', '']);
+    }));
+
   test('all processes share a limit, and one that is gone holds nothing', () =>
     inFolder(async (folder) => {
       const hold = `"$0" threads 0 > /dev/null & sleep 0.5; "$0" take 600000 1; kill -9 $!; wait $! 2> /dev/null; "$0" take 600000 1`;
