@@ -34,7 +34,7 @@ export function prometheusText(sample: StatisticsSample): string {
 }
 
 /** The lists of a sample that metrics are read from. */
-const lists = ['resources', 'layers', 'devices', 'accounts', 'admissions', 'spills', 'bufferSites', 'leakSites'] as const;
+const lists = ['resources', 'layers', 'devices', 'libraries', 'accounts', 'admissions', 'spills', 'bufferSites', 'leakSites'] as const;
 
 function assertSample(sample: Partial<StatisticsSample> | null | undefined): void {
   if (typeof sample !== 'object' || sample === null) {

@@ -3,6 +3,7 @@ import type {
   AccountSample,
   AdmissionSample,
   LayerSample,
+  LibrarySample,
   PoolSample,
   ResourceSample,
   SpillSample,
@@ -92,6 +93,18 @@ const managedFields: Readonly<Record<string, readonly [...Description, (managed:
   evicted: ['counter', 'By', 'Bytes of managed memory that were copied to the host to make room.', ({ evictedBytes }) => evictedBytes],
   faults: ['counter', '{fault}', 'Pages that the device used and found elsewhere.', ({ faults }) => faults],
   thrashes: ['counter', '{fault}', 'Faults that moved a page back to the device that it left last.', ({ thrashes }) => thrashes],
+};
+
+const libraryFields: Readonly<Record<string, readonly [...Description, (library: LibrarySample) => number]>> = {
+  device: [
+    'gauge',
+    'By',
+    'Bytes of devices that the library holds, in a process that cistern run records.',
+    ({ deviceBytes }) => deviceBytes,
+  ],
+  device_peak: ['gauge', 'By', 'The most bytes of devices that it has held.', ({ peakDeviceBytes }) => peakDeviceBytes],
+  host: ['gauge', 'By', 'Bytes of pinned, registered and managed memory that it holds.', ({ hostBytes }) => hostBytes],
+  allocations: ['counter', '{allocation}', 'Its allocations.', ({ allocations }) => allocations],
 };
 
 const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {
@@ -187,6 +200,12 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       for (const spill of spills) emit(value(spill), { layer: spill.name, device: String(spill.device) });
     };
     return { name: `cistern.spill.${name}`, kind, unit, description, read };
+  }),
+  ...Object.entries(libraryFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ libraries }, emit) => {
+      for (const library of libraries) emit(value(library), { library: library.name });
+    };
+    return { name: `cistern.library.${name}`, kind, unit, description, read };
   }),
   {
     name: 'cistern.device.free',

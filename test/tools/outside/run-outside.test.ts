@@ -576,8 +576,9 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       const text = `
         const kept = addon.allocate(1 << 20);
         if (addon.free(addon.allocate(2 << 20)) !== 0 || addon.free(kept + 256) === 0) process.exit(1);
-        import(${watch}).then(({ sampleStatistics }) => {
+        import(${watch}).then(({ sampleStatistics, prometheusText }) => {
           console.log(JSON.stringify(sampleStatistics().libraries));
+          if (!prometheusText(sampleStatistics()).includes('cistern_library_device_bytes{library="allocates.node"} 1048576\\n')) process.exit(2);
           if (process.argv[2] !== 'child') require('node:child_process').spawnSync(process.execPath, [__filename, 'child'], { stdio: 'inherit' });
         });`;
       const { code, stdout } = await runNode(folder, text);

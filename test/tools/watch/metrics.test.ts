@@ -97,6 +97,18 @@ cistern_resource_live_bytes${labels} 200
     expect(text).toMatch(/^cistern_driver_calls_total\{function="cuInit"\} \d+$/m);
   });
 
+  test('has what libraries hold that cistern run records', () => {
+    const library = { name: 'onnxruntime-node', deviceBytes: 7, peakDeviceBytes: 9, hostBytes: 5, allocations: 3 };
+    const text = prometheusText({ ...sampleStatistics(), libraries: [library, { ...library, name: 'cistern', hostBytes: 0 }] });
+    const lines = text.split('\n').filter((line) => line.startsWith('cistern_library_'));
+    expect(lines).toEqual(
+      Object.entries({ device_bytes: [7, 7], device_peak_bytes: [9, 9], host_bytes: [5, 0], allocations_total: [3, 3] }).flatMap(
+        ([name, values]) => values.map((value, i) => `cistern_library_${name}{library="${['onnxruntime-node', 'cistern'][i]}"} ${value}`),
+      ),
+    );
+    expect(prometheusText(sampleStatistics())).not.toContain('cistern_library_');
+  });
+
   test('conforms to the format', () => {
     using _one = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
     using _other = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
