@@ -14,8 +14,8 @@ import { tinyModel } from './tiny-model.js';
 
 /** Another Node, whose V8 differs: OUTSIDE_NODE=/path/to/node. */
 const node = process.env['OUTSIDE_NODE'] ?? process.execPath;
-/** `npm install --no-save --ignore-scripts onnxruntime-node`: 291 MB. */
-const ort = installed('onnxruntime-node');
+/** In an empty folder: npm install --ignore-scripts onnxruntime-node, 291 MB; OUTSIDE_ORT=…/node_modules/onnxruntime-node */
+const ort = process.env['OUTSIDE_ORT'] ?? installed('onnxruntime-node');
 const llama = process.env['OUTSIDE_LLAMA'];
 const koffi = process.env['OUTSIDE_KOFFI'] ?? installed('koffi');
 const main = fileURLToPath(new URL('../../../dist/tools/cli/main.js', import.meta.url));
@@ -206,7 +206,7 @@ describe.skipIf(outside.path === undefined)('limits', () => {
       const { stderr } = await runOutside(file, ['--limit', 'client=10MiB'], ['sh', '-c', `${shell}; true`, client()]);
       const process = /^note: process (\d+):/.exec(stderr)?.[1];
       expect(stderr).toContain(`what it held when it was refused is in out-of-memory-${process}-*.cistern`);
-      expect(dumps().sort()).toEqual([1, 2].map((n) => `out-of-memory-${process}-${process}-${n}.cistern`));
+      expect(dumps()).toEqual([`out-of-memory-${process}-${process}-1.cistern`]);
       const dump = join(folder, dumps()[0] as string);
       const { run, allocations } = await readOutside(dump);
       expect(run.damage).toBeUndefined();
@@ -226,28 +226,30 @@ describe.skipIf(outside.path === undefined)('limits', () => {
       expect((await runCistern(['report', dump, '-o', join(folder, 'report.html')])).code).toBe(0);
     }));
 
-  test('of ten refusals at most the files are written, in the folder that is asked for, and the driver may be the one who refuses', () =>
+  test('the files of refusals are ten at most, one for the same memory held, and in the folder that is asked for', () =>
     inFolder(async (folder) => {
-      const dumps = (of: string) => readdirSync(of).filter((file) => file.startsWith('out-of-memory-')).length;
+      const dumps = (of: string) => readdirSync(of).filter((file) => file.startsWith('out-of-memory-'));
       const other = join(folder, 'dumps');
       mkdirSync(other);
+      const run = (options: readonly string[], program: readonly string[], environment = {}) =>
+        runOutside(join(folder, 'run.cistern'), ['-q', '-f', '--no-stacks', ...options], [client(), ...program], undefined, environment);
+      const refused = ['take', String(2 ** 40), '12'];
       const asked = { CISTERN_DUMP_ON_OUT_OF_MEMORY: other };
-      const run = (options: readonly string[], environment = {}) =>
-        runOutside(
-          join(folder, 'run.cistern'),
-          ['-q', '-f', ...options],
-          [client(), 'take', String(2 ** 40), '12'],
-          undefined,
-          environment,
-        );
-      expect((await run([])).code).toBe(0);
-      expect([dumps(folder), dumps(other)]).toEqual([0, 0]);
-      await run([], asked);
-      expect([dumps(folder), dumps(other)]).toEqual([0, 10]);
-      const [first = ''] = readdirSync(other);
-      expect((await readOutside(join(other, first))).run.notes[0]).toContain('the driver refused client 1099511627776 bytes');
-      await run(['--limit', '1GiB', '--no-stacks']);
-      expect([dumps(folder), dumps(other)]).toEqual([10, 10]);
+      // The driver itself refuses.
+      expect((await run([], refused)).code).toBe(0);
+      expect([dumps(folder), dumps(other)]).toEqual([[], []]);
+      await run([], refused, asked);
+      expect([dumps(folder).length, dumps(other).length]).toEqual([0, 1]);
+      const { run: dump } = await readOutside(join(other, dumps(other)[0] as string));
+      expect(dump.notes[0]).toContain('the driver refused client 1099511627776 bytes');
+      await run(['--limit', '20KiB'], ['random', '7', '2000']);
+      expect([dumps(folder).length, dumps(other).length]).toEqual([10, 1]);
+      // Those of each moment have what was held then: never more than the limit.
+      for (const file of dumps(folder)) {
+        const { allocations } = await readOutside(join(folder, file));
+        const limited = allocations.filter(({ layer }) => layer === 'device 0' || layer === 'managed');
+        expect(limited.reduce((sum, { bytes }) => sum + bytes, 0)).toBeLessThanOrEqual(20 * 1024);
+      }
     }));
 
   test('a limit with a name holds for one library', () =>
