@@ -2,6 +2,8 @@ import { CisternError, OutOfMemoryError } from '../basics/errors.js';
 import { awaitMessages, closeDescriptor, connectTo, type Descriptor, receiveFrom, sendTo, unavailable } from './local-socket.js';
 import { answersTo, InvalidMessage, parseReply, type Refusal, type Reply, type Request } from './protocol.js';
 
+const hasEnded = 'ECONNRESET';
+
 /**
  * A connection to `cistern keep`. While it holds a region it is the lock: the region is writing or reading until the connection ends,
  * which it does with the process at the latest.
@@ -29,8 +31,10 @@ export class KeepConnection {
     const socket = this.#socket;
     if (socket === undefined) throw unavailable(this.#path, 'the connection has ended');
     const sent = sendTo(socket, JSON.stringify(request), descriptor);
-    if (sent !== 'done') throw this.#lost(sent);
-    const received = receiveFrom(socket);
+    if (sent !== 'done' && sent !== hasEnded) throw this.#lost(sent);
+    // A connection that was ended may still have the reason, which the system tells after the end.
+    let received = receiveFrom(socket);
+    if (received === hasEnded) received = receiveFrom(socket);
     if (typeof received === 'string') throw this.#lost(received);
     let reply: Reply;
     try {
@@ -73,7 +77,7 @@ export class KeepConnection {
 
   #lost(reason: string): CisternError {
     this.close();
-    const reasons: Readonly<Record<string, string>> = { EAGAIN: 'it does not answer', ECONNRESET: 'it has ended' };
+    const reasons: Readonly<Record<string, string>> = { EAGAIN: 'it does not answer', [hasEnded]: 'it has ended' };
     return unavailable(this.#path, reasons[reason] ?? reason);
   }
 }

@@ -2,7 +2,7 @@ import { CisternError } from '../basics/errors.js';
 import { KeepState } from './keep-state.js';
 import { acceptFrom, awaitMessages, closeDescriptor, type Descriptor, listenAt, receiveFrom, sendTo } from './local-socket.js';
 import type { Reply } from './protocol.js';
-import type { Peer } from './region-table.js';
+import { type Peer, refuse } from './region-table.js';
 
 /** The most connections at a time, and of one process; how long one may say nothing before it holds a region or a share. */
 const mostConnections = 512;
@@ -73,6 +73,9 @@ class Server {
       if (this.#connections.size < mostConnections && ofProcess < mostOfProcess) {
         this.#connections.add(new Connection(accepted.socket, accepted.process));
       } else {
+        // It reads this instead of an answer.
+        const whose = ofProcess < mostOfProcess ? `there are ${mostConnections} connections` : `a process has ${mostOfProcess} connections`;
+        sendTo(accepted.socket, JSON.stringify(refuse('invalid', `${whose}, which is the most`)));
         closeDescriptor(accepted.socket);
       }
     }

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
 import { listRegions } from '../../src/lasting/index.js';
 import { acceptFrom, awaitMessages, closeDescriptor, connectTo, listenAt, receiveFrom, sendTo } from '../../src/lasting/local-socket.js';
+import { caught } from '../support/errors.js';
 import { newSocketPath, startKeep } from '../support/keep.js';
 import { randomOf } from '../support/random-of.js';
 import { skipTest } from '../support/skip-test.js';
@@ -76,8 +77,12 @@ describe('cistern keep', () => {
     const keep = await startKeep();
     const before = keep.descriptors().length;
     const many = Array.from({ length: 200 }, () => connect(keep.socket));
-    const answered = many.filter((socket) => typeof ask(socket, { op: 'list' }) !== 'string');
-    expect(answered.length).toBe(64);
+    const answers = many.map((socket) => ask(socket, { op: 'list' }));
+    expect(answers.filter((answer) => typeof answer !== 'string' && answer['is'] === 'list').length).toBe(64);
+    expect(caught(() => regionsOf(keep.socket))).toMatchObject({
+      code: 'ERR_CISTERN_INVALID_STATE',
+      message: expect.stringContaining('a process has 64 connections, which is the most'),
+    });
     expect(keep.descriptors().length).toBe(before + 64);
     for (const each of sockets.splice(0)) closeDescriptor(each);
     await expect.poll(() => keep.descriptors().length).toBe(before);

@@ -399,6 +399,34 @@ describe('cistern keep', () => {
     expect(caught(() => writer.commit())).toMatchObject({ code: 'ERR_CISTERN_KEEP_UNAVAILABLE' });
   });
 
+  test('that is killed takes unused regions along; what is read stays with its readers, and the next one begins with none', async () => {
+    const keep = await startKeep();
+    commitRegion(keep, 7, { region: 'unused' });
+    commitRegion(keep);
+    using stream = new Stream();
+    using reader = open(keep);
+    using buffer = new DeviceBuffer(1 * MiB, { resource: reader, stream });
+    const freeBytes = await settledFreeBytes();
+    await keep.kill();
+    expect(caught(() => open(keep))).toMatchObject({ code: 'ERR_CISTERN_KEEP_UNAVAILABLE' });
+    const next = await startKeep({ socket: keep.socket });
+    expect(listRegions({ socket: next.socket })).toMatchObject({ regions: [] });
+    // The device has both for a while, the old one and the one that is written now.
+    {
+      using writer = open(next);
+      expect([writer.isWriting, writer.address === reader.address]).toEqual([true, false]);
+      using written = new DeviceBuffer(1 * MiB, { resource: writer, stream });
+      written.fill(9);
+      expect(await settledFreeBytes()).toBeLessThanOrEqual(freeBytes - 4 * MiB);
+      writer.commit();
+      expect(new Set(buffer.toHostSync())).toEqual(new Set([7]));
+      expect(new Set(written.toHostSync())).toEqual(new Set([9]));
+    }
+    expect(listRegions({ socket: next.socket }).regions.map(({ region, state, processes }) => [region, state, processes])).toEqual([
+      ['weights', 'committed', []],
+    ]);
+  });
+
   test('that is stopped makes nobody wait for ever', async () => {
     const keep = await startKeep();
     keep.process.kill('SIGSTOP');
