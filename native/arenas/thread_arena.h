@@ -32,6 +32,7 @@ inline constexpr std::uint64_t kLegacyKey = 1;
 inline constexpr std::uint64_t kUnitBytes = 256;
 inline constexpr std::uint64_t kMaximumUnits = 0x7fffffff;
 inline constexpr std::size_t kUsualLanes = 64;
+inline constexpr std::uint32_t kNobodyOfIndex = ~0u;
 
 inline std::uint64_t UnitsOf(std::uint64_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes; }
 

@@ -10,7 +10,6 @@
 namespace cistern::arenas {
 namespace {
 
-constexpr std::uint32_t kNobodyOfIndex = ~0u;
 constexpr int kPatience = 1000;
 
 // A request leaves free blocks whole that are larger than so many superblocks, unless it is nearly as large. Under kOff

@@ -9,6 +9,7 @@
 #include "software/ipc.h"
 #include "software/legacy_order.h"
 #include "software/memory_pool.h"
+#include "software/settings.h"
 #include "software/virtual_memory.h"
 
 namespace cistern::software {

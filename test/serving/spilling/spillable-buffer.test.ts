@@ -620,6 +620,9 @@ describe('whatever happens', () => {
 
   test('memory that its resource loses while it leaves has its contents on the host', async () => {
     class Losing extends PassThroughAdaptor {
+      constructor(upstream: MemoryResource) {
+        super(upstream, {}, []);
+      }
       isLosing = false;
       override allocate(bytes: number, onStream: Stream): number {
         return this.upstream.allocate(bytes, onStream);
@@ -629,7 +632,7 @@ describe('whatever happens', () => {
         if (this.isLosing) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'lost');
       }
     }
-    using losing = new Losing(pool, {}, []);
+    using losing = new Losing(pool);
     using above = new SpillingResourceAdaptor(losing, host);
     using buffer = made(MiB, 1, { resource: above });
     losing.isLosing = true;
@@ -641,6 +644,9 @@ describe('whatever happens', () => {
   test('memory that ends while it leaves takes none of the host', () => {
     const below = new PoolMemoryResource(leaf);
     class Ending extends PassThroughAdaptor {
+      constructor(upstream: MemoryResource) {
+        super(upstream, {}, []);
+      }
       override allocate(bytes: number, onStream: Stream): number {
         below.dispose();
         return this.upstream.allocate(bytes, onStream);
@@ -649,7 +655,7 @@ describe('whatever happens', () => {
         this.upstream.deallocate(pointer, bytes, onStream);
       }
     }
-    using ending = new Ending(host, {}, []);
+    using ending = new Ending(host);
     using above = new SpillingResourceAdaptor(below, ending);
     using buffer = made(MiB, 1, { resource: above });
     expect(() => above.spill()).toThrow();
