@@ -9,6 +9,7 @@ import {
   KiB,
   LifetimeError,
   LimitingResourceAdaptor,
+  type MemoryResource,
   MiB,
   OutOfMemoryError,
   PassThroughAdaptor,
@@ -621,7 +622,7 @@ describe('whatever happens', () => {
   test('memory that its resource loses while it leaves has its contents on the host', async () => {
     class Losing extends PassThroughAdaptor {
       constructor(upstream: MemoryResource) {
-        super(upstream, {}, []);
+        super(upstream, {}, new Map());
       }
       isLosing = false;
       override allocate(bytes: number, onStream: Stream): number {
@@ -645,7 +646,7 @@ describe('whatever happens', () => {
     const below = new PoolMemoryResource(leaf);
     class Ending extends PassThroughAdaptor {
       constructor(upstream: MemoryResource) {
-        super(upstream, {}, []);
+        super(upstream, {}, new Map());
       }
       override allocate(bytes: number, onStream: Stream): number {
         below.dispose();
