@@ -19,7 +19,7 @@ import { Recording, RecordingResourceAdaptor } from '../../src/recording/index.j
 import { type RecordedRun, readRecordedRun } from '../../src/tools/formats/index.js';
 import { planAllocations, plannedRun } from '../../src/tools/planning/index.js';
 import { readAllocationLog } from '../../src/tools/replay/index.js';
-import { type WriteReportOptions, writeReport } from '../../src/tools/report/index.js';
+import { type DiffRow, diffRuns, type WriteReportOptions, writeReport } from '../../src/tools/report/index.js';
 import { arrowEtl } from '../tools/formats/logs.js';
 import { RunWriter, trainingRun } from '../tools/report/runs.js';
 import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
@@ -120,6 +120,22 @@ describeInBrowser('the report of a real trace', () => {
     );
   }
 });
+
+/** The cells of a row that shows a change. */
+function changeOf(before: number, after: number, countBefore: number, countAfter: number): string[] {
+  const sign = (change: number) => (change < 0 ? '−' : '+');
+  const change = after - before;
+  const more = countAfter - countBefore;
+  return [
+    formatBytes(before),
+    formatBytes(after),
+    change === 0 ? 'none' : `${sign(change)}${formatBytes(Math.abs(change))}`,
+    change === 0 || before === 0 ? '' : `${sign(change)}${(Math.abs(change / before) * 100).toFixed(1)} %`,
+    `${countAfter}${more === 0 ? '' : ` (${sign(more)}${Math.abs(more)})`}`,
+  ];
+}
+
+const peakChange = ({ before, after }: DiffRow) => Math.abs(after.peakBytes - before.peakBytes);
 
 describeInBrowser('the report', () => {
   test('shows a plan beside the log when it is opened', async () => {
@@ -416,6 +432,33 @@ describeInBrowser('the report', () => {
     await page.locator('#map-grouping').selectOption('label');
     expect(await textOf(page.locator('.legend'))).toContain('thrash');
     expect(await accessibilityFaults(page)).toEqual([]);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('compares two logs on its first screen, with the figures of cistern diff', async () => {
+    const [before, after] = [trainingRun({ source: 'one.cistern' }), trainingRun({ steps: 3, seed: 5, source: 'two.cistern' })];
+    const page = await openReport([before, after]);
+    const changes = page.locator('section:has(#changes-title)');
+    expect(await textOf(page.locator('h2').first())).toBe('What changed from one.cistern to two.cistern');
+    const cells = async (name: RegExp, table: number) =>
+      changes.locator('table').nth(table).getByRole('row', { name }).locator('td').allTextContents();
+    const { by, total, rows: groups } = diffRuns(before, after);
+    expect(await cells(/^Live at the peak/, 0)).toEqual(
+      changeOf(total.before.peakBytes, total.after.peakBytes, total.before.peakCount, total.after.peakCount),
+    );
+    expect(await cells(/^Never freed/, 0)).toEqual(
+      changeOf(total.before.endBytes, total.after.endBytes, total.before.endCount, total.after.endCount),
+    );
+    expect(await cells(/^Allocated/, 0)).toEqual(
+      changeOf(total.before.allocatedBytes, total.after.allocatedBytes, total.before.allocatedCount, total.after.allocatedCount),
+    );
+    const grown = groups.reduce((most, row) => (peakChange(row) > peakChange(most) ? row : most));
+    expect(await textOf(changes.locator('caption').nth(1))).toMatch(new RegExp(`^Live at the peak, by ${by}`));
+    expect(await textOf(changes.locator('table').nth(1).locator('tbody tr').first())).toContain(grown.name);
+    await page.locator('#filter-run').selectOption('1');
+    await expect.poll(() => textOf(changes)).toBe('What changedChoose a log under "Compare with".');
+    await page.locator('#filter-compared').selectOption('0');
+    await expect.poll(() => textOf(changes.locator('h2'))).toBe('What changed from two.cistern to one.cistern');
     expect(takeFaults()).toEqual([]);
   });
 

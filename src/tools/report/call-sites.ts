@@ -53,3 +53,8 @@ function callSiteOf(stack: string): string | undefined {
   }
   return site;
 }
+
+/** A frame without its line, which shifts with every edit; functions without names are told apart by it. */
+export function withoutLine(frame: string): string {
+  return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+){1,2}\)$/, ')');
+}

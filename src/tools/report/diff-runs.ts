@@ -5,7 +5,7 @@ import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { appendEvents } from '../formats/event-columns.js';
 import { noSuchLayer } from '../formats/layer-allocations.js';
 import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
-import { callSites } from './call-sites.js';
+import { callSites, withoutLine } from './call-sites.js';
 import { type DiffFigures, type DiffKey, DiffSide } from './diff-side.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 
@@ -184,9 +184,4 @@ function namesOf(run: ReadSide, by: DiffGroup, folder: string): (group: number) 
     case 'size':
       return (size) => (size === 0 ? formatBytes(0) : `${formatBytes(2 ** (size - 1))} to ${formatBytes(2 ** size)}`);
   }
-}
-
-/** A frame without its line, which shifts with every edit; functions without names are told apart by it. */
-function withoutLine(frame: string): string {
-  return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+){1,2}\)$/, ')');
 }

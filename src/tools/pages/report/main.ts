@@ -7,6 +7,7 @@ import { AccountsView } from './accounts-view.js';
 import { AllocationsView } from './allocations-view.js';
 import { AnswersView } from './answers-view.js';
 import { CallSitesView } from './call-sites-view.js';
+import { ChangesView } from './changes-view.js';
 import { CompareView } from './compare-view.js';
 import { FragmentationView } from './fragmentation-view.js';
 import { GraphsView } from './graphs-view.js';
@@ -109,11 +110,14 @@ async function open(): Promise<void> {
   byId('title').textContent = contents.title;
   followTheme();
   const state = new ReportState(contents, await modelOf(0), 0);
-  const { comparedRun } = contents;
+  // Two logs are there to be compared.
+  const comparedRun = contents.comparedRun ?? (contents.runs.length === 2 ? 1 : null);
   if (comparedRun !== null) state.compareWith({ index: comparedRun, model: await modelOf(comparedRun) });
   new Toolbar(byId('toolbar'), state, modelOf);
   const views: View[] = [
     new FactsView(state),
+    // A plan has the allocations of its log.
+    ...(contents.runs.length > 1 && contents.comparedRun === null ? [new ChangesView(state)] : []),
     new AnswersView(state),
     new SummaryView(state),
     ...(contents.runs.some(({ graphs }) => graphs !== null) ? [new GraphsView(state)] : []),
