@@ -12,7 +12,6 @@
  * on its way wakes nobody.
  */
 import { OutOfMemoryError } from '../../basics/errors.js';
-import { isThenable } from '../../basics/validation.js';
 import type { MemoryResource } from '../../memory-resource.js';
 import { seen, TentativeScope, tentatively } from '../../observing/failed-allocations.js';
 import { type Account, currentAccount } from '../accounts/account.js';
@@ -190,10 +189,10 @@ export class WaitingLine {
     } finally {
       this.#attempts--;
     }
-    return payer === undefined || !isThenable(result) ? result : this.#awaited(result, payer, usedBefore);
+    return payer === undefined ? result : this.#awaited(result, payer, usedBefore);
   }
 
-  /** What an awaited attempt frees of its own is none either, unless it is more than it took. */
+  /** What it frees while it is awaited is none either, unless all that it freed is more than it took. */
   async #awaited<T>(result: T, payer: NonNullable<WaitRules['payer']>, usedBefore: number): Promise<Awaited<T>> {
     this.#payers.push(payer);
     try {

@@ -87,6 +87,17 @@ describe('calls that wait', () => {
       stopCollectingFor(calls);
     });
 
+    test('are stalled in each second in which nobody was served', () => {
+      const seconds: boolean[] = [];
+      let served = 0;
+      const calls = { keepProcessAlive: () => true, served: () => served, onSecond: (isStalled: boolean) => void seconds.push(isStalled) };
+      collectWhileWaiting(calls);
+      served++;
+      for (let second = 0; second < 3; second++) vi.advanceTimersByTime(1000);
+      expect(seconds).toEqual([false, true, true]);
+      stopCollectingFor(calls);
+    });
+
     test('are not told any more once one before them has ended their wait', () => {
       const later = waitingCalls(() => 0);
       const first = {

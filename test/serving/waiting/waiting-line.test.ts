@@ -1,7 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { OutOfMemoryError } from '../../../src/basics/errors.js';
-import { type MemoryWait, WaitingLine, type WaitRules, WaitTimes } from '../../../src/serving/waiting/waiting-line.js';
+import { MemoryWait, WaitingLine, type WaitRules, WaitTimes } from '../../../src/serving/waiting/waiting-line.js';
 
 const shortage = () => new OutOfMemoryError('none is left', { requestedBytes: 1, path: [] });
 
@@ -57,14 +57,17 @@ function awaiting(usedBytes: number) {
 
 describe('a line in order', () => {
   test('serves the first attempt within the call, and never one that fits before one that waits', async () => {
-    const { line, take, free, memory } = bed(true);
+    const { line, log, take, free, memory } = bed(true);
+    expect(line.length).toBe(0);
     memory.freeBytes = 1;
     const [first, large, small] = [take('first', 1), take('large', 4), take('small', 1)];
     expect(memory.freeBytes).toBe(0);
     expect(await first).toBe('first');
     free(3);
+    line.wakeAll();
     await nextTurn();
     expect({ waiting: line.length, free: memory.freeBytes }).toEqual({ waiting: 2, free: 3 });
+    expect(log).not.toContain('small tries');
     free(2);
     expect(await Promise.all([large, small])).toEqual(['large', 'small']);
     expect(line).toMatchObject({ length: 0, times: { waits: 2 } });
@@ -107,6 +110,110 @@ describe('a line in order', () => {
     expect(log.filter((line) => line.endsWith('over'))).toHaveLength(1);
   });
 
+  test('asks the rules of the first after each attempt, and those of another once: a free wakes the first alone', async () => {
+    const { take, free } = bed(true);
+    const asked: string[] = [];
+    const waiting = ['first', 'second'].map((name) =>
+      take(name, 4, {
+        beforeWaiting: (_, isTurn) => {
+          asked.push(`${name} ${isTurn}`);
+          return 'wait';
+        },
+      }),
+    );
+    await nextTurn();
+    expect(asked).toEqual(['second false', 'first true']);
+    free(1);
+    await nextTurn();
+    expect(asked).toEqual(['second false', 'first true', 'first true']);
+    free(7);
+    expect(await Promise.all(waiting)).toEqual(['first', 'second']);
+    expect(asked).toHaveLength(3);
+  });
+
+  test('makes no attempt for what it waited for has ended', async () => {
+    const { log, take, waits, memory } = bed(true);
+    const waiting = take('waiting', 1);
+    await nextTurn();
+    memory.freeBytes = 1;
+    const before = log.length;
+    waits.get('waiting')?.endWith('ended');
+    await expect(waiting).rejects.toThrow('ended');
+    expect(log.slice(before)).toEqual(['waiting is over']);
+  });
+
+  test('tells the error of the last attempt, and passes one that is no shortage', async () => {
+    const { line, rules, waits } = bed(true);
+    const errors = [shortage(), shortage(), new RangeError('wrong')];
+    const told: unknown[] = [];
+    const run = line.run(
+      () => {
+        throw errors.shift();
+      },
+      {},
+      {
+        ...rules,
+        begin: (wait) => waits.set('waiting', wait),
+        failure: (_, error) => {
+          told.push(error);
+          return error;
+        },
+      },
+    );
+    await nextTurn();
+    line.memoryFreed();
+    await expect(run).rejects.toThrow('wrong');
+    const [first, last] = [shortage(), shortage()];
+    const attempts = [first, last];
+    const ended = line.run(
+      () => {
+        throw attempts.shift() ?? last;
+      },
+      {},
+      {
+        ...rules,
+        begin: (wait) => waits.set('ended', wait),
+        failure: (_, error) => {
+          told.push(error);
+          return error;
+        },
+      },
+    );
+    await nextTurn();
+    waits.get('ended')?.endWith('timeout');
+    await ended.catch(() => {});
+    expect(told).toEqual([last]);
+    expect(told[0]).toBe(last);
+  });
+
+  test('ends a wait whose signal was aborted by its first attempt', async () => {
+    const { line, rules } = bed(true);
+    const controller = new AbortController();
+    const attempt = () => {
+      controller.abort(new Error('no more'));
+      throw shortage();
+    };
+    await expect(line.run(attempt, { signal: controller.signal }, rules)).rejects.toThrow('no more');
+  });
+
+  test('leaves no timer behind, and notes how long calls have waited', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
+    try {
+      const { line, take, free } = bed(true);
+      for (const milliseconds of [5, 3]) {
+        const waiting = take('waiting', 1, {}, { timeoutMilliseconds: 1000 });
+        await nextTurn();
+        vi.advanceTimersByTime(milliseconds);
+        free(1);
+        await waiting;
+      }
+      expect(vi.getTimerCount()).toBe(0);
+      expect(line.times).toMatchObject({ waits: 2, milliseconds: 8, longestMilliseconds: 5 });
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   test('tries again at once if the rules have freed something themselves', async () => {
     const { memory, take } = bed(true);
     let collections = 0;
@@ -129,6 +236,64 @@ describe('a line in no order', () => {
     expect(line.length).toBe(1);
     free(4);
     expect(await large).toBe('large');
+  });
+
+  test('tries at once, although another waits', async () => {
+    const { take, free, memory } = bed(false);
+    const large = take('large', 4);
+    memory.freeBytes = 1;
+    const small = take('small', 1);
+    expect(memory.freeBytes).toBe(0);
+    expect(await small).toBe('small');
+    free(4);
+    expect(await large).toBe('large');
+  });
+
+  test('is not woken by what an attempt frees of its own while that of another ends', async () => {
+    const { line, rules } = bed(false);
+    const ends = new Map<string, () => void>();
+    const tries: string[] = [];
+    const payers = { first: { usedBytes: 1 }, second: { usedBytes: 1 } };
+    const take = (name: 'first' | 'second') =>
+      line.run(
+        async () => {
+          tries.push(name);
+          await new Promise<void>((resolve) => ends.set(name, resolve));
+          if (tries.length < 4) throw shortage();
+        },
+        {},
+        { ...rules, payer: payers[name] },
+      );
+    const runs = [take('first'), take('second')];
+    // Each fails twice, and waits.
+    ends.get('first')?.();
+    await nextTurn();
+    ends.get('first')?.();
+    await nextTurn();
+    expect(tries).toEqual(['first', 'second', 'first']);
+    line.memoryFreed(payers.second);
+    await nextTurn();
+    expect(tries).toEqual(['first', 'second', 'first']);
+    ends.get('second')?.();
+    await nextTurn();
+    ends.get('second')?.();
+    line.memoryFreed();
+    await nextTurn();
+    for (const end of ends.values()) end();
+    await Promise.all(runs);
+  });
+
+  test('is woken by an attempt that frees more than it takes without being awaited', async () => {
+    const { line, rules, take, log, free } = bed(false);
+    const waiting = take('waiting', 4);
+    await nextTurn();
+    const before = log.length;
+    const payer = { usedBytes: 1 };
+    expect(await line.run(() => --payer.usedBytes, {}, { ...rules, payer })).toBe(0);
+    await nextTurn();
+    expect(log.slice(before)).toEqual(['waiting tries']);
+    free(4);
+    await waiting;
   });
 
   test('is not woken by what an awaited attempt frees of its own, but by what others free in it', async () => {
@@ -168,4 +333,16 @@ describe('a line in no order', () => {
     ).rejects.toThrow('disposed');
     expect(line.length).toBe(0);
   });
+});
+
+test('a wait is not woken before somebody wakes it', async () => {
+  const wait = new MemoryWait();
+  let isWoken = false;
+  const woken = wait.woken().then(() => {
+    isWoken = true;
+  });
+  await nextTurn();
+  expect(isWoken).toBe(false);
+  wait.wake();
+  await woken;
 });
