@@ -1,3 +1,6 @@
+/** No name is longer, nor is one that was misspelled: a text of a hundred thousand letters would only be split in vain. */
+const longestWord = 100;
+
 /** A phrase that suggests the nearest word, or an empty string. */
 export function suggestion(value: unknown, words: readonly string[]): string {
   const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
@@ -9,6 +12,7 @@ export function suggestion(value: unknown, words: readonly string[]): string {
  * part in common with it, as `events` is a part of `deallocationEvents`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
+  if (text.length > longestWord) return undefined;
   return nearestSpelling(text, words) ?? onlyWordWithPartOf(text, words);
 }
 

@@ -10,6 +10,7 @@ test.each([
   ['statistcs', 'statistics'],
   ['x', undefined],
   ['table', undefined],
+  [`${'p'.repeat(100)}-pool`, undefined],
   ['', undefined],
 ])('%j is nearest to %j', (text, expected) => {
   expect(nearestWord(text, ['pool', 'limiting', 'statistics'])).toBe(expected);

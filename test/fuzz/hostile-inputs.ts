@@ -23,8 +23,8 @@ import { writeReport } from '../../src/tools/report/write-report.js';
 /** No message is longer, however long the input is: the list of all kinds is the longest part of one. */
 const longestMessage = 1500;
 
-/** Enough that the square of it is hopeless. */
-const textLength = 2 ** 19;
+/** Enough that the square of it is hopeless for each of a few hundred inputs, and no more: most of the time goes into making and copying texts. */
+const textLength = 2 ** 18;
 const deep = 100_000;
 
 /** Texts on which a pattern can go back from each character to each other one. */

@@ -49,6 +49,7 @@ const onlyOpen = 'the addon refuses only what is not open';
 const emptyPiece = 'a piece of 0 bytes changes nothing';
 const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
+const compiledOnly = 'it decides only when code is compiled';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
 export const equivalent = {
@@ -257,6 +258,50 @@ export const equivalent = {
     'followingFree: < -> <=': emptyList,
     'followingFree: 0 -> 1 (2)': emptyList,
   },
+  'src/suballocation/free-space-index.ts': {
+    'FreeSpaceIndex.constructor: removed compileAhead();': compiledOnly,
+    'isCompiled: false -> true': compiledOnly,
+    'compileAhead: isCompiled -> true': compiledOnly,
+    'compileAhead: isCompiled -> false': compiledOnly,
+    'compileAhead: isCompiled -> !(isCompiled)': compiledOnly,
+    'compileAhead: removed isCompiled = true;': compiledOnly,
+    'compileAhead: true -> false': compiledOnly,
+    'compileAhead: index === 0 -> true': compiledOnly,
+    'compileAhead: index === 0 -> false': compiledOnly,
+    'compileAhead: === -> !==': compiledOnly,
+    'compileAhead: 0 -> 1': compiledOnly,
+    'compileAhead: removed indexModule.useQuickLists(index, false);': compiledOnly,
+    'compileAhead: false -> true': compiledOnly,
+    'compileAhead: removed if (from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from \u2026 Module.transfer(index, from, to); }':
+      compiledOnly,
+    'compileAhead: from !== 0 -> true': compiledOnly,
+    'compileAhead: from !== 0 && to !== 0 -> true': compiledOnly,
+    'compileAhead: from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from) !== 0 -> true': compiledOnly,
+    'compileAhead: from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from) !== 0 -> false': compiledOnly,
+    'compileAhead: from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from) !== 0 -> !(from !== 0 && to !== 0 && indexModule.addSegment(index, 0, 2, from) !== 0)':
+      compiledOnly,
+    'compileAhead: !== -> ===': compiledOnly,
+    'compileAhead: 0 -> 1 (2)': compiledOnly,
+    'compileAhead: && -> || (2)': compiledOnly,
+    'compileAhead: to !== 0 -> true': compiledOnly,
+    'compileAhead: !== -> === (2)': compiledOnly,
+    'compileAhead: 0 -> 1 (3)': compiledOnly,
+    'compileAhead: && -> ||': compiledOnly,
+    'compileAhead: indexModule.addSegment(index, 0, 2, from) !== 0 -> true': compiledOnly,
+    'compileAhead: 0 -> 1 (4)': compiledOnly,
+    'compileAhead: 2 -> 3': compiledOnly,
+    'compileAhead: 2 -> 1': compiledOnly,
+    'compileAhead: !== -> === (3)': compiledOnly,
+    'compileAhead: 0 -> 1 (5)': compiledOnly,
+    'compileAhead: removed indexModule.openLane(index, from);': compiledOnly,
+    'compileAhead: 1 -> 2': compiledOnly,
+    'compileAhead: 1 -> 0': compiledOnly,
+    'compileAhead: 0 -> 1 (6)': compiledOnly,
+    'compileAhead: 0 -> 1 (7)': compiledOnly,
+    'compileAhead: removed indexModule.freeAt(index, address, ALLOCATION_ALIGNMENT, to);': compiledOnly,
+    'compileAhead: removed indexModule.transfer(index, from, to);': compiledOnly,
+    'compileAhead: removed indexModule.destroyIndex(index);': compiledOnly,
+  },
   'src/adaptors/pooling/stream-ordered-memory-resource.ts': {
     'StreamOrderedMemoryResource.allocate: stream !== this.lastStream || stream.handle < 0 -> true': sameLane,
     'StreamOrderedMemoryResource.allocate: < -> <=': streamHandles,
@@ -319,6 +364,12 @@ export const equivalent = {
     'PassOrder.laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
     'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
     'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
+  },
+  'src/plans/late-memory.ts': {
+    'LateMemory.isEmpty: this.overdue.size === 0 && this.#unordered.length === 0 -> false': longWay,
+  },
+  'src/serving/waiting/collect-while-waiting.ts': {
+    'lookAtAll: <= -> <': looksOnly,
   },
   'src/plans/planned-block.ts': {
     'PlannedBlock.setPlan: a - b -> (a - b) + 1': apart,
