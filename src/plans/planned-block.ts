@@ -154,6 +154,12 @@ export class PlannedBlock implements KeptMemory {
     this.moved?.();
   }
 
+  hasFreeSegment(maximumBytes: number): boolean {
+    const { segment } = this;
+    const isBlockFree = segment !== undefined && segment.bytes <= maximumBytes && !this.isInUse;
+    return isBlockFree || this.#earlier.some((each) => each.bytes <= maximumBytes && each.live === 0);
+  }
+
   /** Every stream uses any part of a block, so it can only go while its uses are all in one lane. */
   removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined {
     if (this.#isUsed.some((isUsed, other) => isUsed && other !== lane)) return undefined;

@@ -13,8 +13,12 @@ import {
   OutOfMemoryError,
   PoolMemoryResource,
   Stream,
+  set,
 } from '../../src/index.js';
+import { PlannedMemoryResource } from '../../src/plans/index.js';
 import { memorySummary } from '../../src/serving/index.js';
+import { planOf } from '../support/plans.js';
+import { expectOrdered, policies } from '../support/stream-order.js';
 
 /** A limit stands for the memory of a device: what fills a real one, or this one, is none of a test's business. */
 let device: LimitingResourceAdaptor;
@@ -190,4 +194,64 @@ test('the summary lists who keeps memory outside the stack', () => {
   );
   expect(memorySummary(first)).not.toContain("'weights'");
   first.deallocate(live, MiB, stream);
+});
+
+test.each(policies)(
+  'the block of a plan, which several streams used, goes to another resource after the work of all of them (%s)',
+  (policy) => {
+    const limited = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 4 * MiB });
+    const plan = planOf('+4096@0:0 +4096@1:4096 -0@0 -1@1');
+    using planned = new PlannedMemoryResource(limited, plan, { deallocationEvents: policy });
+    using pool = new PoolMemoryResource(limited);
+    using idle = new Stream({ nonBlocking: true });
+    using busy = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    // The first pass leaves events, which say nothing of the second.
+    for (const isBusy of [false, true]) {
+      planned.begin();
+      const first = planned.allocate(MiB, idle);
+      const second = planned.allocate(MiB, busy);
+      const hold = isBusy ? busy.hold() : undefined;
+      using _release = { [Symbol.dispose]: () => hold?.release() };
+      set(second, 1, 1, MiB, busy);
+      planned.deallocate(first, MiB, idle);
+      planned.deallocate(second, MiB, busy);
+      if (hold === undefined) continue;
+      const pointer = pool.allocate(4 * MiB, other);
+      expect(planned.reservedBytes).toBe(0);
+      expectOrdered(pointer, 4 * MiB, other, hold);
+      pool.deallocate(pointer, 4 * MiB, other);
+      pool.trim(other);
+    }
+    // It is not returned while any of it is live, and passes go on.
+    planned.begin();
+    const live = planned.allocate(MiB, idle);
+    expect(refusal(() => pool.allocate(4 * MiB, other)).message).toContain('another planned keeps 1 MiB free');
+    planned.deallocate(live, MiB, idle);
+    expect(planned.statistics().deviations['in-use']).toBe(0);
+  },
+);
+
+test.each(policies)('the block of a plan goes to another resource after the last pass of its one stream (%s)', (policy) => {
+  const limited = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 4 * MiB });
+  using planned = new PlannedMemoryResource(limited, planOf('+4096@0:0 -0@0'), { deallocationEvents: policy });
+  using pool = new PoolMemoryResource(limited);
+  using busy = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  for (let pass = 0; pass < 3; pass++) {
+    planned.begin();
+    planned.deallocate(planned.allocate(MiB, busy), MiB, busy);
+    busy.synchronizeSync();
+    busy.query();
+  }
+  planned.begin();
+  const first = planned.allocate(MiB, busy);
+  const hold = busy.hold();
+  using _release = { [Symbol.dispose]: () => hold.release() };
+  set(first, 1, 1, MiB, busy);
+  planned.deallocate(first, MiB, busy);
+  const pointer = pool.allocate(4 * MiB, other);
+  expect(planned.reservedBytes).toBe(0);
+  expectOrdered(pointer, 4 * MiB, other, hold);
+  pool.deallocate(pointer, 4 * MiB, other);
 });

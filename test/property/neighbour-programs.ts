@@ -30,6 +30,8 @@ import {
   set,
   VirtualMemoryResource,
 } from '../../src/index.js';
+import { type Plan, PlannedMemoryResource } from '../../src/plans/index.js';
+import { planAllocations } from '../../src/tools/planning/index.js';
 import { Random } from '../../src/tools/testing/random.js';
 import { DeclaringResource } from './declaring-resource.js';
 import { Inspector } from './inspector.js';
@@ -64,6 +66,8 @@ interface Stack {
   /** From the top to the bottom. */
   readonly keepers: readonly Keeping[];
   readonly keepBytes: number;
+  /** If it serves passes. */
+  readonly planned: PlannedMemoryResource | undefined;
   /** Whether only the memory of the device can stop it. */
   readonly isUnlimited: boolean;
 }
@@ -154,7 +158,11 @@ class NeighbourProgram {
       keepers.unshift(keeper);
       return keeper;
     };
-    const kind = random.below(8);
+    const kind = random.below(9);
+    if (kind === 8) {
+      const planned = new PlannedMemoryResource(this.#device, this.#plan(), { deallocationEvents });
+      return { top: new DeclaringResource(planned), keepers: [planned as never], keepBytes: 0, planned, isUnlimited: false };
+    }
     if (kind === 0) add(new ArenaMemoryResource(this.#device, { ...options, arenaBytes: 2 ** 20 }));
     else if (kind === 1) add(new FixedSizeMemoryResource(this.#device, { ...options, blockBytes: 4 * unit, blocksToPreallocate: 1 }));
     else if (kind === 2) add(new MonotonicMemoryResource(this.#device, { ...options, initialBytes: unit }));
@@ -162,7 +170,26 @@ class NeighbourProgram {
     else if (kind === 4) add(new PoolMemoryResource(add(new PoolMemoryResource(this.#device, options)), options));
     else add(new PoolMemoryResource(this.#device, kind === 5 ? { ...options, maximumBytes: limitBytes / 2 } : options));
     const top = new DeclaringResource(keepers[0] as MemoryResource);
-    return { top, keepers: keepers as readonly MemoryResource[] as readonly Keeping[], keepBytes, isUnlimited: kind === 4 || kind > 5 };
+    return {
+      top,
+      keepers: keepers as readonly MemoryResource[] as readonly Keeping[],
+      keepBytes,
+      planned: undefined,
+      isUnlimited: kind === 4 || kind > 5,
+    };
+  }
+
+  /** A plan of a pass on two streams. */
+  #plan(): Plan {
+    const count = 2 + this.random.below(6);
+    const each = Array.from({ length: count }, (_, i) => i);
+    return planAllocations({
+      operations: [...each, ...each.map((i) => ~i)],
+      sizes: each.map(() => unit * (1 + this.random.below(8))),
+      streams: each.map(() => this.random.below(2)),
+      freeStreams: each.map(() => this.random.below(2)),
+      waits: [],
+    });
   }
 
   #step(): void {
@@ -180,6 +207,7 @@ class NeighbourProgram {
   #allocate(): void {
     const { random, counts } = this;
     const stack = this.#pick(this.#stacks);
+    if (stack.planned !== undefined && random.below(6) === 0) stack.planned.begin();
     const stream = this.#pick(this.#streams);
     const bytes = unit * random.size(units / 2) - random.below(unit);
     const others = this.#stacks.filter((other) => other !== stack);

@@ -91,6 +91,8 @@ export interface KeptMemory extends LaneMemory {
   addSegment(address: number, bytes: number, lane: number): void;
   removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined;
   removeAllSegments(): Segment[];
+  /** Set if the streams of all lanes may use a block, whichever lane has it: whether one of at most these bytes is entirely free. */
+  hasFreeSegment?(maximumBytes: number): boolean;
   usedBlock(address: number): number;
   askedBytes(block: number): number;
   /** The bytes of all used blocks, if they need not be counted. */
@@ -584,6 +586,11 @@ export class Keeper {
    */
   returnFree(stream: Stream, bytes: number): number {
     let returned = this.#returnIdle(stream, bytes);
+    if (this.#index.hasFreeSegment !== undefined) {
+      // Only a trim knows what all of these streams did last.
+      if (this.#isDisposed || this.isAsleep || !this.#index.hasFreeSegment(this.spareBytes)) return returned;
+      return returned + this.#resource.trim(stream, { bytesToKeep: this.#keepBytes });
+    }
     for (const isReady of [true, false]) {
       for (const number of this.ordering.laneNumbers()) {
         for (let last = 1; last > 0 && returned < bytes; returned += last) last = this.#returnOneOf(number, isReady, stream);
