@@ -185,7 +185,7 @@ class NeighbourProgram {
     const each = Array.from({ length: count }, (_, i) => i);
     return planAllocations({
       operations: [...each, ...each.map((i) => ~i)],
-      sizes: each.map(() => unit * (1 + this.random.below(8))),
+      sizes: each.map(() => unit * (1 + this.random.below(2))),
       streams: each.map(() => this.random.below(2)),
       freeStreams: each.map(() => this.random.below(2)),
       waits: [],
