@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "addon/captures.h"
 #include "addon/completions.h"
@@ -57,8 +58,13 @@ class GraphBytes final : public GraphPart {
     FreeStagingSurplus(environment, device_);
     delete this;
   }
+  // Perhaps on a thread of the driver, where nothing may be thrown.
   void EndAlone() override {
-    LeaveOrphans(backend_, {{OrphanKind::kPinnedMemory, device_, AddressOf(block_), 0, nullptr, environment_}});
+    try {
+      LeaveOrphans(backend_, {{OrphanKind::kPinnedMemory, device_, AddressOf(block_), 0, nullptr, environment_}});
+    } catch (const std::bad_alloc&) {
+      // The block stays until the process ends.
+    }
     delete this;
   }
 

@@ -270,7 +270,7 @@ export class Device {
 
   /**
    * Disables the access that {@link Device.enablePeerAccess} enabled; for plain memory, in the whole
-   * process. Blocks until everything queued on this device has run; host functions of this thread run
+   * process, also if other workers have enabled it. Blocks until everything queued on this device has run; host functions of this thread run
    * meanwhile. Resources still accept frees on streams of this device.
    * @returns whether this worker had enabled it
    * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if `peer` is not another device.
