@@ -9,6 +9,7 @@
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
+#include "platform/thread.h"
 
 namespace cistern {
 
@@ -27,23 +28,34 @@ Status MakeCurrent(const DriverTable& driver, Context context, Context* current)
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// How long the poller sleeps if nothing has ended for some time. On average, a promise is late by half of that: by a quarter of
+// the time that it has waited, but at most 25 us during the first 50 ms, which costs a few per cent of a processor; and then by half
+// a thousandth of that time, up to 0.5 ms.
+Clock::duration PauseAfter(Clock::duration idle) {
+  constexpr Clock::duration kShortest = std::chrono::microseconds{10};
+  constexpr Clock::duration kUsual = std::chrono::microseconds{50};
+  constexpr Clock::duration kLongest = std::chrono::milliseconds{1};
+  return std::clamp(std::max(std::min(idle / 2, kUsual), idle / 1000), kShortest, kLongest);
+}
+
 void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
-  constexpr std::chrono::microseconds kShortest{10};
-  constexpr std::chrono::microseconds kLongest{1000};
-  std::chrono::microseconds delay = kShortest;
+  SleepPrecisely();
   constexpr std::chrono::milliseconds kBetweenLooks{100};
   Context current = nullptr;
   int waiting = 0;
-  auto next_look = std::chrono::steady_clock::now();
+  auto next_look = Clock::now();
+  auto last_progress = next_look;
   std::unique_lock<std::mutex> lock(loop->mutex);
   while (!loop->closed) {
-    if (!loop->outstanding_host_functions.empty() && std::chrono::steady_clock::now() >= next_look) {
+    if (!loop->outstanding_host_functions.empty() && Clock::now() >= next_look) {
       try {
         FailLostHostFunctions(*loop, driver, &current, lock);
       } catch (const std::bad_alloc&) {
         // It looks again after a while.
       }
-      next_look = std::chrono::steady_clock::now() + kBetweenLooks;
+      next_look = Clock::now() + kBetweenLooks;
       continue;
     }
     if (loop->pending_completions.empty()) {
@@ -52,7 +64,7 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
       } else {
         loop->for_poller.wait_until(lock, next_look);
       }
-      delay = kShortest;
+      last_progress = Clock::now();
       continue;
     }
     IntrusiveList<Completion> pending = loop->pending_completions.TakeAll();
@@ -76,8 +88,9 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
     while (Completion* completion = still_pending.TakeFirst()) loop->pending_completions.Append(completion);
     while (Completion* completion = finished.TakeFirst()) loop->finished_completions.Append(completion);
     if (!loop->finished_completions.empty()) loop->PostWake();
-    delay = progress ? kShortest : std::min(2 * delay, kLongest);
-    if (!loop->closed && !loop->pending_completions.empty()) loop->for_poller.wait_for(lock, delay);
+    const auto now = Clock::now();
+    if (progress) last_progress = now;
+    if (!loop->closed && !loop->pending_completions.empty()) loop->for_poller.wait_for(lock, PauseAfter(now - last_progress));
   }
 }
 

@@ -1,5 +1,6 @@
 #ifdef __linux__
 
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,6 +57,8 @@ std::uint64_t AvailableMemory() {
   return kibibytes.empty() ? MachineMemory()
                            : std::min<std::uint64_t>(MachineMemory(), std::strtoull(kibibytes.c_str(), nullptr, 10) << 10);
 }
+
+void SleepPrecisely() { prctl(PR_SET_TIMERSLACK, 1UL); }
 
 void FenceOtherThreads() {
   // Of linux/membarrier.h, which headers may lack.

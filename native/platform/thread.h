@@ -25,6 +25,13 @@ void FenceOtherThreads();
 inline void FenceOtherThreads() {}  // nobody asks for it there
 #endif
 
+// Short sleeps of the calling thread end at their time, and not up to 50 us later, as Linux would have it to save power.
+#ifdef __linux__
+void SleepPrecisely();
+#else
+inline void SleepPrecisely() {}
+#endif
+
 // Starts a thread that nobody joins, and that takes no signals: those are for the program's own
 // threads. The name, of at most 15 characters, is for debuggers. False if there can be no more threads.
 bool StartThread(void* (*function)(void*), void* argument, const char* name);
