@@ -111,6 +111,44 @@ describeInBrowser('the page of cistern watch', () => {
     expect(takeFaults()).toEqual([]);
   });
 
+  test('names the line that leaks first, although another holds more', async () => {
+    const { child, url } = await watchedProcess(`
+      const stream = new Stream(), resource = new HostMemoryResource();
+      globalThis.buffers = [];
+      function holds() { buffers.push(new DeviceBuffer(64 * MiB, { stream, resource })); }
+      function leaks() { buffers.push(new DeviceBuffer(1024, { stream, resource })); }
+      holds();
+      leaks();
+      process.stdin.on('data', () => leaks());
+    `);
+    const page = await openPage(url);
+    const rows = page.getByRole('region', { name: 'Lines that hold memory' }).locator('tbody tr');
+    await expect
+      .poll(() => rows.allTextContents())
+      .toEqual([expect.stringMatching(/^holds .*none64 MiB1$/), expect.stringMatching(/^leaks .*none1 KiB1$/)]);
+    child.stdin?.write('.');
+    await expect
+      .poll(() => rows.allTextContents())
+      .toEqual([expect.stringMatching(/^leaks .*\+1 KiB2 KiB2$/), expect.stringMatching(/^holds .*none64 MiB1$/)]);
+    expect(await accessibilityFaults(page)).toEqual([]);
+    child.stdin?.end();
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('has rows that fit a narrow screen, and a status that does not look like a button', async () => {
+    const page = await openPage(server.url, { viewport: { width: 390, height: 900 } });
+    await expect.poll(() => cellText(page, 'Resources', 'training', 'live')).toBe('0 B');
+    const widths = await page.evaluate(() =>
+      [...document.querySelectorAll('.table')].map(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth),
+    );
+    expect(Math.max(...widths)).toBe(0);
+    const styleOf = (selector: string) => page.locator(selector).evaluate((element) => getComputedStyle(element).borderStyle);
+    expect(await styleOf('#status')).toBe('none');
+    expect(await styleOf('#pause')).toBe('solid');
+    expect(await accessibilityFaults(page)).toEqual([]);
+    expect(takeFaults()).toEqual([]);
+  });
+
   test('says that the process ended, and its status', async () => {
     const { child, url } = await watchedProcess();
     const page = await openPage(url);
@@ -131,9 +169,10 @@ describeInBrowser('the page of cistern watch', () => {
 });
 
 /** A process that serves its statistics, and exits with status 7 when its standard input ends. */
-async function watchedProcess(): Promise<{ readonly child: ChildProcess; readonly url: string }> {
+async function watchedProcess(more = ''): Promise<{ readonly child: ChildProcess; readonly url: string }> {
   const code = `
-    import 'cistern';
+    import { DeviceBuffer, HostMemoryResource, MiB, Stream } from 'cistern';
+    ${more}
     process.stdin.resume().on('end', () => { process.exitCode = 7; });
   `;
   const env = { ...process.env, CISTERN_WATCH: '1', CISTERN_WATCH_INTERVAL: '50' };

@@ -4,8 +4,9 @@ import type { StatisticsSample } from '../../watch/statistics-sample.js';
 import { byId } from '../common/dom.js';
 import { formatTimeOfDay } from '../common/format.js';
 import { History } from './history.js';
+import { lineTables } from './lines.js';
 import { AccountsPanel, DevicePanel, LibrariesPanel, ResourcePanels } from './panels.js';
-import { Tables } from './tables.js';
+import { numberTables, Tables } from './tables.js';
 
 type State = 'connecting' | 'live' | 'quiet' | 'lost' | 'ended';
 
@@ -17,6 +18,7 @@ const resources = new ResourcePanels(byId('resources'));
 const libraries = new LibrariesPanel(byId('libraries'), byId('library-charts'));
 const accounts = new AccountsPanel(byId('accounts'), byId('account-charts'));
 const device = new DevicePanel(byId('device'), byId('device-charts'));
+const lines = new Tables(byId('line-tables'));
 const tables = new Tables(byId('tables'));
 const status = byId('status');
 const pause = byId('pause');
@@ -44,7 +46,9 @@ function draw(): void {
   libraries.show(samples);
   accounts.show(samples);
   device.show(samples);
-  tables.show(latest);
+  byId('lines').hidden = latest.bufferSites.length + latest.leakSites.length === 0;
+  lines.show(lineTables(samples));
+  tables.show(numberTables(latest));
 }
 
 function drawSoon(): void {

@@ -1,23 +1,23 @@
-import type { BufferSiteSample, StatisticsSample } from '../../watch/statistics-sample.js';
+import type { StatisticsSample } from '../../watch/statistics-sample.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatDuration, formatShare } from '../common/format.js';
 
-interface TableContents {
+/** A table, which is hidden while it has no rows. */
+export interface TableContents {
   readonly caption: string;
   readonly columns: readonly string[];
   /** The first cell of a row is its name. */
   readonly rows: readonly (readonly string[])[];
 }
 
-function contents({
+/** All current numbers, but for the lines that hold memory. */
+export function numberTables({
   resources,
   layers,
   devices,
   libraries,
   driverCalls,
   buffers,
-  bufferSites,
-  leakSites,
   streams,
   accounts,
   accountRefusals,
@@ -73,8 +73,6 @@ function contents({
         formatCount(allocations),
       ]),
     },
-    { caption: 'Live buffers by call site', columns: siteColumns, rows: bufferSites.map(siteRow) },
-    { caption: 'Buffers that were dropped without being disposed', columns: siteColumns, rows: leakSites.map(siteRow) },
     {
       caption: 'Accounts',
       columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'left', 'waited', 'accounts'],
@@ -184,16 +182,13 @@ function contents({
   ];
 }
 
-const siteColumns = ['created at', 'bytes', 'buffers'];
-
-function siteRow({ site, bytes, buffers }: BufferSiteSample): string[] {
-  return [site || 'unknown', formatBytes(bytes), formatCount(buffers)];
-}
+/** On a narrow screen, a table of more columns shows a row as a list. */
+const mostColumnsAbreast = 3;
 
 const textColumns: ReadonlySet<string> = new Set(['name', 'built on']);
 
 /**
- * The numbers of one sample, in tables that are updated in place, so that a screen reader keeps its
+ * Tables of numbers that are updated in place, so that a screen reader keeps its
  * position.
  */
 export class Tables {
@@ -203,8 +198,8 @@ export class Tables {
     this.#place = place;
   }
 
-  show(sample: StatisticsSample): void {
-    for (const [i, { caption, columns, rows }] of contents(sample).entries()) {
+  show(tables: readonly TableContents[]): void {
+    for (const [i, { caption, columns, rows }] of tables.entries()) {
       const table = this.#place.querySelectorAll('table')[i] ?? this.#addTable(caption, columns);
       (table.parentElement as HTMLElement).hidden = rows.length === 0;
       const body = table.tBodies[0] as HTMLTableSectionElement;
@@ -223,7 +218,7 @@ export class Tables {
     const heads = columns.map((name, i) => element('th', { scope: 'col', class: classOf(name, i) }, name));
     const table = element(
       'table',
-      {},
+      { class: columns.length > mostColumnsAbreast ? 'wide' : undefined },
       element('caption', {}, caption),
       element('thead', {}, element('tr', {}, ...heads)),
       element('tbody'),
@@ -235,7 +230,9 @@ export class Tables {
 }
 
 function emptyRow(columns: readonly string[]): HTMLTableRowElement {
-  const cells = columns.map((name, i) => (i === 0 ? element('th', { scope: 'row' }) : element('td', { class: classOf(name, i) })));
+  const cells = columns.map((name, i) =>
+    i === 0 ? element('th', { scope: 'row' }) : element('td', { class: classOf(name, i), 'data-column': name }),
+  );
   return element('tr', {}, ...cells);
 }
 
