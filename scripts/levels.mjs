@@ -93,7 +93,12 @@ function tools() {
     },
     {
       includes: ['src/tools/outside/**'],
-      group: ['cistern', 'cistern/**', '../**', ...['settings.js', 'package/**', 'basics/**', 'files/**', 'driver/native.js'].map((part) => `!../../${part}`)],
+      group: [
+        'cistern',
+        'cistern/**',
+        '../**',
+        ...['settings.js', 'package/**', 'basics/**', 'files/**', 'driver/native.js'].map((part) => `!../../${part}`),
+      ],
       message: 'Programs that never call cistern: nothing here knows a resource.',
     },
     {

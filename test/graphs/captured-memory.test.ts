@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from 'vitest';
-import { beginSleep, endSleep, type AddressRange } from '../../src/driver/memory/guarded-addresses.js';
+import { type AddressRange, beginSleep, endSleep } from '../../src/driver/memory/guarded-addresses.js';
 import { CapturedMemory } from '../../src/graphs/captured-memory.js';
 import { GraphRegion } from '../../src/graphs/graph-region.js';
 import { LaunchOrder } from '../../src/graphs/launch-order.js';
