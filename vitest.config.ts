@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 import './scripts/build-wasm.mjs';
 import './scripts/build-stale-entries.mjs';
@@ -9,7 +10,8 @@ const setupFiles = ['test/support/plain-stacks.ts', 'test/support/direct-faults-
 export default defineConfig({
   test: {
     pool: 'forks',
-    maxWorkers: '100%',
+    // One more than there are processors: many tests wait for workers, programs and pages that they start.
+    maxWorkers: availableParallelism() + 1,
     // A machine that does other things besides may need ten times as long.
     testTimeout: 120_000,
     // A busy machine takes longer than the default of a second.
