@@ -63,4 +63,37 @@ describe('of two graphs with the same address', () => {
     addresses.forget(second);
     expect([addresses.has(512), addresses.has(4096)]).toEqual([false, false]);
   });
+
+  test('the end of one gives up nothing else of the other, and nothing where it has none', () => {
+    const { addresses, first, second } = shared();
+    addresses.meantBy(512, 1024, undefined, 'cannot free it').isGivenUp = true;
+    addresses.meantBy(4096, 256, undefined, 'cannot free it').isGivenUp = true;
+    addresses.forget(first);
+    // It had another size there, and nothing at the other address.
+    expect([addresses.isHeld(512, 256), addresses.isHeld(512, 1024), addresses.isHeld(4096, 256)]).toEqual([false, false, false]);
+    expect(addresses.isOnlyOf(second, 512)).toBe(true);
+  });
+
+  test('one that was given up gives none to the other when it ends', () => {
+    const { addresses, first, second } = shared();
+    addresses.add(512, 256, second);
+    for (let time = 0; time < 2; time++) addresses.meantBy(512, 256, undefined, 'cannot free it').isGivenUp = true;
+    addresses.forget(first);
+    expect(addresses.isHeld(512, 256)).toBe(false);
+  });
+
+  test('each of several that are left can be given up, as often as its size', () => {
+    const { addresses, first, second } = shared();
+    for (const owner of [first, second, second]) addresses.add(512, 256, owner);
+    const giveUp = () => {
+      addresses.meantBy(512, 256, undefined, 'cannot free it').isGivenUp = true;
+    };
+    giveUp();
+    giveUp();
+    // Two of the first had not been given up: both that were are then given up once more.
+    addresses.forget(first);
+    giveUp();
+    giveUp();
+    expect(giveUp).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
+  });
 });
