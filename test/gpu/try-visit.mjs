@@ -24,7 +24,7 @@ const environment = {
   PROCESSES: join(scratch, 'processes'),
   CISTERN_VISIT_KNOWN: join(scratch, 'known.jsonl'),
 };
-const tests = ['test/gpu/sticky-errors.test.ts', 'test/gpu/kernels.test.ts', 'trial'];
+const tests = ['test/gpu/sticky-errors.test.ts', 'test/gpu/kernels.test.ts', 'test/gpu/kernels-example.test.ts', 'trial'];
 const fixtures = ['crashes', 'hangs', 'lingers'].map((name) => `test/suites/fixture/${name}.suite.ts`);
 try {
   const first = visit('first');
