@@ -5,6 +5,7 @@
 
 #include "addon/address_space.h"
 #include "addon/bindings.h"
+#include "addon/host_functions.h"
 #include "addon/memory.h"
 #include "addon/orphans.h"
 #include "addon/peers.h"
