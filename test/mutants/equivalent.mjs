@@ -49,6 +49,8 @@ const onlyOpen = 'the addon refuses only what is not open';
 const emptyPiece = 'a piece of 0 bytes changes nothing';
 const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
+const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
+const blockGone = 'a pass in which others have had the block is irregular then, and each request waits for all';
 const compiledOnly = 'it decides only when code is compiled';
 const beforePass = 'the beginning of a pass, or the constructor, sets it before anything reads it';
 
@@ -357,6 +359,48 @@ export const equivalent = {
     'PlannedMemoryResource.ended: a.address - b.address -> (a.address - b.address) + 1': apart,
   },
   'src/plans/pass-order.ts': {
+    'PassOrder.isIrregular: false -> true': waitsOrRecordsMore,
+    'PassOrder.begin: removed for (const number of this.#touched.size > 1 ? this.#touched : []) { co \u2026 Recorded(); recorded.add(number); }':
+      waitsOrRecordsMore,
+    'PassOrder.begin: this.#touched.size > 1 -> false': waitsOrRecordsMore,
+    'PassOrder.begin: 1 -> 2': waitsOrRecordsMore,
+    'PassOrder.begin: once only { const lane = this.#ordering.lane(number); if (!(lane instanceof Stre \u2026 Recorded(); recorded.add(number); }':
+      waitsOrRecordsMore,
+    'PassOrder.begin: !(lane instanceof StreamLane) || !lane.identity.announcesEnd || this.#block.isEmpty(number) -> true':
+      waitsOrRecordsMore,
+    'PassOrder.begin: this.#block.isEmpty(number) -> false': waitsOrRecordsMore,
+    'PassOrder.begin: this.#block.isEmpty(number) -> !(this.#block.isEmpty(number))': waitsOrRecordsMore,
+    'PassOrder.begin: removed recorded.add(number);': waitsOrRecordsMore,
+    'PassOrder.begin: this.#hasWaited.size > 0 -> false': waitsOrRecordsMore,
+    'PassOrder.begin: 0 -> 1': waitsOrRecordsMore,
+    'PassOrder.begin: removed for (const { number } of this.#ordering.lanes) if (!this.#touched.has(number)) this.#block.forget(number);':
+      waitsOrRecordsMore,
+    'PassOrder.begin: once only if (!this.#touched.has(number)) this.#block.forget(number);': waitsOrRecordsMore,
+    'PassOrder.begin: removed if (!this.#touched.has(number)) this.#block.forget(number);': waitsOrRecordsMore,
+    'PassOrder.begin: !this.#touched.has(number) -> false': waitsOrRecordsMore,
+    'PassOrder.begin: removed this.#recorded = recorded;': waitsOrRecordsMore,
+    'PassOrder.begin: removed this.#touched = new Set();': waitsOrRecordsMore,
+    'PassOrder.begin: removed this.isIrregular = false;': waitsOrRecordsMore,
+    'PassOrder.hasWaited: this.#hasWaited.has(lane) -> false': longWay,
+    'PassOrder.waitForSources: other.isDisposed -> true': longWay,
+    'PassOrder.tookBlock: removed this.#hasWaited = new Set([lane]);': blockGone,
+    'PassOrder.tookBlock: without [lane]': blockGone,
+    'PassOrder.tookBlock: without lane': blockGone,
+    'PassOrder.tookBlock: removed this.#recorded.clear();': blockGone,
+    'PassOrder.tookBlock: removed this.touch(lane);': blockGone,
+    'PassOrder.gather: !this.#block.isEmpty(each.number) -> true': waitsOrRecordsMore,
+    'PassOrder.laneEnded: removed if (!this.#touched.delete(lane)) return false;': waitsOrRecordsMore,
+    'PassOrder.laneEnded: !this.#touched.delete(lane) -> false': waitsOrRecordsMore,
+    'PassOrder.laneEnded: false -> true': waitsOrRecordsMore,
+    'PassOrder.#waitFor: !this.#recorded.has(number) -> true': waitsOrRecordsMore,
+    'streamChanges: without starts[a + 1]': waitsOrRecordsMore,
+    'streamChanges: 1 -> 2': waitsOrRecordsMore,
+    'streamChanges: stream >= 0 -> true': waitsOrRecordsMore,
+    'streamChanges: stream >= 0 && stream !== plan.streams[a] -> true': waitsOrRecordsMore,
+    'streamChanges: && -> ||': waitsOrRecordsMore,
+    'streamChanges: stream !== plan.streams[a] -> true': waitsOrRecordsMore,
+    'streamChanges: from.size > 0 -> true': longWay,
+    'streamChanges: > -> >=': longWay,
     'PassOrder.setPlan: isSingleStream -> false': 'a plan with one stream has no changes of streams',
     'PassOrder.isEachForItself: this.#sources.size === 0 -> false': longWay,
     'PassOrder.enter: other !== lane -> true': 'a stream that waits for itself waits for nothing',
@@ -364,6 +408,14 @@ export const equivalent = {
     'PassOrder.laneEnded: removed this.#touched.add(ended);': 'it only decides when an event is recorded',
     'streamChanges: 0 -> 1': 'the first allocation takes over nothing',
     'streamChanges: < -> <=': 'what is behind the last allocation takes over nothing',
+  },
+  'src/graphs/addresses-of-graphs.ts': {
+    'AddressesOfGraphs.isHeld: this.#owned.size > 0 -> true': 'then nothing is found',
+    'AddressesOfGraphs.isHeld: > -> >=': 'then nothing is found',
+  },
+  'src/graphs/learnt-captures.ts': {
+    'LearntCaptures.#remember: once only { if (this.#learnt.size <= mostNames) break; this.#learnt.delete(oldest); }':
+      'there is one name too many at most',
   },
   'src/plans/late-memory.ts': {
     'LateMemory.isEmpty: this.overdue.size === 0 && this.#unordered.length === 0 -> false': longWay,

@@ -228,6 +228,18 @@ describe('a planned resource', () => {
     expect(resource.allocate(4 * page, stream)).toBe(a);
   });
 
+  test('does not take a free for late that comes after a request that it refused before it was due', () => {
+    using stream = new Stream();
+    using resource = planned(text, { deviations: 'refuse' });
+    resource.begin();
+    const a = resource.allocate(4 * page, stream);
+    resource.allocate(2 * page, stream);
+    expect(() => resource.allocate(5 * page, stream)).toThrow(/\(larger\)/);
+    resource.deallocate(a, 4 * page, stream, 'eager');
+    expect(resource.allocate(4 * page, stream)).toBe(a);
+    expect(resource.statistics().deviations).toMatchObject({ larger: 1, 'late-free': 0, 'in-use': 0 });
+  });
+
   test('does not give memory to its stream that another freed, until the next pass waits for that', () => {
     using stream = new Stream();
     using other = new Stream();

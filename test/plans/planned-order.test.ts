@@ -395,6 +395,26 @@ describe('planned memory is ordered', () => {
       });
       unannounced.dispose();
     });
+
+    test('for a stream that trims, if a stream freed it that its owner has destroyed without notice', () => {
+      const foreign = madeElsewhere();
+      const unannounced = Stream.fromHandle(foreign.address);
+      using a = newStream();
+      using b = newStream();
+      using pool = new PoolMemoryResource(new CudaMemoryResource());
+      using resource = new PlannedMemoryResource(pool, planOf('+4@0:0 -0@0'), { deallocationEvents });
+      inOrder(() => {
+        resource.begin();
+        const pointer = take(resource, 4, a);
+        follow(unannounced, a);
+        set(pointer, 1, 1, 4 * page, unannounced);
+        resource.deallocate(pointer, 4 * page, unannounced);
+        foreign.destroy();
+        expect(resource.trim(b)).toBe(4 * page);
+        expect(take(pool, 4, b)).toBe(pointer);
+      });
+      unannounced.dispose();
+    });
   });
 
   test('by an event at each free on a stream that was made elsewhere, without which nothing is freed', () => {
