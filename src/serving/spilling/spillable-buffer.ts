@@ -387,7 +387,8 @@ export class SpillPin implements Disposable, ExportableBuffer {
 
   /**
    * The address of the first byte; 0 if there are none.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pin or the buffer is disposed; CisternError (`ERR_CISTERN_ASLEEP`) while the memory is asleep.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pin or the buffer is disposed; CisternError (`ERR_CISTERN_ASLEEP`) while the memory is asleep;
+   * DriverError if the driver does not tell whether the address may go into a graph.
    */
   get ptr(): DevicePointer {
     const { pointer } = this.#held('read the address of a buffer');
