@@ -144,6 +144,7 @@ const steps = {
     run('typedoc', []);
     run('node', ['scripts/site-links.mjs']);
     run('node', ['scripts/site-search.mjs']);
+    run('node', ['scripts/site-pages.mjs']);
   },
   api: () => run('node', ['scripts/api-report.mjs', '--check']),
   tests: () => run(runSuite[0], runSuite.slice(1)),

@@ -184,10 +184,17 @@ export function load(app) {
 
 /**
  * A page whose parts readers of screens can jump to, and whose tables can be scrolled with keys: typedoc's theme has no landmark for the
- * text and for what is on the page.
+ * text and for what is on the page, leaves out levels of headings, and has links in titles that unfold. Long names break between words.
  */
 function withLandmarks(page) {
+  let level = 0;
   return page
+    .replace(/<h([1-6])\b/g, (heading, own) => {
+      level = Math.min(Number(own), level + 1);
+      return level === Number(own) ? heading : `${heading} aria-level="${level}"`;
+    })
+    .replace(/<h1\b.*?<\/h1>/gs, (title) => title.replace(/>[^<]+/g, (text) => text.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '<wbr/>')))
+    .replace(/<summary\b.*?<\/summary>/gs, (summary) => summary.replace(/<a [^>]*aria-label="Permalink".*?<\/a>/gs, ''))
     .replace('class="col-content"', 'class="col-content" role="main"')
     .replace('class="page-menu"', 'class="page-menu" role="navigation" aria-label="Contents of this page"')
     .replaceAll('<table>', '<table tabindex="0">')

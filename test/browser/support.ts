@@ -1,33 +1,16 @@
-import { accessSync, constants } from 'node:fs';
-import { delimiter, join } from 'node:path';
 import axeCore from 'axe-core';
 import { type Browser, chromium, type Page } from 'playwright-core';
 import { afterAll, describe } from 'vitest';
+import { chromiumOptions, noChromium } from '../../scripts/find-chromium.mjs';
 
-function findChromium(): string | undefined {
-  const explicit = process.env['CHROMIUM_PATH'];
-  if (explicit) return explicit;
-  const folders = (process.env['PATH'] ?? '').split(delimiter);
-  const candidates = ['chromium', 'chromium-browser', 'google-chrome'].flatMap((name) => folders.map((folder) => join(folder, name)));
-  return candidates.find((path) => {
-    try {
-      accessSync(path, constants.X_OK);
-      return true;
-    } catch {
-      return false;
-    }
-  });
-}
+const options = chromiumOptions();
 
-const executablePath = findChromium();
-
-const reason = 'no Chromium was found; set CHROMIUM_PATH, or install one (Debian: apt install chromium)';
-if (executablePath === undefined) console.warn(`skipped the browser tests: ${reason}`);
+if (options === undefined) console.warn(`skipped the browser tests: ${noChromium}`);
 
 /** Declares tests that need a browser; without one, says so and skips them. */
 export function describeInBrowser(name: string, declare: () => void): void {
-  if (executablePath !== undefined) describe(name, declare);
-  else describe.skip(`${name} (${reason})`, declare);
+  if (options !== undefined) describe(name, declare);
+  else describe.skip(`${name} (${noChromium})`, declare);
 }
 
 let browser: Promise<Browser> | undefined;
@@ -45,8 +28,7 @@ export interface OpenPageOptions {
  * takeFaults} at the end of a test.
  */
 export async function openPage(url: string, { colorScheme = 'light', viewport }: OpenPageOptions = {}): Promise<Page> {
-  // Chromium's sandbox does not work for root in a container.
-  browser ??= chromium.launch({ executablePath: executablePath as string, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
+  browser ??= chromium.launch(options);
   const context = await (await browser).newContext({ colorScheme, viewport: viewport ?? { width: 1280, height: 900 } });
   await context.route(
     (address) => !['file:', 'data:', 'blob:'].includes(address.protocol) && address.hostname !== '127.0.0.1',

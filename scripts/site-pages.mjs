@@ -1,0 +1,53 @@
+// Looks at pages of the site in docs/api with a browser, wide in light colours and narrow in dark ones: axe-core finds nothing,
+// and no page is wider than the screen. They are of each kind, and those that people read first.
+import { exit } from 'node:process';
+import axe from 'axe-core';
+import { chromium } from 'playwright-core';
+import { chromiumOptions, noChromium } from './find-chromium.mjs';
+
+const pages = [
+  ...['index', 'modules', 'hierarchy', 'modules/cistern', 'modules/serving'],
+  ...['classes/cistern.PoolMemoryResource', 'classes/cistern.DeviceBuffer', 'interfaces/cistern.MemoryResource'],
+  ...['functions/cistern.createResource', 'functions/tools_report.diffRuns', 'types/cistern.DeallocationEvents', 'variables/cistern.MiB'],
+  ...['documents/Tutorial', 'documents/Stream-ordered_memory', 'documents/Installing,_devices_and_settings', 'documents/Architecture'],
+  ...['documents/Commands', 'documents/Errors', 'documents/Looking_at_a_run', 'documents/Coming_from_RMM,_PyTorch,_CuPy_or_tf.js'],
+];
+
+const views = [
+  { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
+  { colorScheme: 'dark', viewport: { width: 390, height: 900 } },
+];
+
+/** A module's name in typedoc's sidebar is a link within what unfolds the module. Both work with keys. */
+const excluded = ['#tsd-nav-container summary'];
+
+const options = chromiumOptions();
+if (options === undefined) {
+  console.log(`the pages were not looked at: ${noChromium}`);
+  exit(0);
+}
+const browser = await chromium.launch(options);
+const faults = [];
+for (const { colorScheme, viewport } of views) {
+  const context = await browser.newContext({ colorScheme, viewport });
+  const page = await context.newPage();
+  for (const name of pages) {
+    await page.goto(new URL(`../docs/api/${encodeURI(name)}.html`, import.meta.url).href);
+    await page.evaluate(axe.source);
+    const { violations, width } = await page.evaluate(
+      async (exclude) => ({
+        violations: (await globalThis.axe.run({ exclude })).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`),
+        width: document.documentElement.scrollWidth,
+      }),
+      excluded,
+    );
+    const view = `${name} (${colorScheme}, ${viewport.width} px)`;
+    faults.push(...violations.map((violation) => `${view}: ${violation}`));
+    if (width > viewport.width) faults.push(`${view}: it is ${width} px wide`);
+  }
+  await context.close();
+}
+await browser.close();
+for (const fault of faults) console.error(fault);
+console.log(`${pages.length} pages in ${views.length} views, ${faults.length} faults`);
+exit(faults.length === 0 ? 0 : 1);
