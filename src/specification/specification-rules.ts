@@ -5,7 +5,7 @@
 
 import { formatValue } from '../basics/errors.js';
 import { suggestion } from '../basics/nearest-word.js';
-import { bytesOf, parseShare } from '../basics/units.js';
+import { bytesOf, parseShare, sizeMeant } from '../basics/units.js';
 import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
 import { kindNames, resourceKind } from './kinds-by-name.js';
 import type { Place } from './place.js';
@@ -50,7 +50,8 @@ export function checkValue(
   if (checked !== undefined) return checked;
   const { words = [] } = definition;
   const found = value === undefined ? 'nothing' : formatValue(value);
-  place.fail(`${name} must be ${describeValue(definition)}, got ${found}${suggestion(value, words)}`, words);
+  const meant = definition.type === 'size' ? sizeMeant(String(value)) : undefined;
+  place.fail(`${name} must be ${describeValue(definition)}, got ${found}${suggestion(meant ?? value, meant ? [meant] : words)}`, words);
 }
 
 /** Checks that a resource has everything that its kind needs. */

@@ -149,6 +149,8 @@ describe('a wrong specification', () => {
       'there is no option of pool "constructor"; options: initialBytes, maximumBytes, growth, name, idleMilliseconds, keepBytes, deallocationEvents',
     ],
     ['pool(cuda, initialBytes=1XB)', 24, 3, 'initialBytes must be a size such as 512MiB or 50%, got "1XB"'],
+    ['pool(cuda, initialBytes=2gib)', 24, 4, 'initialBytes must be a size such as 512MiB or 50%, got "2gib", did you mean 2GiB?'],
+    ['pool(cuda, initialBytes=5m)', 24, 2, 'initialBytes must be a size such as 512MiB or 50%, got "5m", did you mean 5MiB?'],
     ['pool(cuda, initialBytes=-1)', 24, 2, 'initialBytes must be a size such as 512MiB or 50%, got "-1"'],
     ['pool(cuda, initialBytes=)', 24, 1, 'initialBytes must be a size such as 512MiB or 50%, got nothing'],
     [
