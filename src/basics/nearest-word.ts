@@ -1,6 +1,3 @@
-/** No name is longer, nor is one that was misspelled: a text of a hundred thousand letters would only be split in vain. */
-const longestWord = 100;
-
 /** A phrase that suggests the nearest word, or an empty string. */
 export function suggestion(value: unknown, words: readonly string[]): string {
   const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
@@ -12,8 +9,8 @@ export function suggestion(value: unknown, words: readonly string[]): string {
  * part in common with it, as `events` is a part of `deallocationEvents`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
-  if (text.length > longestWord) return undefined;
-  return nearestSpelling(text, words) ?? onlyWordWithPartOf(text, words);
+  // No name is longer, nor is one that was misspelled: a text of a hundred thousand letters would only be split in vain.
+  return text.length > 100 ? undefined : (nearestSpelling(text, words) ?? onlyWordWithPartOf(text, words));
 }
 
 /**
@@ -29,10 +26,7 @@ export function nearestSpelling(text: string, words: readonly string[]): string 
     // here.
     if (Math.abs(plain.length - lettersOf(word).length) >= fewest) continue;
     const edits = editDistance(plain, lettersOf(word));
-    if (edits < fewest) {
-      nearest = word;
-      fewest = edits;
-    }
+    if (edits < fewest) [nearest, fewest] = [word, edits];
   }
   return nearest ?? words.find((word) => isShortFor(plain, lettersOf(word)));
 }
