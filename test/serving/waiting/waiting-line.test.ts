@@ -283,6 +283,21 @@ describe('a line in no order', () => {
     await Promise.all(runs);
   });
 
+  test.each([true, false])('is not woken by what an attempt frees that then fails: in order %s', async (inOrder) => {
+    const { line, rules, waits } = bed(inOrder);
+    let tries = 0;
+    const attempt = () => {
+      tries++;
+      line.memoryFreed();
+      throw shortage();
+    };
+    const run = line.run(attempt, {}, { ...rules, begin: (wait) => waits.set('waiting', wait) });
+    for (let turn = 0; turn < 10; turn++) await nextTurn();
+    expect(tries).toBe(2);
+    waits.get('waiting')?.endWith('ended');
+    await expect(run).rejects.toThrow('ended');
+  });
+
   test('is woken by an attempt that frees more than it takes without being awaited', async () => {
     const { line, rules, take, log, free } = bed(false);
     const waiting = take('waiting', 4);
