@@ -115,11 +115,13 @@ export class SpillableBuffer implements Disposable {
     const { stream } = options;
     assertStream(stream, 'create a buffer');
     const resource = options.resource ?? currentResource(stream.device);
-    this.#adaptor = spillingAdaptorOf(resource);
+    // What outlives the buffer has these functions, which must not refer to it.
+    const adaptor = spillingAdaptorOf(resource);
+    this.#adaptor = adaptor;
     this.#stream = stream;
-    const graphs = new AddressUses(() => this.#adaptor.isIdle());
+    const graphs = new AddressUses(() => adaptor.isIdle());
     const allocate = (memory: BufferMemory, bytes: number) => {
-      this.#adaptor.reclaiming(() => memory.allocateAtOnce(bytes));
+      adaptor.reclaiming(() => memory.allocateAtOnce(bytes));
       if (bytes === 0) return;
       try {
         graphs.note(stream);
@@ -128,7 +130,7 @@ export class SpillableBuffer implements Disposable {
         throw error;
       }
     };
-    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target, allocate), this.#adaptor, graphs);
+    this.#memory = new SpillableMemory(anyMemory(source, { ...options, resource }, new.target, allocate), adaptor, graphs);
     this.#standIn = own(this.#memory);
     refuseCloning(this);
   }
