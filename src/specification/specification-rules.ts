@@ -50,7 +50,7 @@ export function checkValue(
   if (checked !== undefined) return checked;
   const { words = [] } = definition;
   const found = value === undefined ? 'nothing' : formatValue(value);
-  const meant = definition.type === 'size' ? sizeMeant(String(value)) : undefined;
+  const meant = definition.type === 'size' && typeof value === 'string' ? sizeMeant(value) : undefined;
   place.fail(`${name} must be ${describeValue(definition)}, got ${found}${suggestion(meant ?? value, meant ? [meant] : words)}`, words);
 }
 
