@@ -80,7 +80,7 @@ export function platformManifest(name) {
  * not install a package whose optional dependencies do not exist
  */
 export function mainManifest(names = Object.keys(platforms)) {
-  const { private: _, scripts: __, devDependencies: ___, files: ____, ...rest } = manifest;
+  const { private: _, scripts: __, devDependencies: ___, files: ____, overrides: _____, ...rest } = manifest;
   const optionalDependencies = Object.fromEntries(names.map((name) => [`@cistern/${name}`, manifest.version]));
   // Yarn must unpack it: `cistern build` compiles its sources.
   return { ...rest, ...originOf(env), optionalDependencies, preferUnplugged: true };
