@@ -586,11 +586,10 @@ export class Keeper {
    */
   returnFree(stream: Stream, bytes: number): number {
     let returned = this.#returnIdle(stream, bytes);
-    if (this.#index.hasFreeSegment !== undefined) {
-      // Only a trim knows what all of these streams did last.
-      if (this.#isDisposed || this.isAsleep || !this.#index.hasFreeSegment(this.spareBytes)) return returned;
-      return returned + this.#resource.trim(stream, { bytesToKeep: this.#keepBytes });
-    }
+    const isAnyFree = this.#index.hasFreeSegment?.(this.spareBytes);
+    if (isAnyFree === false || this.#isDisposed || this.isAsleep) return returned;
+    // Only a trim knows what all of these streams did last.
+    if (isAnyFree === true) return returned + this.#resource.trim(stream, { bytesToKeep: this.#keepBytes });
     for (const isReady of [true, false]) {
       for (const number of this.ordering.laneNumbers()) {
         for (let last = 1; last > 0 && returned < bytes; returned += last) last = this.#returnOneOf(number, isReady, stream);
