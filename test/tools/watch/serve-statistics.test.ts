@@ -183,7 +183,7 @@ describe('serveStatistics', () => {
     });
     await Promise.all(openings);
     expect((await openEvents()).status).toBe(503);
-    await expect.poll(async () => (await openEvents()).status, { timeout: 25_000, interval: 200 }).toBe(200);
+    await expect.poll(async () => (await openEvents()).status, { timeout: 100_000, interval: 200 }).toBe(200);
     expect(sockets.slice(1).every(({ readyState }) => readyState === 'open')).toBe(true);
     for (const socket of sockets) socket.destroy();
     for (const resource of many) resource.dispose();
