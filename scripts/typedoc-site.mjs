@@ -219,8 +219,19 @@ function prepareIndex(event, wordsOf) {
     if (reflection.isDocument()) reflection.relevanceBoost = isDesign ? 0.2 : 3;
     else if (!reflection.parent?.kindOf(ReflectionKind.Module)) reflection.relevanceBoost = 0.002;
     else reflection.relevanceBoost = reflection.kindOf(ReflectionKind.Class) ? 1.5 : reflection.kindOf(ReflectionKind.Function) ? 0.5 : 0.1;
-    event.searchFields[i] = { title: inWords(reflection.name), words: words ?? '' };
+    event.searchFields[i] = { title: inWords(reflection.name), words: words ?? '', ...textsOf(reflection) };
   }
+}
+
+/**
+ * The texts of a page, without numbers: nobody searches for them, and lunr, with which the pages search, confuses words such
+ * as #133 and #1333, and then fails.
+ */
+function textsOf(reflection) {
+  const comments = [reflection, ...(reflection.signatures ?? [])].flatMap(({ comment }) => comment ?? []);
+  const parts = comments.flatMap(({ summary, blockTags }) => [...summary, ...blockTags.flatMap(({ content }) => content)]);
+  const textOf = (all) => all.map(({ text }) => text.replace(/#?\d[\d.,]*/g, ' ')).join('\n');
+  return { comment: textOf(parts), document: reflection.isDocument() ? textOf(reflection.content) : '' };
 }
 
 /** `PoolMemoryResource` in words, without those that most names have. */
