@@ -25,9 +25,29 @@ export interface StatisticsMetric {
   readonly read: (sample: StatisticsSample, emit: (value: number, labels: MetricLabels) => void) => void;
 }
 
-type Description = readonly [kind: StatisticsMetric['kind'], unit: string, description: string];
+/** The quantities of something that a sample has several of; one that is null is not known. */
+type Fields<T> = Readonly<
+  Record<string, readonly [kind: StatisticsMetric['kind'], unit: string, description: string, quantityOf: (each: T) => number | null]>
+>;
 
-const resourceFields: Readonly<Record<string, readonly [...Description, (resource: ResourceSample) => number]>> = {
+/** A metric for each quantity. @param allOf what a sample has of them, each with its labels */
+function metricsOf<T>(
+  prefix: string,
+  fields: Fields<T>,
+  allOf: (sample: StatisticsSample) => readonly (readonly [T, MetricLabels])[],
+): StatisticsMetric[] {
+  return Object.entries(fields).map(([name, [kind, unit, description, quantityOf]]) => {
+    const read: StatisticsMetric['read'] = (sample, emit) => {
+      for (const [each, labels] of allOf(sample)) {
+        const value = quantityOf(each);
+        if (value !== null) emit(value, labels);
+      }
+    };
+    return { name: `cistern.${prefix}.${name}`, kind, unit, description, read };
+  });
+}
+
+const resourceFields: Fields<ResourceSample> = {
   live: ['gauge', 'By', 'Bytes currently allocated through the resource.', ({ liveBytes }) => liveBytes],
   peak: ['gauge', 'By', 'The most bytes allocated at the same time.', ({ peakBytes }) => peakBytes],
   allocated: ['counter', 'By', 'Bytes of all allocations.', ({ totalAllocatedBytes }) => totalAllocatedBytes],
@@ -37,12 +57,12 @@ const resourceFields: Readonly<Record<string, readonly [...Description, (resourc
   failed_allocations: ['counter', '{allocation}', 'Allocations that failed.', ({ failedAllocations }) => failedAllocations],
 };
 
-const layerFields: Readonly<Record<string, readonly [...Description, (layer: LayerSample) => number]>> = {
+const layerFields: Fields<LayerSample> = {
   reserved: ['gauge', 'By', 'Bytes that the layer holds from its upstream or the device.', ({ reservedBytes }) => reservedBytes],
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
 };
 
-const accountFields: Readonly<Record<string, readonly [...Description, (account: AccountSample) => number | null]>> = {
+const accountFields: Fields<AccountSample> = {
   live: ['gauge', 'By', 'Bytes charged to the accounts of a path.', ({ liveBytes }) => liveBytes],
   peak: ['gauge', 'By', 'The most bytes charged to one of these accounts.', ({ peakBytes }) => peakBytes],
   limit: ['gauge', 'By', 'The limits of these accounts, if each has one.', ({ limitBytes }) => limitBytes],
@@ -50,7 +70,7 @@ const accountFields: Readonly<Record<string, readonly [...Description, (account:
   waited: ['gauge', 'ms', 'How long they have waited for memory so far.', ({ waitedMilliseconds }) => waitedMilliseconds],
 };
 
-const spillFields: Readonly<Record<string, readonly [...Description, (spill: SpillSample) => number]>> = {
+const spillFields: Fields<SpillSample> = {
   on_device: ['gauge', 'By', 'Bytes of spillable buffers on the device.', ({ deviceBytes }) => deviceBytes],
   pinned: ['gauge', 'By', 'Of these, bytes that are pinned.', ({ pinnedBytes }) => pinnedBytes],
   on_host: ['gauge', 'By', 'Bytes of spillable buffers on the host.', ({ hostBytes }) => hostBytes],
@@ -70,7 +90,7 @@ const spillFields: Readonly<Record<string, readonly [...Description, (spill: Spi
   longest_wait: ['gauge', 'ms', 'The longest wait of a call.', ({ longestWaitMilliseconds }) => longestWaitMilliseconds],
 };
 
-const admissionFields: Readonly<Record<string, readonly [...Description, (admission: AdmissionSample) => number]>> = {
+const admissionFields: Fields<AdmissionSample> = {
   limit: ['gauge', 'By', 'The most bytes that may be promised or allocated.', ({ limitBytes }) => limitBytes],
   committed: ['gauge', 'By', 'Bytes that are promised, or allocated outside grants.', ({ committedBytes }) => committedBytes],
   grants: ['gauge', '{grant}', 'Grants that have promised bytes.', ({ grants }) => grants],
@@ -82,7 +102,7 @@ const admissionFields: Readonly<Record<string, readonly [...Description, (admiss
   admitted_after_wait: ['counter', '{request}', 'Of these, those that had to wait.', ({ admittedAfterWait }) => admittedAfterWait],
 };
 
-const managedFields: Readonly<Record<string, readonly [...Description, (managed: ManagedActivity) => number]>> = {
+const managedFields: Fields<ManagedActivity> = {
   resident: ['gauge', 'By', 'Bytes of managed memory at the device.', ({ residentBytes }) => residentBytes],
   moved: [
     'counter',
@@ -95,7 +115,7 @@ const managedFields: Readonly<Record<string, readonly [...Description, (managed:
   thrashes: ['counter', '{fault}', 'Faults that moved a page back to the device that it left last.', ({ thrashes }) => thrashes],
 };
 
-const libraryFields: Readonly<Record<string, readonly [...Description, (library: LibrarySample) => number]>> = {
+const libraryFields: Fields<LibrarySample> = {
   device: [
     'gauge',
     'By',
@@ -107,7 +127,7 @@ const libraryFields: Readonly<Record<string, readonly [...Description, (library:
   allocations: ['counter', '{allocation}', 'Its allocations.', ({ allocations }) => allocations],
 };
 
-const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {
+const poolFields: Fields<PoolSample> = {
   allocated: ['gauge', 'By', 'Reserved bytes that are allocated, rounded up.', ({ allocatedBytes }) => allocatedBytes],
   free: ['gauge', 'By', 'Reserved bytes that are not allocated.', ({ freeBytes }) => freeBytes],
   largest_free: ['gauge', 'By', 'Bytes of the largest free block.', ({ largestFreeBytes }) => largestFreeBytes],
@@ -132,14 +152,9 @@ const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolS
 
 /** Every metric, for both Prometheus and OpenTelemetry. */
 export const statisticsMetrics: readonly StatisticsMetric[] = [
-  ...Object.entries(resourceFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ resources }, emit) => {
-      for (const resource of resources) {
-        emit(value(resource), { resource: resource.name, device: String(resource.device), memory_kind: resource.memoryKind });
-      }
-    };
-    return { name: `cistern.resource.${name}`, kind, unit, description, read };
-  }),
+  ...metricsOf('resource', resourceFields, ({ resources }) =>
+    resources.map((each) => [each, { resource: each.name, device: String(each.device), memory_kind: each.memoryKind }]),
+  ),
   {
     name: 'cistern.resource.layer',
     kind: 'gauge',
@@ -149,27 +164,11 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       for (const { name, layers } of resources) for (const layer of layers) emit(1, { resource: name, layer });
     },
   },
-  ...Object.entries(layerFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ layers }, emit) => {
-      for (const layer of layers) emit(value(layer), { layer: layer.name, device: String(layer.device) });
-    };
-    return { name: `cistern.layer.${name}`, kind, unit, description, read };
-  }),
-  ...Object.entries(poolFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ layers }, emit) => {
-      for (const { pool, name: layer, device } of layers) if (pool !== null) emit(value(pool), { layer, device: String(device) });
-    };
-    return { name: `cistern.layer.${name}`, kind, unit, description, read };
-  }),
-  ...Object.entries(accountFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ accounts }, emit) => {
-      for (const account of accounts) {
-        const bytes = value(account);
-        if (bytes !== null) emit(bytes, { account: account.path });
-      }
-    };
-    return { name: `cistern.account.${name}`, kind, unit, description, read };
-  }),
+  ...metricsOf('layer', layerFields, ({ layers }) => layers.map((each) => [each, { layer: each.name, device: String(each.device) }])),
+  ...metricsOf('layer', poolFields, ({ layers }) =>
+    layers.flatMap(({ pool, name: layer, device }) => (pool === null ? [] : [[pool, { layer, device: String(device) }] as const])),
+  ),
+  ...metricsOf('account', accountFields, ({ accounts }) => accounts.map((each) => [each, { account: each.path }])),
   {
     name: 'cistern.account.refusals',
     kind: 'counter',
@@ -177,12 +176,9 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
     description: 'Allocations that limits of accounts refused.',
     read: ({ accountRefusals }, emit) => emit(accountRefusals, {}),
   },
-  ...Object.entries(admissionFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ admissions }, emit) => {
-      for (const admission of admissions) emit(value(admission), { layer: admission.name, device: String(admission.device) });
-    };
-    return { name: `cistern.admission.${name}`, kind, unit, description, read };
-  }),
+  ...metricsOf('admission', admissionFields, ({ admissions }) =>
+    admissions.map((each) => [each, { layer: each.name, device: String(each.device) }]),
+  ),
   {
     name: 'cistern.admission.not_admitted',
     kind: 'counter',
@@ -195,18 +191,8 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       }
     },
   },
-  ...Object.entries(spillFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ spills }, emit) => {
-      for (const spill of spills) emit(value(spill), { layer: spill.name, device: String(spill.device) });
-    };
-    return { name: `cistern.spill.${name}`, kind, unit, description, read };
-  }),
-  ...Object.entries(libraryFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ libraries }, emit) => {
-      for (const library of libraries) emit(value(library), { library: library.name });
-    };
-    return { name: `cistern.library.${name}`, kind, unit, description, read };
-  }),
+  ...metricsOf('spill', spillFields, ({ spills }) => spills.map((each) => [each, { layer: each.name, device: String(each.device) }])),
+  ...metricsOf('library', libraryFields, ({ libraries }) => libraries.map((each) => [each, { library: each.name }])),
   {
     name: 'cistern.device.free',
     kind: 'gauge',
@@ -225,12 +211,9 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       for (const { index, name, totalBytes } of devices) emit(totalBytes, { device: String(index), device_name: name });
     },
   },
-  ...Object.entries(managedFields).map(([name, [kind, unit, description, value]]) => {
-    const read: StatisticsMetric['read'] = ({ devices }, emit) => {
-      for (const { index, managed } of devices) if (managed !== null) emit(value(managed), { device: String(index) });
-    };
-    return { name: `cistern.managed.${name}`, kind, unit, description, read };
-  }),
+  ...metricsOf('managed', managedFields, ({ devices }) =>
+    devices.flatMap(({ index, managed }) => (managed === null ? [] : [[managed, { device: String(index) }] as const])),
+  ),
   {
     name: 'cistern.driver.calls',
     kind: 'counter',
