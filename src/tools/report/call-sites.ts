@@ -58,3 +58,11 @@ function callSiteOf(stack: string): string | undefined {
 export function withoutLine(frame: string): string {
   return frame.startsWith('<anonymous> ') ? frame : frame.replace(/(?::\d+){1,2}\)$/, ')');
 }
+
+/** What the differences of runs are grouped by, unless somebody chooses: what all runs have. The first stack and label stand for none. */
+export function usualGroup(
+  runs: readonly { readonly stacks: readonly unknown[]; readonly labels: readonly unknown[] }[],
+): 'function' | 'label' | 'size' {
+  if (runs.every(({ stacks }) => stacks.length > 1)) return 'function';
+  return runs.every(({ labels }) => labels.length > 1) ? 'label' : 'size';
+}

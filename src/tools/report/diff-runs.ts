@@ -5,7 +5,7 @@ import { assertRecordedRun } from '../formats/assert-recorded-run.js';
 import { appendEvents } from '../formats/event-columns.js';
 import { noSuchLayer } from '../formats/layer-allocations.js';
 import type { RecordedRun, RunDescription } from '../formats/recorded-run.js';
-import { callSites, withoutLine } from './call-sites.js';
+import { callSites, usualGroup, withoutLine } from './call-sites.js';
 import { type DiffFigures, type DiffKey, DiffSide } from './diff-side.js';
 import { programFolder, shortenPaths } from './shorten-paths.js';
 
@@ -113,7 +113,7 @@ const keyOf: Readonly<Record<DiffGroup, DiffKey>> = {
  * The same for logs that were read to be compared.
  * @internal
  */
-export function diffSides(before: ReadSide, after: ReadSide, { by = usualGroup(before, after), layer }: DiffRunsOptions): RunDiff {
+export function diffSides(before: ReadSide, after: ReadSide, { by = usualGroup([before, after]), layer }: DiffRunsOptions): RunDiff {
   if (layer !== undefined && typeof layer !== 'string') throw new ArgumentRangeError(`layer must be a name, got ${formatValue(layer)}`);
   const [folderBefore, folderAfter] = foldersOf(before, after);
   const [first, second] = [figuresOf(before, by, layer, folderBefore), figuresOf(after, by, layer, folderAfter)];
@@ -134,11 +134,6 @@ function foldersOf(...runs: readonly [ReadSide, ReadSide]): readonly [string, st
   if (before === '' || after === '') return [before, after];
   if (before.startsWith(after)) return [after, after];
   return after.startsWith(before) ? [before, before] : [before, after];
-}
-
-function usualGroup(...runs: readonly ReadSide[]): DiffGroup {
-  if (runs.every(({ stacks }) => stacks.length > 1)) return 'function';
-  return runs.every(({ labels }) => labels.length > 1) ? 'label' : 'size';
 }
 
 type MutableFigures = { -readonly [Name in keyof DiffFigures]: DiffFigures[Name] };

@@ -1,5 +1,5 @@
 import { liveAfter, neverFreed, sumGroups } from '../../report/answers.js';
-import { withoutLine } from '../../report/call-sites.js';
+import { usualGroup, withoutLine } from '../../report/call-sites.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import { shortName } from './memory-view.js';
@@ -10,9 +10,9 @@ import { type Cell, dataTable, numberCell } from './tables.js';
 /** Each list shows so many groups, those that changed most. */
 const shownGroups = 6;
 
-type Group = 'site' | 'label' | 'size';
+type Group = ReturnType<typeof usualGroup>;
 
-const names: Readonly<Record<Group, string>> = { site: 'Function', label: 'Label', size: 'Size' };
+const names: Readonly<Record<Group, string>> = { function: 'Function', label: 'Label', size: 'Size' };
 
 interface Sum {
   readonly bytes: number;
@@ -111,7 +111,7 @@ function sumOf({ run }: RunModel, mask: Uint8Array): Sum {
 
 /** The groups that differ, those that grew or shrank most first, and what they are. */
 function changesOf(before: RunModel, a: Uint8Array, after: RunModel, b: Uint8Array): [by: Group, changes: [string, Sum, Sum][]] {
-  const by = usualGroup(before, after);
+  const by = usualGroup([before.run, after.run]);
   const [first, second] = [groupsOf(before, a, by), groupsOf(after, b, by)];
   const changes = [...new Set([...first.keys(), ...second.keys()])]
     .map((name): [string, Sum, Sum] => [name, first.get(name) ?? nothing, second.get(name) ?? nothing])
@@ -120,16 +120,10 @@ function changesOf(before: RunModel, a: Uint8Array, after: RunModel, b: Uint8Arr
   return [by, changes];
 }
 
-/** As for `cistern diff`: what both logs have. */
-function usualGroup(...models: readonly RunModel[]): Group {
-  if (models.every(({ run }) => run.stacks.length > 1)) return 'site';
-  return models.every(({ run }) => run.labels.length > 1) ? 'label' : 'size';
-}
-
 function groupsOf({ run }: RunModel, mask: Uint8Array, by: Group): Map<string, Sum> {
   const groups = new Map<string, Sum>();
-  for (const { name, bytes, count } of sumGroups(run, mask, by)) {
-    const group = by === 'site' ? withoutLine(name) : name;
+  for (const { name, bytes, count } of sumGroups(run, mask, by === 'function' ? 'site' : by)) {
+    const group = by === 'function' ? withoutLine(name) : name;
     const sum = groups.get(group) ?? nothing;
     groups.set(group, { bytes: sum.bytes + bytes, count: sum.count + count });
   }
