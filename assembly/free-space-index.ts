@@ -414,12 +414,23 @@ export function freeAt(index: u32, address: f64, bytes: i32, lane: u32): bool {
   if (block === 0) return false;
   if (isInQuickList(block)) return false;
   if (asked(block) !== i64(bytes)) return false;
-  const rest = restOf(index);
-  if (rest < 0) shortenRest(index, rest);
-  else if (freeQuickly(index, block, lane)) return true;
+  if (freeIfQuick(index, block, lane)) return true;
   removeLinked(index, block, link);
   addJoined(block, lane);
   return true;
+}
+
+/** Frees a used block into a lane, as `freeAt` does. */
+export function freeUsed(index: u32, block: u32, lane: u32): void {
+  if (!freeIfQuick(index, block, lane)) free(index, block, lane);
+}
+
+/** Enters a block that is freed into a quick list, if it is to and they do not rest. Returns whether it did. */
+function freeIfQuick(index: u32, block: u32, lane: u32): bool {
+  const rest = restOf(index);
+  if (rest >= 0) return freeQuickly(index, block, lane);
+  shortenRest(index, rest);
+  return false;
 }
 
 /** Enters a block that is freed into a quick list, if it is to. */

@@ -4,7 +4,7 @@
  */
 import { addressField } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
-import { allocate, free, freeAt, usedBlockOf } from './free-space-index';
+import { allocate, freeUsed, usedBlockOf } from './free-space-index';
 
 /** The area, and the binary logarithm of its bytes. */
 let area: u32 = 0;
@@ -80,10 +80,7 @@ export function freeMany(index: u32, count: i32, lane: u32): i32 {
   const unused = firstUnused(index, count);
   for (let i = 0; i < count && unused < 0; i++) {
     const block = load<u32>(area + (i << 3));
-    const bytes = load<f64>(area + ((i + count) << 3));
-    if (block === 0) continue;
-    if (bytes > f64(i32.MAX_VALUE)) free(index, block, lane);
-    else freeAt(index, load<f64>(block, addressField), lowBits(bytes), lane);
+    if (block !== 0) freeUsed(index, block, lane);
   }
   return unused;
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from './basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue } from './basics/errors.js';
 import { optionNames } from './basics/validation.js';
 import type { Device, MemoryKind } from './driver/device.js';
 import type { Event } from './driver/streams/event.js';
@@ -134,10 +134,11 @@ export interface BulkMemoryResource extends MemoryResource {
   /**
    * Allocates a block for each size, in order, as `allocate` does: all of them, or none.
    * @param sizes up to 2^20 sizes in bytes
+   * @param pointers where to put the pointers: as many numbers as `sizes` has, in other memory; a new array if left out
    * @returns the pointers, in the order of the sizes; 0 for zero bytes
-   * @throws the errors of `allocate`
+   * @throws the errors of `allocate`; the contents of `pointers` are then of no use
    */
-  allocateMany(sizes: Float64Array, stream: Stream): Float64Array;
+  allocateMany(sizes: Float64Array, stream: Stream, pointers?: Float64Array): Float64Array;
   /**
    * Frees many allocations, as `deallocate` does without a fence: all of them, or none.
    * @param sizes the requested bytes of each
@@ -232,8 +233,5 @@ export function assertMemoryResource(value: unknown, name: string): asserts valu
 export function assertFallback(value: unknown, device: Device): asserts value is MemoryResource {
   assertMemoryResource(value, 'fallback');
   if (value.device === device) return;
-  throw new ArgumentRangeError(
-    `fallback must belong to device ${device.index}, as the upstream does, got one of device ${value.device.index}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`fallback must belong to device ${device.index}, as the upstream does, got one of device ${value.device.index}`);
 }

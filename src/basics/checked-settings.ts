@@ -1,11 +1,11 @@
 import { type SettingName, setting, settingNames, unknownSettings } from '../settings.js';
-import { ArgumentRangeError, formatValue } from './errors.js';
+import { type ArgumentRangeError, formatValue, invalidValue } from './errors.js';
 import { nearestSpelling } from './nearest-word.js';
 import { bytesOf, sizeMeant } from './units.js';
 
 /** The error for a value that an environment variable cannot have. `expected` follows "must be". */
 export function invalidSetting(name: SettingName, expected: string): ArgumentRangeError {
-  return new ArgumentRangeError(`${name} must be ${expected}, got ${formatValue(setting(name))}`, 'ERR_INVALID_ARG_VALUE');
+  return invalidValue(`${name} must be ${expected}, got ${formatValue(setting(name))}`);
 }
 
 /**

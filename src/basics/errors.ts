@@ -61,6 +61,11 @@ export class ArgumentRangeError extends RangeError {
   }
 }
 
+/** Of the right type and within the range, but nothing that is known there, or not beside the other arguments. */
+export function invalidValue(message: string): ArgumentRangeError {
+  return new ArgumentRangeError(message, 'ERR_INVALID_ARG_VALUE');
+}
+
 /** The base class of every error except those for invalid arguments. */
 export class CisternError extends Error {
   /** A stable identifier; compare this, not the message. */

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from './errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue } from './errors.js';
 import { suggestion } from './nearest-word.js';
 import { ALLOCATION_ALIGNMENT, bytesOf, isPowerOfTwo } from './units.js';
 
@@ -73,6 +73,17 @@ export function assertManyPairs(pointers: unknown, sizes: unknown): asserts poin
   throw new ArgumentRangeError(`pointers and sizes must have the same number of elements, got ${pointers.length} and ${sizes.length}`);
 }
 
+/** Where a call puts the pointers of many sizes: the array that it was given, or a new one. */
+export function pointersFor(sizes: unknown, pointers: unknown): Float64Array {
+  assertMany(sizes, 'sizes');
+  if (pointers === undefined) return new Float64Array(sizes.length);
+  assertManyPairs(pointers, sizes);
+  if (pointers.buffer !== sizes.buffer || Math.abs(pointers.byteOffset - sizes.byteOffset) >= sizes.byteLength) return pointers;
+  throw new ArgumentRangeError(
+    `pointers and sizes must not share memory, got offsets ${pointers.byteOffset} and ${sizes.byteOffset} of one buffer`,
+  );
+}
+
 /** Throws unless every element is a number of bytes. */
 export function assertEachBytes(values: Float64Array, name: string): void {
   for (let i = 0; i < values.length; i++) assertBytes(values[i], `${name}[${i}]`);
@@ -123,10 +134,7 @@ export function assertOptions(options: unknown, names: OptionNames, name = 'opti
 }
 
 function refuseOption(option: string, names: readonly string[], name: string): never {
-  throw new ArgumentRangeError(
-    `${name} must not have ${formatValue(option)}${suggestion(option, names) || ';'} it can have ${names.join(', ')}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`${name} must not have ${formatValue(option)}${suggestion(option, names) || ';'} it can have ${names.join(', ')}`);
 }
 
 /**
@@ -160,19 +168,13 @@ export function assertFunction(value: unknown, name: string): void {
  */
 export function assertOneOf<T extends string>(value: unknown, allowed: readonly T[], name: string): asserts value is T {
   if (allowed.includes(value as T)) return;
-  throw new ArgumentRangeError(
-    `${name} must be ${allowed.map((word) => `'${word}'`).join(', ')}, got ${formatValue(value)}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`${name} must be ${allowed.map((word) => `'${word}'`).join(', ')}, got ${formatValue(value)}`);
 }
 
 /** Refuses an option whose value differs from that of other adaptors with the same shared name. */
 export function assertShared(given: number, known: number, shared: string | undefined, name: string): void {
   if (given === known) return;
-  throw new ArgumentRangeError(
-    `${name} must be ${known}, as in the other adaptors that share ${formatValue(shared)}, got ${given}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`${name} must be ${known}, as in the other adaptors that share ${formatValue(shared)}, got ${given}`);
 }
 
 /** Refuses `new` for a class whose objects only cistern makes; `source` says what returns one. */

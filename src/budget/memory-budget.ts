@@ -4,7 +4,7 @@
  * memory too: its pages come from there, and nobody refuses them.
  */
 import { totalmem } from 'node:os';
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { formatValue, invalidValue } from '../basics/errors.js';
 import { bytesOf, formatBytes, parseShare, shareOf } from '../basics/units.js';
 import { Device, type MemoryKind } from '../driver/device.js';
 import { setting } from '../settings.js';
@@ -82,10 +82,7 @@ export function bytesOfSizeOrShare(text: string, name: string, memoryKind: Memor
   const share = parseShare(text);
   const bytes = share === undefined ? bytesOf(text) : shareOf(budgetBytes(memoryKind, device), share);
   if (bytes !== undefined) return bytes;
-  throw new ArgumentRangeError(
-    `${name} must be a number of bytes, a size such as '8GiB', or a share such as '80%', got ${formatValue(text)}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`${name} must be a number of bytes, a size such as '8GiB', or a share such as '80%', got ${formatValue(text)}`);
 }
 
 function limitsOf(memoryKind: MemoryKind, device: Device): MemoryLimit[] {

@@ -1,5 +1,5 @@
 import { wordSetting } from '../basics/checked-settings.js';
-import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../basics/errors.js';
+import { CisternError, DeviceUnavailableError, formatValue, invalidValue } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import { mailbox, native } from './native.js';
 import { configureFromEnvironment } from './software-device.js';
@@ -32,7 +32,7 @@ let beforeOpening = (): void => {};
  */
 export function selectBackend(choice: BackendChoice): Backend {
   if (!choices.includes(choice)) {
-    throw new ArgumentRangeError(`the device must be one of ${choices.join(', ')}, got ${formatValue(choice)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`the device must be one of ${choices.join(', ')}, got ${formatValue(choice)}`);
   }
   if (opened !== undefined) {
     if (choice === 'auto' || choice === opened) return opened;

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue, UnsupportedError } from '../basics/errors.js';
 import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
 import { letGoOfEnded } from './graphs/user-objects.js';
@@ -168,10 +168,7 @@ export class Device {
   attribute(name: DeviceAttribute): number {
     const number = Object.hasOwn(attributes, name) ? attributes[name] : undefined;
     if (number === undefined) {
-      throw new ArgumentRangeError(
-        `a device attribute must be one of ${Object.keys(attributes).join(', ')}, got ${formatValue(name)}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
+      throw invalidValue(`a device attribute must be one of ${Object.keys(attributes).join(', ')}, got ${formatValue(name)}`);
     }
     native().deviceAttribute(this.index, number);
     check(`read attribute ${name}`);
@@ -304,7 +301,7 @@ function assertDevice(device: unknown): Device {
 
 function assertPeer(device: Device, peer: unknown): Device {
   if (assertDevice(peer) !== device) return peer as Device;
-  throw new ArgumentRangeError(`peer must be a different device, got device ${device.index} itself`, 'ERR_INVALID_ARG_VALUE');
+  throw invalidValue(`peer must be a different device, got device ${device.index} itself`);
 }
 
 markCopy(Device);

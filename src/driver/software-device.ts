@@ -1,5 +1,5 @@
 import { bytesSetting, flagSetting, integerSetting, invalidSetting } from '../basics/checked-settings.js';
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { formatValue, invalidValue } from '../basics/errors.js';
 import { assertInteger, assertOptions, optionNames } from '../basics/validation.js';
 import { setting } from '../settings.js';
 import { native } from './native.js';
@@ -146,7 +146,7 @@ function textOfPeers(peers: NonNullable<SoftwareDeviceSettings['peers']>): strin
   const isPair = (pair: unknown) => Array.isArray(pair) && pair.length === 2 && pair.every(isDevice) && pair[0] !== pair[1];
   if (!Array.isArray(peers) || !peers.every(isPair)) {
     const text = `peers must be 'all', 'none' or pairs of different devices from 0 to 7, got ${formatValue(peers)}`;
-    throw new ArgumentRangeError(text, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(text);
   }
   return peers.length === 0 ? 'none' : peers.map((pair) => pair.join('-')).join(',');
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue } from '../basics/errors.js';
 
 /** The elements of an array in memory. All figures are bytes, except the shape. */
 export interface ArrayLayout {
@@ -28,10 +28,7 @@ export function arrayLayout(shape: unknown, strides: unknown, itemBytes: number,
   }
   const steps = strides === undefined ? compactStrides(lengths, itemBytes) : bytesOf(integers(strides, 'strides'), unitBytes);
   if (steps.length !== lengths.length) {
-    throw new ArgumentRangeError(
-      `strides must have ${lengths.length} numbers, as shape does, got ${steps.length}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`strides must have ${lengths.length} numbers, as shape does, got ${steps.length}`);
   }
   if (lengths.includes(0)) return { shape: lengths, strides: steps, extentBytes: 0 };
   let extentBytes = itemBytes;

@@ -4,7 +4,7 @@
  * outlive its use.
  */
 
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { type ExportableBuffer, exportableMemory } from '../buffers/buffer-memory.js';
 import type { DeviceBuffer } from '../buffers/device-buffer.js';
@@ -123,7 +123,7 @@ export function toCudaArrayInterface(buffer: ExportableBuffer, options: CudaArra
   const { shape, typestr, strides, byteOffset = 0, readOnly = origin.isShared } = options;
   assertBytes(byteOffset, 'byteOffset');
   if (options.stream !== undefined && options.stream !== null) {
-    throw new ArgumentRangeError(`stream must be null or left out, got ${formatValue(options.stream)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`stream must be null or left out, got ${formatValue(options.stream)}`);
   }
   const itemBytes = itemBytesOf(typestr);
   const layout = arrayLayout(shape, strides, itemBytes, 1);
@@ -220,10 +220,7 @@ function producerOf(handle: number | bigint | null | undefined, { device }: Stre
   if (handle === null || handle === undefined) return undefined;
   const address = addressOf(handle, 'stream of array');
   if (address === 0) {
-    throw new ArgumentRangeError(
-      'stream of array must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one',
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue('stream of array must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one');
   }
   return Stream.fromHandle(address, { device });
 }
@@ -234,10 +231,7 @@ function itemBytesOf(typestr: unknown): number {
   // Times and intervals may have a unit: `<M8[ns]`, `<m8[25us]`.
   const [, , kind, digits = '', unit] = /^([<>|=])([biufcmMSUV])([1-9]\d{0,8})(\[\d{0,9}[A-Za-z]{1,2}\])?$/.exec(typestr) ?? [];
   if (kind === undefined || (unit !== undefined && kind !== 'm' && kind !== 'M')) {
-    throw new ArgumentRangeError(
-      `typestr must be a byte order, a kind of element and its bytes, such as '<f4', got ${formatValue(typestr)}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`typestr must be a byte order, a kind of element and its bytes, such as '<f4', got ${formatValue(typestr)}`);
   }
   const charactersBytes = 4;
   return Number(digits) * (kind === 'U' ? charactersBytes : 1);

@@ -3,7 +3,7 @@
  * both directions share.
  */
 import { deviceOfMemory } from '../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentRangeError, formatValue, UnsupportedError } from '../basics/errors.js';
+import { ArgumentRangeError, formatValue, invalidValue, UnsupportedError } from '../basics/errors.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { type ExportableBuffer, exportableMemory } from '../buffers/buffer-memory.js';
 import { kindOfMemory } from '../buffers/transfers/buffer-transfer.js';
@@ -181,7 +181,7 @@ export function toDLPack(buffer: ExportableBuffer, options: DLPackOptions): DLPa
   assertBytes(byteOffset, 'byteOffset');
   assertWithin(layout, byteOffset, before.byteLength);
   if (readOnly && !versioned) {
-    throw new ArgumentRangeError('readOnly must not be true for an unversioned tensor, which has no flag for it', 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue('readOnly must not be true for an unversioned tensor, which has no flag for it');
   }
   const kind = kindOfMemory(before.pointer, before.resource);
   if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
@@ -213,7 +213,7 @@ function dataTypeOf(dtype: unknown): CompleteDataType {
   if (typeof dtype === 'string' && Object.hasOwn(namedTypes, dtype)) return namedTypes[dtype as DLPackTypeName];
   if (typeof dtype !== 'object' || dtype === null) {
     const names = Object.keys(namedTypes).join(', ');
-    throw new ArgumentRangeError(`dtype must be a type of DLPack or one of ${names}, got ${formatValue(dtype)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`dtype must be a type of DLPack or one of ${names}, got ${formatValue(dtype)}`);
   }
   const { code, bits, lanes = 1 } = dtype as DLPackDataType;
   for (const [name, value, most] of [
@@ -241,18 +241,12 @@ function giveTo(option: DLPackOptions['stream'], isOnHost: boolean, producer: St
     return ordered(Stream.legacyDefault(producer.device), producer);
   }
   if (kind === 'host') {
-    throw new ArgumentRangeError(
-      `stream must be -1 or left out for host memory, which no stream uses, got ${formatValue(option)}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`stream must be -1 or left out for host memory, which no stream uses, got ${formatValue(option)}`);
   }
   if (option instanceof Stream) return ordered(option, producer);
   const handle = addressOf(option, 'stream');
   if (handle === 0) {
-    throw new ArgumentRangeError(
-      'stream must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one',
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue('stream must not be 0, which is ambiguous: use 1 for the legacy default stream, 2 for the per-thread one');
   }
   return ordered(Stream.fromHandle(handle, { device: producer.device }), producer);
 }

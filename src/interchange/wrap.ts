@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, invalidValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../basics/validation.js';
 import { checkedAllocation } from '../buffers/create-memory.js';
@@ -122,9 +122,8 @@ function foreignMemory(memory: WrapOptions, isBorrowed: boolean): CheckedForeign
   const isOnDevice = place?.memoryKind === 'device';
   const owner = isOnDevice ? Device.get(place.device) : (device ?? stream.device);
   if (device !== undefined && device !== owner) {
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `device must be device ${owner.index}, which the memory at ${formatPointer(ptr)} belongs to, got device ${device.index}`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
   const known = { ptr: place === undefined ? 0 : ptr, byteLength };
@@ -156,7 +155,7 @@ type KnownPlace = PointerInfo & { readonly memoryKind: Exclude<PointerInfo['memo
 function placeOf(ptr: number, byteLength: number): KnownPlace {
   const last = ptr + byteLength - 1;
   if (ptr === 0 || !Number.isSafeInteger(last + 1)) {
-    throw new ArgumentRangeError(`ptr must be the address of ${byteLength} bytes, got ${formatPointer(ptr)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`ptr must be the address of ${byteLength} bytes, got ${formatPointer(ptr)}`);
   }
   const first = pointerInfo(ptr);
   const end = pointerInfo(last);
@@ -165,15 +164,13 @@ function placeOf(ptr: number, byteLength: number): KnownPlace {
     [last, end],
   ] as const) {
     if (memoryKind !== 'unknown') continue;
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `ptr must be the address of ${byteLength} bytes that the driver or a host resource knows, got ${formatPointer(ptr)}: nothing is known at ${formatPointer(address)}`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
   if (first.memoryKind !== end.memoryKind || (first.memoryKind === 'device' && first.device !== end.device)) {
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `ptr must be the address of ${byteLength} bytes of one kind, got ${formatPointer(ptr)}: ${first.memoryKind} memory that ends in ${end.memoryKind} memory`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
   return first as KnownPlace;

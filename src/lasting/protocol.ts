@@ -15,7 +15,7 @@
  * is what a peer can make `cistern keep` remember.
  */
 
-import { ArgumentRangeError, formatValue } from '../basics/errors.js';
+import { type ArgumentRangeError, formatValue, invalidValue } from '../basics/errors.js';
 
 /** The longest name of a region or a share. */
 const longestName = 64;
@@ -232,5 +232,5 @@ function refused(name: string, value: unknown): InvalidMessage {
 }
 
 function invalidText(name: string, value: unknown, expected: string): ArgumentRangeError {
-  return new ArgumentRangeError(`${name} must be ${expected}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
+  return invalidValue(`${name} must be ${expected}, got ${formatValue(value)}`);
 }

@@ -25,7 +25,7 @@
 
 import { Keeper, type KeepingResource } from '../adaptors/pooling/keeper.js';
 import type { GrowthObserver } from '../adaptors/pooling/upstream-blocks.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, OutOfMemoryError } from '../basics/errors.js';
+import { ArgumentTypeError, CisternError, invalidValue, OutOfMemoryError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import {
   assertAlignment,
@@ -192,7 +192,7 @@ export class PlannedMemoryResource implements KeepingResource {
     assertOneOf(deviations, deviationWords, 'deviations');
     if (planner === undefined && plan === undefined) throw new ArgumentTypeError('a plan or the option planner must be given');
     if (planner !== undefined && repeats) {
-      throw new ArgumentRangeError('repeats and planner must not be given together', 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue('repeats and planner must not be given together');
     }
     assertInteger(recordedPasses, 'recordedPasses', 1);
     if (replanAfter !== Number.POSITIVE_INFINITY) assertInteger(replanAfter, 'replanAfter', 1);

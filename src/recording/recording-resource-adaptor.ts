@@ -1,7 +1,7 @@
 import { GraphOutputs } from '../adaptors/pass-through/graph-outputs.js';
 import { isAllocationFailure, PassThroughAdaptor } from '../adaptors/pass-through/pass-through-adaptor.js';
 import { callStack } from '../basics/call-stack.js';
-import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../basics/errors.js';
+import { ArgumentTypeError, alreadyDisposed, formatValue, invalidValue } from '../basics/errors.js';
 import { assertBytes, assertPointer, optionNames } from '../basics/validation.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
 import type {
@@ -277,7 +277,7 @@ function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Reco
   if (recording !== undefined) {
     if (!(recording instanceof Recording)) throw new ArgumentTypeError(`recording must be a Recording, got ${formatValue(recording)}`);
     if (file !== undefined) {
-      throw new ArgumentRangeError('recording and file must not be given together', 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue('recording and file must not be given together');
     }
     if (recording.isDisposed) throw alreadyDisposed('record', 'the Recording');
     return recording;
@@ -288,8 +288,5 @@ function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Reco
   }
   const ofEnvironment = environmentRecording();
   if (ofEnvironment !== undefined) return ofEnvironment;
-  throw new ArgumentRangeError(
-    'a recording needs a file: set the option file or the environment variable CISTERN_LOG_FILE',
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue('a recording needs a file: set the option file or the environment variable CISTERN_LOG_FILE');
 }

@@ -6,7 +6,7 @@
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { ArgumentRangeError, ArgumentTypeError, alreadyDisposed, formatValue } from '../basics/errors.js';
+import { ArgumentTypeError, alreadyDisposed, formatValue, invalidValue } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
@@ -511,8 +511,7 @@ function recordEvent(kind: number, identity: StreamIdentity, version: number): v
 function assertNotRecordedTo(file: string): void {
   const path = resolve(file);
   if (!live.some((recording) => resolve(recording.file) === path) || !statSync(path, { throwIfNoEntry: false })?.isFile()) return;
-  throw new ArgumentRangeError(
+  throw invalidValue(
     `file must not be written by another Recording of this thread, got ${formatValue(file)}; pass that one to the adaptors`,
-    'ERR_INVALID_ARG_VALUE',
   );
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { defineUpstream } from '../resource-kind.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
@@ -116,10 +116,7 @@ function poolAddress(options: CudaAsyncMemoryResourceOptions): number | 'default
   }
   for (const name of ['exportable', 'initialBytes', 'maximumBytes', 'releaseThresholdBytes'] as const) {
     if (options[name] === undefined) continue;
-    throw new ArgumentRangeError(
-      `${name} must not be given with a pool, because the pool's owner has set it, got ${formatValue(options[name])}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`${name} must not be given with a pool, because the pool's owner has set it, got ${formatValue(options[name])}`);
   }
   return address;
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, DriverError, formatPointer, throwFirst, UnsupportedError } from '../basics/errors.js';
+import { ArgumentRangeError, DriverError, formatPointer, invalidValue, throwFirst, UnsupportedError } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
@@ -237,9 +237,8 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     });
     if (place?.memoryKind === 'device' && place.device === this.device.index) return;
     this.#pool[Symbol.dispose]();
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `pool must be a pool of device memory of device ${this.device.index}, got ${formatPointer(address)}, a pool of ${place?.memoryKind} memory of device ${place?.device}`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
 

@@ -25,7 +25,7 @@
  *    be too late afterwards (rapidsai/rmm#649).
  */
 
-import { ArgumentRangeError, DriverError, LifetimeError } from '../basics/errors.js';
+import { DriverError, invalidValue, LifetimeError } from '../basics/errors.js';
 import { assertOneOf } from '../basics/validation.js';
 import { Device, type MemoryKind } from '../driver/device.js';
 import { isCapturing, isNotPermitted } from '../driver/status.js';
@@ -622,5 +622,5 @@ function assertRecordedOn(event: Event, stream: Stream): void {
   if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence must be a live event, got one that is already disposed');
   if (event.recordedOn === stream.identity.key) return;
   const found = event.recordedOn === undefined ? 'one that was never recorded' : 'one recorded on another stream';
-  throw new ArgumentRangeError(`fence must be an event recorded on stream ${stream.id}, got ${found}`, 'ERR_INVALID_ARG_VALUE');
+  throw invalidValue(`fence must be an event recorded on stream ${stream.id}, got ${found}`);
 }

@@ -98,18 +98,24 @@ function linearDoubles(): Float64Array {
   return doubles;
 }
 
+/** The area for the numbers of a call about many blocks, and how many it has room for. */
+let area = 0;
+let room = 0;
+
 /** The index of the first double of an area for `count` numbers. */
 function areaFor(count: number): number {
-  const area = indexModule.numbersFor(count);
+  if (count <= room) return area;
+  area = indexModule.numbersFor(count) >> 3;
+  room = area === 0 ? 0 : count;
   if (area === 0) throw outOfMemory();
-  return area >> 3;
+  return area;
 }
 
 function writePairs(addresses: Float64Array, sizes: Float64Array): void {
   const count = addresses.length;
-  const area = areaFor(2 * count);
-  linearDoubles().set(addresses, area);
-  linearDoubles().set(sizes, area + count);
+  const start = areaFor(2 * count);
+  linearDoubles().set(addresses, start);
+  linearDoubles().set(sizes, start + count);
 }
 
 /** Frees the linear memory of indexes that were collected. */
@@ -356,13 +362,17 @@ export class FreeSpaceIndex {
 
   /**
    * Allocates blocks for up to 2^23 sizes in bytes, up to the first for which there is none, or which is not a whole
-   * number from 1 to 2^31 - 256. Returns their addresses.
+   * number from 1 to 2^31 - 256. Puts their addresses into `addresses`, and returns how many there are.
    */
-  allocateMany(sizes: Float64Array, lane: number, owner: number): Float64Array {
-    const area = areaFor(2 * sizes.length); // so that `freeMany` can undo it
-    linearDoubles().set(sizes, area);
+  allocateMany(sizes: Float64Array, lane: number, owner: number, addresses: Float64Array): number {
+    const start = areaFor(2 * sizes.length); // so that `freeMany` can undo it
+    linearDoubles().set(sizes, start);
     const done = indexModule.allocateMany(this.#index, sizes.length, lane, owner);
-    return linearDoubles().slice(area, area + done);
+    const results = linearDoubles();
+    // `subarray` makes an object, which takes as long as a loop over so many numbers.
+    if (done > 64) addresses.set(results.subarray(start, start + done));
+    else for (let i = 0; i < done; i++) addresses[i] = results[start + i] as number;
+    return done;
   }
 
   /**

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue } from '../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../basics/units.js';
 import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../basics/validation.js';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
@@ -289,10 +289,7 @@ function trimIfPossible(user: TakingMemoryResource, stream: Stream): void {
 function assertSuperblock(superblockBytes: number): void {
   assertBytes(superblockBytes, 'superblockBytes');
   if (superblockBytes >= ALLOCATION_ALIGNMENT && Number.isInteger(Math.log2(superblockBytes))) return;
-  throw new ArgumentRangeError(
-    `superblockBytes must be a power of two of at least ${formatBytes(ALLOCATION_ALIGNMENT)}, got ${superblockBytes}`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`superblockBytes must be a power of two of at least ${formatBytes(ALLOCATION_ALIGNMENT)}, got ${superblockBytes}`);
 }
 
 /** `global-arena` in a specification. */

@@ -2,7 +2,7 @@
  * One block of memory that all environments of the process share, allocated in superblocks. The
  * state is native and belongs to the process: see `native/addon/global_arena.h`.
  */
-import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../basics/errors.js';
+import { formatValue, invalidValue, OutOfMemoryError } from '../basics/errors.js';
 import { alignUp, formatBytes } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native } from '../driver/native.js';
@@ -187,9 +187,8 @@ export class GlobalArena {
     ] as const;
     for (const [option, value, found] of wanted) {
       if (value === undefined || value === found) continue;
-      throw new ArgumentRangeError(
+      throw invalidValue(
         `${option} must be ${formatValue(found)}, because global arena ${formatValue(this.name)} was opened with that, got ${formatValue(value)}`,
-        'ERR_INVALID_ARG_VALUE',
       );
     }
   }

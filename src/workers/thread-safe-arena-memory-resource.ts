@@ -3,12 +3,12 @@ import {
   assertAlignment,
   assertBytes,
   assertEachBytes,
-  assertMany,
   assertManyPairs,
   assertOneOf,
   assertOptions,
   assertPointer,
   optionNames,
+  pointersFor,
 } from '../basics/validation.js';
 import { allocated, type Origin, origin } from '../buffers/origin.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
@@ -154,18 +154,18 @@ export class ThreadSafeArenaMemoryResource extends LeafMemoryResource implements
   /**
    * Allocates so many bytes for each size, in order, as `allocate` does; all of them, or none, in one native call.
    * @param sizes up to 2^20 sizes in bytes
+   * @param pointers where to put the pointers: as many numbers as `sizes` has, in other memory; a new array if left out
    * @returns the pointers, in the places of their sizes; 0 for zero bytes
-   * @throws what `allocate` throws
+   * @throws what `allocate` throws; the contents of `pointers` are then of no use
    */
-  allocateMany(sizes: Float64Array, stream: Stream): Float64Array {
-    assertMany(sizes, 'sizes');
+  allocateMany(sizes: Float64Array, stream: Stream, pointers?: Float64Array): Float64Array {
+    const places = pointersFor(sizes, pointers);
     assertEachBytes(sizes, 'sizes');
     this.#enter(stream, 'allocate');
     this.assertLive('allocate');
-    const pointers = new Float64Array(sizes.length);
-    if (isIntercepted(this)) allocateEach(this, sizes, stream, pointers);
-    else this.#arena.allocateMany(sizes, stream, pointers);
-    return pointers;
+    if (isIntercepted(this)) allocateEach(this, sizes, stream, places);
+    else this.#arena.allocateMany(sizes, stream, places);
+    return places;
   }
 
   /**

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { CudaMemoryResource, Device, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
 import { intercept } from '../../src/observing/interceptor.js';
 import { failCall } from '../../src/tools/testing/index.js';
-import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
+import { checkResultArrays, expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';
 import { QuickPool } from '../support/quick-pool.js';
 import { BusyBlock, eventCalls, policies, sharingPolicies } from '../support/stream-order.js';
@@ -72,6 +72,12 @@ describe('bulk calls of a pool', () => {
     expect(pool.statistics().allocatedBytes).toBe(0);
     expect(pool.allocateMany(new Float64Array(), stream)).toEqual(new Float64Array());
     pool.deallocateMany(new Float64Array(), new Float64Array(), stream);
+  });
+
+  it('put the pointers into the array that they are given, as long as it is apart from the sizes', () => {
+    using pool = new PoolMemoryResource(cuda, { maximumBytes: MiB });
+    checkResultArrays(pool, stream);
+    expect(pool.statistics().allocatedBytes).toBe(0);
   });
 
   it('refuse what is no array of sizes or pointers, before they change anything', () => {

@@ -28,3 +28,24 @@ export function expectBulkOrder(resource: BulkMemoryResource, from: Stream, to: 
   expectOrdered(second, 512 * KiB, to, block.hold);
   resource.deallocateMany(pointers, sizes, to);
 }
+
+/** Allocates into arrays of the caller. */
+export function checkResultArrays(resource: BulkMemoryResource, stream: Stream): void {
+  for (const count of [0, 1, 64, 65, 300]) {
+    const numbers = new Float64Array(2 * count);
+    const sizes = numbers.subarray(0, count).fill(256);
+    const pointers = numbers.subarray(count).fill(-1);
+    expect(resource.allocateMany(sizes, stream, pointers)).toBe(pointers);
+    expect(new Set(pointers).size).toBe(count);
+    for (const pointer of pointers) expect(pointer).toBeGreaterThan(0);
+    expect(sizes).toEqual(new Float64Array(count).fill(256));
+    resource.deallocateMany(pointers, sizes, stream);
+  }
+  const three = Float64Array.of(256, 256, 256);
+  expect(() => resource.allocateMany(three, stream, new Float64Array(2))).toThrow('the same number of elements, got 2 and 3');
+  expect(() => resource.allocateMany(three, stream, [0, 0, 0] as never)).toThrow('pointers must be a Float64Array');
+  const apart = 'pointers and sizes must not share memory';
+  expect(() => resource.allocateMany(three, stream, three)).toThrow(apart);
+  for (const overlapping of [three.subarray(0, 2), three.subarray(1)])
+    expect(() => resource.allocateMany(three.subarray(1), stream, overlapping)).toThrow(apart);
+}

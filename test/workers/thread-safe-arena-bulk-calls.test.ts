@@ -4,7 +4,7 @@ import { Device, KiB, MiB, Stream } from '../../src/index.js';
 import { intercept } from '../../src/observing/interceptor.js';
 import { failCall } from '../../src/tools/testing/index.js';
 import { ThreadSafeArenaMemoryResource } from '../../src/workers/index.js';
-import { expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
+import { checkResultArrays, expectBulkOrder, expectRefused, type RefusedFrees } from '../support/bulk-calls.js';
 import { code } from '../support/errors.js';
 import { BusyBlock, policies, sharingPolicies } from '../support/stream-order.js';
 
@@ -77,6 +77,12 @@ describe('bulk calls of a thread-safe arena', () => {
     expect(stateOf(resource)).toEqual({ liveBytes: 0, liveAllocations: 0 });
     expect(resource.allocateMany(new Float64Array(), stream)).toEqual(new Float64Array());
     resource.deallocateMany(new Float64Array(), new Float64Array(), stream);
+  });
+
+  test('put the pointers into the array that they are given, as long as it is apart from the sizes', () => {
+    using resource = arena();
+    checkResultArrays(resource, stream);
+    expect(stateOf(resource)).toEqual({ liveBytes: 0, liveAllocations: 0 });
   });
 
   test('refuse what is no array of sizes or pointers', () => {

@@ -1,5 +1,5 @@
 import type { Writable } from 'node:stream';
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue } from '../../basics/errors.js';
 import { optionNames } from '../../basics/validation.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import type { RowText } from '../../files/csv-rows.js';
@@ -178,7 +178,7 @@ export const loggingKind = defineAdaptor({
 function openTarget(options: LoggingResourceAdaptorOptions): LogTarget {
   const { file, stream } = options;
   if ((file === undefined) === (stream === undefined)) {
-    throw new ArgumentRangeError('a log needs either a file or a stream: give one of them', 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue('a log needs either a file or a stream: give one of them');
   }
   if (file !== undefined) {
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);

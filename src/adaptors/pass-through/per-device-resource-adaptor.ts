@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue } from '../../basics/errors.js';
 import { Device } from '../../driver/device.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import {
@@ -52,8 +52,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
    */
   constructor(resources: readonly MemoryResource[], options: DeallocationEventsOption = {}) {
     if (!Array.isArray(resources)) throw new ArgumentTypeError(`resources must be an array, got ${formatValue(resources)}`);
-    if (resources.length === 0)
-      throw new ArgumentRangeError('resources must have at least one resource, got none', 'ERR_INVALID_ARG_VALUE');
+    if (resources.length === 0) throw invalidValue('resources must have at least one resource, got none');
     const [first, ...others] = resources as [MemoryResource, ...MemoryResource[]];
     super(first, options);
     for (const resource of others) {
@@ -65,7 +64,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     for (const resource of this.resources) {
       const { index } = resource.device;
       if (this.#resources[index] !== undefined) {
-        throw new ArgumentRangeError(`resources must belong to different devices, got two of device ${index}`, 'ERR_INVALID_ARG_VALUE');
+        throw invalidValue(`resources must belong to different devices, got two of device ${index}`);
       }
       this.#resources[index] = resource;
     }
@@ -79,7 +78,7 @@ export class PerDeviceResourceAdaptor extends PassThroughAdaptor {
     const resource = this.#resources[index];
     if (resource !== undefined) return resource;
     const devices = this.resources.map(({ device }) => device.index).join(', ');
-    throw new ArgumentRangeError(`device must have a resource (${devices}), got device ${index}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`device must have a resource (${devices}), got device ${index}`);
   }
 
   /** @internal The device that allocated memory belongs to. */

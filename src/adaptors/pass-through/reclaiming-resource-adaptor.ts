@@ -17,7 +17,14 @@
  */
 
 import { setImmediate } from 'node:timers/promises';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../../basics/errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  formatValue,
+  invalidValue,
+  OutOfMemoryError,
+  type RecoveryStage,
+} from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertOneOf, optionNames } from '../../basics/validation.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../../collector/stage-timings.js';
@@ -166,7 +173,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     this.softLimitBytes = softLimitOf(options, this.device.totalBytes);
     this.#collectAtBytes = this.softLimitBytes;
     if (this.softLimitBytes !== Number.POSITIVE_INFINITY && !active.some(isCollection)) {
-      throw new ArgumentRangeError('stages must include a collection if there is a soft limit, got none', 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue('stages must include a collection if there is a soft limit, got none');
     }
   }
 
@@ -483,10 +490,7 @@ export const reclaimingKind = defineAdaptor({
 function softLimitOf({ softLimitBytes, softLimitFraction }: ReclaimingResourceAdaptorOptions, totalBytes: number): number {
   if (softLimitBytes !== undefined) {
     if (softLimitFraction !== undefined) {
-      throw new ArgumentRangeError(
-        `softLimitFraction must not be given together with softLimitBytes, got ${formatValue(softLimitFraction)}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
+      throw invalidValue(`softLimitFraction must not be given together with softLimitBytes, got ${formatValue(softLimitFraction)}`);
     }
     assertBytes(softLimitBytes, 'softLimitBytes');
     return softLimitBytes;

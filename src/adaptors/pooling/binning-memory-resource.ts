@@ -5,6 +5,7 @@ import {
   CisternError,
   formatPointer,
   formatValue,
+  invalidValue,
   LifetimeError,
   wrongSize,
 } from '../../basics/errors.js';
@@ -289,17 +290,13 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     }
     const layers = resource === undefined ? [] : layersOf(resource);
     if (layers.includes(this)) {
-      throw new ArgumentRangeError(
-        `bin.resource must not be built on this resource, got ${formatValue(resource)}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
+      throw invalidValue(`bin.resource must not be built on this resource, got ${formatValue(resource)}`);
     }
     const known = layersOf(this);
     const taker = layers.find((layer) => takesBack(layer) && !known.includes(layer));
     if (taker === undefined) return;
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `bin.resource must not be a resource that takes back memory in use, got ${formatValue(resource)}; pass it to the constructor instead`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
 
@@ -449,10 +446,7 @@ function wantedBin(bin: number | Bin, name: string, upstream: MemoryResource): W
   assertMemoryResource(resource, `${name}.resource`);
   if (resource.device !== upstream.device || resource.memoryKind !== upstream.memoryKind) {
     const describe = ({ memoryKind, device }: MemoryResource) => `${memoryKind} memory of device ${device.index}`;
-    throw new ArgumentRangeError(
-      `${name}.resource must have ${describe(upstream)}, as the upstream does, got one with ${describe(resource)}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`${name}.resource must have ${describe(upstream)}, as the upstream does, got one with ${describe(resource)}`);
   }
   return { bytes: wantedBytes(bytes, `${name}.bytes`), resource };
 }

@@ -1,4 +1,4 @@
-import { alreadyFreed, insideAllocation, wrongSize } from '../../basics/errors.js';
+import { alreadyFreed, insideAllocation, invalidValue, wrongSize } from '../../basics/errors.js';
 
 /**
  * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
@@ -370,7 +370,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource<BumpCha
   rewind(mark: MonotonicMark): void {
     if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
     if (mark.resource !== this) {
-      throw new ArgumentRangeError('mark must belong to this resource, got one of another', 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue('mark must belong to this resource, got one of another');
     }
     throwFirst(this.#takeBackSince(mark, true, 'rewind'));
   }

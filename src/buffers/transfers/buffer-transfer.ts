@@ -1,5 +1,5 @@
 import { deviceOfMemory, hasMemoryOf } from '../../adaptors/pass-through/per-device-resource-adaptor.js';
-import { ArgumentRangeError, UnsupportedError } from '../../basics/errors.js';
+import { invalidValue, UnsupportedError } from '../../basics/errors.js';
 import { assertOptions, optionNames } from '../../basics/validation.js';
 import { Device, type MemoryKind, usedDevices } from '../../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../../driver/memory/managed-memory.js';
@@ -181,10 +181,7 @@ function transfer<Buffer extends TransferableBuffer>(
   const target = options.resource ?? (isManaged ? buffer.resource : defaultResource(location, buffer.stream));
   if (!isManagedOrAt(target, location)) {
     const { memoryKind, device } = target;
-    throw new ArgumentRangeError(
-      `resource must have memory at the location, got ${memoryKind} memory of device ${device.index}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`resource must have memory at the location, got ${memoryKind} memory of device ${device.index}`);
   }
   const copy = copyTo(buffer, target, options.stream ?? streamFor(target, location, buffer.stream));
   try {

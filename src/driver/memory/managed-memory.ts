@@ -1,4 +1,4 @@
-import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
+import { ArgumentRangeError, formatValue, invalidValue } from '../../basics/errors.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { Device } from '../device.js';
 import { mailbox, NativeStatus, native } from '../native.js';
@@ -60,10 +60,7 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
   assertBytes(bytes);
   const number = Object.hasOwn(advices, advice) ? advices[advice] : undefined;
   if (number === undefined) {
-    throw new ArgumentRangeError(
-      `advice must be one of ${Object.keys(advices).join(', ')}, got ${formatValue(advice)}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`advice must be one of ${Object.keys(advices).join(', ')}, got ${formatValue(advice)}`);
   }
   native().advise(pointer, bytes, number, locationType(location), locationId(location));
   check(`advise ${advice}`);
@@ -136,7 +133,7 @@ function locationOf(id: number): number | 'host' | undefined {
  */
 export function assertMemoryLocation(location: unknown): asserts location is MemoryLocation {
   if (location === 'host' || location instanceof Device) return;
-  throw new ArgumentRangeError(`location must be a Device or 'host', got ${formatValue(location)}`, 'ERR_INVALID_ARG_VALUE');
+  throw invalidValue(`location must be a Device or 'host', got ${formatValue(location)}`);
 }
 
 function locationType(location: MemoryLocation): number {

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, PeerAccessError } from '../../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, invalidValue, PeerAccessError } from '../../basics/errors.js';
 import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from '../status.js';
@@ -134,7 +134,7 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
   assertPointer(destination, 'destination');
   assertBytes(count, 'count');
   if (elementBytes !== 1 && elementBytes !== 4) {
-    throw new ArgumentRangeError(`elementBytes must be 1 or 4, got ${formatValue(elementBytes)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`elementBytes must be 1 or 4, got ${formatValue(elementBytes)}`);
   }
   if (destination % elementBytes !== 0) {
     throw new ArgumentRangeError(`destination must be a multiple of ${elementBytes}, got ${formatPointer(destination)}`);
@@ -203,8 +203,5 @@ function viewBytes(view: ArrayBufferView): number {
  */
 export function assertStillHolds(name: string, leftBytes: number, bytes: number): void {
   if (leftBytes >= bytes) return;
-  throw new ArgumentRangeError(
-    `${name} must keep its ${bytes} bytes until they are copied, and has ${leftBytes} left`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`${name} must keep its ${bytes} bytes until they are copied, and has ${leftBytes} left`);
 }

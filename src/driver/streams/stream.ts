@@ -4,6 +4,7 @@ import {
   alreadyDisposed,
   CisternError,
   formatValue,
+  invalidValue,
   LifetimeError,
   UnsupportedError,
 } from '../../basics/errors.js';
@@ -644,9 +645,8 @@ function assertAccess(stream: Stream, device: Device, operation: string | undefi
   if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;
   const { index } = stream.device;
   const cure = `; call Device.get(${index}).enablePeerAccess(Device.get(${device.index})) to give it access`;
-  throw new ArgumentRangeError(
+  throw invalidValue(
     `stream must belong to device ${device.index}${otherCopyHint(device)}, got one of device ${index}${index === device.index ? '' : cure}`,
-    'ERR_INVALID_ARG_VALUE',
   );
 }
 
@@ -667,10 +667,7 @@ function checkContext(address: number, device: Device): void {
   const other = mailbox[1] as number;
   const handle = `0x${address.toString(16)}`;
   if (other >= 0) {
-    throw new ArgumentRangeError(
-      `handle must be of a stream of device ${device.index}, got ${handle}, which is a stream of device ${other}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`handle must be of a stream of device ${device.index}, got ${handle}, which is a stream of device ${other}`);
   }
   throw new UnsupportedError(
     `cannot use the stream with handle ${handle}: it belongs to a context other than the primary one of device ${device.index}, ` +

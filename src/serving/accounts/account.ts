@@ -12,7 +12,7 @@
  * one for each live account of the environment.
  */
 
-import { ArgumentRangeError, ArgumentTypeError, formatValue, type MemoryHolder, OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue, type MemoryHolder, OutOfMemoryError } from '../../basics/errors.js';
 import { LiveInstances } from '../../basics/live-instances.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../../basics/validation.js';
@@ -136,11 +136,7 @@ export class Account {
     assertOptions(options, knownOptions);
     const { name, limitBytes, softBytes, onSoftLimit, parent = currentAccount(), labels = {} } = options;
     assertName(name, 'name');
-    if (name.includes('/'))
-      throw new ArgumentRangeError(
-        `name must not contain "/", which separates names in a path, got ${formatValue(name)}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
+    if (name.includes('/')) throw invalidValue(`name must not contain "/", which separates names in a path, got ${formatValue(name)}`);
     if (limitBytes !== undefined) assertBytes(limitBytes, 'limitBytes');
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
     if (parent !== undefined && !(parent instanceof Account))

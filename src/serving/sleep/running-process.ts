@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { ArgumentRangeError, resultOrNothing } from '../../basics/errors.js';
+import { invalidValue, resultOrNothing } from '../../basics/errors.js';
 
 /** A process that runs, by its id. Another one may get the same id once it has ended. */
 export interface RunningProcess {
@@ -11,14 +11,10 @@ export interface RunningProcess {
 /** @throws ArgumentRangeError if there is no such process, or the id is that of a thread: the driver acts on its process then. */
 export function runningProcess(pid: number): RunningProcess {
   const start = startOf(pid);
-  if (start === undefined)
-    throw new ArgumentRangeError(`pid must be the id of a process, got ${pid}: there is none`, 'ERR_INVALID_ARG_VALUE');
+  if (start === undefined) throw invalidValue(`pid must be the id of a process, got ${pid}: there is none`);
   const group = /^Tgid:\s*(\d+)$/m.exec(resultOrNothing(() => readFileSync(`/proc/${pid}/status`, 'utf8')) ?? '')?.[1];
   if (group !== undefined && Number(group) !== pid) {
-    throw new ArgumentRangeError(
-      `pid must be the id of a process, got ${pid}: it is a thread of process ${group}`,
-      'ERR_INVALID_ARG_VALUE',
-    );
+    throw invalidValue(`pid must be the id of a process, got ${pid}: it is a thread of process ${group}`);
   }
   return { pid, start };
 }

@@ -1,5 +1,5 @@
 import { layersOf } from '../../adaptors/layers.js';
-import { ArgumentRangeError, attemptEach, formatValue, throwFirst, UnsupportedError } from '../../basics/errors.js';
+import { attemptEach, formatValue, invalidValue, throwFirst, UnsupportedError } from '../../basics/errors.js';
 import { assertBytes, assertName, assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
 import { assertMemoryResource, type MemoryResource } from '../../memory-resource.js';
 import { canSleep } from '../../observing/sleepable.js';
@@ -163,7 +163,7 @@ function sleepersOf(resource: MemoryResource, tag: string | undefined, operation
   }
   const tagged = sleeping.filter((each) => tag === undefined || each.tag === tag);
   if (tagged.length === 0) {
-    throw new ArgumentRangeError(`tag must be one of a resource below the ${name}, got ${formatValue(tag)}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`tag must be one of a resource below the ${name}, got ${formatValue(tag)}`);
   }
   const sleepers = tagged.map(({ sleepable }) => Sleeper.of(sleepable));
   for (const sleeper of sleepers) sleeper.assertSettled(`${operation} the ${name}`);

@@ -1,5 +1,5 @@
 import { layersOf } from '../../adaptors/layers.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
+import { ArgumentTypeError, CisternError, formatValue, invalidValue, LifetimeError, OutOfMemoryError } from '../../basics/errors.js';
 import { assertMadeByCistern, assertOptions, optionNames } from '../../basics/validation.js';
 import type { ExportableBuffer } from '../../buffers/buffer-memory.js';
 import { type BufferMemory, memoryOf } from '../../buffers/buffer-memory.js';
@@ -469,17 +469,14 @@ export class SpillPin implements Disposable, ExportableBuffer {
 function spillingAdaptorOf(resource: MemoryResource): SpillingResourceAdaptor {
   const found = layersOf(resource).find((layer) => layer instanceof SpillingResourceAdaptor);
   if (found !== undefined) return found;
-  throw new ArgumentRangeError(
-    `resource must have a SpillingResourceAdaptor, got a ${resource.constructor.name} without one`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`resource must have a SpillingResourceAdaptor, got a ${resource.constructor.name} without one`);
 }
 
 function commonAdaptor(buffers: readonly SpillableBuffer[]): SpillingResourceAdaptor | undefined {
   if (!Array.isArray(buffers)) throw new ArgumentTypeError(`buffers must be an array, got ${formatValue(buffers)}`);
   const [first, ...others] = buffers.map(SpillableBuffer.adaptorOf);
   if (others.every((each) => each === first)) return first;
-  throw new ArgumentRangeError('buffers must be of one SpillingResourceAdaptor', 'ERR_INVALID_ARG_VALUE');
+  throw invalidValue('buffers must be of one SpillingResourceAdaptor');
 }
 
 function waitOf(signal: AbortSignal | undefined, timeoutMilliseconds: number | undefined): WaitOptions {

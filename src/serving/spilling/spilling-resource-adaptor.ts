@@ -21,10 +21,10 @@ import { layersOf } from '../../adaptors/layers.js';
 import { outOfMemoryThrough, PassThroughAdaptor } from '../../adaptors/pass-through/pass-through-adaptor.js';
 import { couldNotLeave, type Helps, type RoomGiver, roomGiver } from '../../adaptors/room-for-limits.js';
 import {
-  ArgumentRangeError,
   type CisternError,
   DriverError,
   formatValue,
+  invalidValue,
   NotAdmittedError,
   OutOfMemoryError,
   reasonOf,
@@ -181,10 +181,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     super(upstream, options, knownOptions);
     assertMemoryResource(host, 'host');
     if (host.memoryKind !== 'pinned-host') {
-      throw new ArgumentRangeError(
-        `host must be a resource of pinned host memory, got one of kind ${formatValue(host.memoryKind)}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
+      throw invalidValue(`host must be a resource of pinned host memory, got one of kind ${formatValue(host.memoryKind)}`);
     }
     const { softBytes, policy = 'least-recently-used', folder, hostBytes } = options;
     if (softBytes !== undefined) assertBytes(softBytes, 'softBytes');
@@ -193,7 +190,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
       typeof hostBytes === 'string' ? bytesOfSizeOrShare(hostBytes, 'hostBytes', host.memoryKind, this.device) : hostBytes;
     if (hostBytes !== undefined) assertBytes(mostHostBytes(), 'hostBytes');
     if (hostBytes !== undefined && folder === undefined)
-      throw new ArgumentRangeError(`hostBytes must not be given without a folder, got ${hostBytes}`, 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue(`hostBytes must not be given without a folder, got ${hostBytes}`);
     this.host = host;
     this.softBytes = softBytes;
     this.#members = new SpillMembers(policyOf(policy));

@@ -7,7 +7,7 @@ import { type BigIntStats, fstatSync, realpathSync, statSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { Argument, type Command, Option } from 'commander';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import { setting } from '../../settings.js';
 import { resourceKind } from '../../specification/kinds-by-name.js';
 import { parseSpecification } from '../../specification/parse-specification.js';
@@ -81,20 +81,21 @@ export async function checkFiles(command: Command): Promise<readonly string[]> {
   // A stack's resources report what they cannot read themselves.
   for (const { use, file, isResult } of files) if (use === 'read' && isResult && typeof file === 'string') await stat(file);
   // Node reads nothing from a folder, without an error.
-  if (files.some(({ use, file }) => use === 'read' && file === 0) && statOf(0)?.isDirectory()) throw refused('standard input is a folder');
+  if (files.some(({ use, file }) => use === 'read' && file === 0) && statOf(0)?.isDirectory())
+    throw invalidValue('standard input is a folder');
   // Checks every path before it opens any output.
   for (const write of writes) assertUsedOnce(write, files);
   assertNotStandardOutput(files);
   const replaced: string[] = [];
   for (const { use, file, origin } of writes.filter(({ isResult }) => isResult)) {
     if (file === dash)
-      throw refused(`${origin} must be a file, and - is standard input; /dev/stdout is standard output, ./- a file of that name`);
+      throw invalidValue(`${origin} must be a file, and - is standard input; /dev/stdout is standard output, ./- a file of that name`);
     const before = await assertWritable(String(file));
-    if (before?.isBlockDevice()) throw refused(`${file} is a disk`);
+    if (before?.isBlockDevice()) throw invalidValue(`${file} is a disk`);
     if (!before?.isFile() || before.size === 0) continue;
     const format = command.opts()['force'] === true ? undefined : await detectLog(String(file));
     if (format !== undefined) {
-      throw refused(`${file} already exists and is a log (${format}), perhaps the only one of its run; use --force to replace it`);
+      throw invalidValue(`${file} already exists and is a log (${format}), perhaps the only one of its run; use --force to replace it`);
     }
     if (use !== 'recorded') replaced.push(String(file));
   }
@@ -154,7 +155,7 @@ function assertUsedOnce(write: UsedFile, files: readonly UsedFile[]): void {
     const name = other.file === 0 ? 'standard input' : other.file;
     const alias = name === write.file ? '' : `, the same file as ${name}`;
     const conflict = other.use === 'read' ? `read (${other.origin})` : `written by ${other.origin}`;
-    throw refused(`${write.origin} would overwrite ${write.file}${alias}, which is also ${conflict}; name another file`);
+    throw invalidValue(`${write.origin} would overwrite ${write.file}${alias}, which is also ${conflict}; name another file`);
   }
 }
 
@@ -166,7 +167,7 @@ function assertNotStandardOutput(files: readonly UsedFile[]): void {
   const identity = identityOf(1);
   const read = files.find(({ use, file }) => use === 'read' && identityOf(file) === identity);
   if (read !== undefined)
-    throw refused(`standard output is ${read.file === 0 ? 'standard input' : read.file}, which is read (${read.origin})`);
+    throw invalidValue(`standard output is ${read.file === 0 ? 'standard input' : read.file}, which is read (${read.origin})`);
 }
 
 /**
@@ -197,8 +198,4 @@ function statOf(file: string | number): BigIntStats | undefined {
     // A missing file cannot be lost, and an unreadable one is reported when it is read.
     return undefined;
   }
-}
-
-function refused(message: string): ArgumentRangeError {
-  return new ArgumentRangeError(message, 'ERR_INVALID_ARG_VALUE');
 }

@@ -1,5 +1,5 @@
 import { Command, Option } from 'commander';
-import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
+import { formatValue, invalidValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { type ConvertedFormat, convertLog, formatOfName } from '../formats/convert-log.js';
 import { type LogFormat, logFormats } from '../formats/log-source.js';
@@ -52,9 +52,8 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   const { force = false, ...conversionOptions } = options;
   const named = formatOfName(output);
   if (!force && options.to !== undefined && named !== undefined && named !== options.to) {
-    throw new ArgumentRangeError(
+    throw invalidValue(
       `the name ${formatValue(output)} is that of ${named}, but --to says ${options.to}: leave out one of them, or use --force`,
-      'ERR_INVALID_ARG_VALUE',
     );
   }
   const conversion = await convertLog(source, output, {

@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { type ConvertedFormat, formatToWrite, writeRun } from '../formats/convert-log.js';
 import { type EstimateCheck, type EstimateSample, type EstimateSource, RunEstimator } from '../replay/estimate-run.js';
@@ -71,8 +71,8 @@ async function estimate(paths: readonly string[], options: EstimateCommandOption
   const { values, at, memory, output, layer } = options;
   const to = output === undefined ? undefined : formatToWrite(output, options.to);
   if (values.length !== paths.length)
-    throw refused(`--values has ${values.length} numbers for ${paths.length} logs: give one for each log`);
-  if (at === undefined && memory === undefined) throw refused('nothing to estimate: give --at or --memory');
+    throw invalidValue(`--values has ${values.length} numbers for ${paths.length} logs: give one for each log`);
+  if (at === undefined && memory === undefined) throw invalidValue('nothing to estimate: give --at or --memory');
   const samples: EstimateSample[] = [];
   for (const [i, path] of paths.entries()) {
     samples.push({ run: await readRun(path, terminal, 'the estimate uses only the events before that'), value: values[i] as number });
@@ -80,7 +80,7 @@ async function estimate(paths: readonly string[], options: EstimateCommandOption
   const estimator = new RunEstimator(samples, layer === undefined ? {} : { layer });
   const largest = memory === undefined ? undefined : (estimator.largestValue(memory) ?? 0);
   const value = at ?? (Number.isFinite(largest) ? largest || undefined : undefined);
-  if (output !== undefined && value === undefined) throw refused('no value to write a log for: give --at');
+  if (output !== undefined && value === undefined) throw invalidValue('no value to write a log for: give --at');
   const result: EstimateResult = {
     logs: estimator.sources,
     estimate: value === undefined ? null : { value, peakLiveBytes: estimator.peakLiveBytes(value) },
@@ -137,8 +137,4 @@ function parseValue(text: string): number {
 
 function parseValues(text: string): number[] {
   return text.split(',').map(parseValue);
-}
-
-function refused(message: string): ArgumentRangeError {
-  return new ArgumentRangeError(message, 'ERR_INVALID_ARG_VALUE');
 }

@@ -1,7 +1,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command, Option } from 'commander';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { parsePlan } from '../../plans/plan.js';
 import { appendEvents, EventKind } from '../formats/event-columns.js';
@@ -75,7 +75,7 @@ export function reportCommand(terminal: Terminal): Command {
 
 async function report(paths: readonly string[], options: ReportCommandOptions, terminal: Terminal): Promise<void> {
   const { output, title, plan, timeLimit, json = false } = options;
-  if (plan !== undefined && paths.length > 1) throw new ArgumentRangeError('--plan needs exactly one log', 'ERR_INVALID_ARG_VALUE');
+  if (plan !== undefined && paths.length > 1) throw invalidValue('--plan needs exactly one log');
   const runs: (PackedReportRun | RecordedRun)[] = [];
   const logs: (AllocationLog | undefined)[] = [];
   const graphs: (ReportGraphs | undefined)[] = [];

@@ -1,7 +1,7 @@
 import { existsSync, realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { mostLimits, type OutsideLimit, type OutsideProcess } from '../outside/control-file.js';
 import { prepareOutsideRun } from '../outside/run-outside.js';
@@ -67,7 +67,7 @@ export function runOutsideCommand(terminal: Terminal, exitWith: (code: number) =
         exitWith(await runProgram(command, args, run.environment, command, terminal));
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-        throw new ArgumentRangeError(`${command} is not a program that was found`, 'ERR_INVALID_ARG_VALUE');
+        throw invalidValue(`${command} is not a program that was found`);
       } finally {
         processes = run.end();
       }

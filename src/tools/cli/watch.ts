@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Command, Option } from 'commander';
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import { packageRoot } from '../../package/root.js';
 import { environmentWith } from '../../settings.js';
 import { integerParser } from './options.js';
@@ -89,6 +89,6 @@ function assertProgram(program: string): void {
     createRequire(path).resolve(path);
   } catch {
     statSync(program);
-    throw new ArgumentRangeError(`${program} is not a program that Node can run`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`${program} is not a program that Node can run`);
   }
 }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue, InvalidLogError, invalidValue } from '../../basics/errors.js';
 import { formatCount } from '../../basics/units.js';
 import { assertOneOf, assertOptions, optionNames } from '../../basics/validation.js';
 import { writeWhole } from '../files/write-whole.js';
@@ -215,10 +215,7 @@ export function formatToWrite(path: string, given: ConvertedFormat | undefined):
   const named = formatOfName(path);
   if (named !== undefined) return named;
   const known = endings.map(([ending, , mayBeGzip]) => (mayBeGzip ? `${ending}, ${ending}.gz` : ending)).join(', ');
-  throw new ArgumentRangeError(
-    `the name ${formatValue(path)} does not say what to write: end it in ${known}, or give the format`,
-    'ERR_INVALID_ARG_VALUE',
-  );
+  throw invalidValue(`the name ${formatValue(path)} does not say what to write: end it in ${known}, or give the format`);
 }
 
 /**
@@ -241,7 +238,7 @@ function converted(
   const columns = log.columns as RecordedRun;
   if (format === 'recording' || format === 'chrome-trace') {
     if (layerName !== undefined) {
-      throw new ArgumentRangeError(`layer cannot be chosen for ${format}, which holds all of them`, 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue(`layer cannot be chosen for ${format}, which holds all of them`);
     }
     return { pieces: format === 'recording' ? encodeEvents(run, log.events(), written) : chromeTrace(columns, written), omissions: [] };
   }

@@ -12,7 +12,7 @@
  * also planned separately, each in its own range.
  */
 
-import { ArgumentRangeError, OutOfMemoryError } from '../../basics/errors.js';
+import { invalidValue, OutOfMemoryError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertMilliseconds, assertOptions, optionNames } from '../../basics/validation.js';
 import { gapOf, type Plan } from '../../plans/plan.js';
@@ -148,13 +148,13 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
  */
 function merged(sequences: readonly OrderedSequence[]): OrderedSequence {
   const [first, ...others] = sequences;
-  if (first === undefined) throw new ArgumentRangeError('a plan needs at least one log', 'ERR_INVALID_ARG_VALUE');
+  if (first === undefined) throw invalidValue('a plan needs at least one log');
   if (others.length === 0) return first;
   const sizes = Float64Array.from(first.sizes);
   for (const [i, other] of others.entries()) {
     const difference = differenceOf(first, other);
     if (difference !== undefined) {
-      throw new ArgumentRangeError(`log ${i + 1} differs from log 0 in its ${difference}`, 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue(`log ${i + 1} differs from log 0 in its ${difference}`);
     }
     for (let a = 0; a < sizes.length; a++) sizes[a] = Math.max(sizes[a] as number, other.sizes[a] as number);
   }

@@ -1,4 +1,4 @@
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { type ArgumentRangeError, invalidValue } from '../../basics/errors.js';
 import { formatBytes } from '../../basics/units.js';
 import type { Plan } from '../../plans/plan.js';
 import type { OrderedSequence } from '../../plans/sequence.js';
@@ -83,5 +83,5 @@ function assertFits({ source }: RecordedRun, plan: Plan, { operations, sizes }: 
 }
 
 function unfit(source: string, what: string): ArgumentRangeError {
-  return new ArgumentRangeError(`the plan is not one of ${source}: they differ in ${what}`, 'ERR_INVALID_ARG_VALUE');
+  return invalidValue(`the plan is not one of ${source}: they differ in ${what}`);
 }

@@ -9,7 +9,7 @@
  * Each allocation is fitted separately: by a line, or by a parabola if at least three logs show that a
  * line misses it, as with attention over longer sequences.
  */
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, invalidValue } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import { assertBytes, assertOptions, optionNames } from '../../basics/validation.js';
 import { assertRecordedRun } from '../formats/assert-recorded-run.js';
@@ -99,7 +99,7 @@ export class RunEstimator {
     for (const other of others) {
       const difference = differenceOf(first, other);
       if (difference === undefined) continue;
-      throw new ArgumentRangeError(`${other.run.source} does not repeat ${first.run.source}: ${difference}`, 'ERR_INVALID_ARG_VALUE');
+      throw invalidValue(`${other.run.source} does not repeat ${first.run.source}: ${difference}`);
     }
     this.#isCurved = this.#findCurved();
   }
@@ -319,7 +319,7 @@ function assertSamples(samples: readonly EstimateSample[]): void {
   }
   const values = samples.map(({ value }) => value);
   const twice = values.find((value, i) => values.indexOf(value) !== i);
-  if (twice !== undefined) throw new ArgumentRangeError(`two logs have the value ${twice}`, 'ERR_INVALID_ARG_VALUE');
+  if (twice !== undefined) throw invalidValue(`two logs have the value ${twice}`);
 }
 
 function assertValue(value: number): void {

@@ -1,4 +1,4 @@
-import { ArgumentRangeError } from '../../basics/errors.js';
+import { invalidValue } from '../../basics/errors.js';
 import type { DeallocationEvents } from '../../memory-resource.js';
 import { resourceKind } from '../../specification/kinds-by-name.js';
 import type { Specification, SpecificationValue } from '../../specification/specification.js';
@@ -112,7 +112,7 @@ export function assertNoMaximum({ kind, upstream, options = {} }: Specification)
   const option = resourceKind(kind)?.maximum;
   if (option !== undefined && options[option] !== undefined) {
     const cure = kind === 'limiting' ? 'leave limiting out' : `leave ${option} out`;
-    throw new ArgumentRangeError(`${kind} already has a maximum, which is what the search looks for: ${cure}`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`${kind} already has a maximum, which is what the search looks for: ${cure}`);
   }
   for (const below of [upstream, ...Object.values(options)]) if (isResource(below)) assertNoMaximum(below);
 }

@@ -1,5 +1,5 @@
 /** Failures and delays of the software device's driver functions, for tests of what a program does then. */
-import { ArgumentRangeError, formatValue } from '../../basics/errors.js';
+import { formatValue, invalidValue } from '../../basics/errors.js';
 import { assertInteger } from '../../basics/validation.js';
 import { mailbox, native } from '../../driver/native.js';
 import { check, outOfMemoryStatus } from '../../driver/status.js';
@@ -40,5 +40,5 @@ export function driverFunctionNames(): readonly string[] {
 
 function assertFunction(name: string): void {
   if (native().functionNames.includes(name)) return;
-  throw new ArgumentRangeError(`there is no driver function ${formatValue(name)}; see driverFunctionNames()`, 'ERR_INVALID_ARG_VALUE');
+  throw invalidValue(`there is no driver function ${formatValue(name)}; see driverFunctionNames()`);
 }

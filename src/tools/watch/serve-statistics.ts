@@ -1,4 +1,4 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../basics/errors.js';
+import { ArgumentTypeError, formatValue, invalidValue } from '../../basics/errors.js';
 import { assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
 import { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
 
@@ -71,6 +71,6 @@ export async function serveStatistics(options: ServeStatisticsOptions = {}): Pro
 export function assertToken(token: unknown, name = 'token'): void {
   if (typeof token !== 'string') throw new ArgumentTypeError(`${name} must be a string, got ${formatValue(token)}`);
   if (!/^[\w-]{22,256}$/.test(token)) {
-    throw new ArgumentRangeError(`${name} must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -`, 'ERR_INVALID_ARG_VALUE');
+    throw invalidValue(`${name} must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -`);
   }
 }
