@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { formatProof, prove } from './prove.js';
 
 /** The long form is `npm run prove`. */
-const programs = 1100;
+const programs = 500;
 const seed = 20_260;
 
 test('random programs keep stream order, structures, bytes and counts', async () => {
