@@ -23,9 +23,15 @@ import { formatTable } from '../support/table.mjs';
  */
 
 export const name = 'outside';
-export const title = 'ns for an allocation of 4 KiB and its free, and for another call, of a program in C++: alone, and under cistern run';
+export const title = 'ns for an allocation of 4 KiB, for its free, and for another call, of a program in C++: alone, and under cistern run';
 
-const descriptions = { plain: 'cuMemAlloc, cuMemFree', async: 'cuMemAllocAsync, cuMemFreeAsync', other: 'cuCtxSetCurrent' };
+const descriptions = {
+  plain: 'cuMemAlloc',
+  plainFree: 'cuMemFree',
+  async: 'cuMemAllocAsync',
+  asyncFree: 'cuMemFreeAsync',
+  other: 'cuCtxSetCurrent',
+};
 const callsOfSample = 2000;
 
 /** @param {Context} context @returns {Promise<OutsideRow[]>} */
@@ -58,7 +64,7 @@ export async function run(context) {
       const alone = combined(results.alone.map((result) => result[key]));
       const recorded = combined(results[stacks].map((result) => result[key]));
       const added = { median: recorded.median - alone.median, minimum: recorded.minimum - alone.minimum };
-      const limit = key === 'other' ? outsideAdded.other : stacks === 'none' ? outsideAdded.pair : undefined;
+      const limit = key === 'other' ? outsideAdded.other : stacks === 'none' ? outsideAdded.call : undefined;
       return { calls, stacks, alone, recorded, added, limit, met: verdict(added, limit) };
     }),
   );

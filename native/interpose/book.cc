@@ -13,10 +13,16 @@ Entry* Book::Find(std::uint64_t key) {
 }
 
 Entry* Book::Add(std::uint64_t key) {
-  if (Entry* known = Find(key)) return known;
-  if (count_ + 1 > capacity_ / 2 && !Grow()) return nullptr;
-  std::size_t i = PlaceOf(key);
-  while (entries_[i].key != 0) i = (i + 1) & (capacity_ - 1);
+  std::size_t i = 0;
+  const auto look = [&] {
+    for (i = PlaceOf(key); entries_[i].key != 0 && entries_[i].key != key;) i = (i + 1) & (capacity_ - 1);
+    return entries_[i].key == key;
+  };
+  if (capacity_ > 0 && look()) return &entries_[i];
+  if (count_ + 1 > capacity_ / 2) {
+    if (!Grow()) return nullptr;
+    look();
+  }
   entries_[i] = {};
   entries_[i].key = key;
   count_++;
@@ -49,6 +55,7 @@ bool Book::Grow() {
   Book larger;
   larger.entries_ = static_cast<Entry*>(memory);
   larger.capacity_ = capacity;
+  larger.shift_ = capacity_ == 0 ? 64 - 10 : shift_ - 1;
   for (std::size_t i = 0; i < capacity_; i++) {
     if (entries_[i].key != 0) *larger.Add(entries_[i].key) = entries_[i];
   }

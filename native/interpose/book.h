@@ -32,6 +32,10 @@ class Book {
     return value << 4 | static_cast<std::uint64_t>(kind);  // addresses have fewer than 60 bits
   }
 
+  // The entry is about to be looked for: it may be in no cache.
+  void Expect(std::uint64_t key) const {
+    if (capacity_ > 0) __builtin_prefetch(&entries_[PlaceOf(key)], 1);
+  }
   Entry* Find(std::uint64_t key);
   // A new entry, or the one that there is; null if there is no memory for it.
   Entry* Add(std::uint64_t key);
@@ -59,12 +63,14 @@ class Book {
   }
 
  private:
-  std::size_t PlaceOf(std::uint64_t key) const { return (key * 0x9e3779b97f4a7c15u >> 20) & (capacity_ - 1); }
+  // The highest bits of a product with the golden ratio: addresses at equal distances come far from each other.
+  std::size_t PlaceOf(std::uint64_t key) const { return static_cast<std::size_t>(key * 0x9e3779b97f4a7c15u >> shift_); }
   bool Grow();
 
   Entry* entries_ = nullptr;
   std::size_t capacity_ = 0;
   std::size_t count_ = 0;
+  int shift_ = 0;  // 64 minus the number of bits of a place
 };
 
 }  // namespace cistern::interpose

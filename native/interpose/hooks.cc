@@ -347,21 +347,47 @@ STAND_IN(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, true, (DevicePointer poin
   return Free(Class::kAddress, pointer, Handle(stream, true), [&] { return real(pointer, stream); });
 }
 
+namespace {
+
+// A pool that the driver has, or one that the program has made the current one of a device, whose place is known.
+Status Got(Status status, Pool* pool, int place) {
+  if (status == kSuccess && PoolPlace(*pool) < 0) SetPoolPlace(*pool, place);
+  return status;
+}
+
+int PlaceOfPools(const MemLocation* location, int type) {
+  return type == kAllocationTypeManaged ? static_cast<int>(kManaged) : PlaceOf(*location, 0);
+}
+
+}  // namespace
+
 STAND_IN(cuMemPoolCreate, "cuMemPoolCreate", 11020, false, (Pool * pool, const PoolProperties* properties)) {
   REAL(cuMemPoolCreate, pool, properties);
   const Status status = real(pool, properties);
   if (status == kSuccess) {
-    const bool is_managed = properties->alloc_type == kAllocationTypeManaged;
-    SetPoolPlace(*pool, is_managed ? static_cast<int>(kManaged) : PlaceOf(properties->location, 0));
+    SetPoolPlace(*pool, PlaceOfPools(&properties->location, properties->alloc_type));
   }
   return status;
 }
 
 STAND_IN(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, false, (Pool * pool, DeviceOrdinal device)) {
   REAL(cuDeviceGetDefaultMemPool, pool, device);
-  const Status status = real(pool, device);
-  if (status == kSuccess && device < kMostDevices) SetPoolPlace(*pool, device);
-  return status;
+  return Got(real(pool, device), pool, device < kMostDevices ? device : 0);
+}
+
+STAND_IN(cuDeviceGetMemPool, "cuDeviceGetMemPool", 11020, false, (Pool * pool, DeviceOrdinal device)) {
+  REAL(cuDeviceGetMemPool, pool, device);
+  return Got(real(pool, device), pool, device < kMostDevices ? device : 0);
+}
+
+STAND_IN(cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool", 13000, false, (Pool * pool, MemLocation* location, int type)) {
+  REAL(cuMemGetDefaultMemPool, pool, location, type);
+  return Got(real(pool, location, type), pool, PlaceOfPools(location, type));
+}
+
+STAND_IN(cuMemGetMemPool, "cuMemGetMemPool", 13000, false, (Pool * pool, MemLocation* location, int type)) {
+  REAL(cuMemGetMemPool, pool, location, type);
+  return Got(real(pool, location, type), pool, PlaceOfPools(location, type));
 }
 
 STAND_IN(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, false, (Pool pool)) {
@@ -668,6 +694,9 @@ Hook* const kAll[] = {
     &hook_of_cuMemFreeAsync_ptsz,
     &hook_of_cuMemPoolCreate,
     &hook_of_cuDeviceGetDefaultMemPool,
+    &hook_of_cuDeviceGetMemPool,
+    &hook_of_cuMemGetDefaultMemPool,
+    &hook_of_cuMemGetMemPool,
     &hook_of_cuMemPoolDestroy,
     &hook_of_cuMemCreate,
     &hook_of_cuMemImportFromShareableHandle,

@@ -40,6 +40,8 @@ struct Ledger {
   int layers[kPlaceCount];  // the layer of each place plus 1; 0: not defined
   int layer_count;
   std::uint64_t stream_count;
+  std::uint64_t last_stream;
+  std::uint32_t last_stream_index;
   std::uint64_t stack_count;
   std::uint64_t thread_count;
   std::uint64_t last_thread;
@@ -117,6 +119,7 @@ void Begin() {
   ledger.origin = Now();
   ledger.made_up = kMadeUpBegin;
   ledger.last_thread = ledger.last_account = ~std::uint64_t{0};
+  ledger.last_stream = kNoStream;
   ForgetLibrarySlots();
   Control* shared = control();
   const int before = errno;
@@ -163,6 +166,7 @@ std::uint32_t StreamOf(std::uint64_t stream, std::uint64_t time) {
     ledger.stream_count = 1;
   }
   if (stream == kNoStream) return 0;
+  if (stream == ledger.last_stream) return ledger.last_stream_index;
   Entry* entry = ledger.book.Add(Book::KeyOf(Class::kStream, stream));
   if (entry == nullptr) return 0;
   if (entry->bytes == 0) {
@@ -175,7 +179,9 @@ std::uint32_t StreamOf(std::uint64_t stream, std::uint64_t time) {
     entry->bytes = ledger.stream_count++;
     Define(kDefineStream, time, entry->bytes, name);
   }
-  return static_cast<std::uint32_t>(entry->bytes);
+  ledger.last_stream = stream;
+  ledger.last_stream_index = static_cast<std::uint32_t>(entry->bytes);
+  return ledger.last_stream_index;
 }
 
 void SetThread(std::uint64_t time) {
@@ -273,22 +279,18 @@ void CountForLibrary(const Entry& entry, bool is_added) {
   if (is_device && now > slot->device_peak.load(kRelaxed)) slot->device_peak.store(now, kRelaxed);
 }
 
-void PutFree(const Entry& entry, std::uint64_t stream) {
-  Begin();
+void PutFree(const Entry& entry, std::uint64_t stream, std::uint64_t time) {
   ledger.change_count++;
   CountForLibrary(entry, false);
-  const std::uint64_t time = Now();
   SetThread(time);
   const std::uint32_t layer = LayerOf(entry.layer, time);
   Put(kFree | layer << 8 | StreamOf(stream, time) << 16, time, static_cast<double>(entry.pointer), static_cast<double>(entry.bytes));
 }
 
 // The entry is a copy: the book may move when names are added to it.
-void PutAllocate(Entry entry, std::uint64_t stream, const char* stack, std::size_t stack_length) {
-  Begin();
+void PutAllocate(Entry entry, std::uint64_t stream, std::uint64_t time, const char* stack, std::size_t stack_length) {
   ledger.change_count++;
   CountForLibrary(entry, true);
-  const std::uint64_t time = Now();
   SetThread(time);
   SetAccount(entry.account, time);
   const std::uint32_t layer = LayerOf(entry.layer, time);
@@ -359,7 +361,8 @@ void PutFailure(const Request& request, const char* note, const char* dump_reaso
 }
 
 std::uint64_t MadeUp(std::uint64_t bytes) {
-  const std::uint64_t needed = (bytes + 0x1fffff) & ~std::uint64_t{0x1fffff};
+  // What has no bytes, such as a sparse array, has an address of its own, too.
+  const std::uint64_t needed = ((bytes == 0 ? 1 : bytes) + 0x1fffff) & ~std::uint64_t{0x1fffff};
   if (ledger.made_up + needed > kMadeUpEnd) ledger.made_up = kMadeUpBegin;
   const std::uint64_t pointer = ledger.made_up;
   ledger.made_up += needed;
@@ -370,7 +373,7 @@ std::uint64_t MadeUp(std::uint64_t bytes) {
 void DropIfUnused(Entry* memory) {
   if (memory->handles > 0 || memory->mappings > 0) return;
   ReturnOf(*memory);
-  if (memory->bytes > 0) PutFree(*memory, kNoStream);
+  if (memory->bytes > 0) PutFree(*memory, kNoStream, Now());
   ledger.book.Remove(memory);
 }
 
@@ -475,30 +478,36 @@ void Add(const Request& request, Class kind, std::uint64_t value, std::uint64_t 
   char stack[8192];
   const std::size_t length = SampledStack(bytes, stack, sizeof(stack));
   const bool has_address = kind == Class::kAddress || kind == Class::kRegistered;
+  const std::uint64_t key = Book::KeyOf(kind, value);
   const Lock lock;
+  ledger.book.Expect(key);
   Begin();
-  Entry* entry = ledger.book.Add(Book::KeyOf(kind, value));
+  const std::uint64_t time = Now();
+  Entry* entry = ledger.book.Add(key);
   if (entry == nullptr) return;
   // A free that was not seen.
   if (entry->bytes != 0 || entry->pointer != 0) {
     ReturnOf(*entry);
-    PutFree(*entry, kNoStream);
+    PutFree(*entry, kNoStream, time);
   }
   Fill(entry, request, bytes, has_address ? value : MadeUp(bytes));
   // More than was asked for.
   if (bytes != request.bytes && IsLimited(request.place)) Return(request.bytes - bytes, request.limits, request.place == kManaged);
   if (IsDevice(request.place)) Reserved();
-  PutAllocate(*entry, request.stream, stack, length);
+  PutAllocate(*entry, request.stream, time, stack, length);
 }
 
 Freed Remove(Class kind, std::uint64_t value, std::uint64_t stream) {
   Freed freed = {};
+  const std::uint64_t key = Book::KeyOf(kind, value);
   const Lock lock;
-  Entry* entry = ledger.book.Find(Book::KeyOf(kind, value));
+  ledger.book.Expect(key);
+  const std::uint64_t time = Now();
+  Entry* entry = ledger.book.Find(key);
   if (entry == nullptr) return freed;
   freed = {true, *entry, stream, 0};
   ledger.book.Remove(entry);
-  PutFree(freed.entry, stream);
+  PutFree(freed.entry, stream, time);
   freed.end = ledger.file.end();
   return freed;
 }
@@ -517,7 +526,7 @@ void Freeing(const Freed& freed, int status) {
   if (ledger.file.Retract(freed.end))
     CountForLibrary(freed.entry, true);
   else
-    PutAllocate(freed.entry, freed.stream, nullptr, 0);
+    PutAllocate(freed.entry, freed.stream, Now(), nullptr, 0);
 }
 
 void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
@@ -531,7 +540,7 @@ void AddMemory(const Request& request, std::uint64_t handle, bool is_imported) {
   Fill(memory, request, is_imported ? 0 : request.bytes, is_imported ? 0 : MadeUp(request.bytes));
   memory->handles = 1;
   if (IsDevice(request.place)) Reserved();
-  if (!is_imported) PutAllocate(*memory, request.stream, stack, length);
+  if (!is_imported) PutAllocate(*memory, request.stream, Now(), stack, length);
   Entry* entry = ledger.book.Add(Book::KeyOf(Class::kHandle, handle));
   if (entry != nullptr) entry->memory = number;
 }
@@ -586,7 +595,7 @@ void MapMemory(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle)
   memory->bytes = bytes;
   memory->pointer = MadeUp(bytes);
   memory->way = WayOf("cuMemImportFromShareableHandle");
-  PutAllocate(*memory, kNoStream, nullptr, 0);
+  PutAllocate(*memory, kNoStream, Now(), nullptr, 0);
 }
 
 void UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
@@ -631,7 +640,7 @@ void RemoveContext(void* context) {
         kind == Class::kAddress || kind == Class::kRegistered || kind == Class::kArray || kind == Class::kExternalMemory;
     if (!is_of_context || entry.context != context) return false;
     ReturnOf(entry);
-    PutFree(entry, kNoStream);
+    PutFree(entry, kNoStream, Now());
     return true;
   });
 }

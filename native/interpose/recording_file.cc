@@ -101,10 +101,14 @@ bool RecordingFile::Create(const char* path, bool may_exist) {
   Abandon();
   if (std::strlen(path) >= sizeof(path_)) return errno = ENAMETOOLONG, false;
   std::strcpy(path_, path);
-  // A file is replaced, not emptied: another process may have it mapped, and a store behind the end of a file ends a process.
   struct stat before;
-  if (may_exist && stat(path, &before) == 0 && S_ISREG(before.st_mode)) unlink(path);
-  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_EXCL, 0644);
+  if (stat(path, &before) == 0 && !(may_exist && S_ISREG(before.st_mode))) return errno = EEXIST, false;
+  // A process may be killed at any moment, so the file has its name once it has its header. It replaces one that there is, which is not
+  // emptied: another process may have that mapped, and a store behind the end of a file ends a process.
+  char begun[sizeof(path_) + 32];
+  snprintf(begun, sizeof(begun), "%s.%d.new", path, static_cast<int>(getpid()));
+  unlink(begun);
+  const int file = open(begun, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_EXCL, 0644);
   if (file < 0) return false;
   struct stat status;
   struct timespec now, clock;
@@ -125,15 +129,15 @@ bool RecordingFile::Create(const char* path, bool may_exist) {
   std::memset(text + 16, 0, 8);
   std::memcpy(text + 24, json, static_cast<std::size_t>(length));
   offset_ = kRecordBytes + (static_cast<std::uint64_t>(length) + kRecordBytes - 1) / kRecordBytes * kRecordBytes;
-  const bool is_written = fstat(file, &status) == 0 && S_ISREG(status.st_mode) && WriteAll(file, text, offset_, 0);
+  const bool is_written = fstat(file, &status) == 0 && WriteAll(file, text, offset_, 0) && rename(begun, path) == 0;
+  const int error = errno;
   if (is_written) {
     device_ = status.st_dev;
     inode_ = status.st_ino;
     is_sealed_ = true;
-  } else if (errno == 0) {
-    errno = EINVAL;
+  } else {
+    unlink(begun);
   }
-  const int error = errno;
   close(file);
   errno = error;
   return is_written;

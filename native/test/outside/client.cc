@@ -8,13 +8,15 @@
 //     client newer                 asks for a form of a function that only a later driver has
 //     client next                  asks dlsym for the next function of a name
 //     client take BYTES COUNT [managed [free]]  allocates, device or managed memory, tells what is left, and ends
-//     client bench CALLS           measures pairs of an allocation and a free, and a call that does neither: JSON, in nanoseconds
+//     client runtimes              allocates with a copy of cudart that is linked statically, and with one that is not
+//     client bench CALLS           measures allocations, frees, and a call that does neither: JSON, in nanoseconds
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -29,6 +31,9 @@ extern "C" {
 int linked_allocate(DevicePointer* pointer, std::size_t bytes);
 int linked_free(DevicePointer pointer);
 void* linked_next();
+// Of the copy of cudart.cc in this program.
+int cudaMalloc(void** pointer, std::size_t bytes);
+int cudaFree(void* pointer);
 }
 
 namespace {
@@ -44,52 +49,87 @@ struct External {
   unsigned long long bytes;
   unsigned flags = 0;
 };
+struct Array3D {
+  std::size_t width, height, depth;
+  int format;
+  unsigned channels, flags;
+};
 struct AllocationNode {
-  PoolProperties properties = {};
-  const void* access = nullptr;
-  std::size_t access_count = 0;
-  std::size_t bytes = 0;
-  DevicePointer pointer = 0;
+  PoolProperties properties;
+  const void* access;
+  std::size_t access_count;
+  std::size_t bytes;
+  DevicePointer pointer;
+};
+
+struct NodeParameters {
+  int type;
+  int reserved[3];
+  union {
+    AllocationNode allocation;
+    DevicePointer freed;
+    long long padding[29];
+  };
 };
 
 // All functions, found in one way.
 struct Functions {
 #define FUNCTION(member, symbol, exported, version, parameters) Status(*member) parameters;
-#define FUNCTIONS(X)                                                                                                            \
-  X(init, "cuInit", "cuInit", 2000, (unsigned))                                                                                 \
-  X(retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (Context*, int))                                      \
-  X(set_current, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (Context))                                                         \
-  X(create_stream, "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050, (Stream*, unsigned, int))                  \
-  X(synchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Stream))                                                  \
-  X(info, "cuMemGetInfo", "cuMemGetInfo_v2", 3020, (std::size_t*, std::size_t*))                                                \
-  X(total, "cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020, (std::size_t*, int))                                                \
-  X(allocate, "cuMemAlloc", "cuMemAlloc_v2", 3020, (DevicePointer*, std::size_t))                                               \
-  X(pitch, "cuMemAllocPitch", "cuMemAllocPitch_v2", 3020, (DevicePointer*, std::size_t*, std::size_t, std::size_t, unsigned))   \
-  X(free, "cuMemFree", "cuMemFree_v2", 3020, (DevicePointer))                                                                   \
-  X(managed, "cuMemAllocManaged", "cuMemAllocManaged", 6000, (DevicePointer*, std::size_t, unsigned))                           \
-  X(host, "cuMemHostAlloc", "cuMemHostAlloc", 2020, (void**, std::size_t, unsigned))                                            \
-  X(free_host, "cuMemFreeHost", "cuMemFreeHost", 2000, (void*))                                                                 \
-  X(enroll, "cuMemHostRegister", "cuMemHostRegister_v2", 6050, (void*, std::size_t, unsigned))                                  \
-  X(unenroll, "cuMemHostUnregister", "cuMemHostUnregister", 4000, (void*))                                                      \
-  X(async, "cuMemAllocAsync", "cuMemAllocAsync", 11020, (DevicePointer*, std::size_t, Stream))                                  \
-  X(from_pool, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, (DevicePointer*, std::size_t, Pool, Stream))        \
-  X(free_async, "cuMemFreeAsync", "cuMemFreeAsync", 11020, (DevicePointer, Stream))                                             \
-  X(default_pool, "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, (Pool*, int))                                \
-  X(reserve, "cuMemAddressReserve", "cuMemAddressReserve", 10020,                                                               \
-    (DevicePointer*, std::size_t, std::size_t, DevicePointer, unsigned long long))                                              \
-  X(create, "cuMemCreate", "cuMemCreate", 10020, (MemoryHandle*, std::size_t, const AllocationProperties*, unsigned long long)) \
-  X(release, "cuMemRelease", "cuMemRelease", 10020, (MemoryHandle))                                                             \
-  X(retain_handle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000, (MemoryHandle*, void*))                 \
-  X(map, "cuMemMap", "cuMemMap", 10020, (DevicePointer, std::size_t, std::size_t, MemoryHandle, unsigned long long))            \
-  X(unmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePointer, std::size_t))                                                     \
-  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const Array*))                                            \
-  X(destroy_array, "cuArrayDestroy", "cuArrayDestroy", 2000, (void*))                                                           \
-  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const External*))                               \
-  X(destroy_import, "cuDestroyExternalMemory", "cuDestroyExternalMemory", 10000, (void*))                                       \
-  X(add_node, "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040,                                                        \
-    (GraphNode*, Graph, const GraphNode*, std::size_t, AllocationNode*))                                                        \
-  X(add_free_node, "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", 11040,                                                     \
-    (GraphNode*, Graph, const GraphNode*, std::size_t, DevicePointer))
+#define FUNCTIONS(X)                                                                                                              \
+  X(init, "cuInit", "cuInit", 2000, (unsigned))                                                                                   \
+  X(retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (Context*, int))                                        \
+  X(set_current, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (Context))                                                           \
+  X(create_stream, "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050, (Stream*, unsigned, int))                    \
+  X(synchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Stream))                                                    \
+  X(info, "cuMemGetInfo", "cuMemGetInfo_v2", 3020, (std::size_t*, std::size_t*))                                                  \
+  X(total, "cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020, (std::size_t*, int))                                                  \
+  X(allocate, "cuMemAlloc", "cuMemAlloc_v2", 3020, (DevicePointer*, std::size_t))                                                 \
+  X(pitch, "cuMemAllocPitch", "cuMemAllocPitch_v2", 3020, (DevicePointer*, std::size_t*, std::size_t, std::size_t, unsigned))     \
+  X(free, "cuMemFree", "cuMemFree_v2", 3020, (DevicePointer))                                                                     \
+  X(managed, "cuMemAllocManaged", "cuMemAllocManaged", 6000, (DevicePointer*, std::size_t, unsigned))                             \
+  X(host, "cuMemHostAlloc", "cuMemHostAlloc", 2020, (void**, std::size_t, unsigned))                                              \
+  X(free_host, "cuMemFreeHost", "cuMemFreeHost", 2000, (void*))                                                                   \
+  X(enroll, "cuMemHostRegister", "cuMemHostRegister_v2", 6050, (void*, std::size_t, unsigned))                                    \
+  X(unenroll, "cuMemHostUnregister", "cuMemHostUnregister", 4000, (void*))                                                        \
+  X(async, "cuMemAllocAsync", "cuMemAllocAsync", 11020, (DevicePointer*, std::size_t, Stream))                                    \
+  X(from_pool, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, (DevicePointer*, std::size_t, Pool, Stream))          \
+  X(free_async, "cuMemFreeAsync", "cuMemFreeAsync", 11020, (DevicePointer, Stream))                                               \
+  X(default_pool, "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, (Pool*, int))                                  \
+  X(reserve, "cuMemAddressReserve", "cuMemAddressReserve", 10020,                                                                 \
+    (DevicePointer*, std::size_t, std::size_t, DevicePointer, unsigned long long))                                                \
+  X(create, "cuMemCreate", "cuMemCreate", 10020, (MemoryHandle*, std::size_t, const AllocationProperties*, unsigned long long))   \
+  X(release, "cuMemRelease", "cuMemRelease", 10020, (MemoryHandle))                                                               \
+  X(retain_handle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000, (MemoryHandle*, void*))                   \
+  X(map, "cuMemMap", "cuMemMap", 10020, (DevicePointer, std::size_t, std::size_t, MemoryHandle, unsigned long long))              \
+  X(unmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePointer, std::size_t))                                                       \
+  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const Array*))                                              \
+  X(destroy_array, "cuArrayDestroy", "cuArrayDestroy", 2000, (void*))                                                             \
+  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const External*))                                 \
+  X(destroy_import, "cuDestroyExternalMemory", "cuDestroyExternalMemory", 10000, (void*))                                         \
+  X(add_node, "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040,                                                          \
+    (GraphNode*, Graph, const GraphNode*, std::size_t, AllocationNode*))                                                          \
+  X(add_free_node, "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", 11040,                                                       \
+    (GraphNode*, Graph, const GraphNode*, std::size_t, DevicePointer))                                                            \
+  X(add_any_node, "cuGraphAddNode", "cuGraphAddNode", 12020, (GraphNode*, Graph, const GraphNode*, std::size_t, NodeParameters*)) \
+  X(add_any_node_v2, "cuGraphAddNode", "cuGraphAddNode_v2", 12030,                                                                \
+    (GraphNode*, Graph, const GraphNode*, const void*, std::size_t, NodeParameters*))                                             \
+  X(old_host, "cuMemAllocHost", "cuMemAllocHost_v2", 3020, (void**, std::size_t))                                                 \
+  X(create_pool, "cuMemPoolCreate", "cuMemPoolCreate", 11020, (Pool*, const PoolProperties*))                                     \
+  X(current_pool, "cuDeviceGetMemPool", "cuDeviceGetMemPool", 11020, (Pool*, int))                                                \
+  X(default_pool_at, "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", 13000, (Pool*, MemLocation*, int))                       \
+  X(pool_at, "cuMemGetMemPool", "cuMemGetMemPool", 13000, (Pool*, MemLocation*, int))                                             \
+  X(import_handle, "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", 10020, (MemoryHandle*, void*, int))        \
+  X(open_ipc, "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000, (DevicePointer*, IpcMemoryHandle, unsigned))                  \
+  X(close_ipc, "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, (DevicePointer))                                               \
+  X(import_pointer, "cuMemPoolImportPointer", "cuMemPoolImportPointer", 11020, (DevicePointer*, Pool, PoolPointerData*))          \
+  X(create_array_3d, "cuArray3DCreate", "cuArray3DCreate_v2", 3020, (void**, const Array3D*))                                     \
+  X(create_mipmaps, "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, (void**, const Array3D*, unsigned))                 \
+  X(destroy_mipmaps, "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000, (void*))                                         \
+  X(begin_capture, "cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010, (Stream, int))                                       \
+  X(end_capture, "cuStreamEndCapture", "cuStreamEndCapture", 10000, (Stream, Graph*))                                             \
+  X(create_context, "cuCtxCreate", "cuCtxCreate_v2", 3020, (Context*, unsigned, int))                                             \
+  X(destroy_context, "cuCtxDestroy", "cuCtxDestroy_v2", 4000, (Context))                                                          \
+  X(reset, "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", 11000, (int))
   FUNCTIONS(FUNCTION)
 #undef FUNCTION
   Context context = nullptr;
@@ -128,144 +168,246 @@ int Ways() {
   return 0;
 }
 
+// What is freed by which function. Memory that is virtual belongs to no context.
+enum class Kind { kPlain, kHost, kAsync, kHandle, kMapping, kArray, kMipmaps, kExternal, kNode, kAnyNode, kRegistered, kIpc };
+
 struct Live {
-  int kind;
+  Kind kind;
   std::uint64_t value;
-  std::uint64_t more;
+  bool is_used;  // a handle that was mapped
+  Context context;
 };
 
-int Random(unsigned seed, int steps) {
-  const Functions ways[] = {Functions({Way::kDlsym}), Functions({Way::kLegacy}), Functions({Way::kPerThread}),
-                            Functions({Way::kOldProcAddress})};
-  std::mt19937 random(seed);
-  const auto below = [&](unsigned most) { return static_cast<unsigned>(random() % most); };
-  Stream stream;
-  Pool pool;
-  ways[0].create_stream(&stream, 1, 0);
-  ways[0].default_pool(&pool, 0);
-  constexpr std::size_t kPage = std::size_t{2} << 20;
-  DevicePointer addresses = 0;
-  ways[0].reserve(&addresses, 64 * kPage, 0, 0, 0);
-  std::vector<Live> live;
-  std::vector<bool> pages(64);
-  AllocationProperties properties = {1, 0, {kLocationDevice, 0}, nullptr, 0, 0, 0, {}};
-  std::vector<void*> registered;
-  for (int step = 0; step < steps; step++) {
-    const Functions& functions = ways[below(4)];
-    // Now and then far too much.
-    const std::size_t bytes = below(40) == 0 ? std::size_t{1} << 50 : std::size_t{1} + below(1 << below(20));
-    int status = 0;
-    unsigned kind = below(24);
-    if (kind >= 11 && kind < 21 && !live.empty()) {
-      const std::size_t index = below(static_cast<unsigned>(live.size()));
-      const Live each = live[index];
-      GraphNode freed;
-      void* pointer = reinterpret_cast<void*>(each.value);
-      switch (each.kind) {
-        case 0:
-          status = functions.free(each.value);
-          break;
-        case 1:
-          status = functions.free_host(pointer);
-          break;
-        case 2:
-          status = functions.free_async(each.value, stream);
-          break;
-        case 3:
-          status = functions.release(each.value);
-          break;
-        case 4:
-          status = functions.unmap(each.value, kPage);
-          pages[(each.value - addresses) / kPage] = false;
-          break;
-        case 5:
-          status = functions.destroy_array(pointer);
-          break;
-        case 6:
-          status = functions.destroy_import(pointer);
-          break;
-        case 7:
-          status = functions.add_free_node(&freed, nullptr, nullptr, 0, each.value);
-          break;
-        case 8:
-          status = functions.unenroll(pointer);
-          ::free(pointer);
-          break;
-      }
-      live.erase(live.begin() + static_cast<std::ptrdiff_t>(index));
-      printf("%d free %d %d %lld\n", step, each.kind, status, Used());
-      continue;
+constexpr std::size_t kPage = std::size_t{2} << 20;
+
+// A program of random calls. After each step it prints what the driver answered, and what it counts.
+class RandomProgram {
+ public:
+  explicit RandomProgram(unsigned seed) : random_(seed), pages_(64) {
+    const Functions& functions = ways_[0];
+    own_ = current_ = functions.context;
+    functions.create_stream(&stream_, 1, 0);
+    functions.default_pool(&pools_[0], 0);
+    // Pools of a device, of the host, and of managed memory, made here and the driver's own.
+    for (int i = 1; i < 4; i++) {
+      PoolProperties properties = {};
+      properties.alloc_type = i == 3 ? kAllocationTypeManaged : kAllocationTypePinned;
+      properties.location = {i == 2 ? kLocationHost : kLocationDevice, 0};
+      if (functions.create_pool(&pools_[i], &properties) != 0) pools_[i] = pools_[0];
     }
+    functions.current_pool(&pools_[4], 0);
+    MemLocation host = {kLocationHost, 0};
+    MemLocation device = {kLocationDevice, 0};
+    if (functions.default_pool_at(&pools_[5], &host, kAllocationTypePinned) != 0) pools_[5] = pools_[0];
+    if (functions.pool_at(&pools_[6], &device, kAllocationTypeManaged) != 0) pools_[6] = pools_[0];
+    functions.reserve(&addresses_, 64 * kPage, 0, 0, 0);
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps; step++) {
+      const unsigned kind = Below(42);
+      const int status = kind < 16 && !live_.empty() ? Free() : Act(kind % 26);
+      End(step, kind, status);
+    }
+    // The context takes along what is still there.
+    End(steps, 0, ways_[0].reset(0));
+  }
+
+ private:
+  unsigned Below(unsigned most) { return static_cast<unsigned>(random_() % most); }
+
+  // Recordings show where steps end.
+  void End(int step, unsigned kind, int status) {
+    alignas(4096) static char mark[3 * 4096];
+    const int marked = ways_[0].enroll(mark, sizeof(mark), 0);
+    ways_[0].unenroll(mark);
+    printf("%d %u %d %d %lld\n", step, kind, status, marked, Used());
+  }
+
+  void Keep(Kind kind, std::uint64_t value, int status) {
+    if (status == 0) live_.push_back({kind, value, false, kind == Kind::kHandle || kind == Kind::kMapping ? nullptr : current_});
+  }
+  void Keep(Kind kind, void* value, int status) { Keep(kind, reinterpret_cast<std::uint64_t>(value), status); }
+
+  Live* Find(Kind kind) {
+    const auto found = std::find_if(live_.begin(), live_.end(), [&](const Live& each) { return each.kind == kind && !each.is_used; });
+    return found == live_.end() ? nullptr : &*found;
+  }
+
+  int Free() {
+    const Functions& functions = ways_[Below(4)];
+    const std::size_t index = Below(static_cast<unsigned>(live_.size()));
+    const Live each = live_[index];
+    live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
+    void* pointer = reinterpret_cast<void*>(each.value);
+    GraphNode node;
+    NodeParameters parameters = {};
+    parameters.type = kNodeFree;
+    parameters.freed = each.value;
+    switch (each.kind) {
+      case Kind::kPlain:
+        return functions.free(each.value);
+      case Kind::kHost:
+        return functions.free_host(pointer);
+      case Kind::kAsync:
+        return functions.free_async(each.value, stream_);
+      case Kind::kHandle:
+        return functions.release(each.value);
+      case Kind::kMapping:
+        pages_[(each.value - addresses_) / kPage] = false;
+        return functions.unmap(each.value, kPage);
+      case Kind::kArray:
+        return functions.destroy_array(pointer);
+      case Kind::kMipmaps:
+        return functions.destroy_mipmaps(pointer);
+      case Kind::kExternal:
+        return functions.destroy_import(pointer);
+      case Kind::kNode:
+        return functions.add_free_node(&node, nullptr, nullptr, 0, each.value);
+      case Kind::kAnyNode:
+        return functions.add_any_node(&node, nullptr, nullptr, 0, &parameters);
+      case Kind::kIpc:
+        return functions.close_ipc(each.value);
+      case Kind::kRegistered:
+        break;
+    }
+    const int status = functions.unenroll(pointer);
+    ::free(pointer);
+    return status;
+  }
+
+  int Act(unsigned kind) {
+    const Functions& functions = ways_[Below(4)];
+    // Now and then far too much.
+    const std::size_t bytes = Below(40) == 0 ? std::size_t{1} << 50 : std::size_t{1} + Below(1 << Below(20));
+    int status = 0;
     DevicePointer pointer = 0;
     void* at = nullptr;
     GraphNode node;
+    MemoryHandle handle;
     switch (kind) {
       case 0:
-      case 11:
-        if ((status = functions.allocate(&pointer, bytes)) == 0) live.push_back({0, pointer, 0});
+      case 1:
+        status = functions.allocate(&pointer, bytes);
+        Keep(Kind::kPlain, pointer, status);
         break;
-      case 1: {
+      case 2: {
         std::size_t pitch;
-        if ((status = functions.pitch(&pointer, &pitch, bytes, 1 + below(9), 4)) == 0) live.push_back({0, pointer, 0});
+        status = functions.pitch(&pointer, &pitch, bytes, 1 + Below(9), 4);
+        Keep(Kind::kPlain, pointer, status);
         break;
       }
-      case 2:
-        if ((status = functions.managed(&pointer, bytes, kMemAttachGlobal)) == 0) live.push_back({0, pointer, 0});
-        break;
       case 3:
-        if ((status = functions.host(&at, bytes, 0)) == 0) live.push_back({1, reinterpret_cast<std::uint64_t>(at), 0});
+        status = functions.managed(&pointer, bytes, kMemAttachGlobal);
+        Keep(Kind::kPlain, pointer, status);
         break;
       case 4:
-        if ((status = functions.async(&pointer, bytes, stream)) == 0) live.push_back({2, pointer, 0});
+        status = Below(2) == 0 ? functions.host(&at, bytes, 0) : functions.old_host(&at, bytes);
+        Keep(Kind::kHost, at, status);
         break;
       case 5:
-        if ((status = functions.from_pool(&pointer, bytes, pool, below(2) == 0 ? stream : nullptr)) == 0) live.push_back({2, pointer, 0});
+        status = functions.async(&pointer, bytes, stream_);
+        Keep(Kind::kAsync, pointer, status);
         break;
-      case 6: {
-        MemoryHandle handle;
-        if ((status = functions.create(&handle, kPage, &properties, 0)) == 0) live.push_back({3, handle, 0});
+      case 6:
+      case 7:
+        status = functions.from_pool(&pointer, bytes, pools_[Below(7)], Below(2) == 0 ? stream_ : nullptr);
+        Keep(Kind::kAsync, pointer, status);
         break;
-      }
-      case 7: {
-        // A mapping keeps its memory, whether the handle is released before or after.
-        const auto handle = std::find_if(live.begin(), live.end(), [](const Live& each) { return each.kind == 3 && each.more == 0; });
-        const auto page = static_cast<std::size_t>(std::find(pages.begin(), pages.end(), false) - pages.begin());
-        if (handle == live.end() || page == pages.size()) break;
-        if ((status = functions.map(addresses + page * kPage, kPage, 0, handle->value, 0)) != 0) break;
-        handle->more = 1;
-        pages[page] = true;
-        live.push_back({4, addresses + page * kPage, 0});
-        break;
-      }
       case 8: {
-        const Array shape = {1 + below(500), below(30), 0x20, 1 + below(4)};
-        if ((status = functions.create_array(&at, &shape)) == 0) live.push_back({5, reinterpret_cast<std::uint64_t>(at), 0});
+        const AllocationProperties properties = {1, 0, {kLocationDevice, 0}, nullptr, 0, 0, 0, {}};
+        status = functions.create(&handle, kPage, &properties, 0);
+        Keep(Kind::kHandle, handle, status);
         break;
       }
-      case 9: {
+      case 9:
+        // The driver of the tests takes the size for the descriptor. Not known before it is mapped.
+        status = functions.import_handle(&handle, reinterpret_cast<void*>(kPage), kHandleTypePosixDescriptor);
+        Keep(Kind::kHandle, handle, status);
+        break;
+      case 10:
+      case 11: {
+        // A mapping keeps its memory, whether the handle is released before or after.
+        Live* const of = Find(Kind::kHandle);
+        const auto page = static_cast<std::size_t>(std::find(pages_.begin(), pages_.end(), false) - pages_.begin());
+        if (of == nullptr || page == pages_.size()) break;
+        if ((status = functions.map(addresses_ + page * kPage, kPage, 0, of->value, 0)) != 0) break;
+        of->is_used = true;
+        pages_[page] = true;
+        Keep(Kind::kMapping, addresses_ + page * kPage, 0);
+        break;
+      }
+      case 12: {
+        const Live* const mapping = Find(Kind::kMapping);
+        if (mapping == nullptr) break;
+        status = functions.retain_handle(&handle, reinterpret_cast<void*>(mapping->value));
+        Keep(Kind::kHandle, handle, status);
+        if (status == 0) live_.back().is_used = true;
+        break;
+      }
+      case 13: {
+        const Array shape = {1 + Below(500), Below(30), 0x20, 1 + Below(4)};
+        status = functions.create_array(&at, &shape);
+        Keep(Kind::kArray, at, status);
+        break;
+      }
+      case 14: {
+        constexpr unsigned kSparse = 0x40;
+        const Array3D shape = {1 + Below(100), Below(30), Below(9), 0x20, 1 + Below(4), Below(4) == 0 ? kSparse : 0};
+        const bool has_mipmaps = Below(2) == 0;
+        status = has_mipmaps ? functions.create_mipmaps(&at, &shape, 1 + Below(6)) : functions.create_array_3d(&at, &shape);
+        Keep(has_mipmaps ? Kind::kMipmaps : Kind::kArray, at, status);
+        break;
+      }
+      case 15: {
         External external;
         external.bytes = bytes;
-        if ((status = functions.import(&at, &external)) == 0) live.push_back({6, reinterpret_cast<std::uint64_t>(at), 0});
+        status = functions.import(&at, &external);
+        Keep(Kind::kExternal, at, status);
         break;
       }
-      case 10: {
-        AllocationNode parameters;
-        parameters.bytes = 1 + below(10000);
-        if ((status = functions.add_node(&node, nullptr, nullptr, 0, &parameters)) == 0) live.push_back({7, parameters.pointer, 0});
+      case 16: {
+        IpcMemoryHandle shared = {};
+        std::memcpy(shared.bytes, &bytes, sizeof(bytes));
+        status = functions.open_ipc(&pointer, shared, kIpcLazyPeerAccess);
+        Keep(Kind::kIpc, pointer, status);
+        break;
+      }
+      case 17: {
+        PoolPointerData shared = {};
+        std::memcpy(shared.bytes, &bytes, sizeof(bytes));
+        status = functions.import_pointer(&pointer, pools_[0], &shared);
+        Keep(Kind::kAsync, pointer, status);
+        break;
+      }
+      case 18: {
+        AllocationNode parameters = {};
+        parameters.bytes = 1 + Below(10000);
+        status = functions.add_node(&node, nullptr, nullptr, 0, &parameters);
+        Keep(Kind::kNode, parameters.pointer, status);
+        break;
+      }
+      case 19: {
+        NodeParameters parameters = {};
+        parameters.type = kNodeAllocation;
+        parameters.allocation.bytes = 1 + Below(10000);
+        status = Below(2) == 0 ? functions.add_any_node(&node, nullptr, nullptr, 0, &parameters)
+                               : functions.add_any_node_v2(&node, nullptr, nullptr, nullptr, 0, &parameters);
+        Keep(Kind::kAnyNode, parameters.allocation.pointer, status);
+        break;
+      }
+      case 20: {
+        Graph graph;
+        functions.begin_capture(stream_, 0);
+        status = functions.async(&pointer, 1 + Below(10000), stream_);
+        Keep(Kind::kAsync, pointer, status);
+        functions.end_capture(stream_, &graph);
         break;
       }
       case 21: {
-        const auto mapping = std::find_if(live.begin(), live.end(), [](const Live& each) { return each.kind == 4; });
-        if (mapping == live.end()) break;
-        MemoryHandle handle;
-        status = functions.retain_handle(&handle, reinterpret_cast<void*>(mapping->value));
-        if (status == 0) live.push_back({3, handle, 1});
-        break;
-      }
-      case 22: {
         // Frees that the driver refuses: of what was never allocated, and by the wrong function.
-        const auto plain = std::find_if(live.begin(), live.end(), [](const Live& each) { return each.kind == 0; });
-        const unsigned which = below(plain == live.end() ? 2 : 3);
+        const Live* const plain = Find(Kind::kPlain);
+        const unsigned which = Below(plain == nullptr ? 2 : 3);
         if (which == 0)
           status = functions.free(0x1234500);
         else if (which == 1)
@@ -274,16 +416,48 @@ int Random(unsigned seed, int steps) {
           status = functions.free_host(reinterpret_cast<void*>(plain->value));
         break;
       }
-      case 23:
+      case 22:
         if (posix_memalign(&at, 4096, 8192) != 0) break;
-        if ((status = functions.enroll(at, 8192, 0)) == 0)
-          live.push_back({8, reinterpret_cast<std::uint64_t>(at), 0});
-        else
-          ::free(at);
+        status = functions.enroll(at, 8192, 0);
+        Keep(Kind::kRegistered, at, status);
+        if (status != 0) ::free(at);
         break;
+      case 23:
+        if (made_ != nullptr) break;
+        if ((status = functions.create_context(&made_, 0, 0)) == 0) current_ = made_;
+        break;
+      case 24:
+        current_ = current_ == own_ && made_ != nullptr ? made_ : own_;
+        status = functions.set_current(current_);
+        break;
+      case 25: {
+        if (made_ == nullptr || Below(3) != 0) break;
+        functions.set_current(current_ = own_);
+        status = functions.destroy_context(made_);
+        const auto is_gone = [&](const Live& each) { return each.context == made_; };
+        live_.erase(std::remove_if(live_.begin(), live_.end(), is_gone), live_.end());
+        made_ = nullptr;
+        break;
+      }
     }
-    printf("%d %u %d %lld\n", step, kind, status, Used());
+    return status;
   }
+
+  const Functions ways_[4] = {Functions({Way::kDlsym}), Functions({Way::kLegacy}), Functions({Way::kPerThread}),
+                              Functions({Way::kOldProcAddress})};
+  std::mt19937 random_;
+  Stream stream_ = nullptr;
+  Pool pools_[7] = {};
+  DevicePointer addresses_ = 0;
+  std::vector<bool> pages_;
+  std::vector<Live> live_;
+  Context own_ = nullptr;
+  Context made_ = nullptr;
+  Context current_ = nullptr;
+};
+
+int Random(unsigned seed, int steps) {
+  RandomProgram(seed).Run(steps);
   return 0;
 }
 
@@ -350,34 +524,67 @@ int Take(std::size_t bytes, int count, bool is_managed, bool frees) {
   return 0;
 }
 
-template <typename Call>
-void Measure(const char* name, int calls, const char* end, Call call) {
-  std::vector<double> times;
-  for (int sample = 0; sample < 20; sample++) {
-    struct timespec before, after;
-    clock_gettime(CLOCK_MONOTONIC, &before);
-    for (int i = 0; i < calls; i++) call();
-    clock_gettime(CLOCK_MONOTONIC, &after);
-    times.push_back((static_cast<double>(after.tv_sec - before.tv_sec) * 1e9 + static_cast<double>(after.tv_nsec - before.tv_nsec)) /
-                    calls);
+int Runtimes() {
+  void* const library = dlopen("libcudart.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    fprintf(stderr, "%s\n", dlerror());
+    return 3;
   }
-  std::sort(times.begin(), times.end());
-  printf("\"%s\":{\"median\":%.1f,\"minimum\":%.1f,\"maximum\":%.1f}%s", name, times[10], times.front(), times.back(), end);
+  const auto other_allocate = reinterpret_cast<int (*)(void**, std::size_t)>(dlsym(library, "cudaMalloc"));
+  const auto other_free = reinterpret_cast<int (*)(void*)>(dlsym(library, "cudaFree"));
+  void* first;
+  void* second;
+  printf("%d\n", cudaMalloc(&first, 1000));
+  printf("%d\n", other_allocate(&second, 2000));
+  // Each frees what the other one has allocated.
+  printf("%d\n", other_free(first));
+  printf("%d\n", cudaFree(second));
+  return other_allocate == &cudaMalloc ? 1 : 0;
 }
+
+double Now() {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+class Times {
+ public:
+  // Takes the time of a call for each of so many things.
+  template <typename Call>
+  void Take(int calls, Call call) {
+    const double before = Now();
+    for (int i = 0; i < calls; i++) call(i);
+    times_.push_back((Now() - before) / calls);
+  }
+
+  void Print(const char* name, const char* end) {
+    std::sort(times_.begin(), times_.end());
+    printf("\"%s\":{\"median\":%.1f,\"minimum\":%.1f,\"maximum\":%.1f}%s", name, times_[times_.size() / 2], times_.front(), times_.back(),
+           end);
+  }
+
+ private:
+  std::vector<double> times_;
+};
 
 int Bench(int calls) {
   const Functions functions({Way::kDlsym});
-  DevicePointer pointer;
+  Times plain, plain_free, async, async_free, other;
+  std::vector<DevicePointer> pointers(static_cast<std::size_t>(calls));
+  for (int sample = 0; sample < 20; sample++) {
+    plain.Take(calls, [&](int i) { functions.allocate(&pointers[static_cast<std::size_t>(i)], 4096); });
+    plain_free.Take(calls, [&](int i) { functions.free(pointers[static_cast<std::size_t>(i)]); });
+    async.Take(calls, [&](int i) { functions.async(&pointers[static_cast<std::size_t>(i)], 4096, nullptr); });
+    async_free.Take(calls, [&](int i) { functions.free_async(pointers[static_cast<std::size_t>(i)], nullptr); });
+    other.Take(calls, [&](int) { functions.set_current(functions.context); });
+  }
   printf("{");
-  Measure("plain", calls, ",", [&] {
-    functions.allocate(&pointer, 4096);
-    functions.free(pointer);
-  });
-  Measure("async", calls, ",", [&] {
-    functions.async(&pointer, 4096, nullptr);
-    functions.free_async(pointer, nullptr);
-  });
-  Measure("other", calls, "}\n", [&] { functions.set_current(functions.context); });
+  plain.Print("plain", ",");
+  plain_free.Print("plainFree", ",");
+  async.Print("async", ",");
+  async_free.Print("asyncFree", ",");
+  other.Print("other", "}\n");
   return 0;
 }
 
@@ -393,6 +600,7 @@ int main(int count, char** arguments) {
   if (what == "newer") return Newer();
   if (what == "next") return linked_next() == nullptr ? 0 : 1;
   if (what == "take") return Take(strtoull(arguments[2], nullptr, 10), atoi(arguments[3]), count > 4, count > 5);
+  if (what == "runtimes") return Runtimes();
   if (what == "bench") return Bench(atoi(arguments[2]));
   return 2;
 }

@@ -30,6 +30,7 @@ struct Memory {
   bool is_on_device;
   int references;
   int mappings;
+  Context context;
 };
 
 std::mutex& Mutex() {
@@ -50,6 +51,21 @@ std::map<unsigned long long, std::pair<unsigned long long, std::size_t>>& Mappin
 }
 std::atomic<long long> used;
 
+// Contexts that a program makes beside the device's. The device knows only its own one, which stands for them.
+thread_local Context current_made;
+Context CurrentContext() {
+  Context current = current_made;
+  if (current == nullptr) Device().CtxGetCurrent(&current);
+  return current;
+}
+
+// Addresses of memory that nobody uses: that of graphs, and of others.
+constexpr DevicePointer kMadeUp = 0x700000000000;
+DevicePointer MadeUp(std::size_t bytes) {
+  static std::atomic<unsigned long long> next{kMadeUp};
+  return next.fetch_add((bytes + 511) / 512 * 512 + 512);
+}
+
 void Trace(const char* call, unsigned long long value, Status status) {
   static const int file = [] {
     const char* path = getenv("TEST_DRIVER_TRACE");
@@ -65,7 +81,7 @@ Status Allocated(const char* call, unsigned long long key, std::size_t bytes, bo
   Trace(call, bytes, status);
   if (status != kSuccess) return status;
   const std::lock_guard<std::mutex> lock(Mutex());
-  Plain()[key] = {bytes, is_on_device, 0, 0};
+  Plain()[key] = {bytes, is_on_device, 0, 0, CurrentContext()};
   if (is_on_device) used += static_cast<long long>(bytes);
   return status;
 }
@@ -93,6 +109,19 @@ Status Free(const char* name, unsigned long long key, Call call) {
   return status;
 }
 
+// The context takes its memory along, whose addresses nobody gets again.
+void EndContext(Context context) {
+  const std::lock_guard<std::mutex> lock(Mutex());
+  for (auto each = Plain().begin(); each != Plain().end();) {
+    if (each->second.context != context) {
+      ++each;
+      continue;
+    }
+    if (each->second.is_on_device) used -= static_cast<long long>(each->second.bytes);
+    each = Plain().erase(each);
+  }
+}
+
 }  // namespace
 
 // What this driver counts.
@@ -102,14 +131,66 @@ EXPORT Status cuInit(unsigned flags) { return Device().Init(flags); }
 EXPORT Status cuDriverGetVersion(int* version) { return Device().DriverGetVersion(version); }
 EXPORT Status cuDeviceGetCount(int* count) { return Device().DeviceGetCount(count); }
 EXPORT Status cuDeviceGet(DeviceOrdinal* device, int ordinal) { return Device().DeviceGet(device, ordinal); }
-EXPORT Status cuCtxGetCurrent(Context* context) { return Device().CtxGetCurrent(context); }
-EXPORT Status cuCtxSetCurrent(Context context) { return Device().CtxSetCurrent(context); }
+EXPORT Status cuCtxGetCurrent(Context* context) { return *context = CurrentContext(), kSuccess; }
+namespace {
+std::map<Context, Context>& Made() {
+  static auto& map = *new std::map<Context, Context>;
+  return map;
+}
+}  // namespace
+EXPORT Status cuCtxSetCurrent(Context context) {
+  if (context == current_made && context != nullptr) return kSuccess;
+  if (current_made == nullptr && Made().empty()) return Device().CtxSetCurrent(context);
+  const std::lock_guard<std::mutex> lock(Mutex());
+  const auto made = Made().find(context);
+  current_made = made == Made().end() ? nullptr : context;
+  return Device().CtxSetCurrent(made == Made().end() ? context : made->second);
+}
+EXPORT Status cuCtxCreate_v2(Context* context, unsigned, DeviceOrdinal device) {
+  Context of_device;
+  const Status status = Device().DevicePrimaryCtxRetain(&of_device, device);
+  if (status != kSuccess) return status;
+  *context = reinterpret_cast<Context>(malloc(64));
+  {
+    const std::lock_guard<std::mutex> lock(Mutex());
+    Made()[*context] = of_device;
+  }
+  return cuCtxSetCurrent(*context);
+}
+EXPORT Status cuCtxDestroy_v2(Context context) {
+  {
+    const std::lock_guard<std::mutex> lock(Mutex());
+    if (Made().erase(context) == 0) return kErrorInvalidContext;
+  }
+  if (current_made == context) current_made = nullptr;
+  EndContext(context);
+  free(context);
+  Trace("cuCtxDestroy", 0, kSuccess);
+  return kSuccess;
+}
+namespace {
+std::atomic<bool> is_reset;
+}
+EXPORT Status cuDevicePrimaryCtxReset_v2(DeviceOrdinal device) {
+  Context context;
+  const Status status = Device().DevicePrimaryCtxRetain(&context, device);
+  if (status != kSuccess) return status;
+  EndContext(context);
+  is_reset = true;
+  Trace("cuDevicePrimaryCtxReset", 0, kSuccess);
+  return kSuccess;
+}
+EXPORT Status cuDevicePrimaryCtxGetState(DeviceOrdinal, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = is_reset ? 0 : 1;
+  return kSuccess;
+}
 EXPORT Status cuDevicePrimaryCtxRetain(Context* context, DeviceOrdinal device) { return Device().DevicePrimaryCtxRetain(context, device); }
 EXPORT Status cuDevicePrimaryCtxRelease_v2(DeviceOrdinal device) { return Device().DevicePrimaryCtxRelease(device); }
 EXPORT Status cuCtxGetDevice(DeviceOrdinal* device) {
   Context current = nullptr;
   int count = 0;
-  Device().CtxGetCurrent(&current);
+  Device().CtxGetCurrent(&current);  // the device's own, also if the program has made one
   Device().DeviceGetCount(&count);
   for (*device = 0; *device < count; ++*device) {
     Context primary = nullptr;
@@ -122,7 +203,16 @@ EXPORT Status cuStreamCreateWithPriority(Stream* stream, unsigned flags, int pri
   return Device().StreamCreateWithPriority(stream, flags, priority);
 }
 EXPORT Status cuStreamSynchronize(Stream stream) { return Device().StreamSynchronize(stream); }
-EXPORT Status cuStreamIsCapturing(Stream stream, int* status) { return Device().StreamIsCapturing(stream, status); }
+// A capture that records nothing.
+namespace {
+std::atomic<Stream> captured;
+}
+EXPORT Status cuStreamBeginCapture_v2(Stream stream, int) { return captured = stream, kSuccess; }
+EXPORT Status cuStreamEndCapture(Stream, Graph* graph) { return captured = nullptr, *graph = nullptr, kSuccess; }
+EXPORT Status cuStreamIsCapturing(Stream stream, int* status) {
+  if (captured == nullptr || captured != stream) return Device().StreamIsCapturing(stream, status);
+  return *status = kCaptureActive, kSuccess;
+}
 EXPORT Status cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { return Device().MemGetInfo(free, total); }
 EXPORT Status cuDeviceTotalMem_v2(std::size_t* bytes, DeviceOrdinal device) { return Device().DeviceTotalMem(bytes, device); }
 
@@ -162,9 +252,20 @@ EXPORT Status cuMemHostUnregister(void* pointer) {
 }
 
 // Streams 0, 1 and 2 are the default streams.
+namespace {
+// Pools whose memory is not a device's.
+std::map<Pool, bool>& OtherPools() {
+  static auto& map = *new std::map<Pool, bool>;
+  return map;
+}
+}  // namespace
 EXPORT Status cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
+  if (captured != nullptr && captured == stream) {
+    *pointer = MadeUp(bytes);
+    return Allocated("cuMemAllocFromPoolAsync", *pointer, bytes, false, kSuccess);
+  }
   const Status status = Device().MemAllocFromPoolAsync(pointer, bytes, pool, stream);
-  return Allocated("cuMemAllocFromPoolAsync", *pointer, bytes, true, status);
+  return Allocated("cuMemAllocFromPoolAsync", *pointer, bytes, OtherPools().count(pool) == 0, status);
 }
 EXPORT Status cuMemAllocFromPoolAsync_ptsz(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
   return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream == nullptr ? PerThreadStream() : stream);
@@ -180,13 +281,31 @@ EXPORT Status cuMemAllocAsync_ptsz(DevicePointer* pointer, std::size_t bytes, St
   return cuMemAllocAsync(pointer, bytes, stream == nullptr ? PerThreadStream() : stream);
 }
 EXPORT Status cuMemFreeAsync(DevicePointer pointer, Stream stream) {
-  return Free("cuMemFreeAsync", pointer, [&] { return Device().MemFreeAsync(pointer, stream); });
+  return Free("cuMemFreeAsync", pointer, [&] { return pointer >= kMadeUp ? kSuccess : Device().MemFreeAsync(pointer, stream); });
 }
 EXPORT Status cuMemFreeAsync_ptsz(DevicePointer pointer, Stream stream) {
   return cuMemFreeAsync(pointer, stream == nullptr ? PerThreadStream() : stream);
 }
+EXPORT Status cuMemPoolCreate(Pool* pool, const PoolProperties* properties) {
+  const Status status = Device().MemPoolCreate(pool, properties);
+  const bool is_of_device = properties->location.type == kLocationDevice && properties->alloc_type != kAllocationTypeManaged;
+  if (status == kSuccess && !is_of_device) OtherPools()[*pool] = true;
+  return status;
+}
 EXPORT Status cuDeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal device) { return Device().DeviceGetDefaultMemPool(pool, device); }
-EXPORT Status cuMemPoolCreate(Pool* pool, const PoolProperties* properties) { return Device().MemPoolCreate(pool, properties); }
+EXPORT Status cuDeviceGetMemPool(Pool* pool, DeviceOrdinal device) { return Device().DeviceGetMemPool(pool, device); }
+// Of version 13: pools that the driver has for the host, and for managed memory.
+EXPORT Status cuMemGetDefaultMemPool(Pool* pool, MemLocation* location, int type) {
+  static std::map<std::pair<int, int>, Pool>& pools = *new std::map<std::pair<int, int>, Pool>;
+  Pool& known = pools[{location->type, type}];
+  PoolProperties properties = {};
+  properties.alloc_type = type;
+  properties.location = *location;
+  const Status status = known != nullptr ? kSuccess : cuMemPoolCreate(&known, &properties);
+  *pool = known;
+  return status;
+}
+EXPORT Status cuMemGetMemPool(Pool* pool, MemLocation* location, int type) { return cuMemGetDefaultMemPool(pool, location, type); }
 EXPORT Status cuMemPoolDestroy(Pool pool) { return Device().MemPoolDestroy(pool); }
 
 // Virtual memory: it lives as long as a handle or a mapping of it.
@@ -194,7 +313,7 @@ namespace {
 void DropIfUnused(unsigned long long handle) {
   const Memory& memory = Handles()[handle];
   if (memory.references > 0 || memory.mappings > 0) return;
-  used -= static_cast<long long>(memory.bytes);
+  if (memory.is_on_device) used -= static_cast<long long>(memory.bytes);
   Handles().erase(handle);
 }
 }  // namespace
@@ -209,8 +328,19 @@ EXPORT Status cuMemCreate(MemoryHandle* handle, std::size_t bytes, const Allocat
   Trace("cuMemCreate", bytes, status);
   if (status != kSuccess) return status;
   const std::lock_guard<std::mutex> lock(Mutex());
-  Handles()[*handle] = {bytes, true, 1, 0};
+  Handles()[*handle] = {bytes, true, 1, 0, nullptr};
   used += static_cast<long long>(bytes);
+  return status;
+}
+// What is imported is as large as the file's descriptor says.
+EXPORT Status cuMemImportFromShareableHandle(MemoryHandle* handle, void* shared, int) {
+  const auto bytes = reinterpret_cast<std::size_t>(shared);
+  const AllocationProperties properties = {1, 0, {kLocationDevice, 0}, nullptr, 0, 0, 0, {}};
+  const Status status = Device().MemCreate(handle, bytes, &properties, 0);
+  Trace("cuMemImportFromShareableHandle", bytes, status);
+  if (status != kSuccess) return status;
+  const std::lock_guard<std::mutex> lock(Mutex());
+  Handles()[*handle] = {bytes, false, 1, 0, nullptr};
   return status;
 }
 EXPORT Status cuMemRetainAllocationHandle(MemoryHandle* handle, void* address) {
@@ -275,7 +405,63 @@ EXPORT Status cuArrayCreate_v2(void** array, const ArrayShape* shape) {
 }
 EXPORT Status cuArrayDestroy(void* array) {
   const auto pointer = reinterpret_cast<DevicePointer>(array);
-  return Free("cuArrayDestroy", pointer, [&] { return Device().MemFree(pointer); });
+  return Free("cuArrayDestroy", pointer, [&] { return pointer >= kMadeUp ? kSuccess : Device().MemFree(pointer); });
+}
+struct ArrayShape3D {
+  std::size_t width, height, depth;
+  int format;
+  unsigned channels, flags;
+};
+namespace {
+std::size_t AtLeastOne(std::size_t count) { return count == 0 ? 1 : count; }
+// Sparse arrays have no memory of their own.
+Status CreateArray(const char* call, void** array, const ArrayShape3D& shape, unsigned levels) {
+  constexpr unsigned kSparse = 0x40;
+  std::size_t bytes = 0;
+  for (unsigned i = 0; i < levels; i++) {
+    bytes += AtLeastOne(shape.width >> i) * AtLeastOne(shape.height >> i) * AtLeastOne(shape.depth >> i) * shape.channels * 4;
+  }
+  DevicePointer pointer = 0;
+  Status status = kSuccess;
+  if ((shape.flags & kSparse) != 0) {
+    bytes = 0;
+    pointer = MadeUp(0);
+  } else {
+    status = Device().MemAlloc(&pointer, bytes);
+  }
+  *array = reinterpret_cast<void*>(pointer);
+  return Allocated(call, pointer, bytes, true, status);
+}
+}  // namespace
+EXPORT Status cuArray3DCreate_v2(void** array, const ArrayShape3D* shape) { return CreateArray("cuArray3DCreate", array, *shape, 1); }
+EXPORT Status cuMipmappedArrayCreate(void** array, const ArrayShape3D* shape, unsigned levels) {
+  return CreateArray("cuMipmappedArrayCreate", array, *shape, levels);
+}
+EXPORT Status cuMipmappedArrayDestroy(void* array) { return cuArrayDestroy(array); }
+
+// Of another process, which is only made up. The handle has the size.
+EXPORT Status cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemoryHandle handle, unsigned) {
+  std::size_t bytes;
+  std::memcpy(&bytes, handle.bytes, sizeof(bytes));
+  *pointer = MadeUp(bytes);
+  return Allocated("cuIpcOpenMemHandle", *pointer, bytes, false, kSuccess);
+}
+EXPORT Status cuIpcCloseMemHandle(DevicePointer pointer) {
+  return Free("cuIpcCloseMemHandle", pointer, [] { return kSuccess; });
+}
+EXPORT Status cuMemPoolImportPointer(DevicePointer* pointer, Pool, PoolPointerData* data) {
+  std::size_t bytes;
+  std::memcpy(&bytes, data->bytes, sizeof(bytes));
+  *pointer = MadeUp(bytes);
+  return Allocated("cuMemPoolImportPointer", *pointer, bytes, false, kSuccess);
+}
+EXPORT Status cuMemGetAddressRange_v2(DevicePointer* base, std::size_t* bytes, DevicePointer pointer) {
+  const std::lock_guard<std::mutex> lock(Mutex());
+  const auto found = Plain().find(pointer);
+  if (found == Plain().end()) return kErrorInvalidValue;
+  *base = pointer;
+  *bytes = found->second.bytes;
+  return kSuccess;
 }
 struct ExternalMemory {
   int type;
@@ -303,9 +489,8 @@ struct AllocationNode {
   DevicePointer pointer;
 };
 EXPORT Status cuGraphAddMemAllocNode(GraphNode* node, Graph, const GraphNode*, std::size_t, AllocationNode* parameters) {
-  static std::atomic<unsigned long long> next{0x700000000000};
   *node = nullptr;
-  parameters->pointer = next.fetch_add((parameters->bytes + 511) / 512 * 512 + 512);
+  parameters->pointer = MadeUp(parameters->bytes);
   Trace("cuGraphAddMemAllocNode", parameters->bytes, kSuccess);
   return kSuccess;
 }
@@ -313,6 +498,26 @@ EXPORT Status cuGraphAddMemFreeNode(GraphNode* node, Graph, const GraphNode*, st
   *node = nullptr;
   Trace("cuGraphAddMemFreeNode", 0, kSuccess);
   return kSuccess;
+}
+struct NodeParameters {
+  int type;
+  int reserved[3];
+  union {
+    AllocationNode allocation;
+    DevicePointer freed;
+    long long padding[29];
+  };
+};
+EXPORT Status cuGraphAddNode(GraphNode* node, Graph graph, const GraphNode*, std::size_t, NodeParameters* parameters) {
+  if (parameters->type == kNodeAllocation) return cuGraphAddMemAllocNode(node, graph, nullptr, 0, &parameters->allocation);
+  if (parameters->type == kNodeFree) return cuGraphAddMemFreeNode(node, graph, nullptr, 0, parameters->freed);
+  *node = nullptr;
+  Trace("cuGraphAddNode", 0, kSuccess);
+  return kSuccess;
+}
+EXPORT Status cuGraphAddNode_v2(GraphNode* node, Graph graph, const GraphNode* dependencies, const void*, std::size_t count,
+                                NodeParameters* parameters) {
+  return cuGraphAddNode(node, graph, dependencies, count, parameters);
 }
 
 // What ggml asks besides.
@@ -365,6 +570,29 @@ const Entry kEntries[] = {
     PLAIN("cuGetProcAddress", 11030, cuGetProcAddress),
     PLAIN("cuGetProcAddress", 12000, cuGetProcAddress_v2),
     PLAIN("cuCtxGetDevice", 2000, cuCtxGetDevice),
+    PLAIN("cuCtxGetCurrent", 4000, cuCtxGetCurrent),
+    PLAIN("cuCtxSetCurrent", 4000, cuCtxSetCurrent),
+    PLAIN("cuCtxCreate", 3020, cuCtxCreate_v2),
+    PLAIN("cuCtxDestroy", 4000, cuCtxDestroy_v2),
+    PLAIN("cuDevicePrimaryCtxReset", 11000, cuDevicePrimaryCtxReset_v2),
+    PLAIN("cuDevicePrimaryCtxGetState", 7000, cuDevicePrimaryCtxGetState),
+    PLAIN("cuStreamBeginCapture", 10010, cuStreamBeginCapture_v2),
+    PLAIN("cuStreamEndCapture", 10000, cuStreamEndCapture),
+    PLAIN("cuStreamIsCapturing", 10000, cuStreamIsCapturing),
+    PLAIN("cuMemPoolCreate", 11020, cuMemPoolCreate),
+    PLAIN("cuDeviceGetMemPool", 11020, cuDeviceGetMemPool),
+    PLAIN("cuMemGetDefaultMemPool", 13000, cuMemGetDefaultMemPool),
+    PLAIN("cuMemGetMemPool", 13000, cuMemGetMemPool),
+    PLAIN("cuMemImportFromShareableHandle", 10020, cuMemImportFromShareableHandle),
+    PLAIN("cuIpcOpenMemHandle", 11000, cuIpcOpenMemHandle_v2),
+    PLAIN("cuIpcCloseMemHandle", 4010, cuIpcCloseMemHandle),
+    PLAIN("cuMemPoolImportPointer", 11020, cuMemPoolImportPointer),
+    PLAIN("cuMemGetAddressRange", 3020, cuMemGetAddressRange_v2),
+    PLAIN("cuArray3DCreate", 3020, cuArray3DCreate_v2),
+    PLAIN("cuMipmappedArrayCreate", 5000, cuMipmappedArrayCreate),
+    PLAIN("cuMipmappedArrayDestroy", 5000, cuMipmappedArrayDestroy),
+    PLAIN("cuGraphAddNode", 12020, cuGraphAddNode),
+    PLAIN("cuGraphAddNode", 12030, cuGraphAddNode_v2),
     PLAIN("cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2),
     PLAIN("cuMemAlloc", 3020, cuMemAlloc_v2),
     PLAIN("cuMemAlloc", 99000, test_driver_newer_form),

@@ -89,16 +89,19 @@ export async function readOutside(file: string): Promise<{ run: RecordedRun; all
   return { run, allocations };
 }
 
-/** The bytes on devices after each event that changes them. */
-export function deviceBytes(run: RecordedRun): number[] {
+/** The bytes on devices after each step of a random program, which registers three pages of the host when a step ends; and the peak. */
+export function deviceBytesOfSteps(run: RecordedRun): { sums: number[]; peak: number } {
   const sums: number[] = [];
   let sum = 0;
+  let peak = 0;
   for (let i = 0; i < run.eventCount; i++) {
     const kind = run.kinds[i];
     if (kind !== EventKind.allocate && kind !== EventKind.free) continue;
-    if (run.layers[run.layerOf[i] as number]?.name !== 'device 0') continue;
+    const layer = run.layers[run.layerOf[i] as number]?.name;
+    if (layer === 'registered host' && kind === EventKind.allocate && run.seconds[i] === 3 * 4096) sums.push(sum);
+    if (layer !== 'device 0') continue;
     sum += (kind === EventKind.allocate ? 1 : -1) * (run.seconds[i] as number);
-    sums.push(sum);
+    peak = Math.max(peak, sum);
   }
-  return sums;
+  return { sums, peak };
 }
