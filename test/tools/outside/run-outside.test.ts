@@ -417,6 +417,44 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       expect(plain).toBe(stdout);
     }));
 
+  test('withAccount holds for the thread that calls it: a worker has an account of its own, and not that of the main thread', () =>
+    inFolder(async (folder) => {
+      const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
+      // The main thread waits within its account until the worker has allocated all.
+      const text = `const { Worker, isMainThread, workerData } = require('node:worker_threads');
+        import(${module}).then(({ withAccount }) => {
+          if (isMainThread) {
+            const done = new Int32Array(new SharedArrayBuffer(4));
+            withAccount('main', () => {
+              new Worker(__filename, { workerData: done });
+              addon.allocate(1);
+              Atomics.wait(done, 0, 0, 30000);
+              addon.allocate(2);
+            });
+            addon.allocate(3);
+            return;
+          }
+          addon.allocate(11);
+          withAccount('worker', () => {
+            addon.allocate(12);
+            addon.allocateInWorker(13, () => {
+              addon.allocate(14);
+              Atomics.store(workerData, 0, 1);
+              Atomics.notify(workerData, 0);
+            });
+          });
+          addon.allocate(15);
+        });`;
+      const { code, file } = await runNode(folder, text, [], ['-q', '--no-stacks']);
+      expect(code).toBe(0);
+      const { allocations } = await readOutside(file);
+      const library = 'allocates.node';
+      expect(Object.fromEntries(allocations.map(({ bytes, account }) => [bytes, account]))).toEqual({
+        ...{ 1: 'main', 2: 'main', 3: library },
+        ...{ 11: library, 12: 'worker', 13: 'worker', 14: 'worker', 15: library },
+      });
+    }));
+
   test('a limit holds for a named account, and that of its library holds still', () =>
     inFolder(async (folder) => {
       const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
@@ -598,6 +636,66 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       const { code, stdout } = await runNode(folder, text);
       const library = { name: 'allocates.node', deviceBytes: 1 << 20, peakDeviceBytes: 3 << 20, hostBytes: 0, allocations: 2 };
       expect([code, ...stdout.trim().split('\n')]).toEqual([0, JSON.stringify([library]), JSON.stringify([library])]);
+    }));
+
+  const sleeper = (what: string) => `
+    import { once } from 'node:events';
+    import { CudaMemoryResource, DeviceBuffer, Stream } from ${JSON.stringify(new URL('../../../dist/index.js', import.meta.url).href)};
+    import { sleepProcess, wakeProcess } from ${JSON.stringify(new URL('../../../dist/serving/index.js', import.meta.url).href)};
+    const options = { resource: new CudaMemoryResource(), stream: new Stream() };
+    const buffer = new DeviceBuffer(1 << 20, options);
+    const dropped = new DeviceBuffer(1 << 21, options);
+    buffer.fill(7);
+    ${what}
+    const after = new DeviceBuffer(1 << 22, options);
+    console.log([...new Set(buffer.toHostSync())].join());
+    buffer.dispose();`;
+  const onDevice = { CISTERN_DEVICE: 'cuda' };
+
+  test('a program that puts itself to sleep and wakes is recorded, and frees that it made meanwhile, too', () =>
+    inFolder(async (folder) => {
+      const program = join(folder, 'sleeps.mjs');
+      const file = join(folder, 'run.cistern');
+      writeFileSync(program, sleeper('await sleepProcess(); dropped.dispose(); await wakeProcess();'));
+      const ended = await runOutside(file, ['-q', '--limit', '8MiB'], [node, program], undefined, onDevice);
+      expect(ended).toMatchObject({ code: 0, stdout: '7\n', stderr: '' });
+      const { allocations } = await readOutside(file);
+      expect(allocations.map(({ bytes, isFreed }) => [bytes, isFreed])).toEqual([
+        [1 << 20, true],
+        [1 << 21, true],
+        [1 << 22, false],
+      ]);
+    }));
+
+  test('a program that another one puts to sleep is recorded up to then, waits, and goes on when it is woken', () =>
+    inFolder(async (folder) => {
+      const program = join(folder, 'slept.mjs');
+      const file = join(folder, 'run.cistern');
+      writeFileSync(
+        program,
+        sleeper(
+          "const timer = setInterval(() => {}, 1000); console.log(process.pid); await once(process, 'SIGUSR2'); clearInterval(timer);",
+        ),
+      );
+      const act = (...args: string[]) => runCistern([...args, '--device', 'cuda'], undefined, outsideEnvironment());
+      const seen: unknown[] = [];
+      const ended = await runOutside(
+        file,
+        ['-q'],
+        [node, program],
+        (child) =>
+          child.stdout?.once('data', async (text) => {
+            const pid = String(text).trim();
+            seen.push(await act('sleep', pid));
+            process.kill(Number(pid), 'SIGUSR2');
+            seen.push((await readOutside(file)).allocations.length, await act('wake', pid));
+          }),
+        onDevice,
+      );
+      expect(seen).toMatchObject([{ code: 0, stderr: '' }, 2, { code: 0, stderr: '' }]);
+      expect(ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/^\d+\n7\n$/), stderr: '' });
+      const { allocations } = await readOutside(file);
+      expect(allocations.map(({ bytes }) => bytes)).toEqual([1 << 20, 1 << 21, 1 << 22]);
     }));
 
   test('cistern itself is an account like any other', () =>
