@@ -54,7 +54,7 @@ export const claims = [
     claim:
       'a process, this one and another, gives its devices away and has the same contents at the same addresses when it wakes; refusals leave it running',
     page: 'docs/guides/sleeping.md',
-    by: ['test/serving/sleep/process-sleep.test.ts'],
+    by: ['test/serving/sleep/process-sleep.test.ts', 'probe processSleep'],
   },
   {
     claim: 'spilled buffers come back with their contents, as fast as the bus allows',

@@ -111,6 +111,95 @@ const probes = {
     return { sleepPerGiB: perGiB(slept), wakePerGiB: perGiB(woken), isRight: read.every((byte) => byte === 7) };
   },
 
+  /**
+   * Does the driver put this process to sleep, and another one; are contents and addresses the same; what does a graph that was captured
+   * before do afterwards; and what does it refuse: managed memory, memory that processes share, queued work? Milliseconds, and the bytes
+   * that the device has free. A step of the driver may never return: after 100 s, what was answered until then is all.
+   */
+  async processSleep({ core, stream, cuda, large }) {
+    const { processState, sleepProcess, wakeProcess } = await entry('serving');
+    const { exportBuffer } = await entry('processes');
+    const answer = { bytes: large };
+    const timer = setTimeout(() => {
+      console.log(JSON.stringify({ ...answer, ended: 'after 100 s' }));
+      process.exit(0);
+    }, 100_000);
+    const attempt = async (options) => {
+      const { elapsedMilliseconds } = await sleepProcess({ lockTimeoutMilliseconds: 5000, ...options });
+      const state = await processState(options?.pid);
+      const woken = await wakeProcess({ pid: options?.pid });
+      return { state, sleep: rounded(elapsedMilliseconds), wake: rounded(woken.elapsedMilliseconds) };
+    };
+    const tried = (options) => attempt(options).catch(({ code, reason, message }) => `${reason ?? code}: ${message}`.slice(0, 300));
+
+    const buffer = new core.DeviceBuffer(large, { resource: cuda, stream });
+    const address = buffer.ptr;
+    buffer.fill(5);
+    const graph = stream.capture(() => core.set(address, 9, 1, 4096, stream)).instantiate();
+    stream.synchronizeSync();
+    const free = () => {
+      const script = `const { Device } = await import(${JSON.stringify(`${dist}index.js`)}); console.log(Device.get().memoryInfo().freeBytes);`;
+      return Number(spawnSync(process.execPath, ['--input-type=module', '--eval', script], { encoding: 'utf8' }).stdout);
+    };
+    answer.freeBefore = free();
+    answer.slept = await sleepProcess().catch(({ reason, message }) => `${reason}: ${message}`.slice(0, 300));
+    answer.state = await processState();
+    answer.freeAsleep = free();
+    answer.woken = await wakeProcess();
+    answer.times = [];
+    for (let i = 0; i < 3; i++) answer.times.push(await tried());
+    answer.isRight = buffer.ptr === address && [0, large - 1].every((at) => byteOf(buffer, at) === 5);
+    graph.launch(stream);
+    answer.graph = byteOf(buffer, 4095) === 9 && byteOf(buffer, 4096) === 5;
+    const hold = stream.hold();
+    answer.whileBusy = await tried({ lockTimeoutMilliseconds: 200 });
+    hold.release();
+    const managed = new core.DeviceBuffer(core.MiB, { resource: new core.ManagedMemoryResource(), stream });
+    managed.fill(3);
+    answer.withManaged = await tried();
+    answer.managedIsRight = byteOf(managed, 9) === 3;
+    managed.dispose();
+
+    const script = `
+      const core = await import(${JSON.stringify(`${dist}index.js`)});
+      const stream = new core.Stream({ nonBlocking: true });
+      const buffer = new core.DeviceBuffer(${large}, { resource: new core.CudaMemoryResource(), stream });
+      buffer.fill(7);
+      stream.synchronizeSync();
+      console.log('ready');
+      process.stdin.once('data', () => {
+        buffer.fill(8);
+        console.log(new Set(buffer.toHostSync(new Uint8Array(4096))).size, buffer.toHostSync(new Uint8Array(1))[0]);
+        process.exit(0);
+      });`;
+    const other = spawn(process.execPath, ['--input-type=module', '--eval', script], { stdio: ['pipe', 'pipe', 'inherit'] });
+    let said = '';
+    other.stdout.on('data', (text) => {
+      said += text;
+    });
+    await once(other.stdout, 'data');
+    answer.other = { before: free(), times: [await tried({ pid: other.pid }), await tried({ pid: other.pid })] };
+    try {
+      await sleepProcess({ pid: other.pid });
+      answer.other.asleep = free();
+      // Its call waits until it wakes.
+      other.stdin.write('go on');
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      answer.other.saidAsleep = said.trim();
+      await wakeProcess({ pid: other.pid });
+      await once(other, 'close');
+      answer.other.said = said.trim();
+    } catch ({ message }) {
+      answer.other.error = message.slice(0, 300);
+      other.kill('SIGKILL');
+    }
+    // The last, as a driver may refuse everything afterwards.
+    exportBuffer(buffer);
+    answer.withShared = await tried();
+    clearTimeout(timer);
+    return answer;
+  },
+
   /** GiB a second at which buffers leave and come back; compare `copies`. */
   async spill({ core, stream, cuda, large }) {
     const { SpillableBuffer, SpillingResourceAdaptor } = await entry('serving');
@@ -341,6 +430,11 @@ if (name === '--list') {
 /** The built entry `cistern/NAME`, or `cistern`. */
 function entry(folder) {
   return import(new URL(folder === '' ? 'index.js' : `${folder}/index.js`, dist).href);
+}
+
+/** A byte of a buffer, as the device has it. */
+function byteOf(buffer, byteOffset) {
+  return buffer.toHostSync(new Uint8Array(1), { byteOffset })[0];
 }
 
 function times(count, work) {
