@@ -50,6 +50,7 @@ EXPORT int cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
 }
 EXPORT int cudaMallocHost(void** pointer, std::size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
 EXPORT int cudaFreeHost(void* pointer) {
+  Begin();
   static const auto call = kWay.Find<Status (*)(void*)>("cuMemFreeHost", "cuMemFreeHost", 2000);
   const int status = call(pointer);
   return status;

@@ -6,7 +6,7 @@ const foreign: readonly { readonly parts: readonly string[]; readonly pattern: R
   {
     // Code of dependencies, of Node and of Python itself, and code that was generated or is a text.
     parts: [
-      ...['(node:', '(native:', '(<anonymous>)', '/node_modules/', '(node_modules/', 'site-packages/', 'dist-packages/', 'torchinductor_'],
+      ...['(node:', '(<anonymous>)', '/node_modules/', '(node_modules/', 'site-packages/', 'dist-packages/', 'torchinductor_'],
       ...['(<string>', '(<stdin>', '(<frozen ', '(<eval_with_key>', '(<__array_function__'],
     ],
     pattern: /\/lib\/python\d|\/Python\d+\/Lib\//,
@@ -16,6 +16,12 @@ const foreign: readonly { readonly parts: readonly string[]; readonly pattern: R
   // What every allocation of a snapshot begins with.
   { parts: ['torch::unwind', 'CapturedTraceback', 'CachingAllocator', 'c10::cuda::', '(??)', '(??:'], pattern: /^\?\?/ },
 ];
+
+/**
+ * A frame of a library that `cistern run` recorded: it says less than JavaScript of a dependency that called the library. One without a
+ * name says nothing, nor does a thread.
+ */
+const ofLibrary = { mark: '(native:', pattern: /^\+0x|\(native:(?:thread|napi_create_async_work)\)$/ };
 
 /** The places in a program that allocate. */
 export interface CallSites {
@@ -44,14 +50,19 @@ function callSiteOf(stack: string): string | undefined {
   let least = Number.POSITIVE_INFINITY;
   for (const frame of stack.split('\n')) {
     if (frame === '') continue;
-    const plain = frame.replaceAll('\\', '/');
-    const distance = foreign.findLastIndex(({ parts, pattern }) => parts.some((part) => plain.includes(part)) || pattern.test(plain));
+    const distance = distanceOf(frame.replaceAll('\\', '/'));
     if (distance >= least) continue;
     site = frame;
     least = distance;
     if (distance < 0) break;
   }
   return site;
+}
+
+/** How far a frame is from the program's own code, which has a number below 0. */
+function distanceOf(frame: string): number {
+  if (frame.includes(ofLibrary.mark)) return ofLibrary.pattern.test(frame) ? foreign.length : 0.5;
+  return foreign.findLastIndex(({ parts, pattern }) => parts.some((part) => frame.includes(part)) || pattern.test(frame));
 }
 
 /** A frame without its line, which shifts with every edit; functions without names are told apart by it. */

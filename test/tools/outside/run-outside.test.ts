@@ -417,6 +417,43 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
       expect(plain).toBe(stdout);
     }));
 
+  test('withAccount follows its function through awaits, timers and work of addons, beside others', () =>
+    inFolder(async (folder) => {
+      const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
+      const text = `import(${module}).then(async ({ withAccount }) => {
+        const { setTimeout: sleep } = require('node:timers/promises');
+        const work = (bytes) => new Promise((resolve) => addon.allocateInWorker(bytes, resolve));
+        addon.allocate(1);
+        const load = async (first) => {
+          await null;
+          addon.allocate(first);
+          await sleep(1);
+          await work(first + 1);
+          addon.allocate(first + 2);
+          setImmediate(() => addon.allocate(first + 3));
+          await sleep(2).then(() => addon.allocate(first + 4));
+          try { await withAccount('inner', async () => { await null; addon.allocate(first + 5); throw new Error(); }); } catch {}
+          addon.allocate(first + 6);
+        };
+        const loads = [withAccount('model-a', () => load(100)), withAccount('model-b', () => load(200)), load(300)];
+        addon.allocate(2);
+        process.once('uncaughtException', () => addon.allocate(3));
+        withAccount('model-c', () => setTimeout(() => { throw new Error(); }));
+        await Promise.all(loads);
+        addon.allocate(4);
+        setImmediate(() => addon.allocate(5));
+      });`;
+      const { code, file } = await runNode(folder, text, [], ['-q', '--no-stacks']);
+      expect(code).toBe(0);
+      const { allocations } = await readOutside(file);
+      const library = 'allocates.node';
+      const of = (account: string, first: number) => [0, 1, 2, 3, 4, 5, 6].map((i) => [first + i, i === 5 ? 'inner' : account] as const);
+      const expected = [...of('model-a', 100), ...of('model-b', 200), ...of(library, 300)];
+      const outer = [1, 2, 4, 5].map((bytes) => [bytes, library] as const);
+      const found = allocations.filter(({ bytes }) => bytes !== 3).map(({ bytes, account }) => [bytes, account] as const);
+      expect(new Map(found)).toEqual(new Map([...outer, ...expected]));
+    }));
+
   test('withAccount holds for the thread that calls it: a worker has an account of its own, and not that of the main thread', () =>
     inFolder(async (folder) => {
       const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
@@ -593,6 +630,36 @@ describe.skipIf(outside.path === undefined)('Node programs', () => {
         expect(stack).toContain(`work that was created by (native:napi_create_async_work)\nloadModel (${program}:5:`);
       }
     }),
+  );
+
+  // Beside the folder of its binaries: npm install --ignore-scripts --omit=optional node-llama-cpp
+  const llamaPackage = llama === undefined ? undefined : join(llama, '../../../../node-llama-cpp/dist/index.js');
+  test.skipIf(llamaPackage === undefined || !existsSync(llamaPackage))(
+    'a model and its context of node-llama-cpp belong to the account that is named',
+    () =>
+      inFolder(async (folder) => {
+        const model = join(folder, 'tiny.gguf');
+        writeFileSync(model, tinyModel());
+        const module = JSON.stringify(new URL('../../../dist/tools/outside/index.js', import.meta.url).href);
+        const text = `(async () => {
+        const { getLlama } = await import(${JSON.stringify(llamaPackage)});
+        const { withAccount } = await import(${module});
+        const llama = await getLlama({ gpu: 'cuda', build: 'never', logLevel: 'disabled' });
+        await withAccount('model-a', async () => {
+          const model = await llama.loadModel({ modelPath: ${JSON.stringify(model)}, gpuLayers: 99 });
+          await model.createContext({ contextSize: 64 });
+        });
+        console.log(llama.gpu);
+        process.exit(0);
+      })();`;
+        const { code, stdout, file } = await runNode(folder, text);
+        expect([code, stdout]).toEqual([0, 'cuda\n']);
+        const found = (await readOutside(file)).allocations.filter(({ layer }) => layer === 'device 0');
+        expect(new Set(found.map(({ account }) => account))).toEqual(new Set(['model-a']));
+        expect(found.filter(({ stack }) => stack.includes('/LlamaModel.js:')).length).toBeGreaterThan(0);
+        expect(found.filter(({ stack }) => stack.includes('/LlamaContext.js:')).length).toBeGreaterThan(0);
+        expect((await runCistern(['summary', file])).stdout).toMatch(/LlamaModel\.js/);
+      }),
   );
 
   test.skipIf(ort === undefined)('onnxruntime-node on the CPU is left alone', () =>

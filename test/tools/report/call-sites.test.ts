@@ -41,3 +41,18 @@ test.each(['load (file.py:3)', 'load (/library/python/load.js:3:1)', 'async load
     expect(siteOf(frame, 'weights (/home/me/train.py:10)')).toBe(frame);
   },
 );
+
+test('of a library on another thread, the place is the JavaScript of a dependency that created the work, and else a function with a name', () => {
+  const native = [
+    '+0x2c2edf (native:libggml-cuda.so)',
+    'llama_model_base::load_tensors(llama_model_loader&) (native:libllama.so)',
+    'llama_model_load_from_file (native:libllama.so)',
+    'thread node (native:thread)',
+    'work that was created by (native:napi_create_async_work)',
+  ];
+  const dependency = '_create (file:///app/node_modules/node-llama-cpp/dist/LlamaModel.js:615:50)';
+  expect(siteOf(...native)).toBe(native[1]);
+  expect(siteOf(...native, dependency)).toBe(dependency);
+  expect(siteOf(...native, dependency, 'load (file:///app/app.js:7:3)')).toBe('load (file:///app/app.js:7:3)');
+  expect(siteOf('+0x1 (native:liba.so)', 'thread pool (native:thread)')).toBe('+0x1 (native:liba.so)');
+});
