@@ -31,6 +31,15 @@ const writers = {
     const columns = ['trace', "pool, `'eager'`", "pool, `'deferred'`", "pool, `'off'`", 'a resource that does nothing', 'the same in C++'];
     return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
   },
+  outside(rows) {
+    const cells = rows.map(({ calls, stacks, alone, added }) => [
+      `\`${calls}\``,
+      stacks === 'none' ? 'none' : 'each',
+      ...[alone.median, alone.minimum, added.median, added.minimum].map((value) => nanoseconds(Math.max(0, value))),
+    ]);
+    const columns = ['call', 'stacks', 'alone, median', 'minimum', 'added, medians', 'minima'];
+    return markdownTable([columns, ...cells], { align: [null, null, 'r', 'r', 'r', 'r'], alignDelimiters: false });
+  },
 };
 
 /** @returns {string} the page with the tables that the newest results give */
