@@ -31,7 +31,7 @@ const writers = {
     const columns = ['trace', "pool, `'eager'`", "pool, `'deferred'`", "pool, `'off'`", 'a resource that does nothing', 'the same in C++'];
     return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
   },
-  outside(rows) {
+  outside({ rows }) {
     const cells = rows.map(({ calls, stacks, alone, added }) => [
       `\`${calls}\``,
       stacks === 'none' ? 'none' : 'each',

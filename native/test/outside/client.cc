@@ -9,6 +9,7 @@
 //     client next                  asks dlsym for the next function of a name
 //     client take BYTES COUNT [managed [free]]  allocates, device or managed memory, tells what is left, and ends
 //     client runtimes              allocates with a copy of cudart that is linked statically, and with one that is not
+//     client owners                prints whose function it gets, in each way, for one that allocates and two that do not
 //     client bench CALLS           measures allocations, frees, and a call that does neither: JSON, in nanoseconds
 #include <pthread.h>
 #include <sys/wait.h>
@@ -542,6 +543,22 @@ int Runtimes() {
   return other_allocate == &cudaMalloc ? 1 : 0;
 }
 
+int Owners() {
+  for (const Way::Kind kind : {Way::kDlsym, Way::kLegacy, Way::kPerThread, Way::kOldProcAddress}) {
+    const Way way = {kind};
+    for (void* function :
+         {way.Find<void*>("cuMemAlloc", "cuMemAlloc_v2", 3020), way.Find<void*>("cuCtxSetCurrent", "cuCtxSetCurrent", 4000),
+          way.Find<void*>("cuStreamSynchronize", "cuStreamSynchronize", 2000)}) {
+      Dl_info info;
+      if (dladdr(function, &info) == 0) return 1;
+      const char* slash = strrchr(info.dli_fname, '/');
+      printf("%s ", slash == nullptr ? info.dli_fname : slash + 1);
+    }
+    printf("\n");
+  }
+  return 0;
+}
+
 double Now() {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -601,6 +618,7 @@ int main(int count, char** arguments) {
   if (what == "next") return linked_next() == nullptr ? 0 : 1;
   if (what == "take") return Take(strtoull(arguments[2], nullptr, 10), atoi(arguments[3]), count > 4, count > 5);
   if (what == "runtimes") return Runtimes();
+  if (what == "owners") return Owners();
   if (what == "bench") return Bench(atoi(arguments[2]));
   return 2;
 }

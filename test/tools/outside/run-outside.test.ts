@@ -141,6 +141,12 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
       expect(bytes.sort()).toEqual([[111111], [333333, 222222], [444444]]);
     }));
 
+  test("a function that neither allocates nor frees is the driver's own", () =>
+    inFolder(async (folder) => {
+      const { stdout } = await runOutside(join(folder, 'run.cistern'), [], [client(), 'owners']);
+      expect(stdout).toBe('libcistern-run.so libcuda.so.1 libcuda.so.1 \n'.repeat(4));
+    }));
+
   test('a form of a function that it does not know goes to the program as it is', () =>
     inFolder(async (folder) => {
       expect(await runOutside(join(folder, 'run.cistern'), [], [client(), 'newer'])).toMatchObject({ stdout: '4711\n', stderr: '' });
