@@ -48,7 +48,7 @@ const prelude = `
  * Runs a module that starts others with `start(text)`. There, a process has `post` and `received`;
  * here, `child.post`, `child.received`, and `child.ended`. `show` prints.
  */
-export function runProcesses(body: string, environment: Readonly<Record<string, string>> = {}): ProcessEnd {
+export function runProcesses(body: string, environment: Readonly<Record<string, string>> = {}, timeoutMilliseconds = 60_000): ProcessEnd {
   if (process.platform !== 'linux') skipTest('processes share memory on Linux only');
   return runModule(
     `
@@ -70,6 +70,6 @@ export function runProcesses(body: string, environment: Readonly<Record<string, 
     ${body}
   `,
     { ...deviceMemory(256), ...environment },
-    60_000,
+    timeoutMilliseconds,
   );
 }

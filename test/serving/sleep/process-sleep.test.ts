@@ -33,6 +33,9 @@ const notSupported = 801;
 const noProcess = 2 ** 22 + 1;
 
 const isLinux = process.platform === 'linux';
+/** More: SLEEP_CYCLES=1000 npx vitest run --project unit test/serving/sleep/process-sleep.test.ts -t load */
+const cycles = Number(process.env['SLEEP_CYCLES'] ?? 5);
+const longEnough = { timeout: 60_000 + 1000 * cycles };
 
 describe.runIf(isLinux)('a process that puts itself to sleep', () => {
   let stream: Stream;
@@ -131,8 +134,9 @@ describe.runIf(isLinux)('a process that puts itself to sleep', () => {
     pool.dispose();
   });
 
-  test('under load: what was queued is done, and goes on after it wakes', async () => {
+  test('under load: what was queued is done, and goes on after it wakes', longEnough, async () => {
     using buffer = new DeviceBuffer(MiB, { resource: new CudaMemoryResource(), stream });
+    const address = buffer.ptr;
     let value = 0;
     let refusals = 0;
     let isOver = false;
@@ -151,7 +155,7 @@ describe.runIf(isLinux)('a process that puts itself to sleep', () => {
       }
     };
     const loads = load();
-    for (let cycle = 0; cycle < 5; cycle++) {
+    for (let cycle = 0; cycle < cycles; cycle++) {
       await sleepProcess();
       await expect.poll(() => refusals).toBeGreaterThan(0);
       await wakeProcess();
@@ -161,7 +165,7 @@ describe.runIf(isLinux)('a process that puts itself to sleep', () => {
     }
     isOver = true;
     await loads;
-    expect([...new Set(await buffer.toHost())]).toEqual([value % 251]);
+    expect([buffer.ptr, ...new Set(await buffer.toHost())]).toEqual([address, value % 251]);
   });
 
   test('twenty times', async () => {
@@ -336,14 +340,15 @@ describe.runIf(isLinux)('another process', () => {
     process.disconnect();
   `;
 
-  test('sleeps and wakes under load, with the same contents at the same addresses', () => {
+  test('sleeps and wakes under load, with the same contents at the same addresses', longEnough, () => {
     expect(
-      runProcesses(`
+      runProcesses(
+        `
         const { processState, sleepProcess, wakeProcess } = cistern;
         const child = start(${JSON.stringify(server)});
         const { pid } = child;
         await child.received();
-        for (let cycle = 0; cycle < 5; cycle++) {
+        for (let cycle = 0; cycle < ${cycles}; cycle++) {
           await sleepProcess({ pid });
           if ((await processState(pid)) !== 'checkpointed') show('not asleep');
           await wakeProcess({ pid });
@@ -352,7 +357,10 @@ describe.runIf(isLinux)('another process', () => {
         child.post('stop');
         show(...await child.received());
         await child.ended;
-      `),
+      `,
+        {},
+        longEnough.timeout,
+      ),
     ).toEqual(printed('running running', '0 true true true'));
   });
 
