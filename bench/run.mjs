@@ -14,6 +14,7 @@ import * as device from './benchmarks/device.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as graphs from './benchmarks/graphs.mjs';
 import * as holes from './benchmarks/holes.mjs';
+import * as idle from './benchmarks/idle.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as managed from './benchmarks/managed.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
@@ -23,6 +24,7 @@ import * as peers from './benchmarks/peers.mjs';
 import * as planned from './benchmarks/planned.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
+import * as restart from './benchmarks/restart.mjs';
 import * as serving from './benchmarks/serving.mjs';
 import * as start from './benchmarks/start.mjs';
 import * as streams from './benchmarks/streams.mjs';
@@ -49,6 +51,8 @@ const benchmarks = [
   graphs,
   serving,
   crowds,
+  idle,
+  restart,
   outside,
   parse,
   reports,
@@ -162,6 +166,7 @@ function tracesFor(chosen) {
       (name === 'dl-training' && chosen.includes('layers')) ||
       (name === 'arrow-etl' && (chosen.includes('streams') || chosen.includes('workers'))) ||
       (planned.traces.includes(name) && chosen.includes('planned')) ||
+      (idle.traces.includes(name) && chosen.includes('idle')) ||
       (graphs.traces.includes(name) && chosen.includes('graphs')) ||
       (serving.traces.includes(name) && chosen.includes('serving')) ||
       (parse.traces.includes(name) && chosen.includes('parse')) ||
