@@ -1,10 +1,15 @@
-// Looks at pages of the site in docs/api with a browser, every other one wide in light colours and the rest narrow in dark ones:
-// axe-core finds nothing, and no page is wider than the screen. They are of each kind, and those that people read first.
+// Looks at pages of docs/api with a browser, as a site of two versions has them, every other one wide in light colours and the rest
+// narrow in dark ones: axe-core finds nothing, and no page is wider than the screen. They are of each kind, and those that people read first.
 //   --all   each page in both views
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { argv, exit } from 'node:process';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import axe from 'axe-core';
 import { chromium } from 'playwright-core';
 import { chromiumOptions, noChromium } from './find-chromium.mjs';
+import { joinVersions } from './site-versions.mjs';
 
 const pages = [
   ...['index', 'modules', 'hierarchy', 'modules/cistern', 'modules/serving'],
@@ -29,10 +34,17 @@ if (options === undefined) {
   console.log(`the pages were not looked at: ${noChromium}`);
   exit(0);
 }
+const site = mkdtempSync(join(tmpdir(), 'cistern-site-'));
+const made = fileURLToPath(new URL('../docs/api', import.meta.url));
+joinVersions(site, [
+  ['next', made],
+  ['0.1.0', made],
+]);
 const browser = await chromium.launch(options);
 const faults = [];
 await Promise.all(views.map((view, i) => lookAt(view, argv.includes('--all') ? pages : pages.filter((_, j) => j % views.length === i))));
 await browser.close();
+rmSync(site, { recursive: true });
 for (const fault of faults) console.error(fault);
 console.log(`${pages.length} pages, ${faults.length} faults`);
 exit(faults.length === 0 ? 0 : 1);
@@ -41,7 +53,8 @@ async function lookAt({ colorScheme, viewport }, pages) {
   const context = await browser.newContext({ colorScheme, viewport });
   const page = await context.newPage();
   for (const name of pages) {
-    await page.goto(new URL(`../docs/api/${encodeURI(name)}.html`, import.meta.url).href);
+    await page.goto(pathToFileURL(join(site, 'next', `${name}.html`)).href);
+    if ((await page.getByLabel('Version').count()) !== 1) faults.push(`${name}: nothing offers the other versions`);
     await page.evaluate(axe.source);
     const { violations, width } = await page.evaluate(
       async (exclude) => ({

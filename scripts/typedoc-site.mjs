@@ -177,7 +177,9 @@ export function load(app) {
     if (first?.kind === 'text') first.text = first.text.replace(/^# .*\n+/, '');
   });
   app.renderer.on(PageEvent.END, (page) => {
-    page.contents = withLandmarks(page.contents ?? '');
+    // By its own name: no address of the site is known, and a page has the same name wherever it is.
+    const canonical = `<link rel="canonical" href="${encodeURI(page.url.slice(page.url.lastIndexOf('/') + 1))}"/>`;
+    page.contents = withLandmarks(page.contents ?? '').replace('</head>', `${canonical}</head>`);
   });
   app.renderer.on(IndexEvent.PREPARE_INDEX, (event) => prepareIndex(event, wordsOf));
 }
