@@ -12,9 +12,9 @@ import { chromiumOptions, noChromium } from './find-chromium.mjs';
 import { joinVersions } from './site-versions.mjs';
 
 const pages = [
-  ...['index', 'modules', 'hierarchy', 'modules/cistern', 'modules/serving'],
+  ...['index', 'modules', 'hierarchy', 'modules/cistern', 'modules/cistern_serving'],
   ...['classes/cistern.PoolMemoryResource', 'classes/cistern.DeviceBuffer', 'interfaces/cistern.MemoryResource'],
-  ...['functions/cistern.createResource', 'functions/tools_report.diffRuns', 'types/cistern.DeallocationEvents', 'variables/cistern.MiB'],
+  ...['functions/cistern.createResource', 'functions/cistern_report.diffRuns', 'types/cistern.DeallocationEvents', 'variables/cistern.MiB'],
   ...['documents/Tutorial', 'documents/Stream-ordered_memory', 'documents/Installing,_devices_and_settings', 'documents/Architecture'],
   ...['documents/Commands', 'documents/Errors', 'documents/Looking_at_a_run', 'documents/Coming_from_RMM,_PyTorch,_CuPy_or_tf.js'],
 ];

@@ -11,28 +11,31 @@ export const sections = [
   {
     title: 'Start',
     pages: [
-      ['guides/install', 'installation npm setup driver device docker'],
-      ['guides/tutorial', 'getting started first example leak'],
-      ['guides/stream-order', 'stream ordered event wait'],
-      ['guides/choosing', 'choose which resource specification'],
-      ['guides/coming-from', 'rmm pytorch cupy tensorflow tfjs tf.js julia cuda.jl halide vllm migration'],
+      ['guides/install', 'installation npm setup driver device docker wsl windows mac cuda version'],
+      ['guides/tutorial', 'getting started first example memory leak using dispose'],
+      ['guides/stream-order', 'stream ordered event wait free'],
+      ['guides/choosing', 'choose which resource specification allocator malloc cudaMallocAsync'],
+      [
+        'guides/coming-from',
+        'rmm pytorch cupy tensorflow tfjs tf.js julia cuda.jl halide vllm migration kv cache max_split_size garbage_collection_threshold',
+      ],
     ],
   },
   {
     title: 'Guides',
     pages: [
       ['guides/out-of-memory', 'out of memory oom'],
-      ['guides/where-did-it-go', 'where did my memory go record cistern run'],
+      ['guides/where-did-it-go', 'leak where did my memory go record cistern run vram node-llama-cpp gpuLayers transformers.js onnxruntime'],
       ['outside', 'run preload interpose libcuda outside library binary'],
       ['deallocation-events', 'policy eager deferred off rmm#1995 event'],
-      ['recording', 'log record CISTERN_LOG_FILE annotate phases labels'],
+      ['recording', 'log record CISTERN_LOG_FILE annotate phases labels stack trace call site'],
       ['report', 'leak peak fragmentation diff what grew html page'],
       ['replay', 'fit estimate batch size'],
-      ['watch', 'live page prometheus opentelemetry metrics leak monitor'],
-      ['guides/ci', 'continuous integration github action threshold regression leak test summary'],
+      ['watch', 'live page prometheus opentelemetry metrics leak monitor grafana'],
+      ['guides/ci', 'continuous integration github action threshold regression leak test summary jest vitest'],
       ['guides/plans', 'plan planned offsets minimalloc'],
       ['guides/graphs', 'cuda graph capture'],
-      ['guides/serving', 'admission quota account tenant requests fastify'],
+      ['guides/serving', 'admission quota account tenant requests fastify 429 too many requests'],
       ['guides/sleeping', 'sleep wake offload'],
       ['guides/machine', 'idle memory returns container cgroup limit nvml who holds the device'],
       ['guides/lasting-memory', 'cistern keep restart weights persistent outlive process region memory service'],
@@ -40,13 +43,13 @@ export const sections = [
       ['workers', 'worker thread transfer detach shared'],
       ['processes', 'ipc export open share process'],
       ['peers', 'multi gpu several devices peer access nvlink'],
-      ['foreign-memory', 'dlpack interoperability'],
+      ['foreign-memory', 'dlpack interoperability zero copy'],
       ['guides/libraries', 'library current resource'],
       ['guides/own-resources', 'custom own resource defineAdaptor conformance'],
       ['addons', 'native addon c c++ header cistern.h napi'],
       ['guides/native-threads', 'thread AsyncWorker rapids cudf cuvs onnxruntime cistern.hpp'],
-      ['guides/bundlers', 'webpack vite esbuild rollup bundler electron'],
-      ['order-violations', 'race checker checkOrder sanitizer'],
+      ['guides/bundlers', 'webpack vite esbuild rollup bundler electron jest vitest esm commonjs'],
+      ['order-violations', 'race checker checkOrder sanitizer double free use after free segfault crash'],
       ['stream-order-protocol', 'rule lanes events reuse model'],
       ['admission-protocol', 'wait queue deadlock refuse overtake model'],
       ['sleep-protocol', 'wake unmap contents model'],
@@ -58,11 +61,11 @@ export const sections = [
     pages: [
       ['adaptors', 'kinds leaves adaptors list'],
       ['commands', 'command line cli cistern options'],
-      ['errors', 'error codes exceptions ERR_CISTERN'],
-      ['formats', 'log format csv recording snapshot convert perfetto'],
+      ['errors', 'error codes exceptions ERR_CISTERN double free segfault crash'],
+      ['formats', 'log format csv recording snapshot convert perfetto kineto profiler nsys nsight umpire raft rmm csv snapshot'],
       ['options', 'option default tuning when to set'],
       ['settings', 'environment variable CISTERN_DEVICE'],
-      ['compatibility', 'node versions platforms bun deno yarn pnpm docker'],
+      ['compatibility', 'node versions platforms bun deno yarn pnpm docker typescript types'],
       ['measurements', 'benchmark performance nanoseconds overhead'],
       ['crossings', 'spill graph sleep worker process tensor together combined'],
       ['glossary', 'terms words'],
@@ -83,16 +86,11 @@ export const sections = [
 /** The exports are the section before the design. */
 const exportsTitle = 'Exports';
 
-/** What a module is called by its folder. */
-const modules = {
-  index: 'cistern',
-  formats: 'cistern/logs',
-  planning: 'cistern/planning',
-  replay: 'cistern/replay',
-  report: 'cistern/report',
-  watch: 'cistern/watch',
-  testing: 'cistern/testing',
-};
+/** What a module is imported as, by its folder in src/. */
+function importedAs(folder) {
+  const name = folder.replace(/^tools\//, '');
+  return name === 'index' ? 'cistern' : `cistern/${name === 'formats' ? 'logs' : name}`;
+}
 
 /** The group of each folder of src/; the first that a file's path contains. */
 const groups = [
@@ -154,7 +152,7 @@ export function load(app) {
   });
   app.converter.on(Converter.EVENT_CREATE_DECLARATION, (context, reflection) => {
     if (reflection.kindOf(ReflectionKind.Module)) {
-      reflection.name = modules[reflection.name] ?? reflection.name;
+      reflection.name = importedAs(reflection.name);
       categorize(reflection, exportsTitle);
     } else if (reflection.parent?.kindOf(ReflectionKind.Module)) {
       const file = context.getSymbolFromReflection(reflection)?.declarations?.[0]?.getSourceFile().fileName ?? '';
@@ -186,7 +184,8 @@ export function load(app) {
 
 /**
  * A page whose parts readers of screens can jump to, and whose tables can be scrolled with keys: typedoc's theme has no landmark for the
- * text and for what is on the page, leaves out levels of headings, and has links in titles that unfold. Long names break between words.
+ * text and for what is on the page, leaves out levels of headings, and has links in titles that unfold. Long names in titles and tables
+ * break between words.
  */
 function withLandmarks(page) {
   let level = 0;
@@ -195,12 +194,17 @@ function withLandmarks(page) {
       level = Math.min(Number(own), level + 1);
       return level === Number(own) ? heading : `${heading} aria-level="${level}"`;
     })
-    .replace(/<h1\b.*?<\/h1>/gs, (title) => title.replace(/>[^<]+/g, (text) => text.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '<wbr/>')))
+    .replace(/<h1\b.*?<\/h1>|<td\b.*?<\/td>/gs, (part) => part.replace(/>[^<]+/g, betweenWords))
     .replace(/<summary\b.*?<\/summary>/gs, (summary) => summary.replace(/<a [^>]*aria-label="Permalink".*?<\/a>/gs, ''))
     .replace('class="col-content"', 'class="col-content" role="main"')
     .replace('class="page-menu"', 'class="page-menu" role="navigation" aria-label="Contents of this page"')
     .replaceAll('<table>', '<table tabindex="0">')
     .replaceAll('<th></th>', '<td></td>');
+}
+
+/** A text that may break where words of a name meet. */
+function betweenWords(text) {
+  return text.replace(/(?<=[a-z0-9])(?=[A-Z])|(?<=\w(?:_|::|[./(]))(?=\w)/g, '<wbr/>');
 }
 
 function categorize(reflection, category) {
