@@ -25,7 +25,10 @@ export const sections = [
     title: 'Guides',
     pages: [
       ['guides/out-of-memory', 'out of memory oom'],
-      ['guides/where-did-it-go', 'leak where did my memory go record cistern run vram node-llama-cpp gpuLayers transformers.js onnxruntime'],
+      [
+        'guides/where-did-it-go',
+        'leak where did my memory go record cistern run vram node-llama-cpp gpuLayers transformers.js onnxruntime',
+      ],
       ['outside', 'run preload interpose libcuda outside library binary'],
       ['deallocation-events', 'policy eager deferred off rmm#1995 event'],
       ['recording', 'log record CISTERN_LOG_FILE annotate phases labels stack trace call site'],
