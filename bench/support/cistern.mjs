@@ -11,11 +11,12 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
  * @typedef {typeof import('../../src/index.js') & typeof import('../../src/graphs/index.js') & typeof import('../../src/interchange/index.js') &
  *   typeof import('../../src/plans/index.js') & typeof import('../../src/processes/index.js') & typeof import('../../src/recording/index.js') &
  *   typeof import('../../src/serving/index.js') & typeof import('../../src/workers/index.js') & typeof import('../../src/tools/formats/index.js') &
- *   typeof import('../../src/tools/planning/index.js') & typeof import('../../src/tools/replay/index.js') & typeof import('../../src/tools/report/index.js')} Cistern
+ *   typeof import('../../src/tools/planning/index.js') & typeof import('../../src/tools/replay/index.js') & typeof import('../../src/tools/report/index.js') &
+ *   typeof import('../../src/tools/testing/index.js')} Cistern
  */
 
 /** What no benchmark uses. */
-const unused = ['./include', './package.json', './testing', './watch'];
+const unused = ['./include', './package.json', './watch'];
 
 /** The build that is measured. */
 export function distFolder() {

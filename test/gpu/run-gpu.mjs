@@ -1,6 +1,6 @@
 /**
- * Runs the tests on a GPU: `npm run test:gpu -- [--out FOLDER] [--seconds N] [--longest N] [--probes all|NAME,…] [SUITE|FILE …]`, or, from a bundle
- * (scripts/bundle.mjs), `./run …`; see docs/gpu.md. A GPU may be there for minutes only, so nothing is lost if this is cut:
+ * Runs the tests on a GPU: `npm run test:gpu -- [--out FOLDER] [--seconds N] [--longest N] [--probes all|NAME,…]
+ * [--figures all|NAME,…] [SUITE|FILE …]`, or, from a bundle (scripts/bundle.mjs), `./run …`; see docs/gpu.md. A GPU may be there for minutes only, so nothing is lost if this is cut:
  *
  * - each test's line is in `FOLDER/results.jsonl` when the test ends; without `--out`, the folder is `$OUT`, or a new one;
  * - what was never seen on a GPU (seen.json), or not with this code, runs first, then what failed there, then the rest;
@@ -14,8 +14,9 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { buildKernels } from '../../scripts/build-for-tests.mjs';
+import { figures } from './figures.mjs';
 import { failureLines, fileItself, linesOf, runTestsInto } from './run-suite.mjs';
-import { hashOfDriverCode, hashOfFile, isCurrent, readSeen, rowsOf } from './seen.mjs';
+import { hashOfDriverCode, hashOfFile, hashOfRow, isCurrent, readSeen, rowsOf } from './seen.mjs';
 import { filesOf, gpuSuites, trialSuite, visitOrder } from './suites.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -26,11 +27,12 @@ const { values, positionals } = parseArgs({
     seconds: { type: 'string', default: '36000' },
     longest: { type: 'string', default: '30' },
     probes: { type: 'string' },
+    figures: { type: 'string' },
   },
 });
 const suites = { ...gpuSuites, trial: trialSuite };
 const chosen = chosenFiles();
-const end = performance.now() + 1000 * Number(values.seconds);
+const endOfAll = performance.now() + 1000 * Number(values.seconds);
 mkdirSync(values.out, { recursive: true });
 const results = join(values.out, 'results.jsonl');
 const log = join(values.out, 'output.txt');
@@ -50,10 +52,14 @@ if (doctor.status !== 0) {
   process.exit(hasAnswered ? 0 : 1);
 }
 
+const isTrial = process.env.STRICT_DRIVER_CONTROL !== undefined;
 const earlier = existsSync(results) ? linesOf(readFileSync(results)) : [];
 // A cut may have left a part of a line.
 if (earlier.length > 0) appendFileSync(results, '\n');
 const driverCode = hashOfDriverCode();
+const wantedFigures = figuresLeft(values.figures?.split(',') ?? []);
+/** Tests end early enough for what is to be measured after them. */
+const end = endOfAll - 1000 * wantedFigures.reduce((sum, name) => sum + secondsOf(name), 0);
 const environment = {
   CISTERN_TEST_DEVICE: 'cuda',
   ...kernels(),
@@ -64,6 +70,7 @@ const keeper = await keepDevice();
 write({ visit: { ...keeper.machine, commit: commit(), driverCode, day: new Date().toISOString().slice(0, 10) } });
 if (values.probes !== undefined) probe(values.probes.split(','));
 for (const [suite, files] of turns()) await runFiles(suite, files);
+for (const name of wantedFigures) measure(name);
 keeper.process.kill('SIGKILL');
 process.exit(tell() ? 0 : 1);
 
@@ -153,6 +160,37 @@ function probe(asked) {
   }
 }
 
+/** The figures that no run into this folder has. */
+function figuresLeft(asked) {
+  const answered = current(rowsOf(earlier));
+  return Object.keys(figures).filter(
+    (name) => (asked.includes('all') || asked.includes(name)) && answered[`figures ${name}`] === undefined,
+  );
+}
+
+function secondsOf(name) {
+  return isTrial ? 20 : figures[name].seconds;
+}
+
+/** Runs a program that measures, with nothing beside it. */
+function measure(name) {
+  const { program, trial } = figures[name];
+  const timeout = Math.round(Math.min(1500 * secondsOf(name), endOfAll - performance.now()));
+  if (timeout <= 0) return;
+  const [command, file, ...args] = program;
+  const { stdout, stderr, error, status } = spawnSync(
+    command === 'node' ? process.execPath : command,
+    [join(root, file), ...args, ...(isTrial ? trial : [])],
+    { encoding: 'utf8', timeout, killSignal: 'SIGKILL', env: { ...process.env, CISTERN_DEVICE: 'cuda' } },
+  );
+  const answer =
+    status === 0
+      ? JSON.parse(stdout.trim().split('\n').at(-1))
+      : { failed: error?.message ?? (stderr.trim().slice(-500) || `it ended with ${status}`) };
+  console.log(`figures ${name}: ${JSON.stringify(answer)}`);
+  write({ figures: name, hash: hashOfRow(`figures ${name}`), answer });
+}
+
 /** Prints what is known now, from all runs into this folder, and whether all of it was right. */
 function tell() {
   const lines = linesOf(readFileSync(results));
@@ -203,10 +241,7 @@ async function keepDevice() {
   );
   const { gpu, cuda } = JSON.parse(text);
   // What the strict driver shows must not be taken for a GPU's answer.
-  const machine =
-    process.env.STRICT_DRIVER_CONTROL === undefined
-      ? { gpu, driver: smi('--query-gpu=driver_version', '--format=csv,noheader').split('\n')[0], cuda }
-      : {};
+  const machine = isTrial ? {} : { gpu, driver: smi('--query-gpu=driver_version', '--format=csv,noheader').split('\n')[0], cuda };
   return { process: child, machine };
 }
 

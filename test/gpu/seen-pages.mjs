@@ -69,6 +69,7 @@ function gpuPage(text, { seen, stateOf }) {
   const tables = {
     suites: table(['suite', 'files that were right', 'that failed', 'seen with older code only', 'never seen'], suites),
     failures: failures.length === 0 ? 'None is recorded.' : failures.join('\n'),
+    comparison: comparison(seen['figures comparison'], stateOf('figures comparison')),
     claims: table(
       ['what cistern promises', 'page', 'settled by', 'seen on a GPU'],
       claims.map((claim) => [
@@ -80,6 +81,39 @@ function gpuPage(text, { seen, stateOf }) {
     ),
   };
   return text.replaceAll(/(<!-- seen: (\w+) -->\n).*?(<!-- end -->)/gs, (_all, begin, name, end) => `${begin}\n${tables[name]}\n\n${end}`);
+}
+
+const notYetMeasured = 'Not yet measured on a GPU.';
+
+/** Where figures were measured, or that they were not. */
+function measuredOn(row, state) {
+  if (row === undefined || state === 'failed') return notYetMeasured;
+  return `Measured on ${row.gpu}, driver ${row.driver}, ${row.day}, commit ${row.commit}${state === 'changed' ? ', with older code' : ''}.`;
+}
+
+/** The same logs through several allocators. */
+function comparison(row, state) {
+  const heading = measuredOn(row, state);
+  if (heading === notYetMeasured) return heading;
+  const { rows, skipped } = row.answer;
+  const head = [
+    'log',
+    'allocator',
+    'ns an operation',
+    'first round',
+    'the loop itself',
+    'driver calls',
+    'reserved over the peak',
+    'capacity',
+  ];
+  const cells = rows.map((each) => [
+    each.log,
+    each.subject,
+    ...[each.nanoseconds, each.firstNanoseconds, each.loopNanoseconds, each.driverCalls].map((figure) => String(figure ?? '-')),
+    each.reservedBytes === undefined ? '-' : (each.reservedBytes / each.peakBytes).toFixed(2),
+    typeof each.capacity === 'number' ? each.capacity.toFixed(3) : each.capacity,
+  ]);
+  return [heading, table(head, cells), ...skipped.map((reason) => `- not measured: ${reason}`)].join('\n\n');
 }
 
 /** Where all that settles a claim was seen; nothing is said of what was not. */

@@ -7,6 +7,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { figures } from './figures.mjs';
 import { fileItself } from './run-suite.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -27,22 +28,32 @@ export function hashOfDriverCode() {
 /** @param {string} file in the tree, or absolute */
 export function hashOfFile(file) {
   const absolute = file.startsWith('/') ? file : join(root, file);
-  return existsSync(absolute) ? createHash('sha256').update(readFileSync(absolute)).digest('hex').slice(0, 12) : undefined;
+  return existsSync(absolute) ? hashOfText(readFileSync(absolute)) : undefined;
 }
 
-/** @returns {Record<string, object>} rows by test file, or `probe NAME` */
+function hashOfText(text) {
+  return createHash('sha256').update(text).digest('hex').slice(0, 12);
+}
+
+/** @returns {Record<string, object>} rows by test file, `probe NAME` or `figures NAME` */
 export function readSeen(from = path) {
   return existsSync(from) ? JSON.parse(readFileSync(from, 'utf8')) : {};
 }
 
-/** The file in which the code of a row is: the test file, or that of all probes. */
-export function fileOfRow(name) {
-  return name.startsWith('probe ') ? 'test/gpu/probes.mjs' : name;
+/** The value of the files in which the code of a row is: the test file, that of all probes, or what measures. */
+export function hashOfRow(name) {
+  const files = filesOfRow(name).map(hashOfFile);
+  return files.length === 1 ? files[0] : hashOfText(files.join(' '));
+}
+
+function filesOfRow(name) {
+  if (name.startsWith('figures ')) return figures[name.slice('figures '.length)]?.files ?? [];
+  return [name.startsWith('probe ') ? 'test/gpu/probes.mjs' : name];
 }
 
 /** Whether a row speaks for the present tree. */
 export function isCurrent(name, row, driver = hashOfDriverCode()) {
-  return row !== undefined && row.driverCode === driver && row.file === hashOfFile(fileOfRow(name));
+  return row !== undefined && row.driverCode === driver && row.file === hashOfRow(name);
 }
 
 /**
@@ -60,6 +71,8 @@ export function rowsOf(lines) {
       open = new Map();
     } else if (line.probe !== undefined) {
       rows[`probe ${line.probe}`] = { ...visit, file: line.hash, answer: line.answer };
+    } else if (line.figures !== undefined) {
+      rows[`figures ${line.figures}`] = { ...visit, file: line.hash, answer: line.answer };
     } else if (line.name !== fileItself) {
       open.get(line.file)?.push(line);
     } else if (line.progress === 'began') {
@@ -85,7 +98,9 @@ function countsOf(lines) {
 
 /** @param {readonly Record<string, object>[]} parts later ones replace earlier ones */
 export function writeSeen(...parts) {
-  const rows = Object.entries(Object.assign({}, ...parts)).filter(([name]) => existsSync(join(root, fileOfRow(name))));
+  const rows = Object.entries(Object.assign({}, ...parts)).filter(([name]) =>
+    filesOfRow(name).some((file) => existsSync(join(root, file))),
+  );
   rows.sort(([a], [b]) => (a < b ? -1 : 1));
   // A line for each row, so that a difference can be read.
   writeFileSync(path, `{\n${rows.map(([name, row]) => `  ${JSON.stringify(name)}: ${JSON.stringify(row)}`).join(',\n')}\n}\n`);

@@ -11,6 +11,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { buildKernels, buildStrictDriver } from '../../scripts/build-for-tests.mjs';
 import { faultsIn, strictDriverEnvironment } from '../../scripts/over-strict-driver.mjs';
+import { figures } from './figures.mjs';
 import { fileItself, linesOf } from './run-suite.mjs';
 import { rowsOf } from './seen.mjs';
 
@@ -25,6 +26,7 @@ const environment = {
   CISTERN_VISIT_KNOWN: join(scratch, 'known.jsonl'),
 };
 const tests = ['test/gpu/sticky-errors.test.ts', 'test/gpu/kernels.test.ts', 'test/gpu/kernels-example.test.ts', 'trial'];
+const measured = Object.keys(figures).map((name) => `figures ${name}`);
 const fixtures = ['crashes', 'hangs', 'lingers'].map((name) => `test/suites/fixture/${name}.suite.ts`);
 try {
   const first = visit('first');
@@ -43,7 +45,7 @@ try {
   assert.deepEqual(after.slice(0, before.length), before, 'the second run knows the first');
   assert.equal(new Set(after).size, after.length, `a file ran twice: ${after.join(', ')}`);
   const rows = rowsOf(lines('second'));
-  assert.deepEqual(Object.keys(rows).sort(), [...fixtures, ...tests.slice(0, -1), 'probe machine', 'probe processes'].sort());
+  assert.deepEqual(Object.keys(rows).sort(), [...fixtures, ...tests.slice(0, -1), 'probe machine', 'probe processes', ...measured].sort());
   const counts = (path) => [rows[path].passed, rows[path].failed];
   assert.deepEqual(
     fixtures.map(counts),
@@ -56,7 +58,12 @@ try {
   );
   assert.match(rows[fixtures[1]].failures[0], /^never ends: began and did not end: no test began or ended for 8 s/);
   for (const path of tests.slice(0, -1)) assert.equal(rows[path].failed, 0, path);
-  for (const name of ['machine', 'processes']) assert.equal(rows[`probe ${name}`].answer.failed, undefined, name);
+  for (const name of ['probe machine', 'probe processes', ...measured]) assert.equal(rows[name].answer.failed, undefined, name);
+  const replayed = rows['figures comparison'].answer.rows.map(({ subject }) => subject);
+  assert.deepEqual(
+    replayed.filter((subject) => subject.startsWith('cistern ')),
+    ['cistern pool, deferred', 'cistern pool, eager', 'cistern cuda-async'],
+  );
   assert.equal(
     Object.values(rows).some(({ gpu }) => gpu !== undefined),
     false,
@@ -71,7 +78,7 @@ try {
 
 function visit(name) {
   mkdirSync(join(scratch, name));
-  const options = ['--seconds', '60', '--longest', '8', '--probes', 'machine,processes'];
+  const options = ['--seconds', '100', '--longest', '8', '--probes', 'machine,processes', '--figures', 'all'];
   const env = { ...environment, OUT: join(scratch, name) };
   return spawn('sh', [join(folder, 'visit.sh'), ...options, ...tests], { env, stdio: ['ignore', 'ignore', 'inherit'] });
 }

@@ -2,11 +2,13 @@
 # One visit to a machine with a GPU, where nothing needs to be installed: `sh .gpu/visit.sh`, or with arguments of run-gpu.mjs. What it finds is
 # in $OUT as soon as it is found. Run again on the same machine, it goes on where it was stopped.
 # `npm run visit` puts it beside a bundle. In a clone, it runs the clone.
-[ $# -gt 0 ] || set -- --seconds 530 --probes all
+[ $# -gt 0 ] || set -- --seconds 530 --probes all --figures all
 cd "${0%/*}" || exit
 here=$PWD
 export OUT="${OUT:-$here/out}"
 mkdir -p "$OUT"
+# Logs that are not in the repository, which `npm run visit` found.
+[ -d traces ] && export CISTERN_TRACES="$here/traces"
 name=cistern-gpu-linux-x64
 root=$here/$name
 if [ ! -f "$name.tar.xz" ]; then

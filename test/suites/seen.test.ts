@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { claims } from '../gpu/claims.mjs';
-import { hashOfDriverCode, hashOfFile, isCurrent, rowsOf } from '../gpu/seen.mjs';
+import { hashOfDriverCode, hashOfFile, hashOfRow, isCurrent, rowsOf } from '../gpu/seen.mjs';
 import { pagesWithSeen, settling } from '../gpu/seen-pages.mjs';
 import { filesOf, gpuSuites, visitOrder } from '../gpu/suites.mjs';
 
@@ -76,4 +76,21 @@ test('the pages name a GPU, and nothing that was not seen there', () => {
   expect(failed).not.toContain('| NVIDIA L4, 2026-11-28 |');
   const older = pagesWithSeen({ [file]: { ...row, driverCode: 'other' } })['docs/gpu.md'];
   expect(older).not.toContain('NVIDIA L4');
+});
+
+test('what was measured is shown with the GPU, also if the code has changed since', () => {
+  const row = { log: 'a', subject: 'cistern pool', nanoseconds: 40, firstNanoseconds: 90, loopNanoseconds: 8, driverCalls: 0 };
+  const answer = {
+    rows: [{ ...row, reservedBytes: 30, peakBytes: 20, capacity: 1.02 }],
+    skipped: ['cupy MemoryPool: cupy is not installed'],
+  };
+  const measured = (driverCode: string) => {
+    const hash = hashOfRow('figures comparison');
+    const lines = [{ visit: { ...visit, gpu: 'NVIDIA L4', driverCode } }, { figures: 'comparison', hash, answer }];
+    return pagesWithSeen(rowsOf(lines))['docs/gpu.md'];
+  };
+  expect(measured(visit.driverCode)).toContain('| a | cistern pool | 40 | 90 | 8 | 0 | 1.50 | 1.020 |');
+  expect(measured(visit.driverCode)).toContain('Measured on NVIDIA L4, driver 580, 2026-11-28, commit abc.\n');
+  expect(measured(visit.driverCode)).toContain('- not measured: cupy MemoryPool: cupy is not installed');
+  expect(measured('other')).toContain('commit abc, with older code.');
 });
