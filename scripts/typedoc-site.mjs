@@ -38,6 +38,7 @@ export const sections = [
       ['guides/ci', 'continuous integration github action threshold regression leak test summary jest vitest'],
       ['guides/plans', 'plan planned offsets minimalloc'],
       ['guides/graphs', 'cuda graph capture'],
+      ['guides/decoder', 'cublas nvrtc koffi kernels language model example pytorch'],
       ['guides/serving', 'admission quota account tenant requests fastify 429 too many requests'],
       ['guides/sleeping', 'sleep wake offload'],
       ['guides/machine', 'idle memory returns container cgroup limit nvml who holds the device'],

@@ -12,14 +12,14 @@ function driverFunction(name, prototype) {
 }
 const retainContext = driverFunction('cuDevicePrimaryCtxRetain', 'int RetainContext(_Out_ void **context, int device)');
 const setContext = driverFunction('cuCtxSetCurrent', 'int SetContext(void *context)');
-const loadModule = driverFunction('cuModuleLoadData', 'int LoadModule(_Out_ void **module, const char *image)');
+const loadModule = driverFunction('cuModuleLoadData', 'int LoadModule(_Out_ void **module, const void *image)');
 const findFunction = driverFunction('cuModuleGetFunction', 'int FindFunction(_Out_ void **function, void *module, const char *name)');
 const launchKernel = driverFunction(
   'cuLaunchKernel',
   'int LaunchKernel(void *function, uint blocks, uint y, uint z, uint threads, uint ty, uint tz, uint shared, uintptr_t stream, void *values, void *extra)',
 );
 
-/** A kernel of a module in PTX, which the driver compiles for the GPU that it finds. */
+/** A kernel of a module. If that is in PTX, the driver compiles it for the GPU that it finds. */
 export class Kernel {
   #function;
   #types;
@@ -29,14 +29,15 @@ export class Kernel {
 
   /**
    * @param {number} device the number of the device, which must be in use: its context is made current on this thread
-   * @param {string} ptx
+   * @param {string | Uint8Array} image PTX, or what was compiled for this GPU
    * @param {string} name
    * @param {readonly ('uint64_t' | 'uint32_t' | 'float')[]} types of the parameters
    */
-  constructor(device, ptx, name, types) {
+  constructor(device, image, name, types) {
     const context = out((pointer) => retainContext(pointer, device), 'retain the context');
     check(setContext(context), 'make the context current');
-    const module = out((pointer) => loadModule(pointer, ptx), 'load a module');
+    const bytes = typeof image === 'string' ? Buffer.from(`${image}\0`) : image;
+    const module = out((pointer) => loadModule(pointer, bytes), 'load a module');
     this.#function = out((pointer) => findFunction(pointer, module, name), `find the kernel ${name}`);
     this.#types = types;
     this.#values = koffi.alloc('uint64_t', types.length);

@@ -1,7 +1,5 @@
-// Modules and kernels. There is no compiler here: the kernels of test/gpu/kernels.ptx are
+// Modules and kernels. There is no compiler here: the kernels of test/gpu/kernels.ptx and examples/decoder are
 // recognized by name, and the host does their work.
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -10,27 +8,14 @@
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/capture.h"
+#include "strict_driver/kernels.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
 #include "strict_driver/virtual_memory.h"
 
-namespace cistern::strict::calls {
-namespace {
+namespace cistern::strict {
 
-using Word = std::atomic<std::uint32_t>;
-
-// Words whose address was passed to a kernel.
-struct Words {
-  AllocationRef allocation;
-  Word* first = nullptr;
-  std::size_t count = 0;
-};
-
-// The parameters of a launch, copied: the launch of a graph uses them again.
-using Parameters = std::array<std::uint64_t, 4>;
-
-// An address outside all allocations causes a sticky error, as on a GPU.
 Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count, bool will_write) {
   Words words;
   words.allocation = FindAllocation(address);
@@ -49,6 +34,9 @@ Words FindWords(Operation* operation, std::uint64_t address, std::uint64_t count
   words.count = count;
   return words;
 }
+
+namespace calls {
+namespace {
 
 void Hold(const Parameters& parameters, Operation* operation) {
   operation->condition = [word = FindWords(operation, parameters[0], 1, false), value = static_cast<std::uint32_t>(parameters[1])] {
@@ -81,7 +69,15 @@ struct Kernel {
   std::vector<std::size_t> bytes;  // of each parameter
 };
 
-Kernel kernels[] = {{"hold", Hold, {8, 4}}, {"fill", Fill, {8, 8, 4}}, {"count_wrong", CountWrong, {8, 8, 4, 8}}};
+Kernel kernels[] = {
+    {"hold", Hold, {8, 4}},
+    {"fill", Fill, {8, 8, 4}},
+    {"count_wrong", CountWrong, {8, 8, 4, 8}},
+    {"normalize", Normalize, {8, 8, 4, 4}},
+    {"attend", Attend, {8, 8, 4, 4, 4}},
+    {"activate", Activate, {8, 4}},
+    {"multiply", Multiply, {8, 8, 8, 4, 4, 4, 4}},
+};
 
 }  // namespace
 
@@ -122,4 +118,5 @@ Status LaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned g
   });
 }
 
-}  // namespace cistern::strict::calls
+}  // namespace calls
+}  // namespace cistern::strict

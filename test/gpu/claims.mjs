@@ -31,6 +31,12 @@ export const claims = [
     by: ['test/graphs', 'test/gpu/captures.test.ts', 'test/driver/graphs.test.ts'],
   },
   {
+    claim:
+      'a decoder computes rightly in graphs whose memory is shared, and finishes all requests with half of the memory for their caches',
+    page: 'docs/guides/decoder.md',
+    by: ['test/gpu/decoder-example.test.ts'],
+  },
+  {
     claim: 'an array may be changed after `copyFromHost` has returned',
     page: 'README.md',
     by: ['probe lateReads', 'test/driver/host-copies.test.ts'],

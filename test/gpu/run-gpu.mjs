@@ -184,9 +184,11 @@ function measure(name) {
     { encoding: 'utf8', timeout, killSignal: 'SIGKILL', env: { ...process.env, CISTERN_DEVICE: 'cuda' } },
   );
   const answer =
-    status === 0
-      ? JSON.parse(stdout.trim().split('\n').at(-1))
-      : { failed: error?.message ?? (stderr.trim().slice(-500) || `it ended with ${status}`) };
+    error?.code === 'ENOENT'
+      ? { skipped: `${command} is not installed` }
+      : status === 0
+        ? JSON.parse(stdout.trim().split('\n').at(-1))
+        : { failed: error?.message ?? (stderr.trim().slice(-500) || `it ended with ${status}`) };
   console.log(`figures ${name}: ${JSON.stringify(answer)}`);
   write({ figures: name, hash: hashOfRow(`figures ${name}`), answer });
 }

@@ -9,7 +9,7 @@ import { filesOf, gpuSuites, visitOrder } from './suites.mjs';
 /** Machines on which cistern ran before seen.json was kept; docs/gpu.md tells what was seen there. */
 const before = ['NVIDIA H200'];
 
-const pages = { 'docs/gpu.md': gpuPage, 'README.md': readme };
+const pages = { 'docs/gpu.md': gpuPage, 'docs/guides/decoder.md': decoderPage, 'README.md': readme };
 
 /** Each page's text as it has to be. */
 export function pagesWithSeen(seen = readSeen()) {
@@ -80,6 +80,14 @@ function gpuPage(text, { seen, stateOf }) {
       ]),
     ),
   };
+  return filled(text, tables);
+}
+
+function decoderPage(text, { seen, stateOf }) {
+  return filled(text, { decoder: decoderNumbers(seen, stateOf) });
+}
+
+function filled(text, tables) {
   return text.replaceAll(/(<!-- seen: (\w+) -->\n).*?(<!-- end -->)/gs, (_all, begin, name, end) => `${begin}\n${tables[name]}\n\n${end}`);
 }
 
@@ -114,6 +122,32 @@ function comparison(row, state) {
     typeof each.capacity === 'number' ? each.capacity.toFixed(3) : each.capacity,
   ]);
   return [heading, table(head, cells), ...skipped.map((reason) => `- not measured: ${reason}`)].join('\n\n');
+}
+
+/** The numbers of the decoder, and of PyTorch's. */
+function decoderNumbers(seen, stateOf) {
+  const [own, torch] = ['figures decoder', 'figures decoderInPyTorch'].map((name) =>
+    measuredOn(seen[name], stateOf(name)) === notYetMeasured ? undefined : seen[name].answer,
+  );
+  const notSeen = own === undefined || own.skipped !== undefined;
+  const cell = (answer, key, format) => (answer?.[key] === undefined ? 'not yet seen on a GPU' : format(answer[key]));
+  const rows = [
+    ['tokens a second', 'tokensASecond', (each) => each.toFixed(0)],
+    ['memory of the graphs', 'bytesOfGraphs', mebibytes],
+    ['requests finished with half of the memory', 'finished', String],
+    ['seconds to sleep', 'sleepSeconds', (each) => each.toFixed(2)],
+    ['seconds to wake', 'wakeSeconds', (each) => each.toFixed(2)],
+  ].map(([what, key, format]) => [what, cell(own, key, format), cell(torch, key, format)]);
+  const shared = torch?.bytesOfGraphsInOnePool;
+  if (shared !== undefined) rows[1][2] += `, and ${mebibytes(shared)} in one pool, captured from the largest on`;
+  const heading = notSeen
+    ? notYetMeasured
+    : `${measuredOn(seen['figures decoder'], stateOf('figures decoder'))} Kernels: ${own.compiledBy}; products: ${own.multipliedBy}.`;
+  return `${heading}\n\n${table(['', 'cistern', 'PyTorch'], rows)}`;
+}
+
+function mebibytes(bytes) {
+  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }
 
 /** Where all that settles a claim was seen; nothing is said of what was not. */

@@ -13,6 +13,7 @@ const findings: Readonly<Record<string, RegExp>> = {
   'managed-oversubscription.mjs': /every result right/,
   'monte-carlo.mjs': /deallocationEvents=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*deallocationEvents=deferred\) +│ 0 +│ 0 +│ 0 /,
   'kernels/main.js': /^there is no GPU here, and the software device runs no kernels$/m, // with one, by test/gpu
+  'decoder/main.js': /^there is no GPU here, and the software device runs no kernels$/m, // with one, by test/gpu
   'node-llama-cpp/main.js':
     /96 MiB of 256 MiB\n.* 224 MiB of 256 MiB\n.* refused: InsufficientMemoryError\nor waits .*\nin the end: 0 B of 256 MiB\n$/,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,

@@ -94,3 +94,24 @@ test('what was measured is shown with the GPU, also if the code has changed sinc
   expect(measured(visit.driverCode)).toContain('- not measured: cupy MemoryPool: cupy is not installed');
   expect(measured('other')).toContain('commit abc, with older code.');
 });
+
+test('the four numbers of the decoder are said not to be seen until a visit has left them', () => {
+  const page = (...answers: [string, object][]) => {
+    const lines = answers.map(([figures, answer]) => ({ figures, hash: hashOfRow(`figures ${figures}`), answer }));
+    return pagesWithSeen(rowsOf([{ visit: { ...visit, gpu: 'NVIDIA L4' } }, ...lines]))['docs/guides/decoder.md'];
+  };
+  expect(page()).toContain('| requests finished with half of the memory | not yet seen on a GPU | not yet seen on a GPU |');
+  const own = {
+    compiledBy: 'NVRTC',
+    multipliedBy: 'cuBLAS',
+    tokensASecond: 90.4,
+    bytesOfGraphs: 3 * 2 ** 20,
+    finished: 64,
+    sleepSeconds: 3,
+    wakeSeconds: 1,
+  };
+  const seen = page(['decoder', own], ['decoderInPyTorch', { skipped: 'torch is not installed' }]);
+  expect(seen).toContain('| memory of the graphs | 3.0 MiB | not yet seen on a GPU |');
+  expect(seen).toContain('Measured on NVIDIA L4');
+  expect(page(['decoder', { failed: 'it did not end' }])).toContain('Not yet measured on a GPU.');
+});
