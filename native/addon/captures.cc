@@ -95,7 +95,7 @@ Status CaptureStatusOf(Environment& environment, const StreamEntry& stream, int*
 Status CaptureIdOf(Environment& environment, const StreamEntry& stream, int* status, std::uint64_t* id, Graph* graph = nullptr) {
   *status = kCaptureNone;
   *id = 0;
-  const Status asked = environment.driver->StreamGetCaptureInfo(stream.stream, status, id, graph, nullptr, nullptr);
+  const Status asked = environment.driver->StreamGetCaptureInfo(stream.stream, status, id, graph, nullptr, nullptr, nullptr);
   if (asked == kErrorNotSupported) return kSuccess;
   // The legacy stream, which cannot be used now.
   if (asked == kErrorCaptureImplicit) return graph == nullptr ? Status{kSuccess} : kCapturing;

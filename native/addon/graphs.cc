@@ -122,8 +122,11 @@ Status AddChildGraph(Environment& environment, const Napi::CallbackInfo& info) {
   if (graph == nullptr) return kErrorIllegalState;
   int capture_status;
   const GraphNode* last = nullptr;
+  // What an edge means may be less than that its node has ended, which only a kernel can follow. A driver that has such edges refuses to
+  // name the nodes to whom does not ask for that as well.
+  const EdgeData* edges = nullptr;
   std::size_t count = 0;
-  status = environment.driver->StreamGetCaptureInfo(stream, &capture_status, nullptr, nullptr, &last, &count);
+  status = environment.driver->StreamGetCaptureInfo(stream, &capture_status, nullptr, nullptr, &last, &edges, &count);
   GraphNode node = nullptr;
   if (status == kSuccess) status = environment.Counted<Call::kGraphAddChildGraphNode>(&node, graph, last, count, child->graph);
   if (status != kSuccess) return status;

@@ -223,6 +223,13 @@ enum : int {
   kPointerAccessFlags = 16,  // CUmemAccess_flags of the current context's device
   kPointerPool = 17,
 };
+// CUgraphEdgeData: what an edge of a graph means, if it is not that its first node has ended
+struct EdgeData {
+  unsigned char from_port;
+  unsigned char to_port;
+  unsigned char type;
+  unsigned char reserved[5];
+};
 // CUmemorytype
 enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
 
@@ -289,8 +296,9 @@ static_assert(sizeof(ProcessLockArguments) == 64 && sizeof(ProcessStepArguments)
   X(StreamBeginCapture, "cuStreamBeginCapture", 10010, (Stream stream, int mode))                                                    \
   X(StreamEndCapture, "cuStreamEndCapture", 10000, (Stream stream, Graph * graph))                                                   \
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000, (Stream stream, int* status))                                                   \
-  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo", 11030,                                                                           \
-    (Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies, std::size_t* dependency_count))    \
+  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo", 12030,                                                                           \
+    (Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies, const EdgeData** edges,            \
+     std::size_t* dependency_count))                                                                                                 \
   X(StreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies", 11030,                                                     \
     (Stream stream, GraphNode * dependencies, std::size_t count, unsigned flags))                                                    \
   X(GraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000,                                                                       \

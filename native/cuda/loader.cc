@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMinimumVersion = 12000;  // stream identity relies on cuStreamGetId, which 12.0 introduced
 constexpr int kLocationVersion = 12020;
+constexpr int kEdgeDataVersion = 12030;
 
 // CU_GET_PROC_ADDRESS_LEGACY_STREAM: a null stream means the legacy default stream, whatever
 // cistern is embedded in.
@@ -26,8 +27,13 @@ using GetProcAddressV1 = Status (*)(const char* symbol, void** function, int ver
 using MemAdvise8000 = Status (*)(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 using MemPrefetchAsync8000 = Status (*)(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
+// Before 12.3 edges had no data.
+using StreamGetCaptureInfo11030 = Status (*)(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                             std::size_t* dependency_count);
+
 MemAdvise8000 old_mem_advise = nullptr;
 MemPrefetchAsync8000 old_mem_prefetch_async = nullptr;
+StreamGetCaptureInfo11030 old_stream_get_capture_info = nullptr;
 
 Status OldOrdinal(MemLocation location, DeviceOrdinal* device) {
   if (location.type != kLocationDevice && location.type != kLocationHost) return kErrorInvalidValue;
@@ -46,6 +52,12 @@ Status PrefetchThroughOldForm(DevicePointer pointer, std::size_t bytes, MemLocat
   DeviceOrdinal device;
   const Status status = OldOrdinal(location, &device);
   return status == kSuccess ? old_mem_prefetch_async(pointer, bytes, device, stream) : status;
+}
+
+Status CaptureInfoThroughOldForm(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                 const EdgeData** edges, std::size_t* dependency_count) {
+  if (edges != nullptr) *edges = nullptr;
+  return old_stream_get_capture_info(stream, status, id, graph, dependencies, dependency_count);
 }
 
 // What a driver may lack. If one function of a feature is missing, all of them answer "not supported":
@@ -165,6 +177,7 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
   // refuses that; if one returned the newest form that it has instead, a call through it would pass
   // the wrong parameters.
   const bool old_locations = version < kLocationVersion;
+  const bool old_edges = version < kEdgeDataVersion;
   const char* missing = nullptr;
   std::set<const Feature*> lacking;
   const auto lack = [&](const char* symbol) {
@@ -177,9 +190,10 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
     *missing_functions += std::string(symbol) + '\t' + feature->cost + '\n';
   };
   missing_functions->clear();
-#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                          \
-  if (!(old_locations && symbol_version == kLocationVersion) && !resolver.Resolve(symbol, symbol_version, &table->member)) { \
-    lack(symbol);                                                                                                            \
+#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                   \
+  if (!(old_locations && symbol_version == kLocationVersion) && !(old_edges && symbol_version == kEdgeDataVersion) && \
+      !resolver.Resolve(symbol, symbol_version, &table->member)) {                                                    \
+    lack(symbol);                                                                                                     \
   }
   CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
 #undef CISTERN_RESOLVE
@@ -188,6 +202,10 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
     if (!resolver.Resolve("cuMemPrefetchAsync", 8000, &old_mem_prefetch_async)) lack("cuMemPrefetchAsync");
     table->MemAdvise = AdviseThroughOldForm;
     table->MemPrefetchAsync = PrefetchThroughOldForm;
+  }
+  if (old_edges) {
+    if (!resolver.Resolve("cuStreamGetCaptureInfo", 11030, &old_stream_get_capture_info)) lack("cuStreamGetCaptureInfo");
+    table->StreamGetCaptureInfo = CaptureInfoThroughOldForm;
   }
 #define CISTERN_REPLACE(member, symbol, symbol_version, parameters) \
   if (lacking.count(FeatureOf(symbol)) != 0) table->member = Missing<decltype(table->member)>::Call;

@@ -87,7 +87,7 @@ struct Functions {
   static std::uint64_t CaptureOf(Stream stream) {
     int status = kCaptureNone;
     std::uint64_t id = 0;
-    if (Next().StreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr) != kSuccess) return 0;
+    if (Next().StreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr) != kSuccess) return 0;
     return status == kCaptureActive ? id : 0;
   }
 

@@ -91,7 +91,7 @@ Status StreamIsCapturing(Stream stream, int* capture_status) {
 }
 
 Status StreamGetCaptureInfo(Stream stream, int* capture_status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
-                            std::size_t* dependency_count) {
+                            const EdgeData** edges, std::size_t* dependency_count) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
   if (status != kSuccess) return status;
@@ -103,6 +103,7 @@ Status StreamGetCaptureInfo(Stream stream, int* capture_status, std::uint64_t* i
   if (id != nullptr) *id = info.id;
   if (graph != nullptr) *graph = info.graph;
   if (dependencies != nullptr) *dependencies = info.dependencies;
+  if (edges != nullptr) *edges = nullptr;
   if (dependency_count != nullptr) *dependency_count = info.dependency_count;
   return kSuccess;
 }

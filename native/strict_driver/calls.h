@@ -21,8 +21,8 @@ Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdi
 
 // Captures: with less than the table's form, and with data of edges.
 Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id);
-Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
-                                 const EdgeData** edges, std::size_t* dependency_count);
+Status StreamGetCaptureInfo11030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                 std::size_t* dependency_count);
 Status StreamUpdateCaptureDependencies12030(Stream stream, GraphNode* dependencies, const EdgeData* edges, std::size_t count,
                                             unsigned flags);
 

@@ -35,6 +35,7 @@ void Close(const CaptureRef& capture) {
   for (const StreamRef& stream : kept->streams) {
     stream->capture = nullptr;
     stream->frontier.clear();
+    stream->edges.clear();
   }
   kept->streams.clear();
   kept->origin = nullptr;
@@ -97,6 +98,7 @@ Status BeginCapture(const StreamRef& stream, int mode) {
   capture->graph->is_being_captured = true;
   stream->capture = capture;
   stream->frontier.clear();
+  stream->edges.clear();
   driver.captures.push_back(std::move(capture));
   return kSuccess;
 }
@@ -240,6 +242,8 @@ Status CaptureWait(const StreamRef& stream, const EventState& event) {
   if (to == nullptr) {
     stream->capture = from;
     stream->frontier.clear();
+    stream->edges.clear();
+    stream->edges.clear();
     from->streams.insert(stream);
   }
   AddTo(stream->frontier, event.frontier);
@@ -258,6 +262,7 @@ Status CaptureExternalWait(const StreamRef& stream, const std::shared_ptr<EventS
 void UpdateFrontier(StreamState& stream, const std::vector<std::size_t>& nodes, bool replaces) {
   if (replaces) stream.capture->left_out.insert(stream.frontier.begin(), stream.frontier.end());
   if (replaces) stream.frontier.clear();
+  if (replaces) stream.edges.clear();
   AddTo(stream.frontier, nodes);
   // The documentation would have it that what a stream goes on from must be joined.
   if (!settings().captures_are_mild) return;
@@ -273,6 +278,7 @@ void NoteAdded(const GraphState& graph, GraphNode node) {
 void AddCapturedNode(const StreamRef& stream, NodeState node) {
   node.context = stream->context;
   node.after = stream->frontier;
+  stream->edges.clear();
   stream->frontier = {AddNode(*stream->capture->graph, std::move(node))};
 }
 

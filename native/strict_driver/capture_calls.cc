@@ -54,18 +54,17 @@ Status StreamIsCapturing(Stream stream, int* status) {
   return kSuccess;
 }
 
-Status StreamGetCaptureInfo(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
-                            std::size_t* dependency_count) {
-  return StreamGetCaptureInfo12030(stream, status, id, graph, dependencies, nullptr, dependency_count);
-}
-
 Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id) {
-  return StreamGetCaptureInfo12030(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+  return StreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
 }
 
-// No edge has data here.
-Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
-                                 const EdgeData** edges, std::size_t* dependency_count) {
+Status StreamGetCaptureInfo11030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                                 std::size_t* dependency_count) {
+  return StreamGetCaptureInfo(stream, status, id, graph, dependencies, nullptr, dependency_count);
+}
+
+Status StreamGetCaptureInfo(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
+                            const EdgeData** edges, std::size_t* dependency_count) {
   STRICT_DRIVER_ENTER("cuStreamGetCaptureInfo", kContext);
   StreamRef state;
   const Status found = FindForQuestion(stream, &state);
@@ -73,15 +72,20 @@ Status StreamGetCaptureInfo12030(Stream stream, int* status, std::uint64_t* id, 
   if (status == nullptr || (edges != nullptr && dependencies == nullptr)) return kErrorInvalidValue;
   *status = StatusOf(*state);
   if (*status != kCaptureActive) return kSuccess;
+  if (dependencies != nullptr && edges == nullptr && !state->edges.empty()) return kErrorLossyQuery;
   const CaptureState& capture = *state->capture;
-  std::vector<GraphNode>& handles = state->frontier_handles;
-  handles.clear();
-  for (const std::size_t index : state->frontier) handles.push_back(capture.graph->nodes[index]->handle);
+  state->frontier_handles.clear();
+  state->frontier_edges.clear();
+  for (const std::size_t index : state->frontier) {
+    state->frontier_handles.push_back(capture.graph->nodes[index]->handle);
+    const auto edge = state->edges.find(index);
+    state->frontier_edges.push_back(edge == state->edges.end() ? EdgeData{} : edge->second);
+  }
   if (id != nullptr) *id = capture.id;
   if (graph != nullptr) *graph = capture.graph->handle;
-  if (dependencies != nullptr) *dependencies = handles.data();
-  if (edges != nullptr) *edges = nullptr;
-  if (dependency_count != nullptr) *dependency_count = handles.size();
+  if (dependencies != nullptr) *dependencies = state->frontier_handles.data();
+  if (edges != nullptr) *edges = state->edges.empty() ? nullptr : state->frontier_edges.data();
+  if (dependency_count != nullptr) *dependency_count = state->frontier_handles.size();
   return kSuccess;
 }
 
@@ -103,8 +107,19 @@ Status StreamUpdateCaptureDependencies(Stream stream, GraphNode* dependencies, s
   return kSuccess;
 }
 
-Status StreamUpdateCaptureDependencies12030(Stream stream, GraphNode* dependencies, const EdgeData*, std::size_t count, unsigned flags) {
-  return StreamUpdateCaptureDependencies(stream, dependencies, count, flags);
+Status StreamUpdateCaptureDependencies12030(Stream stream, GraphNode* dependencies, const EdgeData* edges, std::size_t count,
+                                            unsigned flags) {
+  const Status status = StreamUpdateCaptureDependencies(stream, dependencies, count, flags);
+  if (status != kSuccess || edges == nullptr) return status;
+  STRICT_DRIVER_ENTER("cuStreamUpdateCaptureDependencies", kContext);
+  StreamRef state;
+  const Status found = FindStream(stream, &state, false);
+  if (found != kSuccess) return found;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool has_data = edges[i].from_port != 0 || edges[i].to_port != 0 || edges[i].type != 0;
+    if (has_data) state->edges[driver.nodes.Find(dependencies[i])->index] = edges[i];
+  }
+  return kSuccess;
 }
 
 }  // namespace cistern::strict::calls

@@ -27,13 +27,8 @@ enum : unsigned { kHostRegisterIoMemory = 4, kHostRegisterReadOnly = 8 };
 enum : int { kNodeKernel = 0, kNodeEventWait = 6, kNodeEventRecord = 7 };
 // CUevent_record_flags, CUevent_wait_flags
 enum : unsigned { kEventRecordExternal = 1, kEventWaitExternal = 1 };
-// CUgraphEdgeData
-struct EdgeData {
-  unsigned char from_port;
-  unsigned char to_port;
-  unsigned char type;
-  unsigned char reserved[5];
-};
+// CUDA_ERROR_LOSSY_QUERY
+enum : Status { kErrorLossyQuery = 402 };
 
 // CUstreamWaitValue_flags, CUstreamWriteValue_flags
 enum : unsigned { kWaitValueGreaterOrEqual = 0, kWaitValueEqual = 1, kWaitValueAnd = 2, kWaitValueNor = 3 };

@@ -31,7 +31,7 @@ const Entry kEntries[] = {
     {"cuStreamWaitValue32", 11070, AddressOf(calls::StreamWaitValue32)},
     {"cuStreamWriteValue32", 11070, AddressOf(calls::StreamWriteValue32)},
     {"cuStreamGetCaptureInfo", 10010, AddressOf(calls::StreamGetCaptureInfo10010)},
-    {"cuStreamGetCaptureInfo", 12030, AddressOf(calls::StreamGetCaptureInfo12030)},
+    {"cuStreamGetCaptureInfo", 11030, AddressOf(calls::StreamGetCaptureInfo11030)},
     {"cuStreamUpdateCaptureDependencies", 12030, AddressOf(calls::StreamUpdateCaptureDependencies12030)},
     {"cuDeviceGraphMemTrim", 11040, AddressOf(calls::DeviceGraphMemTrim)},
     {"cuModuleLoadData", 2000, AddressOf(calls::ModuleLoadData)},

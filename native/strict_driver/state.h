@@ -74,7 +74,9 @@ struct StreamState {
   const char* at = "";                      // what it is doing or waiting for
   CaptureRef capture;                       // the one that it is part of, until that is ended; see capture.h
   std::vector<std::size_t> frontier;        // the nodes of the capture that its next one depends on
-  std::vector<GraphNode> frontier_handles;  // those, as last returned to the caller
+  std::map<std::size_t, EdgeData> edges;    // from those of them for which the caller gave data
+  std::vector<GraphNode> frontier_handles;  // those nodes, as last returned to the caller
+  std::vector<EdgeData> frontier_edges;     // and their edges
   std::condition_variable arrived;
   bool IsBlocking() const { return (flags & kStreamNonBlocking) == 0; }
   bool IsIdle() const { return completed == submitted; }
@@ -131,6 +133,7 @@ struct Allocation {
   std::uint32_t slot = 0;                  // 0 unless it was exported; see ipc.h
   std::shared_ptr<ForeignMemory> foreign;  // kImported: memory of another process, and its start there
   char* foreign_view = nullptr;
+  bool is_of_foreign_pool = false;
   std::weak_ptr<GraphMemory> graph;  // of an allocation node
   bool IsOfGraph() const { return !graph.expired(); }
   bool Contains(std::uintptr_t address, std::size_t length) const {
@@ -166,6 +169,10 @@ struct PoolState {
   std::set<DeviceOrdinal> accessors;        // besides its own device
   std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if it is on none
   std::size_t live = 0;
+  Pool handle = nullptr;
+  bool is_exportable = false;
+  std::uint64_t number = 0;         // of an exportable pool, in its process
+  std::uint64_t foreign_table = 0;  // 0: a pool of this process; otherwise its number is that of the process with this table
   bool IsManaged() const { return device == kNoLocation; }
   bool IsOnDevice() const { return device >= 0; }
 };

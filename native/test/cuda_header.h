@@ -76,7 +76,7 @@ CISTERN_SAME_FORM(LaunchKernel, PFN_cuLaunchKernel_v4000);
 CISTERN_SAME_FORM(StreamUpdateCaptureDependencies12030, PFN_cuStreamUpdateCaptureDependencies_v12030);
 CISTERN_SAME_FORM(DeviceGraphMemTrim, PFN_cuDeviceGraphMemTrim_v11040);
 CISTERN_SAME_FORM(StreamGetCaptureInfo10010, PFN_cuStreamGetCaptureInfo_v10010);
-CISTERN_SAME_FORM(StreamGetCaptureInfo12030, PFN_cuStreamGetCaptureInfo_v12030);
+CISTERN_SAME_FORM(StreamGetCaptureInfo11030, PFN_cuStreamGetCaptureInfo_v11030);
 
 CISTERN_SAME_VALUE(kSuccess, CUDA_SUCCESS);
 CISTERN_SAME_VALUE(strict::kNodeKernel, CU_GRAPH_NODE_TYPE_KERNEL);
@@ -86,7 +86,8 @@ CISTERN_SAME_VALUE(strict::kEventRecordExternal, CU_EVENT_RECORD_EXTERNAL);
 CISTERN_SAME_VALUE(strict::kEventWaitExternal, CU_EVENT_WAIT_EXTERNAL);
 CISTERN_SAME_VALUE(kSetDependencies, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
 CISTERN_SAME_VALUE(kNodeGraph, CU_GRAPH_NODE_TYPE_GRAPH);
-CISTERN_SAME_VALUE(sizeof(strict::EdgeData), sizeof(CUgraphEdgeData));
+CISTERN_SAME_VALUE(sizeof(EdgeData), sizeof(CUgraphEdgeData));
+CISTERN_SAME_VALUE(strict::kErrorLossyQuery, CUDA_ERROR_LOSSY_QUERY);
 CISTERN_SAME_VALUE(kErrorInvalidValue, CUDA_ERROR_INVALID_VALUE);
 CISTERN_SAME_VALUE(kErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
 CISTERN_SAME_VALUE(kErrorPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);

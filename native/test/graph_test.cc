@@ -127,7 +127,7 @@ void Fork(Event event, Stream from, Stream to) {
 struct Frontier {
   explicit Frontier(Stream stream) {
     int status = -1;
-    CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &nodes, &count));
+    CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &nodes, nullptr, &count));
     CHECK(status == kCaptureActive);
   }
   Graph graph = nullptr;
@@ -446,7 +446,7 @@ TEST("asking whether the legacy stream is captured harms no capture") {
   Begin(blocking);
   int status;
   CHECK(driver.StreamIsCapturing(nullptr, &status) == kErrorCaptureImplicit);
-  CHECK(driver.StreamGetCaptureInfo(nullptr, &status, nullptr, nullptr, nullptr, nullptr) == kErrorCaptureImplicit);
+  CHECK(driver.StreamGetCaptureInfo(nullptr, &status, nullptr, nullptr, nullptr, nullptr, nullptr) == kErrorCaptureImplicit);
   EndValid(blocking);
   CHECK(StatusOf(nullptr) == kCaptureNone);
 }
@@ -537,8 +537,8 @@ TEST("captures of different streams do not touch each other") {
   CHECK_OK(driver.LaunchHostFunc(b, Increment, &runs));
   std::uint64_t ids[2];
   int status;
-  CHECK_OK(driver.StreamGetCaptureInfo(a, &status, &ids[0], nullptr, nullptr, nullptr));
-  CHECK_OK(driver.StreamGetCaptureInfo(b, &status, &ids[1], nullptr, nullptr, nullptr));
+  CHECK_OK(driver.StreamGetCaptureInfo(a, &status, &ids[0], nullptr, nullptr, nullptr, nullptr));
+  CHECK_OK(driver.StreamGetCaptureInfo(b, &status, &ids[1], nullptr, nullptr, nullptr, nullptr));
   CHECK(ids[0] != ids[1]);
   Graph first = End(a);
   Graph second = End(b);
@@ -699,7 +699,7 @@ TEST("what only reads is allowed in every mode") {
     CHECK_OK(driver.CtxGetCurrent(&context));
     CHECK_OK(driver.CtxSetCurrent(context));
     CHECK_OK(driver.StreamGetId(nullptr, &id));
-    CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, &capture, nullptr, nullptr, nullptr));
+    CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, &capture, nullptr, nullptr, nullptr, nullptr));
     CHECK(status == kCaptureActive && capture != 0);
     CHECK(Frontier(stream).count == 0);
     CHECK(graph.Types().size() == 1);
@@ -767,7 +767,7 @@ TEST("after an error, everything of the capture is refused until it is ended on 
     CHECK(driver.StreamBeginCapture(*stream, kCaptureModeRelaxed) == kErrorIllegalState);
     int status;
     Graph graph = nullptr;
-    CHECK_OK(driver.StreamGetCaptureInfo(*stream, &status, nullptr, &graph, nullptr, nullptr));
+    CHECK_OK(driver.StreamGetCaptureInfo(*stream, &status, nullptr, &graph, nullptr, nullptr, nullptr));
     CHECK(status == kCaptureInvalidated && graph == nullptr);
   }
   CHECK(driver.StreamWaitEvent(idle, event, 0) == kErrorInvalidValue);
@@ -844,7 +844,7 @@ TEST("a stream has as dependencies the last nodes of what it waited for") {
   Graph graph;
   const GraphNode* dependencies;
   std::size_t count;
-  CHECK_OK(driver.StreamGetCaptureInfo(origin, &status, nullptr, &graph, &dependencies, &count));
+  CHECK_OK(driver.StreamGetCaptureInfo(origin, &status, nullptr, &graph, &dependencies, nullptr, &count));
   std::size_t all = 0;
   CHECK_OK(driver.GraphGetNodes(graph, nullptr, &all));
   CHECK(count == 2 && all == 3);
@@ -1106,7 +1106,7 @@ TEST("what belongs to a graph is destroyed after the last graph, executable grap
   CHECK_OK(driver.LaunchHostFunc(stream, Increment, &runs));
   int status;
   Graph captured;
-  CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &captured, nullptr, nullptr));
+  CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &captured, nullptr, nullptr, nullptr));
   CHECK_OK(driver.GraphRetainUserObject(captured, object, 1, kUserObjectMove));
   CHECK(driver.UserObjectRelease(object, 1) == kErrorInvalidValue);
   TestGraph graph(End(stream));
@@ -1160,7 +1160,7 @@ TEST("what belongs to a graph is destroyed with a capture that fails") {
   Begin(stream);
   int status;
   Graph captured;
-  CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &captured, nullptr, nullptr));
+  CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &captured, nullptr, nullptr, nullptr));
   CHECK_OK(driver.GraphRetainUserObject(captured, object, 1, 0));
   CHECK(driver.StreamQuery(stream) == kErrorCaptureUnsupported);
   EndInvalid(stream);

@@ -2,8 +2,9 @@
  * Captures on a CUDA device: graphs of kernels that write and check words, and what the device answers
  * where CUDA's documentation is silent (docs/design/031-graphs.md). The answers are printed.
  */
+import koffi from 'koffi';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { CudaMemoryResource, Event, Stream, set } from '../../src/index.js';
+import { CudaMemoryResource, Device, Event, Stream, set } from '../../src/index.js';
 import { needMemoryPools } from '../support/device-memory.js';
 import { type CaptureAnswer, Kernels } from './kernels.js';
 
@@ -93,6 +94,23 @@ describe('captures on the device', () => {
     expect(kernels.wrongWords(other)).toBe(0);
   });
 
+  test('a child graph follows a kernel whose edge says that the next one may begin early', ({ skip }) => {
+    if (Device.driverVersion() < 12_030) skip('before CUDA 12.3, edges have no data');
+    using child = stream.capture(() => {
+      kernels.countWrong(stream, pointer, bytes, 6);
+      kernels.fill(stream, pointer + bytes, bytes, 8);
+    });
+    using graph = stream.capture(() => {
+      kernels.fill(stream, pointer, bytes, 6);
+      letTheNextBeginEarly(stream);
+      stream.addChildGraph(child);
+    });
+    using exec = graph.instantiate();
+    for (let launch = 0; launch < 20; launch++) exec.launch(stream);
+    expect(kernels.wrongWords(stream)).toBe(0);
+    expect(wrong(pointer + bytes, 8)).toBe(0);
+  });
+
   test('a graph that is disposed while it is held runs to its end', () => {
     const graph = stream.capture(() => {
       kernels.hold(stream);
@@ -136,4 +154,28 @@ describe('captures on the device', () => {
 
 function describeAnswer({ question, mode, status, capture, end }: CaptureAnswer): string {
   return `capture probe: ${question} (${mode}): ${status}; then ${captureStatuses[capture]}, ended with ${end}`;
+}
+
+/** Gives the edge from a kernel that was captured last the data of a programmatic launch, which another library may have used. */
+function letTheNextBeginEarly({ nativeHandle }: Stream): void {
+  const find = koffi
+    .load(process.platform === 'win32' ? 'nvcuda.dll' : 'libcuda.so.1')
+    .func('int cuGetProcAddress_v2(const char *name, _Out_ void **function, int version, uint64_t flags, _Out_ int *reason)');
+  const found = (name: string, parameters: string) => {
+    const address = [null];
+    expect(find(name, address, 12_030, 0, [0])).toBe(0);
+    return koffi.decode(address[0], koffi.proto(`int ${name}12030(${parameters})`)) as (...values: unknown[]) => number;
+  };
+  const ask = found(
+    'cuStreamGetCaptureInfo',
+    'uintptr_t stream, _Out_ int *status, void *id, void *graph, _Out_ void **nodes, void *edges, _Out_ size_t *count',
+  );
+  const set = found('cuStreamUpdateCaptureDependencies', 'uintptr_t stream, void *nodes, void *edges, size_t count, unsigned int flags');
+  const nodes = [null];
+  const count = [0];
+  expect(ask(nativeHandle, [0], null, null, nodes, null, count)).toBe(0);
+  expect(count).toEqual([1]);
+  // CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC; the nodes replace themselves.
+  const edges = Uint8Array.of(1, 0, 1, 0, 0, 0, 0, 0);
+  expect(set(nativeHandle, nodes[0], edges, 1, 1)).toBe(0);
 }

@@ -222,7 +222,7 @@ const Scene kScenes[] = {
          int status;
          Graph graph;
          CHECK_OK(driver.LaunchHostFunc(stream, Increment, runs));
-         CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, nullptr, nullptr));
+         CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr));
          CHECK_OK(driver.GraphRetainUserObject(graph, object, 1, kUserObjectMove));
        });
        for (int launch = 0; launch < 2; ++launch) CHECK_OK(driver.GraphLaunch(exec, stream));
@@ -320,7 +320,7 @@ const Scene kScenes[] = {
        Graph graph;
        const GraphNode* dependencies;
        std::size_t count;
-       const auto ask = [&] { CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &dependencies, &count)); };
+       const auto ask = [&] { CHECK_OK(driver.StreamGetCaptureInfo(stream, &status, nullptr, &graph, &dependencies, nullptr, &count)); };
        const auto set = driver.StreamUpdateCaptureDependencies;
        CHECK(set(stream, nullptr, 0, kSetDependencies) == kErrorIllegalState);
        const GraphExec exec = Captured(stream, [&] {
