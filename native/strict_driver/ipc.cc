@@ -24,6 +24,7 @@ struct Slot {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x7374726963742d69;
+constexpr std::uint64_t kPoolMagic = 0x7374726963742d70;
 constexpr std::uint32_t kSlots = 1 << 17;  // the first one stays unused
 constexpr std::size_t kPage = 4096;
 
@@ -44,8 +45,16 @@ struct Wire {
   DeviceOrdinal device;
   std::uint64_t offset;
   std::uint64_t bytes;
+  std::uint64_t pool;  // 0: none
 };
 static_assert(sizeof(Wire) <= sizeof(IpcMemoryHandle) && sizeof(IpcMemoryHandle) == sizeof(IpcEventHandle));
+
+struct PoolWire {
+  std::uint64_t magic;
+  std::uint64_t table_nonce;
+  std::uint64_t number;
+  DeviceOrdinal device;
+};
 
 bool SetLock(int file, std::uint64_t byte, short type) {
   struct flock lock = {};
@@ -163,23 +172,29 @@ AllocationRef FindOpen(const ForeignTable* table, std::uint32_t slot) {
   return nullptr;
 }
 
+// False if the system refuses.
+bool HasOwnTable() {
+  OwnTable& own = Own();
+  if (own.table != nullptr) return true;
+  const int file = memfd_create("strict-driver-ipc", MFD_CLOEXEC);
+  Table* table = file < 0 || ftruncate(file, sizeof(Table)) != 0 || !SetLock(file, 0, F_WRLCK) ? nullptr : MapTable(file);
+  if (table == nullptr) {
+    if (file >= 0) close(file);
+    return false;
+  }
+  table->magic = kMagic;
+  table->nonce =
+      static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 16 ^ static_cast<std::uint64_t>(getpid());
+  own.table = table;
+  own.file = file;
+  return true;
+}
+
 }  // namespace
 
 std::uint32_t TakeSlot() {
   OwnTable& own = Own();
-  if (own.table == nullptr) {
-    const int file = memfd_create("strict-driver-ipc", MFD_CLOEXEC);
-    Table* table = file < 0 || ftruncate(file, sizeof(Table)) != 0 || !SetLock(file, 0, F_WRLCK) ? nullptr : MapTable(file);
-    if (table == nullptr) {
-      if (file >= 0) close(file);
-      return 0;
-    }
-    table->magic = kMagic;
-    table->nonce = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 16 ^
-                   static_cast<std::uint64_t>(getpid());
-    own.table = table;
-    own.file = file;
-  }
+  if (!HasOwnTable()) return 0;
   if (own.used + 1 == kSlots) return 0;
   const std::uint32_t slot = ++own.used;
   own.table->slots[slot].nonce = slot;
@@ -213,15 +228,20 @@ void WriteHandle(std::uint32_t slot, const Allocation* allocation, unsigned char
     wire.device = allocation->device;
     wire.offset = allocation->start - memory.start();
     wire.bytes = allocation->bytes;
+    wire.pool = allocation->pool == nullptr ? 0 : allocation->pool->number;
   }
   std::memcpy(handle, &wire, sizeof wire);
 }
 
-Status OpenMemory(const unsigned char* handle, DevicePointer* pointer) {
+Status OpenMemory(const unsigned char* handle, const PoolState* pool, DevicePointer* pointer) {
   Wire wire;
   const ForeignTable* table;
   const Status status = ReadHandle(handle, &wire, &table);
   if (status != kSuccess) return status;
+  if (pool == nullptr ? wire.pool != 0 : wire.table_nonce != pool->foreign_table || wire.pool != pool->number) {
+    Report("MISUSE", "%s of memory of another pool", thread.function);
+    return kErrorInvalidValue;
+  }
   // A context of another device would need peer access, which is not modelled here.
   if (wire.device != thread.current->device) return kErrorPeerAccessUnsupported;
   const AllocationRef known = FindOpen(table, wire.slot);
@@ -256,6 +276,7 @@ Status OpenMemory(const unsigned char* handle, DevicePointer* pointer) {
   const std::uintptr_t granule = RoundUp(reinterpret_cast<std::uintptr_t>(foreign->reserved), kGranule);
   const AllocationRef allocation = Publish(granule + wire.offset % kGranule, wire.bytes, wire.bytes, Kind::kImported, wire.device);
   allocation->foreign_view = foreign->view + skipped;
+  allocation->is_of_foreign_pool = pool != nullptr;
   allocation->foreign = std::move(foreign);
   *pointer = allocation->start;
   return kSuccess;
@@ -264,7 +285,7 @@ Status OpenMemory(const unsigned char* handle, DevicePointer* pointer) {
 Status CloseMemory(DevicePointer pointer) {
   const AllocationRef allocation = FindAllocation(pointer);
   if (allocation == nullptr || allocation->start != pointer || allocation->kind != Kind::kImported) {
-    Report("MISUSE", "cuIpcCloseMemHandle of %#llx, which is not memory of another process", pointer);
+    Report("MISUSE", "%s of %#llx, which is not memory of another process", thread.function, pointer);
     return kErrorInvalidValue;
   }
   if (--allocation->foreign->opens > 0) return kSuccess;
@@ -272,6 +293,26 @@ Status CloseMemory(DevicePointer pointer) {
   allocation->is_freed = true;
   SetLock(allocation->foreign->table->file, allocation->foreign->slot, F_UNLCK);
   return kSuccess;
+}
+
+int OpenPoolDescriptor(PoolState& pool) {
+  static std::uint64_t last_number = 0;
+  if (!HasOwnTable()) return -1;
+  if (pool.number == 0) pool.number = ++last_number;
+  const PoolWire wire = {kPoolMagic, Own().table->nonce, pool.number, pool.device};
+  const int file = memfd_create("strict-driver-pool", MFD_CLOEXEC);
+  if (file < 0 || write(file, &wire, sizeof wire) == static_cast<ssize_t>(sizeof wire)) return file;
+  close(file);
+  return -1;
+}
+
+bool ReadPoolDescriptor(int descriptor, PoolState* pool) {
+  PoolWire wire;
+  if (pread(descriptor, &wire, sizeof wire, 0) != static_cast<ssize_t>(sizeof wire) || wire.magic != kPoolMagic) return false;
+  pool->device = wire.device;
+  pool->number = wire.number;
+  pool->foreign_table = wire.table_nonce;
+  return true;
 }
 
 Status OpenEvent(const unsigned char* handle, std::shared_ptr<ForeignEvent>* event) {

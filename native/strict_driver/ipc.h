@@ -28,9 +28,14 @@ void CountCompletion(std::uint32_t slot, std::uint64_t recording);
 // A handle for the slot, with memory at an offset of a device's file, or with an event.
 void WriteHandle(std::uint32_t slot, const Allocation* allocation, unsigned char* handle);
 
-// Maps the memory of a handle, or counts another open of it.
-Status OpenMemory(const unsigned char* handle, DevicePointer* pointer);
+// Maps the memory of a handle, or counts another open of it. The memory must be of that pool, or of none.
+Status OpenMemory(const unsigned char* handle, const PoolState* pool, DevicePointer* pointer);
 Status CloseMemory(DevicePointer pointer);
+
+// A descriptor that names the pool for other processes; -1 if the system refuses.
+int OpenPoolDescriptor(PoolState& pool);
+// What a descriptor names. False if it is of something else.
+bool ReadPoolDescriptor(int descriptor, PoolState* pool);
 
 Status OpenEvent(const unsigned char* handle, std::shared_ptr<ForeignEvent>* event);
 // The number of the latest recording, and whether it is complete, or its process has ended.

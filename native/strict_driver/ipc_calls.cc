@@ -1,4 +1,8 @@
-// Memory that processes share: plain allocations and events. Pools cannot be shared.
+// Memory that processes share: plain allocations, those of exportable pools, and events.
+#include <unistd.h>
+
+#include <utility>
+
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
@@ -28,7 +32,7 @@ Status IpcGetMemHandle(IpcMemoryHandle* handle, DevicePointer pointer) {
 Status IpcOpenMemHandle(DevicePointer* pointer, IpcMemoryHandle handle, unsigned flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuIpcOpenMemHandle", kContext, CheckPerhapsUnsafe);
   if (pointer == nullptr || flags != kIpcLazyPeerAccess) return kErrorInvalidValue;
-  return OpenMemory(handle.bytes, pointer);
+  return OpenMemory(handle.bytes, nullptr, pointer);
 }
 
 // Whether it waits is not documented.
@@ -63,24 +67,52 @@ Status IpcOpenEventHandle(Event* event, IpcEventHandle handle) {
   return status;
 }
 
-Status MemPoolExportToShareableHandle(void*, Pool, int, unsigned long long) {
+Status MemPoolExportToShareableHandle(void* handle, Pool pool, int type, unsigned long long flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolExportToShareableHandle", kInit, CheckPerhapsUnsafe);
-  return kErrorNotSupported;
+  const PoolRef state = driver.pools.Find(pool);
+  if (handle == nullptr || state == nullptr || type != kHandleTypePosixDescriptor || flags != 0) return kErrorInvalidValue;
+  if (!state->is_exportable) return kErrorInvalidValue;
+  if (!settings().shares_pools) return kErrorNotSupported;
+  const int descriptor = OpenPoolDescriptor(*state);
+  if (descriptor < 0) return kErrorOperatingSystem;
+  *static_cast<int*>(handle) = descriptor;
+  return kSuccess;
 }
 
-Status MemPoolImportFromShareableHandle(Pool*, void*, int, unsigned long long) {
+Status MemPoolImportFromShareableHandle(Pool* pool, void* handle, int type, unsigned long long flags) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolImportFromShareableHandle", kInit, CheckPerhapsUnsafe);
-  return kErrorNotSupported;
+  if (pool == nullptr || type != kHandleTypePosixDescriptor || flags != 0) return kErrorInvalidValue;
+  if (!settings().shares_pools) return kErrorNotSupported;
+  auto state = std::make_shared<PoolState>();
+  if (!ReadPoolDescriptor(static_cast<int>(reinterpret_cast<std::intptr_t>(handle)), state.get())) {
+    Report("MISUSE", "cuMemPoolImportFromShareableHandle of a descriptor that is not a pool's");
+    return kErrorInvalidValue;
+  }
+  driver.all_pools.insert(state);
+  *pool = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  return kSuccess;
 }
 
-Status MemPoolExportPointer(PoolPointerData*, DevicePointer) {
+Status MemPoolExportPointer(PoolPointerData* data, DevicePointer pointer) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolExportPointer", kInit, CheckPerhapsUnsafe);
-  return kErrorNotSupported;
+  const AllocationRef allocation = FindAllocation(pointer);
+  const bool is_start = allocation != nullptr && allocation->start == pointer && allocation->kind == Kind::kPool;
+  if (data == nullptr || !is_start || allocation->pool == nullptr || !allocation->pool->is_exportable) return kErrorInvalidValue;
+  if (!settings().shares_pools) return kErrorNotSupported;
+  if (allocation->slot == 0) allocation->slot = TakeSlot();
+  if (allocation->slot == 0) return kErrorOutOfMemory;
+  // Whoever asks for the descriptor later gets the same number.
+  if (allocation->pool->number == 0) close(OpenPoolDescriptor(*allocation->pool));
+  WriteHandle(allocation->slot, allocation.get(), data->bytes);
+  return kSuccess;
 }
 
-Status MemPoolImportPointer(DevicePointer*, Pool, PoolPointerData*) {
-  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolImportPointer", kInit, CheckPerhapsUnsafe);
-  return kErrorNotSupported;
+// The pool may be destroyed before the pointer is freed, which cuMemFree does in the importing process, and before the exporting one.
+Status MemPoolImportPointer(DevicePointer* pointer, Pool pool, PoolPointerData* data) {
+  STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolImportPointer", kContext, CheckPerhapsUnsafe);
+  const PoolRef state = driver.pools.Find(pool);
+  if (pointer == nullptr || data == nullptr || state == nullptr || state->foreign_table == 0) return kErrorInvalidValue;
+  return OpenMemory(data->bytes, state.get(), pointer);
 }
 
 }  // namespace cistern::strict::calls

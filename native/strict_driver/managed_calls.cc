@@ -176,6 +176,9 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
     case kPointerIsLegacyIpcCapable:
       *static_cast<unsigned char*>(data) = allocation->kind == Kind::kDevice;
       return kSuccess;
+    case kPointerPool:
+      *static_cast<Pool*>(data) = allocation->pool == nullptr ? nullptr : allocation->pool->handle;
+      return kSuccess;
     default:
       Report("NOTE", "pointer attribute %d is not modelled", attribute);
       return kErrorInvalidValue;

@@ -9,6 +9,7 @@
 #include "strict_driver/calls.h"
 #include "strict_driver/capture.h"
 #include "strict_driver/graph_memory.h"
+#include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -70,6 +71,8 @@ Status MemFree(DevicePointer pointer) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemFree", kContext, CheckPotentiallyUnsafe);
   if (pointer == 0) return kSuccess;
   const AllocationRef allocation = FindAllocation(pointer);
+  // What cuMemPoolImportPointer gave; memory of cuIpcOpenMemHandle is closed instead.
+  if (allocation != nullptr && allocation->kind == Kind::kImported && allocation->is_of_foreign_pool) return CloseMemory(pointer);
   const bool has_kind = allocation != nullptr && (allocation->kind != Kind::kPinned || allocation->pool != nullptr) &&
                         allocation->kind != Kind::kVirtual && allocation->kind != Kind::kImported;
   if (!has_kind || allocation->start != pointer) {

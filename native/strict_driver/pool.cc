@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "strict_driver/allocation.h"
+#include "strict_driver/ipc.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -173,6 +174,11 @@ Status FreeToPool(const AllocationRef& allocation, const StreamRef& stream) {
     allocation->is_freed = true;
   }
   driver.allocations.erase(allocation->start);
+  if (allocation->slot != 0) {
+    EndSlot(allocation->slot);
+    if (IsOpenElsewhere(allocation->slot))
+      Report("MISUSE", "the memory %#lx is freed while another process has it open", allocation->start);
+  }
   const std::size_t offset = allocation->start - OriginOf(*pool);
   PoolChunk& chunk = std::prev(pool->chunks.upper_bound(offset))->second;
   chunk.free_blocks[offset] = {allocation->reserved, stream != nullptr, place};
@@ -206,7 +212,7 @@ void ObserveFrees(DeviceOrdinal device) {
   for (const PoolRef& pool : pools) {
     if (pool->device != device && pool->IsOnDevice()) continue;
     Observe(*pool);
-    if (pool->reserved > pool->release_threshold) ReleaseChunks(*pool, pool->release_threshold);
+    if (!pool->is_exportable && pool->reserved > pool->release_threshold) ReleaseChunks(*pool, pool->release_threshold);
     DropIfDestroyedAndEmpty(pool);
   }
 }
@@ -214,7 +220,7 @@ void ObserveFrees(DeviceOrdinal device) {
 std::size_t ReclaimFromPools(DeviceOrdinal device) {
   std::size_t released = 0;
   for (const PoolRef& pool : driver.all_pools) {
-    if (pool->device != device) continue;
+    if (pool->device != device || pool->is_exportable) continue;
     Observe(*pool);
     released += ReleaseChunks(*pool, 0);
   }

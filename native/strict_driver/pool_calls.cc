@@ -63,7 +63,7 @@ Pool DefaultPoolOf(DeviceOrdinal device) {
     auto state = std::make_shared<PoolState>();
     state->device = device;
     driver.all_pools.insert(state);
-    own = static_cast<Pool>(driver.pools.Add(std::move(state)));
+    own = state->handle = static_cast<Pool>(driver.pools.Add(state));
   }
   return own;
 }
@@ -87,9 +87,10 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
     if ((properties->handle_types & ~handle_types) != 0) return kErrorNotSupported;
     state->device = is_on_device ? location.id : DeviceOrdinal{kHostLocation};
     state->max_bytes = properties->max_size;
+    state->is_exportable = properties->handle_types != 0 && is_on_device;
   }
   driver.all_pools.insert(state);
-  *pool = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  *pool = state->handle = static_cast<Pool>(driver.pools.Add(state));
   return kSuccess;
 }
 
@@ -145,7 +146,8 @@ Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
   STRICT_DRIVER_ENTER_UNSAFE("cuMemPoolTrimTo", kInit, CheckPerhapsUnsafe);
   PoolRef state;
   const Status status = FindPool(pool, &state);
-  if (status == kSuccess) ReleaseChunks(*state, bytes_to_keep);
+  // "IPC Export Pool Limitations": for these it has no effect, and the release threshold is ignored.
+  if (status == kSuccess && !state->is_exportable) ReleaseChunks(*state, bytes_to_keep);
   return status;
 }
 
@@ -256,6 +258,10 @@ Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool poo
   if (status == kSuccess) status = FindStream(stream, &stream_state, false);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  if (state->foreign_table != 0) {
+    Report("MISUSE", "cuMemAllocFromPoolAsync from a pool of another process");
+    return kErrorInvalidValue;
+  }
   if (stream_state->capture != nullptr) return CaptureAllocation(stream_state, *state, bytes, pointer);
   status = CheckWork(*stream_state);
   if (status == kSuccess) status = CheckPotentiallyUnsafe();

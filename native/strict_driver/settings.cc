@@ -50,6 +50,7 @@ Settings ReadAll() {
   read.missing = Split(Text("MISSING"), ',');
   Read("POOLS", &read.has_pools);
   Read("VIRTUAL_MEMORY", &read.has_virtual_memory);
+  Read("SHARED_POOLS", &read.shares_pools);
   Read("EXPORTS_MEMORY", &read.exports_memory);
   Read("CONCURRENT_MANAGED", &read.has_concurrent_managed_access);
   Read("STREAM_MEMORY_OPERATIONS", &read.has_stream_memory_operations);

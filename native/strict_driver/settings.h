@@ -29,6 +29,7 @@ struct Settings {
   std::vector<std::string> missing;                   // MISSING=a,b: symbols that cuGetProcAddress does not find
   bool has_pools = true;                              // POOLS
   bool has_virtual_memory = true;                     // VIRTUAL_MEMORY
+  bool shares_pools = true;                           // SHARED_POOLS: exportable ones, with other processes
   bool exports_memory = true;                         // EXPORTS_MEMORY: virtual memory, as descriptors
   bool has_concurrent_managed_access = true;          // CONCURRENT_MANAGED
   bool has_stream_memory_operations = true;           // STREAM_MEMORY_OPERATIONS
