@@ -8,15 +8,18 @@ import { parameters, report } from '../support/processes.mjs';
 const { trace, idleMilliseconds, parts, pauseMilliseconds, repeat } =
   /** @type {{ trace: string; idleMilliseconds?: number; parts: number; pauseMilliseconds: number; repeat: number }} */ (parameters());
 const cistern = await loadCistern();
-const { driverCallCounts } = await import(pathToFileURL(join(distFolder(), 'testing/index.js')).href);
+const { driverCallCounts } = await import(pathToFileURL(join(distFolder(), 'tools/testing/index.js')).href);
 const log = await cistern.readAllocationLog(trace);
-const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), idleMilliseconds === undefined ? {} : { idleMilliseconds });
+const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), {
+  deallocationEvents: 'deferred',
+  ...(idleMilliseconds === undefined ? {} : { idleMilliseconds }),
+});
 const stream = new cistern.Stream();
 const pointers = new Float64Array(log.slotCount);
 const bytes = new Float64Array(log.slotCount);
 const calls = () => {
-  const counts = driverCallCounts();
-  return counts.cuMemAlloc + counts.cuMemFree;
+  const { allocations, frees } = driverCallCounts();
+  return allocations + frees;
 };
 
 const before = calls();
