@@ -31,6 +31,28 @@ const writers = {
     const columns = ['trace', "pool, `'eager'`", "pool, `'deferred'`", "pool, `'off'`", 'a resource that does nothing', 'the same in C++'];
     return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
   },
+  idle({ rows }) {
+    const cells = rows.map(({ trace, option, heldBytes, peakBytes, driverCalls, nanosecondsPerPair }) => [
+      trace,
+      option === 'with' ? '100' : 'no',
+      mebibytes(heldBytes),
+      mebibytes(peakBytes),
+      [...new Set([Math.min(...driverCalls), Math.max(...driverCalls)])].join(' to '),
+      nanosecondsPerPair.minimum.toFixed(1),
+    ]);
+    const columns = ['trace', '`idleMilliseconds`', 'held, MiB', 'at the peak', 'calls that allocate or free', 'ns for a hit and its free'];
+    return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
+  },
+  restart({ rows }) {
+    const cells = rows.map(({ time, bare, inPlace, ratio, leastRatio }) => [
+      time === 'cpu' ? 'CPU time' : 'time',
+      ...[bare.median, bare.minimum, inPlace.median, inPlace.minimum].map((value) => value.toFixed(0)),
+      ratio.toFixed(2),
+      leastRatio.toFixed(2),
+    ]);
+    const columns = ['ms', 'without, median', 'minimum', 'in place, median', 'minimum', 'ratio of medians', 'of minima'];
+    return markdownTable([columns, ...cells], { align: [null, 'r', 'r', 'r', 'r', 'r', 'r'], alignDelimiters: false });
+  },
   outside({ rows }) {
     const cells = rows.map(({ calls, stacks, alone, added }) => [
       `\`${calls}\``,
@@ -41,6 +63,11 @@ const writers = {
     return markdownTable([columns, ...cells], { align: [null, null, 'r', 'r', 'r', 'r'], alignDelimiters: false });
   },
 };
+
+function mebibytes(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)].map((bytes) => Math.round(bytes / 2 ** 20).toLocaleString('en'));
+  return least === most ? least : `${least} to ${most}`;
+}
 
 /** @returns {string} the page with the tables that the newest results give */
 export function pageWithResults() {

@@ -147,6 +147,9 @@ bool Reserve(std::uint64_t bytes, std::uint32_t limits, bool is_managed, int* li
   Control* shared = control();
   Count(slot, bytes, limits, is_managed);
   if (shared == nullptr || shared->limit_count == 0) return true;
+  for (std::uint32_t i = 0, rest = limits; rest != 0; i++, rest >>= 1) {
+    if ((rest & 1) != 0) shared->limits[i].is_used.store(1, kRelaxed);
+  }
   for (bool is_retry = false;; is_retry = true) {
     int passed = -1;
     for (int i = 0; i < static_cast<int>(shared->limit_count) && i < kMostLimits; i++) {

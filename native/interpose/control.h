@@ -17,8 +17,10 @@ inline constexpr std::uint64_t kNoStacks = ~std::uint64_t{0};
 // A limit on the memory of devices, and managed memory, that all processes together may allocate.
 struct Limit {
   std::uint64_t bytes;
-  char name[120];  // of an account; empty: of everything
+  char name[116];                      // of an account; empty: of everything
+  std::atomic<std::uint32_t> is_used;  // it held for some request
 };
+static_assert(sizeof(Limit) == 128, "src/tools/outside");
 
 // What one process has allocated on devices, in bytes. Limits count managed memory, too.
 struct Slot {

@@ -3,7 +3,7 @@ import { resolve } from 'node:path';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { invalidValue } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
-import { mostLimits, type OutsideLimit, type OutsideProcess } from '../outside/control-file.js';
+import { mostLimits, type OutsideEnd, type OutsideLimit } from '../outside/control-file.js';
 import { prepareOutsideRun } from '../outside/run-outside.js';
 import { FileOption, forceOption } from './command-files.js';
 import { parseSize } from './options.js';
@@ -62,16 +62,16 @@ export function runOutsideCommand(terminal: Terminal, exitWith: (code: number) =
       // The file is replaced, and a link to it stays.
       const file = existsSync(output) ? realpathSync(output) : resolve(output);
       const run = prepareOutsideRun({ file, limits: limit, stackBytes: stacks === false ? undefined : stacks });
-      let processes: readonly OutsideProcess[] = [];
+      let ended: OutsideEnd | undefined;
       try {
         exitWith(await runProgram(command, args, run.environment, command, terminal));
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
         throw invalidValue(`${command} is not a program that was found`);
       } finally {
-        processes = run.end();
+        ended = run.end();
       }
-      if (quiet !== true) tell(processes, output, terminal);
+      if (quiet !== true) tell(ended, output, terminal);
     });
 }
 
@@ -84,7 +84,7 @@ function parseLimit(text: string, previous: readonly OutsideLimit[] = []): reado
 }
 
 /** Tells what was recorded, if anything was. */
-function tell(processes: readonly OutsideProcess[], output: string, terminal: Terminal): void {
+function tell({ processes, unusedLimits, libraries }: OutsideEnd, output: string, terminal: Terminal): void {
   for (const { process, hasMainFile, peakBytes, allocations, refusals, dumps } of processes) {
     const refused = refusals === 0 ? '' : `, ${formatCount(refusals)} refused`;
     const file = hasMainFile ? output : output.replace(/(\.[^./]*)?$/, `.${process}$1`);
@@ -94,4 +94,7 @@ function tell(processes: readonly OutsideProcess[], output: string, terminal: Te
     );
     if (dumps > 0) note(terminal, `what it held when it was refused is in out-of-memory-${process}-*.cistern, for cistern report`);
   }
+  if (libraries.length === 0) return;
+  for (const name of unusedLimits)
+    note(terminal, `the limit of ${name} held for nothing: what allocated is called ${libraries.join(', ')}`);
 }

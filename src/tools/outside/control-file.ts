@@ -3,7 +3,7 @@
  * `native/interpose/control.h` describes its bytes. The processes map it into their memory.
  *
  *     head     'cistrun2'  u32 whether the file is taken  u32 limits  u64 bytes between stacks  u64 libraries  the recording's path
- *     limits   16 times    u64 bytes  name
+ *     limits   16 times    u64 bytes  name  u32 whether it held for some request
  *     slots    64 times    u32 process  u32 whether it writes that file  u64 current, peak, allocations, refusals, 16 of limits, dumps, managed  …
  *     libraries 256 times  u32 process  u32 0  name  u64 bytes on devices, their peak, bytes on the host, allocations
  */
@@ -15,6 +15,7 @@ const magic = 'cistrun2';
 const pathAt = 32;
 const limitsAt = 4096;
 const limitBytes = 128;
+const limitUsedAt = 124;
 const slotsAt = 6144;
 const slotBytes = 256;
 const slotCount = 64;
@@ -69,7 +70,7 @@ export function createControlFile(path: string, { file, limits, stackBytes }: Ou
   putText(bytes, pathAt, limitsAt - pathAt, file, 'the path of the recording');
   for (const [i, limit] of limits.entries()) {
     view.setBigUint64(limitsAt + i * limitBytes, BigInt(limit.bytes), true);
-    putText(bytes, limitsAt + i * limitBytes + 8, limitBytes - 8, limit.name, 'the name of a limit');
+    putText(bytes, limitsAt + i * limitBytes + 8, limitUsedAt - 8, limit.name, 'the name of a limit');
   }
   const descriptor = createFile(path, 'write', 0o600);
   try {
@@ -79,9 +80,31 @@ export function createControlFile(path: string, { file, limits, stackBytes }: Ou
   }
 }
 
-/** The processes that have used a device, in order. */
-export function readControlFile(path: string): OutsideProcess[] {
-  const view = new DataView(readFileSync(path).buffer);
+/** What is known when a run has ended. */
+export interface OutsideEnd {
+  /** The processes that have used a device, in order. */
+  readonly processes: readonly OutsideProcess[];
+  /** The names of limits that held for nothing, as nobody allocated under such a name. */
+  readonly unusedLimits: readonly string[];
+  /** The names of what allocated. */
+  readonly libraries: readonly string[];
+}
+
+/** Reads what the processes left. */
+export function readControlFile(path: string): OutsideEnd {
+  const bytes = readFileSync(path);
+  const unusedLimits: string[] = [];
+  for (let i = 0; i < bytes.readUInt32LE(12); i++) {
+    const at = limitsAt + i * limitBytes;
+    const name = textAt(bytes, at + 8);
+    if (name !== '' && bytes.readUInt32LE(at + limitUsedAt) === 0) unusedLimits.push(name);
+  }
+  const libraries = new Set<string>();
+  for (let at = librariesAt; at < bytes.length && bytes.readUInt32LE(at) !== 0; at += libraryBytes) libraries.add(textAt(bytes, at + 8));
+  return { processes: processesIn(new DataView(bytes.buffer, bytes.byteOffset)), unusedLimits, libraries: [...libraries].sort() };
+}
+
+function processesIn(view: DataView): OutsideProcess[] {
   const processes: OutsideProcess[] = [];
   for (let at = slotsAt; at < librariesAt; at += slotBytes) {
     const process = view.getUint32(at, true);
@@ -122,7 +145,7 @@ export function readOutsideLibraries(path: string, process: number): OutsideLibr
     if (bytes.readUInt32LE(at) !== process) continue;
     const number = (offset: number) => Number(bytes.readBigUInt64LE(at + offset));
     libraries.push({
-      name: bytes.toString('utf8', at + 8, bytes.indexOf(0, at + 8)),
+      name: textAt(bytes, at + 8),
       deviceBytes: number(96),
       peakDeviceBytes: number(104),
       hostBytes: number(112),
@@ -130,6 +153,11 @@ export function readOutsideLibraries(path: string, process: number): OutsideLibr
     });
   }
   return libraries;
+}
+
+/** A text, which is followed by a zero. */
+function textAt(bytes: Buffer, at: number): string {
+  return bytes.toString('utf8', at, bytes.indexOf(0, at));
 }
 
 /** Puts a text, which is followed by at least one zero. */

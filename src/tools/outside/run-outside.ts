@@ -8,15 +8,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { UnsupportedError } from '../../basics/errors.js';
 import { environmentWith, setting } from '../../settings.js';
-import { createControlFile, type OutsideOptions, type OutsideProcess, readControlFile } from './control-file.js';
+import { createControlFile, type OutsideEnd, type OutsideOptions, readControlFile } from './control-file.js';
 import { runLibrary } from './run-library.js';
 
 /** A run, once its program may start. */
 export interface OutsideRun {
   /** The environment of the program. */
   readonly environment: NodeJS.ProcessEnv;
-  /** Ends the run. Returns the processes that have used a device. */
-  end(): OutsideProcess[];
+  /** Ends the run. */
+  end(): OutsideEnd;
 }
 
 /**
@@ -42,9 +42,9 @@ export function prepareOutsideRun(options: OutsideOptions): OutsideRun {
   return {
     environment: environmentWith({ LD_PRELOAD: others === undefined ? library : `${library}:${others}`, CISTERN_RUN: control }),
     end() {
-      const processes = readControlFile(control);
+      const ended = readControlFile(control);
       rmSync(folder, { recursive: true, force: true });
-      return processes;
+      return ended;
     },
   };
 }

@@ -102,8 +102,8 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
       expect(await refused([], ['./no-such-program'])).toBe('error: ./no-such-program is not a program that was found\n');
       expect(await refused(['--limit', 'lots'], ['true'])).toContain('It must be a size such as 512MiB.');
       expect(await refused(['--limit', '=1GiB'], ['true'])).toContain('NAME=6GiB');
-      expect(await refused(['--limit', `${'n'.repeat(120)}=1GiB`], ['true'])).toContain(
-        'the name of a limit must have fewer than 120 bytes',
+      expect(await refused(['--limit', `${'n'.repeat(116)}=1GiB`], ['true'])).toContain(
+        'the name of a limit must have fewer than 116 bytes',
       );
       expect(await refused(['--stacks', 'many'], ['true'])).toContain('It must be a size such as 512MiB.');
     }));
@@ -279,6 +279,17 @@ describe.skipIf(outside.path === undefined)('limits', () => {
       expect(await take('client=1500')).toEqual(['0', '2', '']);
       expect(await take('other=1500')).toEqual(['0', '0', '']);
       expect(await take('clien=1500')).toEqual(['0', '0', '']);
+    }));
+
+  test('a limit whose name nobody has is told at the end, with the names that there were', () =>
+    inFolder(async (folder) => {
+      const limits = ['--limit', 'clien=1GiB', '--limit', 'client=1GiB', '--limit', 'liblinked=1GiB', '--limit', '2GiB'];
+      const run = (program: readonly string[]) => runOutside(join(folder, 'run.cistern'), ['-f', ...limits], program);
+      const { stderr } = await run([client(), 'ways']);
+      expect(stderr.split('\n').filter((line) => line.includes('limit'))).toEqual([
+        'note: the limit of clien held for nothing: what allocated is called client, liblinked.so',
+      ]);
+      expect((await run([client(), 'none'])).stderr).toBe('');
     }));
 
   test('managed memory counts for limits like that of devices, since its pages move there', () =>
@@ -824,7 +835,7 @@ describe.skipIf(outside.path === undefined)('random programs', () => {
           const without = await run(args, { ...process.env, TEST_DRIVER_TRACE: traces[0] });
           const outsideRun = prepareOutsideRun({ file, limits: [], stackBytes: program % 2 === 0 ? undefined : 1 << 16 });
           const answers = await run(args, { ...outsideRun.environment, TEST_DRIVER_TRACE: traces[1] });
-          const [ended] = outsideRun.end();
+          const [ended] = outsideRun.end().processes;
           expect(answers).toBe(without);
           expect(readFileSync(traces[1], 'utf8')).toBe(readFileSync(traces[0], 'utf8'));
           const { run: recorded } = await readOutside(file);
