@@ -15,10 +15,12 @@ import { parseSpecification } from '../../src/specification/parse-specification.
 import { everyKind } from '../../src/tools/every-kind.js';
 import { convertedFormats, convertLog } from '../../src/tools/formats/convert-log.js';
 import { readRecordedRun } from '../../src/tools/formats/read-recorded-run.js';
+import type { RecordedRun } from '../../src/tools/formats/recorded-run.js';
 import { encodeRecording } from '../../src/tools/formats/recording/convert-to-recording.js';
 import { isMinimallocCsv, readMinimallocCsv } from '../../src/tools/planning/minimalloc-csv.js';
 import { readAllocationLog } from '../../src/tools/replay/read-allocation-log.js';
 import { writeReport } from '../../src/tools/report/write-report.js';
+import { asSqlite, nsightColumns, nsightRows, randomHistory } from '../support/foreign-logs.js';
 
 /** No message is longer, however long the input is: the list of all kinds is the longest part of one. */
 const longestMessage = 1500;
@@ -49,6 +51,11 @@ export const longTexts: Readonly<Record<string, string>> = {
   commas: ','.repeat(textLength),
   letters: 'A'.repeat(textLength),
 };
+
+/** The hardest of these, where patterns look at few texts. */
+const fewTexts = Object.fromEntries(
+  ['digits and a letter', 'unfinished places of calls', 'letters'].map((name) => [name, longTexts[name] as string]),
+);
 
 /** What JSON can hold, besides texts. */
 const jsonValues: Readonly<Record<string, string>> = {
@@ -169,9 +176,22 @@ function* tables(rows: readonly string[], value: string): Generator<string> {
   }
 }
 
+/** Trees in each of which one value is replaced, and how to write them as JSON. */
+function* jsonReplacements(
+  trees: readonly Tree[],
+  texts: Readonly<Record<string, string>> = longTexts,
+): Generator<readonly [name: string, json: (tree: Tree) => string, tree: Tree]> {
+  const values = { ...jsonValues, ...Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, JSON.stringify(text)])) };
+  const mark = 'replaced here';
+  for (const [name, value] of Object.entries(values)) {
+    const json = (tree: Tree) => JSON.stringify(tree).replace(JSON.stringify(mark), () => value);
+    for (const tree of trees) for (const replaced of replacements(tree, mark)) yield [name, json, replaced];
+  }
+}
+
 interface HostileInput {
   readonly name: string;
-  readonly check: () => void | Promise<void>;
+  readonly check: () => unknown;
 }
 
 /** By format: its inputs. */
@@ -206,6 +226,93 @@ export const formats: Readonly<Record<string, () => Generator<HostileInput>>> = 
     ];
     for (const [name, text] of Object.entries(longTexts)) {
       for (const table of tables(rows, text)) yield { name, check: () => checkLog(Buffer.from(table)) };
+    }
+  },
+
+  *'chrome-trace'() {
+    const where = { ph: 'i', s: 't', pid: 1, tid: 2, ts: 10.5 };
+    const slice = { ...where, cat: 'allocation', id: 'a1', args: { pointer: '0x1000', bytes: 512, stream: '0x0', stack: 'f (/a.js:1:2)' } };
+    const kinetos = [{ ...where, name: '[memory]', args: { Bytes: 512, Addr: 4096, 'Device Id': 0, 'Device Type': 1 } }];
+    const own = [
+      { ...where, ph: 'M', name: 'process_name', args: { name: 'rmm' } },
+      { ...slice, ph: 'b', name: '512 B' },
+      { ...slice, ph: 'e', name: '512 B' },
+      { ...where, name: 'label: weights', args: { pointer: '0x1000' } },
+      { ...where, name: 'growth: 4 KiB', args: { pointer: '0x1000', bytes: 4096 } },
+    ];
+    const traces: Tree[] = [kinetos, ...own.map((event) => [event, ...own])].map((traceEvents) => ({
+      traceEvents,
+      otherData: { startedAt: '2026-01-01' },
+    }));
+    for (const [name, json, trace] of jsonReplacements(traces, fewTexts))
+      yield { name, check: () => checkReading(Buffer.from(json(trace))) };
+  },
+
+  *umpire() {
+    const events: Tree[] = [
+      { kind: 'replay', timestamp: 1, event: 'allocate', payload: { allocator_ref: '0x1', size: 64 }, result: { memory_ptr: '0x1000' } },
+      { kind: 'replay', timestamp: 1, event: 'makeAllocator', payload: { allocator_name: 'pool' }, result: { allocator_ref: '0x1' } },
+      {
+        category: 'operation',
+        name: 'allocate',
+        numeric_args: { size: 64 },
+        string_args: { allocator_ref: '0x1', pointer: '0x1000' },
+        tags: { allocator_name: 'pool', replay: 'true' },
+        timestamp: 1,
+      },
+    ];
+    const lines = events.map((event) => JSON.stringify(event)).join('\n');
+    for (const [name, json, event] of jsonReplacements(events, fewTexts)) {
+      yield { name, check: () => checkReading(Buffer.from(`${lines}\n${json(event)}\n${lines}`)) };
+    }
+  },
+
+  *'rmm-debug'() {
+    const line = ['[ 12345]', '[14:03:22:123456]', '[trace ] ', '[A]', '[stream 0x55d0]', '[1024B]', '[0x7f3e8c000000]'];
+    for (const [name, text] of Object.entries(longTexts)) {
+      for (const i of line.keys()) {
+        for (const replaced of [text, `[${text}]`, `[stream ${text}]`, `[${text}B]`]) {
+          const hostile = line.with(i, replaced).join('');
+          yield { name, check: () => checkReading(Buffer.from(`${line.join('')}\n${hostile}\n${line.join('')}\n`)) };
+        }
+      }
+    }
+  },
+
+  *'raft-csv'() {
+    const header = 'timestamp_us,device_current,device_peak,device_total_alloc,device_total_freed,nvtx_depth,nvtx_range';
+    const samples = [header, '10,100,100,100,0,0,"fit"'];
+    const event = ['device', '512', '"a > b"'];
+    for (const [name, text] of Object.entries(longTexts)) {
+      for (const table of tables(samples, text)) yield { name, check: () => checkReading(Buffer.from(table)) };
+      for (const i of event.keys()) {
+        const log = `${header},event_source,event_bytes,alloc_range\n10,512,512,512,0,1,"fit",${event.with(i, text).join(',')}\n`;
+        yield { name, check: () => checkReading(Buffer.from(log)) };
+      }
+    }
+  },
+
+  *'nsight-sqlite'() {
+    const pageBytes = 4096;
+    const rows = nsightRows(randomHistory(1, 60, 1));
+    const database = asSqlite('CUDA_GPU_MEMORY_USAGE_EVENTS', nsightColumns, rows, pageBytes);
+    const count = database.length / pageBytes;
+    // In the header of a page: its kind, how many cells it has, and the last child. After it: where each cell is.
+    const places = [...Array(count).keys()].flatMap((page) =>
+      [0, 3, 4, 8, 9, 10, 11, 12, 13, 14].map((at) => page * pageBytes + at + (page === 0 ? 100 : 0)),
+    );
+    // In the cells, which end at the end of the page: children, lengths, ids, types and values.
+    for (let page = 1; page <= count; page++) for (let back = 1; back <= 40; back++) places.push(page * pageBytes - back);
+    for (const at of [...places, 16, 17, 20, 56, 57, 58, 59]) {
+      for (const byte of [0, 2, 0x80, 0xff]) {
+        const bytes = Buffer.from(database);
+        bytes[at] = byte;
+        yield { name: `${byte} at ${at}`, check: () => checkReading(bytes) };
+      }
+    }
+    for (const [name, text] of Object.entries(longTexts)) {
+      const hostile = asSqlite('CUDA_GPU_MEMORY_USAGE_EVENTS', ['start', text.slice(0, 3000)], [[1, 2]], pageBytes);
+      yield { name, check: () => checkReading(hostile) };
     }
   },
 
@@ -259,13 +366,7 @@ export const formats: Readonly<Record<string, () => Generator<HostileInput>>> = 
 
   *plan() {
     const plan = JSON.parse(readFileSync('examples/plans/two-streams.json', 'utf8')) as Tree;
-    const values = { ...jsonValues, ...Object.fromEntries(Object.entries(longTexts).map(([name, text]) => [name, JSON.stringify(text)])) };
-    const mark = 'replaced here';
-    for (const [name, json] of Object.entries(values)) {
-      for (const tree of replacements(plan, mark)) {
-        yield { name, check: () => checkPlan(() => parsePlan(JSON.stringify(tree).replace(JSON.stringify(mark), () => json))) };
-      }
-    }
+    for (const [name, json, tree] of jsonReplacements([plan])) yield { name, check: () => checkPlan(() => parsePlan(json(tree))) };
     const rows = ['id,lower,upper,size', 'a,0,5,4', 'b,2,9,8'];
     for (const [name, text] of Object.entries(longTexts)) {
       for (const table of tables(rows, text)) {
@@ -296,11 +397,15 @@ async function* pieces(...bytes: readonly Uint8Array[]): AsyncGenerator<Uint8Arr
   yield* bytes;
 }
 
+/** A log is read, or refused in one short line. */
+async function checkReading(bytes: Uint8Array): Promise<RecordedRun | undefined> {
+  await orRefusal(() => readAllocationLog(pieces(bytes)));
+  return await orRefusal(() => readRecordedRun(pieces(bytes)));
+}
+
 /** Whatever can be done with a log is done, or refused in one short line. */
 async function checkLog(bytes: Uint8Array): Promise<void> {
-  await orRefusal(() => readAllocationLog(pieces(bytes)));
-  const read = await orRefusal(() => readRecordedRun(pieces(bytes)));
-  if (read === undefined) return;
+  if ((await checkReading(bytes)) === undefined) return;
   for (const to of convertedFormats) await orRefusal(() => convertLog(pieces(bytes), '/dev/null', { to }));
 }
 

@@ -4,6 +4,8 @@ import type { ReadingBudget } from './reading-budget.js';
 import { finishRun, RecordedNames, type RecordedRun } from './recorded-run.js';
 
 const maximumLayers = 2 ** 8;
+/** Of a layer, a thread or what else a log names by a number or a word. */
+const longestName = 100;
 
 /** An event of another program's log. What the log does not say is left out. */
 export interface ForeignEvent extends Pick<LoggedEvent, 'kind' | 'first' | 'second'> {
@@ -86,6 +88,11 @@ export class RunWriter {
     }
     return number;
   }
+}
+
+/** A number or a short text, as text; anything else, which may be lists in lists, is `other`. */
+export function nameOf(value: unknown, other: string): string {
+  return typeof value === 'string' || typeof value === 'number' ? String(value).slice(0, longestName) : other;
 }
 
 /** A number of bytes or an address, from a number or its text, or `undefined` for anything else. */

@@ -13,7 +13,7 @@ import { InvalidLogError } from '../../../basics/errors.js';
 import { EventKind } from '../event-columns.js';
 import type { ReadingBudget } from '../reading-budget.js';
 import type { RecordedRun } from '../recorded-run.js';
-import { RunWriter, wholeNumber } from '../run-writer.js';
+import { nameOf, RunWriter, wholeNumber } from '../run-writer.js';
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -92,11 +92,11 @@ class TraceReader {
   /** Memory that came or went, as Kineto has it. */
   #change(event: Json): void {
     const args = objectOf(event['args']);
-    const bytes = Number(args['Bytes']);
+    const bytes = numberOf(args['Bytes']);
     const first = wholeNumber(args['Addr']);
     if (first === undefined || !Number.isSafeInteger(bytes) || bytes === 0) return;
-    const type = String(args['Device Type'] ?? 1);
-    const layer = `${deviceTypes[type] ?? `device type ${type.slice(0, 20)}`}${type === '0' ? '' : ` ${String(args['Device Id'] ?? 0).slice(0, 20)}`}`;
+    const type = nameOf(args['Device Type'], '1');
+    const layer = `${deviceTypes[type] ?? `device type ${type}`}${type === '0' ? '' : ` ${nameOf(args['Device Id'], '0')}`}`;
     const kind = bytes > 0 ? EventKind.allocate : EventKind.free;
     this.#writer.add({ kind, layer, thread: this.#threadOf(event), first, second: Math.abs(bytes), time: timeOf(event) });
   }
@@ -131,7 +131,8 @@ class TraceReader {
 
   /** Growth, a release, a failure or a label, as cistern has them. */
   #instant(event: Json): void {
-    const [, word = '', text = ''] = /^(growth|release|failure|label): (.*)$/s.exec(String(event['name'])) ?? [];
+    const [, word = '', text = ''] =
+      typeof event['name'] === 'string' ? (/^(growth|release|failure|label): (.*)$/s.exec(event['name']) ?? []) : [];
     const { pointer, bytes, ...where } = objectOf(event['args']);
     const first = wholeNumber(pointer) ?? 0;
     const layer = this.#layerOf(event);
@@ -143,11 +144,11 @@ class TraceReader {
   }
 
   #layerOf({ pid }: Json): string {
-    return this.#processes.get(pid) ?? `process ${String(pid).slice(0, 40)}`;
+    return this.#processes.get(pid) ?? `process ${nameOf(pid, 'unknown')}`;
   }
 
   #threadOf({ tid }: Json): string {
-    return this.#threads.get(tid) ?? String(tid ?? 0).slice(0, 40);
+    return this.#threads.get(tid) ?? nameOf(tid, '0');
   }
 }
 
@@ -157,8 +158,12 @@ function placeOf({ stream, stack }: Json): { readonly stream?: string; readonly 
 
 /** Nanoseconds, of microseconds as a number or a text. */
 function timeOf({ ts }: Json): number {
-  const time = Number(ts) * 1000;
+  const time = numberOf(ts) * 1000;
   return Number.isFinite(time) ? Math.round(time) : 0;
+}
+
+function numberOf(value: unknown): number {
+  return typeof value === 'number' || typeof value === 'string' ? Number(value) : Number.NaN;
 }
 
 function objectOf(value: unknown): Json {

@@ -8,12 +8,12 @@
  *
  * Lines that are no objects are left out, because the program prints to the same output.
  */
-import { InvalidLogError } from '../../../basics/errors.js';
+import { formatValue, InvalidLogError } from '../../../basics/errors.js';
 import { EventKind } from '../event-columns.js';
 import { linesOf } from '../lines.js';
 import type { ReadingBudget } from '../reading-budget.js';
 import type { RecordedRun } from '../recorded-run.js';
-import { RunWriter, wholeNumber } from '../run-writer.js';
+import { nameOf, RunWriter, wholeNumber } from '../run-writer.js';
 
 /** What the first bytes of such a log have. */
 export const umpireBeginning = /"kind" ?: ?"replay"|"string_args" ?: ?\{|"category" ?: ?"(?:operation|statistic)"/;
@@ -39,13 +39,13 @@ export function readUmpireReplay(source: string, bytes: Buffer, budget: ReadingB
     if (!line.startsWith('{')) continue;
     const { name, time, allocator, allocatorName, size, pointer } = operationOf(source, line, number);
     if (typeof allocatorName === 'string' && allocator !== undefined) names.set(allocator, allocatorName);
-    const layer = names.get(allocator) ?? `allocator ${String(allocator)}`.slice(0, 100);
+    const layer = names.get(allocator) ?? `allocator ${nameOf(allocator, 'unknown')}`;
     const address = wholeNumber(pointer);
     if (address === undefined) continue;
     if (name === 'allocate') {
       const bytes = wholeNumber(size);
       if (bytes === undefined)
-        throw new InvalidLogError(source, number, `the size must be an integer from 0 to 2^53 - 1, got ${JSON.stringify(size)}`);
+        throw new InvalidLogError(source, number, `the size must be an integer from 0 to 2^53 - 1, got ${formatValue(size)}`);
       live.set(address, { bytes, layer });
       writer.add({ kind: EventKind.allocate, layer, first: address, second: bytes, time });
     } else if (name === 'deallocate') {
