@@ -28,7 +28,7 @@ export interface CaptureObserver {
 export class CaptureOrder implements EventObserver {
   /** By stream of the capture: how many of its epochs are over. */
   readonly #epochs: number[] = [];
-  /** By two streams: how many epochs of the second the first comes after. */
+  /** By two streams: how many epochs of the second the first comes after; none if there is no number. */
   readonly #seen: number[][] = [];
   readonly #numbers = new Map<StreamIdentity, number>();
   /** By the number of a recording: what comes before it. */
@@ -38,11 +38,6 @@ export class CaptureOrder implements EventObserver {
   constructor(origin: StreamIdentity, observer: CaptureObserver) {
     this.#observer = observer;
     this.#add(origin, []);
-  }
-
-  /** How many streams have joined the capture. */
-  get streams(): number {
-    return this.#epochs.length;
   }
 
   /** The number of a stream in the capture, or -1 if it has not joined. */
@@ -78,7 +73,6 @@ export class CaptureOrder implements EventObserver {
     const epoch = this.#epochs[stream] as number;
     this.#epochs[stream] = epoch + 1;
     const clock = [...(this.#seen[stream] as number[])];
-    while (clock.length <= stream) clock.push(0);
     clock[stream] = epoch + 1;
     this.#recorded.set(version, clock);
     this.#observer.epochEnded(stream, epoch);
@@ -93,7 +87,7 @@ export class CaptureOrder implements EventObserver {
       return;
     }
     const seen = this.#seen[stream] as number[];
-    for (let other = 0; other < clock.length; other++) seen[other] = Math.max(seen[other] ?? 0, clock[other] as number);
+    for (let other = 0; other < clock.length; other++) seen[other] = Math.max(seen[other] ?? 0, clock[other] ?? 0);
   }
 
   #add(identity: StreamIdentity, clock: readonly number[]): void {

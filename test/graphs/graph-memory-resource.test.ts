@@ -192,6 +192,36 @@ describe('within a capture', () => {
     expect(graphs.statistics().unorderedBytes).toBe(1 * MiB);
   });
 
+  test('an event says nothing of streams that its own has not waited for', () => {
+    using third = new Stream({ nonBlocking: true });
+    using event = new Event();
+    using _graph = graphs.capture(stream, () => {
+      const a = graphs.allocate(1 * MiB, stream);
+      order(stream, other);
+      order(stream, third);
+      graphs.deallocate(a, 1 * MiB, other);
+      event.record(other);
+      order(third, stream);
+      expect(graphs.allocate(1 * MiB, stream)).not.toBe(a);
+      order(other, stream);
+      expect(graphs.allocate(1 * MiB, stream)).toBe(a);
+    });
+  });
+
+  test('a stream that waits for a second one still comes after the first', () => {
+    using third = new Stream({ nonBlocking: true });
+    using _graph = graphs.capture(stream, () => {
+      const a = graphs.allocate(1 * MiB, stream);
+      order(stream, other);
+      order(stream, third);
+      order(third, stream);
+      graphs.deallocate(a, 1 * MiB, other);
+      order(other, stream);
+      order(third, stream);
+      expect(graphs.allocate(1 * MiB, stream)).toBe(a);
+    });
+  });
+
   test('neighbours that several streams freed serve whoever comes after all of them', () => {
     using _graph = graphs.capture(stream, () => {
       const a = graphs.allocate(1 * MiB, stream);
