@@ -763,7 +763,7 @@ const faults = {
     {
       name: 'graph-wait-forgets',
       fault: 'a wait replaces what came before the stream',
-      from: 'seen[other] = Math.max(seen[other] ?? 0, clock[other] as number);',
+      from: 'seen[other] = Math.max(seen[other] ?? 0, clock[other] ?? 0);',
       to: 'seen[other] = clock[other] as number;',
     },
     {
