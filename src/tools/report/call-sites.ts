@@ -50,7 +50,7 @@ function callSiteOf(stack: string): string | undefined {
   let least = Number.POSITIVE_INFINITY;
   for (const frame of stack.split('\n')) {
     if (frame === '') continue;
-    const distance = distanceOf(frame.replaceAll('\\', '/'));
+    const distance = distanceOf(frame);
     if (distance >= least) continue;
     site = frame;
     least = distance;
@@ -62,7 +62,13 @@ function callSiteOf(stack: string): string | undefined {
 /** How far a frame is from the program's own code, which has a number below 0. */
 function distanceOf(frame: string): number {
   if (frame.includes(ofLibrary.mark)) return ofLibrary.pattern.test(frame) ? foreign.length : 0.5;
-  return foreign.findLastIndex(({ parts, pattern }) => parts.some((part) => frame.includes(part)) || pattern.test(frame));
+  const plain = frame.replaceAll('\\', '/');
+  return foreign.findLastIndex(({ parts, pattern }) => parts.some((part) => plain.includes(part)) || pattern.test(plain));
+}
+
+/** Whether a frame is the program's own code. */
+export function isOwnCode(frame: string): boolean {
+  return distanceOf(frame) < 0;
 }
 
 /** A frame without its line, which shifts with every edit; functions without names are told apart by it. */
