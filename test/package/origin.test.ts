@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { originOf, packedReadme } from '../../scripts/package.mjs';
@@ -15,6 +16,20 @@ test('packages name the repository of the workflow that makes them', () => {
 test('packages made elsewhere name none', () => {
   expect(originOf({})).toEqual({});
   expect(originOf({ GITHUB_SERVER_URL: 'https://example.com', GITHUB_REPOSITORY: '' })).toEqual({});
+});
+
+test('nothing is published without them', () => {
+  const check = (env: NodeJS.ProcessEnv) => spawnSync(process.execPath, ['scripts/package.mjs', 'check'], { encoding: 'utf8', env });
+  const { status, stderr } = check({});
+  expect([status, stderr]).toEqual([1, expect.stringMatching(/^package\.json lacks repository, bugs, homepage, and no workflow names/)]);
+  expect(check({ GITHUB_SERVER_URL: 'https://example.com', GITHUB_REPOSITORY: 'some/cistern' }).status).toBe(0);
+  // Every other job of the release waits for it.
+  const jobs = readFileSync('.github/workflows/release.yml', 'utf8')
+    .split(/^ {2}(?=\w+:$)/m)
+    .slice(1);
+  const isFirst = (job: string) => job.startsWith('check:') || /^ {4}needs: (?!\[\])/m.test(job);
+  expect(jobs.filter((job) => !isFirst(job) && !/^(?:push|tags)/.test(job))).toEqual([]);
+  expect(jobs.find((job) => job.startsWith('check:'))).toContain('node scripts/package.mjs check');
 });
 
 test('links of a packed README lead to files of the package, or to the repository', () => {
