@@ -83,7 +83,8 @@ describe('cistern keep', () => {
       code: 'ERR_CISTERN_INVALID_STATE',
       message: expect.stringContaining('a process has 64 connections, which is the most'),
     });
-    expect(keep.descriptors().length).toBe(before + 64);
+    // The last refused one may not be closed yet.
+    await expect.poll(() => keep.descriptors().length).toBe(before + 64);
     for (const each of sockets.splice(0)) closeDescriptor(each);
     await expect.poll(() => keep.descriptors().length).toBe(before);
     expect(regionsOf(keep.socket)).toEqual([]);
