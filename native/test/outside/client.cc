@@ -10,6 +10,7 @@
 //     client take BYTES COUNT [managed [free]]  allocates, device or managed memory, tells what is left, and ends
 //     client runtimes              allocates with a copy of cudart that is linked statically, and with one that is not
 //     client owners                prints whose function it gets, in each way, for one that allocates and two that do not
+//     client unload LIBRARY …      loads each library, allocates with it, closes it and the driver, three times over
 //     client bench CALLS           measures allocations, frees, and a call that does neither: JSON, in nanoseconds
 #include <pthread.h>
 #include <sys/wait.h>
@@ -559,6 +560,26 @@ int Owners() {
   return 0;
 }
 
+int Unload(int count, char** libraries) {
+  for (int i = 0; i < 3 * count; i++) {
+    void* const library = dlopen(libraries[i % count], RTLD_NOW | RTLD_LOCAL);
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr || driver == nullptr) {
+      fprintf(stderr, "%s\n", dlerror());
+      return 3;
+    }
+    const auto allocate = reinterpret_cast<int (*)(DevicePointer*, std::size_t)>(dlsym(library, "linked_allocate"));
+    const auto free = reinterpret_cast<int (*)(DevicePointer)>(dlsym(library, "linked_free"));
+    DevicePointer pointer;
+    Functions({Way::kLegacy});
+    const int status = allocate(&pointer, static_cast<std::size_t>(i) + 1);
+    printf("%d %d %p\n", status, free(pointer), reinterpret_cast<void*>(allocate));
+    dlclose(library);
+    dlclose(driver);
+  }
+  return 0;
+}
+
 double Now() {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -619,6 +640,7 @@ int main(int count, char** arguments) {
   if (what == "take") return Take(strtoull(arguments[2], nullptr, 10), atoi(arguments[3]), count > 4, count > 5);
   if (what == "runtimes") return Runtimes();
   if (what == "owners") return Owners();
+  if (what == "unload") return Unload(count - 2, arguments + 2);
   if (what == "bench") return Bench(atoi(arguments[2]));
   return 2;
 }

@@ -1,6 +1,6 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -65,6 +65,23 @@ describe.skipIf(outside.path === undefined)('cistern run', () => {
         [2000, 'client', true],
       ]);
       for (const { stack } of allocations) expect(stack).not.toContain('cudart');
+    }));
+
+  test('a library that is loaded where another one was unloaded has its own account', () =>
+    inFolder(async (folder) => {
+      const names = ['libone.so', 'libtwo.so'];
+      const libraries = names.map((name) => join(folder, name));
+      for (const library of libraries) copyFileSync(outsideProgram('liblinked.so'), library);
+      const file = join(folder, 'run.cistern');
+      const { code, stdout, stderr } = await runOutside(file, ['-q'], [client(), 'unload', ...libraries]);
+      expect([code, stderr]).toEqual([0, '']);
+      const lines = stdout.trim().split('\n');
+      // Both have been at one address.
+      expect(new Set(lines).size).toBeLessThan(lines.length);
+      const { allocations } = await readOutside(file);
+      expect(allocations.map(({ bytes, account }) => [bytes, account])).toEqual(
+        [1, 2, 3, 4, 5, 6].map((bytes) => [bytes, names[(bytes - 1) % 2]]),
+      );
     }));
 
   test('leaves a program that uses no device alone', () =>
