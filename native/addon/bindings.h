@@ -63,6 +63,10 @@ Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenNvml(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status NvmlDevice(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
+// tool_memory.cc
+Status OpenToolMemory(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status TellToolMemory(Environment& environment, const Napi::CallbackInfo& info);
+
 // outside.cc
 Status EnterAccountOutside(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status LeaveAccountOutside(Environment& environment, const Napi::CallbackInfo& info);

@@ -87,6 +87,8 @@ constexpr Function kFunctions[] = {
     {"deviceIsInUse", Cold<DeviceIsInUse>},
     {"openNvml", Cold<OpenNvml>},
     {"nvmlDevice", Cold<NvmlDevice>},
+    {"openToolMemory", Cold<OpenToolMemory>},
+    {"tellToolMemory", Cold<TellToolMemory>},
     {"enterAccountOutside", Cold<EnterAccountOutside>},
     {"leaveAccountOutside", Cold<LeaveAccountOutside>},
     {"stepProcess", Cold<StepProcess>},

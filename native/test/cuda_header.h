@@ -11,6 +11,13 @@
 #include <cstdint>
 #include <type_traits>
 
+#if __has_include(<nvtx3/nvToolsExtMem.h>)
+#include <nvtx3/nvToolsExtMem.h>
+
+#include "addon/tool_memory.h"
+#define CISTERN_HAS_NVTX
+#endif
+
 #include "cuda/driver_table.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/constants.h"
@@ -77,6 +84,34 @@ CISTERN_SAME_FORM(StreamUpdateCaptureDependencies12030, PFN_cuStreamUpdateCaptur
 CISTERN_SAME_FORM(DeviceGraphMemTrim, PFN_cuDeviceGraphMemTrim_v11040);
 CISTERN_SAME_FORM(StreamGetCaptureInfo10010, PFN_cuStreamGetCaptureInfo_v10010);
 CISTERN_SAME_FORM(StreamGetCaptureInfo11030, PFN_cuStreamGetCaptureInfo_v11030);
+
+#ifdef CISTERN_HAS_NVTX
+#define CISTERN_SAME_FIELD(ours, field, theirs, other) CISTERN_SAME_VALUE(offsetof(nvtx::ours, field), offsetof(theirs, other))
+CISTERN_SAME_VALUE(nvtx::kVersion, NVTX_VERSION);
+CISTERN_SAME_VALUE(nvtx::kMemoryModule, NVTX_EXT_MODULEID_MEM);
+CISTERN_SAME_VALUE(nvtx::kMemoryCompatibility, NVTX_EXT_COMPATID_MEM);
+CISTERN_SAME_VALUE(nvtx::kMemorySlots, NVTX_EXT_MEM_SLOT_COUNT);
+CISTERN_SAME_VALUE(nvtx::kHeapRegister, NVTX3EXT_CBID_nvtxMemHeapRegister);
+CISTERN_SAME_VALUE(nvtx::kHeapUnregister, NVTX3EXT_CBID_nvtxMemHeapUnregister);
+CISTERN_SAME_VALUE(nvtx::kRegionsRegister, NVTX3EXT_CBID_nvtxMemRegionsRegister);
+CISTERN_SAME_VALUE(nvtx::kRegionsUnregister, NVTX3EXT_CBID_nvtxMemRegionsUnregister);
+CISTERN_SAME_VALUE(nvtx::kUsageSubAllocator, NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR);
+CISTERN_SAME_VALUE(nvtx::kTypeVirtualAddress, NVTX_MEM_TYPE_VIRTUAL_ADDRESS);
+CISTERN_SAME_VALUE(nvtx::kReferenceIsPointer, NVTX_MEM_REGION_REF_TYPE_POINTER);
+CISTERN_SAME_VALUE(sizeof(nvtx::ModuleSegment), sizeof(nvtxExtModuleSegment_t));
+CISTERN_SAME_VALUE(sizeof(nvtx::ModuleInfo), sizeof(nvtxExtModuleInfo_t));
+CISTERN_SAME_FIELD(ModuleInfo, segments, nvtxExtModuleInfo_t, segments);
+CISTERN_SAME_VALUE(sizeof(nvtx::VirtualRange), sizeof(nvtxMemVirtualRangeDesc_t));
+CISTERN_SAME_FIELD(VirtualRange, pointer, nvtxMemVirtualRangeDesc_t, ptr);
+CISTERN_SAME_VALUE(sizeof(nvtx::HeapDescription), sizeof(nvtxMemHeapDesc_t));
+CISTERN_SAME_FIELD(HeapDescription, usage, nvtxMemHeapDesc_t, usage);
+CISTERN_SAME_FIELD(HeapDescription, range, nvtxMemHeapDesc_t, typeSpecificDesc);
+CISTERN_SAME_VALUE(sizeof(nvtx::RegionsRegisterBatch), sizeof(nvtxMemRegionsRegisterBatch_t));
+CISTERN_SAME_FIELD(RegionsRegisterBatch, heap, nvtxMemRegionsRegisterBatch_t, heap);
+CISTERN_SAME_FIELD(RegionsRegisterBatch, elements, nvtxMemRegionsRegisterBatch_t, regionDescElements);
+CISTERN_SAME_VALUE(sizeof(nvtx::RegionsUnregisterBatch), sizeof(nvtxMemRegionsUnregisterBatch_t));
+CISTERN_SAME_FIELD(RegionsUnregisterBatch, elements, nvtxMemRegionsUnregisterBatch_t, refElements);
+#endif
 
 CISTERN_SAME_VALUE(kSuccess, CUDA_SUCCESS);
 CISTERN_SAME_VALUE(strict::kNodeKernel, CU_GRAPH_NODE_TYPE_KERNEL);

@@ -19,6 +19,7 @@ export {
   SanitizingResourceAdaptor,
   type SanitizingResourceAdaptorOptions,
 } from './sanitizing-resource-adaptor.js';
+export { announceAllocations, announcePools, isToolListening } from './tool-memory.js';
 
 /** The kinds of resources of this entry. A specification loads them by itself, unless the program is bundled: see {@link addResourceKinds}. */
 export const resourceKinds: readonly ResourceKind[] = [sanitizingKind];

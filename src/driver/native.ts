@@ -219,6 +219,10 @@ export interface NativeBinding {
    * used bytes, and pairs of a process and its bytes, -1 if unknown. `noBackend` if NVML is not loaded.
    */
   nvmlDevice(uuid: string): Float64Array;
+  /** Has the library of a memory checker be told about pools. Returns why it cannot, or an empty text. */
+  openToolMemory(path: string): string;
+  /** 0, 1: the memory of a pool begins, ends; 2, 3: an allocation. `noBackend` if nobody listens. */
+  tellToolMemory(what: number, pointer: number, bytes: number): void;
   /** Under `cistern run`, what this thread allocates belongs to the account. Returns what `leaveAccountOutside` needs. */
   enterAccountOutside(name: string): number;
   leaveAccountOutside(before: number): void;

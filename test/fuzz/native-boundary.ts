@@ -331,6 +331,8 @@ const callArguments: {
   deviceIsInUse: (run) => [run.device()],
   openNvml: () => ['/no/such/library'],
   nvmlDevice: (run) => [run.functionName()],
+  openToolMemory: () => ['/no/such/library'],
+  tellToolMemory: (run) => [run.reader.byte() % 5, run.address(), run.size()],
   enterAccountOutside: (run) => [run.functionName()],
   leaveAccountOutside: (run) => [run.reader.byte()],
   stepProcess: (run) => [run.reader.byte() % 6, noProcess, run.reader.byte()],

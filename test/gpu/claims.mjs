@@ -99,6 +99,11 @@ export const claims = [
     page: 'docs/order-violations.md',
     by: ['test/checking/order-checker.test.ts'],
   },
+  {
+    claim: 'compute-sanitizer finds a kernel that writes past the end of a block of a pool',
+    page: 'docs/order-violations.md',
+    by: ['probe sanitizer'],
+  },
   { claim: 'devices use each other’s memory (needs two GPUs)', page: 'docs/peers.md', by: ['test/driver/peers.test.ts'] },
   {
     claim: 'a free of `virtual`, and an allocation, take what the page of measurements says',

@@ -341,6 +341,35 @@ const probes = {
     return answer;
   },
 
+  /** Does compute-sanitizer find a kernel that writes past the end of a block of a pool, if it is told about the pool, and only then? */
+  sanitizer({ device }) {
+    const script = `
+      const core = await import(${JSON.stringify(`${dist}index.js`)});
+      const { announceAllocations, announcePools } = await import(${JSON.stringify(`${dist}checking/index.js`)});
+      core.Device.get().synchronizeSync();
+      const { Kernel } = await import(${JSON.stringify(new URL('../../examples/kernels/cuda.js', import.meta.url).href)});
+      const { readFileSync } = await import('node:fs');
+      const ptx = readFileSync(${JSON.stringify(fileURLToPath(new URL('../../examples/addons/step.ptx', import.meta.url)))}, 'utf8');
+      const isAnnounced = process.argv[1] === 'announced';
+      const stream = new core.Stream({ nonBlocking: true });
+      const cuda = new core.CudaMemoryResource();
+      const pool = new core.PoolMemoryResource(isAnnounced ? announcePools(cuda) : cuda, { initialBytes: core.MiB });
+      const resource = isAnnounced ? announceAllocations(pool) : pool;
+      const [first, second] = [resource.allocate(1024, stream), resource.allocate(1024, stream)];
+      new Kernel(0, ptx, 'fill', ['uint64_t', 'uint64_t', 'uint32_t']).launch(stream, 2, 256, Math.min(first, second), 257, 7);
+      stream.synchronizeSync();`;
+    const options = ['--tool', 'memcheck', '--nvtx', 'yes', '--force-blocking-launches', 'yes', process.execPath, '--input-type=module'];
+    const run = (...args) => {
+      const { error, stdout, stderr } = spawnSync('compute-sanitizer', [...options, '--eval', script, ...args], { encoding: 'utf8' });
+      if (error !== undefined) return undefined;
+      return (stdout + stderr).slice(-1000);
+    };
+    const told = run('announced');
+    if (told === undefined) return { skipped: 'compute-sanitizer is not installed' };
+    const answer = { device: device.name, told, untold: run() };
+    return /ERROR SUMMARY: [1-9]/.test(told) ? answer : { ...answer, failed: 'it found nothing' };
+  },
+
   /** Nanoseconds of an allocation and its free. */
   pairs({ core, stream, cuda }) {
     const each = (resource) => {

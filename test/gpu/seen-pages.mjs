@@ -29,7 +29,7 @@ export function settling({ by }) {
 
 /** @returns {'unseen' | 'changed' | 'failed' | 'right'} */
 function stateOf(name, row, driverCode) {
-  if (row === undefined) return 'unseen';
+  if (row === undefined || typeof row.answer?.skipped === 'string') return 'unseen';
   if (!isCurrent(name, row, driverCode)) return 'changed';
   return (row.failed ?? 0) > 0 || row.answer?.failed !== undefined ? 'failed' : 'right';
 }
@@ -95,7 +95,7 @@ const notYetMeasured = 'Not yet measured on a GPU.';
 
 /** Where figures were measured, or that they were not. */
 function measuredOn(row, state) {
-  if (row === undefined || state === 'failed') return notYetMeasured;
+  if (row === undefined || state === 'failed' || state === 'unseen') return notYetMeasured;
   return `Measured on ${row.gpu}, driver ${row.driver}, ${row.day}, commit ${row.commit}${state === 'changed' ? ', with older code' : ''}.`;
 }
 
@@ -129,7 +129,6 @@ function decoderNumbers(seen, stateOf) {
   const [own, torch] = ['figures decoder', 'figures decoderInPyTorch'].map((name) =>
     measuredOn(seen[name], stateOf(name)) === notYetMeasured ? undefined : seen[name].answer,
   );
-  const notSeen = own === undefined || own.skipped !== undefined;
   const cell = (answer, key, format) => (answer?.[key] === undefined ? 'not yet seen on a GPU' : format(answer[key]));
   const rows = [
     ['tokens a second', 'tokensASecond', (each) => each.toFixed(0)],
@@ -140,9 +139,10 @@ function decoderNumbers(seen, stateOf) {
   ].map(([what, key, format]) => [what, cell(own, key, format), cell(torch, key, format)]);
   const shared = torch?.bytesOfGraphsInOnePool;
   if (shared !== undefined) rows[1][2] += `, and ${mebibytes(shared)} in one pool, captured from the largest on`;
-  const heading = notSeen
-    ? notYetMeasured
-    : `${measuredOn(seen['figures decoder'], stateOf('figures decoder'))} Kernels: ${own.compiledBy}; products: ${own.multipliedBy}.`;
+  const heading =
+    own === undefined
+      ? notYetMeasured
+      : `${measuredOn(seen['figures decoder'], stateOf('figures decoder'))} Kernels: ${own.compiledBy}; products: ${own.multipliedBy}.`;
   return `${heading}\n\n${table(['', 'cistern', 'PyTorch'], rows)}`;
 }
 

@@ -130,6 +130,10 @@ export const foreignSettings = {
     values: 'what an MPS server lets a process use of each device, such as `0=2G,1=512M`',
     default: 'no limit',
   },
+  NVTX_INJECTION64_PATH: {
+    values: 'the library of a memory checker, which sets it: it is told about pools that are announced',
+    default: 'none',
+  },
   LD_PRELOAD: { values: 'libraries to load first, which `cistern run` keeps', default: 'none' },
   XDG_RUNTIME_DIR: { values: 'where `cistern keep` has its socket', default: '`/tmp`' },
   XDG_CACHE_HOME: { values: 'where `cistern build` puts an addon if it cannot write to the package', default: '`~/.cache`' },
