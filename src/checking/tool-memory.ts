@@ -7,8 +7,8 @@ import { assertMemoryResource, type DeallocationFence, type DevicePointer, type 
 import { setting } from '../settings.js';
 
 /** What native/addon/tool_memory.cc counts from 0. */
-const heap = { begins: 0, ends: 1 };
-const region = { begins: 2, ends: 3 };
+const heap = { begins: 0, ends: 1, endsFirst: true };
+const region = { begins: 2, ends: 3, endsFirst: false };
 
 /** Whether a tool listens in this process; asked once, since a program is started under a tool. */
 let isListening: boolean | undefined;
@@ -66,6 +66,8 @@ function announced(upstream: MemoryResource, what: AnnouncedEvents): MemoryResou
 interface AnnouncedEvents {
   readonly begins: number;
   readonly ends: number;
+  /** Another worker may be given the memory of a pool, at the same address, as soon as the driver has it. What is within a pool stays with its worker. */
+  readonly endsFirst: boolean;
 }
 
 class AnnouncingResourceAdaptor extends PassThroughAdaptor {
@@ -89,17 +91,25 @@ class AnnouncingResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       throw this.passOn(error);
     }
-    if (pointer !== 0) tell(this.#what.begins, pointer, bytes);
+    tell(this.#what.begins, pointer, bytes);
     return pointer;
   }
 
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    this.freed(this.upstream.deallocate(pointer, bytes, stream, fence));
-    if (pointer !== 0) tell(this.#what.ends, pointer, bytes);
+    const { begins, ends, endsFirst } = this.#what;
+    if (endsFirst) tell(ends, pointer, bytes);
+    try {
+      this.freed(this.upstream.deallocate(pointer, bytes, stream, fence));
+    } catch (error) {
+      if (endsFirst) tell(begins, pointer, bytes);
+      throw error;
+    }
+    if (!endsFirst) tell(ends, pointer, bytes);
   }
 }
 
 function tell(what: number, pointer: DevicePointer, bytes: number): void {
+  if (pointer === 0) return;
   native().tellToolMemory(what, pointer, bytes);
   check('tell a tool about memory');
 }

@@ -21,7 +21,7 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function run(body: string, path: string): ProcessEnd {
-  const module = `import { announceAllocations, announcePools, CudaMemoryResource, isToolListening, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '${wholePackage}'; ${body}`;
+  const module = `import { announceAllocations, announcePools, CudaMemoryResource, failCall, isToolListening, KiB, LimitingResourceAdaptor, MiB, PoolMemoryResource, Stream } from '${wholePackage}'; ${body}`;
   return runModule(module, { NVTX_INJECTION64_PATH: path, INJECTION_LOG: log });
 }
 
@@ -65,6 +65,27 @@ test('a tool is told of the memory of pools, and of what is allocated in it, wit
     'heap ends 1',
     '',
   ]);
+});
+
+test('memory of a pool ends before the driver has it, and begins again if the driver refuses it', () => {
+  if (!hasLibrary) skipTest('there is no C compiler, or this is not Linux');
+  const end = run(
+    `
+    const stream = new Stream({ nonBlocking: true });
+    const upstream = announcePools(new CudaMemoryResource());
+    const pointer = upstream.allocate(1 * MiB, stream);
+    failCall('cuMemFree', 1, 999);
+    try { upstream.deallocate(pointer, 1 * MiB, stream); } catch (error) { console.log(error.code); }
+    upstream.deallocate(pointer, 1 * MiB, stream);
+    console.log(pointer.toString(16));
+  `,
+    library,
+  );
+  expect(end).toMatchObject({ status: 0, stderr: '' });
+  const [code, pointer] = end.stdout.trim().split('\n');
+  expect(code).toBe('ERR_CISTERN_DRIVER');
+  const lines = [1, 2].flatMap((number) => [`heap ${pointer} 1048576 1`, `heap ends ${number}`]);
+  expect(readFileSync(log, 'utf8').trim().split('\n').slice(-4)).toEqual(lines);
 });
 
 test('a library that cannot be told is named in a warning, and the program runs on', () => {
