@@ -7,10 +7,13 @@ import { nearestWord } from '../../basics/nearest-word.js';
 export const emptyLogAdvice =
   'the program allocated nothing through a recorded resource; run it with CISTERN_LOG_FILE=run.cistern to record all of its resources';
 
+/** Of what may be a snapshot of PyTorch, no part can be read. */
+const snapshotFault = ', or not a PyTorch snapshot: ';
+
 /** Advice about an error, unless its message already has it. */
 export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
-  if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
+  if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ') && !error.message.includes(snapshotFault)) {
     return '"cistern report" shows the part of a recording before the damage';
   }
   if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;

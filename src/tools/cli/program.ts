@@ -1,7 +1,8 @@
+import { existsSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { packageVersion } from '../../package/root.js';
 import { ExitCode } from './exit-code.js';
-import { note, type RawStreams, type Terminal, terminalOf } from './terminal.js';
+import { hint, note, type RawStreams, type Terminal, terminalOf } from './terminal.js';
 
 type CreateCommand = (terminal: Terminal, exitWith: (code: number) => void) => Command;
 
@@ -116,6 +117,9 @@ export async function runCommand(args: readonly string[], streams: RawStreams): 
     return exitCode;
   } catch (error) {
     // Commander has already printed the error.
+    const [file] = args;
+    if (error instanceof CommanderError && error.code === 'commander.unknownCommand' && file !== undefined && existsSync(file))
+      hint(terminal, `"cistern report ${file}" shows a log as a page, "cistern summary ${file}" its figures`);
     if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.success : ExitCode.usage;
     const { printError } = await import('./print-error.js');
     return printError(error, terminal);

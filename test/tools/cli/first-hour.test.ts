@@ -53,3 +53,17 @@ test.skipIf(process.platform === 'win32')('a build that is interrupted leaves no
   expect(signal).toBe('SIGINT');
   expect(readdirSync(temporary)).toEqual([]);
 });
+
+test('a log where a command belongs gets the commands for logs', async () => {
+  const { code, stderr } = await runCistern([log]);
+  expect([code, stderr]).toEqual([2, expect.stringMatching(/^error: unknown command .*\nhint: "cistern report .*log\.csv" shows a log/s)]);
+  expect((await runCistern(['nothing.csv'])).stderr).not.toContain('hint');
+});
+
+test('half of a snapshot is not said to have a part that can be read', async () => {
+  const snapshot = join(folder, 'half.pickle');
+  writeFileSync(snapshot, Buffer.from('\x80\x02}(X\x08\0\0\0segments', 'latin1'));
+  const { code, stderr } = await runCistern(['summary', snapshot]);
+  expect([code, stderr]).toEqual([2, expect.stringContaining('or not a PyTorch snapshot: ')]);
+  expect(stderr).not.toContain('the part of a recording');
+});

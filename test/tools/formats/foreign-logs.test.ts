@@ -72,6 +72,8 @@ describe("a trace of PyTorch's profiler", () => {
     await expect(read('{"traceEvents":[{"ph":"X"}]}')).rejects.toThrow(
       /^log: is JSON, but no trace with memory events: .*profile_memory=True/,
     );
+    for (const snapshot of ['{"segments":[],"device_traces":[]}', '[{"device":0,"blocks":[]}]', '[{"segments":[]}]'])
+      await expect(read(snapshot)).rejects.toThrow(/^log: is a snapshot of PyTorch as JSON, .*_dump_snapshot/);
     await expect(read('{"a":1}')).rejects.toThrow(/^log: is JSON, but no trace/);
     await expect(read('[1, null, "a", []]')).rejects.toThrow(/^log: is JSON, but no trace/);
     await expect(read('{"traceEvents":[')).rejects.toThrow(/^log: looks like JSON, but is none/);

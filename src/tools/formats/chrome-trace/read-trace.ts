@@ -35,6 +35,13 @@ export function readTrace(source: string, bytes: Buffer, budget: ReadingBudget):
   } catch (cause) {
     throw new InvalidLogError(source, undefined, `looks like JSON, but is none: ${(cause as Error).message}`, { cause });
   }
+  const first = objectOf(Array.isArray(trace) ? trace[0] : trace);
+  if ('segments' in first || 'blocks' in first)
+    throw new InvalidLogError(
+      source,
+      undefined,
+      'is a snapshot of PyTorch as JSON, and is read as a pickle: let torch.cuda.memory._dump_snapshot("snapshot.pickle") write it',
+    );
   const events = Array.isArray(trace) ? trace : objectOf(trace)['traceEvents'];
   const run = Array.isArray(events) ? new TraceReader(source, budget).read(events, objectOf(objectOf(trace)['otherData'])) : undefined;
   if (run === undefined)
