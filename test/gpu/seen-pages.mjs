@@ -39,18 +39,21 @@ function readme(text, { seen, stateOf }) {
   const files = visitOrder.flatMap((name) => filesOf(gpuSuites[name]));
   const right = files.filter((file) => stateOf(file) === 'right').length;
   const many = gpus.length === 1 ? 'one GPU' : `${gpus.length} GPUs`;
-  const named = `${gpus.map((gpu) => `an ${gpu}`).join(', ')}, for minutes`;
+  const named = `${gpus.map((gpu) => `an ${gpu}`).join(', ')}, for a few minutes`;
   const share =
     right === 0
-      ? 'no test has passed there with the code of today'
-      : `${right} of ${files.length} files of tests passed there with the code of today`;
+      ? "no test has passed there with today's code"
+      : `${right} of ${files.length} files of tests passed there with today's code`;
   return replaceLines(text, [
     [/^!\[has run on [^\]]*\]\(.*$/m, `![has run on ${many}](https://img.shields.io/badge/has_run_on-${many.replace(' ', '_')}-orange)`],
     [
       /^\*\*It has run on [^\n]*$/m,
       `**It has run on ${many} so far**, ${named}; ${share}: [what was seen, and how to run the tests on yours](docs/gpu.md).`,
     ],
-    [/^\| has run on GPUs \|[^|]*\|/m, `| has run on GPUs | on [${gpus.length === 1 ? 'one' : gpus.length}](docs/gpu.md), for minutes |`],
+    [
+      /^\| has run on GPUs \|[^|]*\|/m,
+      `| has run on GPUs | on [${gpus.length === 1 ? 'one' : gpus.length}](docs/gpu.md), for a few minutes |`,
+    ],
   ]);
 }
 

@@ -19,7 +19,7 @@ export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
     return (
-      "a log is a recording, a report or a trace from cistern, a CSV file or a debug log from RMM, a snapshot or a profiler's trace from PyTorch, an SQLite export from Nsight Systems, " +
+      "a log is a recording, a report or a trace from cistern, a CSV file or a debug log from RMM, a memory snapshot or a profiler's trace from PyTorch, an SQLite export from Nsight Systems, " +
       'a replay log from Umpire, or RAFT\'s CSV of memory; "cistern generate" makes one to try'
     );
   }
