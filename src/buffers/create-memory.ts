@@ -132,7 +132,7 @@ export function anyMemory(
   creator: Creator,
   allocate = (memory: BufferMemory, bytes: number): void => memory.allocate(bytes),
 ): BufferMemory {
-  const data = typeof source === 'number' ? undefined : readable(source);
+  const data = typeof source === 'number' ? undefined : readable(source, 'a number of bytes, ');
   const byteLength = data === undefined ? (source as number) : data.byteLength;
   assertBytes(byteLength, 'source');
   assertOptions(options, bufferOptions);

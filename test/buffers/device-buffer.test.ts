@@ -591,3 +591,9 @@ describe('disposal', () => {
     buffer.dispose();
   });
 });
+
+it('says what a buffer may be made of, and what may be copied into one', () => {
+  expect(() => new DeviceBuffer('1MiB' as never, { stream, resource })).toThrow('source must be a number of bytes, a typed array, ');
+  using buffer = new DeviceBuffer(16, { stream, resource });
+  expect(() => buffer.copyFrom(16 as never)).toThrow('source must be a typed array, ');
+});

@@ -37,6 +37,9 @@ export const maximumBlockBytes = maximumUnits * unitBytes;
  * take constant time, however many blocks are live or free. A resource over another index overrides
  * `allocate` and `deallocate`.
  *
+ * A class of your own composes its `tries` of its protected members `keeper`, a {@link Keeper}, and `index`: see {@link Tries}, and the guide
+ * on writing a resource.
+ *
  * Disposing it returns everything to the upstream, ordered on the legacy default stream after every
  * free. The upstream must outlive the resource, and is not disposed with it.
  */

@@ -16,8 +16,8 @@ const offsetOptions = optionNames<Pick<ByteRange, 'byteOffset'>>({ byteOffset: t
 
 const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffset: true, sourceByteOffset: true });
 
-/** Checks a source. */
-export function readable(source: HostData | DeviceMemory): CopySource {
+/** Checks a source; `more` is what else it may be, for the error. */
+export function readable(source: HostData | DeviceMemory, more = ''): CopySource {
   if (ArrayBuffer.isView(source) || isAnyArrayBuffer(source)) return hostBytes(source, 'source');
   if (typeof source === 'object' && source !== null && memoryOf in source) {
     const memory = (source as HasMemory)[memoryOf];
@@ -31,7 +31,7 @@ export function readable(source: HostData | DeviceMemory): CopySource {
     return { ptr, byteLength };
   }
   throw new ArgumentTypeError(
-    `source must be a typed array, a DataView, an ArrayBuffer, a DeviceBuffer, or device memory with ptr and byteLength, got ${formatValue(source)}`,
+    `source must be ${more}a typed array, a DataView, an ArrayBuffer, a DeviceBuffer, or device memory with ptr and byteLength, got ${formatValue(source)}`,
   );
 }
 
