@@ -12,7 +12,7 @@ const data = new URL('../docs/proof-figures.json', import.meta.url);
 const page = new URL('../docs/proof.md', import.meta.url);
 
 /**
- * Puts rows into a table, and writes the page. A row replaces the one that has the same first cell; a
+ * Puts rows into a table, and writes the page. A table that does not exist gets the columns of the first row. A row replaces the one that has the same first cell; a
  * cell that is not given stays.
  *
  * @param {string} topic the name of the table
@@ -20,6 +20,7 @@ const page = new URL('../docs/proof.md', import.meta.url);
  */
 export function saveFigures(topic, rows) {
   const tables = readTables();
+  tables[topic] ??= { columns: Object.keys(rows[0] ?? {}), rows: [] };
   const table = tables[topic];
   for (const row of rows) {
     const unknown = Object.keys(row).filter((column) => !table.columns.includes(column));

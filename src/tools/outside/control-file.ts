@@ -44,7 +44,7 @@ export interface OutsideOptions {
 }
 
 /** What a process has allocated on devices. */
-export interface OutsideProcess {
+interface OutsideProcess {
   readonly process: number;
   /** Whether it writes the file that the run named, rather than one beside it. */
   readonly hasMainFile: boolean;
