@@ -243,7 +243,6 @@ Status CaptureWait(const StreamRef& stream, const EventState& event) {
     stream->capture = from;
     stream->frontier.clear();
     stream->edges.clear();
-    stream->edges.clear();
     from->streams.insert(stream);
   }
   AddTo(stream->frontier, event.frontier);

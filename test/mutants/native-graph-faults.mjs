@@ -440,7 +440,7 @@ export const strictGraphFaults = {
     ),
     broken(
       'a wait joins',
-      '    stream->capture = from;\n    stream->frontier.clear();\n    from->streams.insert(stream);\n',
+      '    stream->capture = from;\n    stream->frontier.clear();\n    stream->edges.clear();\n    from->streams.insert(stream);\n',
       '    return kSuccess;\n',
       'a stream joins a capture',
     ),
@@ -495,8 +495,8 @@ export const strictGraphFaults = {
     ),
     broken(
       'work after a capture',
-      '    stream->capture = nullptr;\n    stream->frontier.clear();\n  }\n  kept',
-      '    stream->frontier.clear();\n  }\n  kept',
+      '    stream->capture = nullptr;\n    stream->frontier.clear();\n    stream->edges.clear();\n  }\n  kept',
+      '    stream->frontier.clear();\n    stream->edges.clear();\n  }\n  kept',
       'work after a capture',
     ),
     broken('dependencies are set', '  if (replaces) stream.frontier.clear();\n', '', 'what the next node of a captured'),
