@@ -15,10 +15,11 @@ import type { Terminal } from './terminal.js';
 const examples = `
 Thresholds: peak, leak and reserved in bytes, fragmentation in percent, leaks, failures and allocations as numbers.
 
-Exit status: 0; 1 if a threshold is exceeded; 2 if the log cannot be read.
+Exit status: 0; 1 if a threshold is exceeded, in any of the logs; 2 if a log cannot be read.
 
 Examples:
   $ cistern summary run.cistern
+  $ cistern summary run-*.cistern --fail-above leak=0       # a log of each process
   $ cistern summary run.cistern --fail-above peak=8GiB,leak=0,fragmentation=20%
   $ cistern summary snapshot.pickle --json
 `;
@@ -59,10 +60,10 @@ interface SummaryOptions {
   readonly limit: number;
 }
 
-/** `cistern summary`: prints the figures of one log, and fails if one is above its threshold. */
+/** `cistern summary`: prints the figures of each log, and fails if one is above its threshold. */
 export function summaryCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('summary')
-    .addArgument(logArgument())
+    .addArgument(logArgument('<logs...>', 'the paths of logs; - is standard input'))
     .addOption(
       new Option('--fail-above <thresholds>', `exit with 1 if a figure is larger: ${Object.keys(measures).join(', ')}`).argParser(
         parseThresholds,
@@ -72,13 +73,41 @@ export function summaryCommand(terminal: Terminal, exitWith: (code: number) => v
     .addOption(new Option('--limit <n>', 'how many call sites to print').argParser(integerParser(1)).default(5))
     .addOption(jsonOption())
     .addHelpText('after', examples)
-    .action(async (log: string, options: SummaryOptions) => {
-      if ((await summarize(log, options, terminal)) > 0) exitWith(ExitCode.failure);
+    .action(async (logs: readonly string[], options: SummaryOptions) => {
+      const summaries: Summary[] = [];
+      for (const log of logs) {
+        if (options.json !== true && summaries.length > 0) terminal.stdout.write('\n');
+        summaries.push(await summarize(log, options, terminal));
+      }
+      if (options.json === true) terminal.stdout.write(`${JSON.stringify(logs.length === 1 ? summaries[0] : summaries, undefined, 2)}\n`);
+      for (const [i, { exceeded }] of summaries.entries()) {
+        for (const { measure, limit, value } of exceeded) {
+          const { format } = measures[measure] as Measure;
+          const where = logs.length === 1 ? '' : `${visibleInLine(logs[i] as string)}: `;
+          terminal.stderr.write(`error: ${where}${measure} is ${format(value)}, above ${format(limit)}\n`);
+        }
+      }
+      if (summaries.some(({ exceeded }) => exceeded.length > 0)) exitWith(ExitCode.failure);
     });
 }
 
-/** Returns how many thresholds are exceeded. */
-async function summarize(log: string, options: SummaryOptions, terminal: Terminal): Promise<number> {
+/** What `--json` prints of a log. */
+interface Summary extends Pick<RunOverview, 'source' | 'eventCount' | 'durationNanoseconds' | 'isDamaged' | 'layers'> {
+  readonly layer: Layer;
+  readonly by: string;
+  readonly neverFreed: readonly LargestGroup[];
+  readonly atPeak: readonly LargestGroup[];
+  readonly exceeded: readonly (Threshold & { readonly value: number })[];
+}
+
+interface LargestGroup {
+  readonly name: string;
+  readonly bytes: number;
+  readonly count: number;
+}
+
+/** Prints the figures of a log, unless they are to be JSON. */
+async function summarize(log: string, options: SummaryOptions, terminal: Terminal): Promise<Summary> {
   const { json = false, failAbove = [], layer: wanted, limit } = options;
   const run = await readRun(log, terminal, 'the summary is of the events before that');
   const { overview } = packReportRun(run);
@@ -98,31 +127,13 @@ async function summarize(log: string, options: SummaryOptions, terminal: Termina
       .slice(0, limit);
   const neverFreed = largest('endBytes', 'endCount');
   const atPeak = largest('peakBytes', 'peakCount');
-  if (json) {
-    const { source, eventCount, durationNanoseconds, isDamaged } = overview;
-    const summary = {
-      source,
-      eventCount,
-      durationNanoseconds,
-      isDamaged,
-      layer,
-      by,
-      neverFreed,
-      atPeak,
-      layers: overview.layers,
-      exceeded,
-    };
-    terminal.stdout.write(`${JSON.stringify(summary, undefined, 2)}\n`);
-  } else {
+  if (!json) {
     terminal.stdout.write(textOf(overview, layer, terminal));
     terminal.stdout.write(tableOf(`never freed, by ${by}`, neverFreed, terminal));
     terminal.stdout.write(tableOf(`live at the peak, by ${by}`, atPeak, terminal));
   }
-  for (const { measure, limit: most, value } of exceeded) {
-    const { format } = measures[measure] as Measure;
-    terminal.stderr.write(`error: ${measure} is ${format(value)}, above ${format(most)}\n`);
-  }
-  return exceeded.length;
+  const { source, eventCount, durationNanoseconds, isDamaged, layers } = overview;
+  return { source, eventCount, durationNanoseconds, isDamaged, layer, by, neverFreed, atPeak, layers, exceeded };
 }
 
 function textOf(overview: Omit<RunOverview, 'fits' | 'graphs'>, layer: Layer, terminal: Terminal): string {
@@ -146,11 +157,7 @@ function textOf(overview: Omit<RunOverview, 'fits' | 'graphs'>, layer: Layer, te
   return formatTable(columns, rows, 'table', terminal.stdout);
 }
 
-function tableOf(
-  title: string,
-  groups: readonly { readonly name: string; readonly bytes: number; readonly count: number }[],
-  terminal: Terminal,
-): string {
+function tableOf(title: string, groups: readonly LargestGroup[], terminal: Terminal): string {
   if (groups.length === 0) return '';
   const columns: readonly Column[] = [
     { title, align: 'left' },

@@ -81,7 +81,7 @@ const uses: Readonly<Record<string, 'read' | 'overwritten' | 'recorded' | 'stack
   'keep --socket': 'no file',
   'generate --events': 'no file',
   'generate --output': 'overwritten',
-  'summary log': 'read',
+  'summary logs': 'read',
   'sleep --timeout': 'no file',
   'sleep pid': 'no file',
   'summary --fail-above': 'no file',

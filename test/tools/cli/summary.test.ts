@@ -58,11 +58,23 @@ describe('cistern summary', () => {
   });
 });
 
-test('the workflow in the guide runs, and fails when it should', async () => {
+test('the workflow in the guide runs, and fails when a process leaks', async () => {
   const guide = readFileSync('docs/guides/ci.md', 'utf8');
   const [, command = ''] = /run: npx (cistern summary .*)$/m.exec(guide) ?? [];
-  const args = command.replace('run.cistern', log).split(' ').slice(1);
-  expect(await runCistern(args)).toMatchObject({ code: 1, stderr: 'error: leak is 4 KiB, above 0 B\n' });
-  writeFileSync(log, logText(row('allocate', 0x100, 1024), row('free', 0x100, 1024)));
+  const [, name = ''] = /CISTERN_LOG_FILE: ([^,]+),/.exec(guide) ?? [];
+  // As the shell would find the logs of two processes.
+  const logs = ['1', '2'].map((process) => join(folder, name.replace('%p', process)));
+  const right = logText(row('allocate', 0x100, 1024), row('free', 0x100, 1024));
+  for (const each of logs) writeFileSync(each, right);
+  const args = command
+    .split(' ')
+    .slice(1)
+    .flatMap((word) => (word === name.replace('%p', '*') ? logs : word));
+  expect(args).toContain(logs[1]);
   expect(await runCistern(args)).toMatchObject({ code: 0, stderr: '' });
+  writeFileSync(logs[0] as string, logText(row('allocate', 0x100, 4096)));
+  expect(await runCistern(args)).toMatchObject({ code: 1, stderr: `error: ${logs[0]}: leak is 4 KiB, above 0 B\n` });
+  const { stdout, code } = await runCistern([...args, '--json']);
+  const summaries = JSON.parse(stdout) as { exceeded: object[] }[];
+  expect([code, summaries.map(({ exceeded }) => exceeded.length)]).toEqual([1, [1, 0]]);
 });
