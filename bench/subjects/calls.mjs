@@ -46,6 +46,12 @@ for (const name of ['first', 'second']) {
     await cistern.wakeResource(virtual, { stagingBytes: name === 'first' ? size : 0 });
   });
 }
+await cistern.sleepResource(virtual, { keep: 'host' });
+await cistern.wakeResource(virtual, { stagingBytes: size });
+await count('sleep of 256 MiB again, contents said to be unchanged', async () => {
+  await cistern.sleepResource(virtual, { keep: 'host', unchanged: true });
+});
+await cistern.wakeResource(virtual);
 virtual.deallocate(pointer, size, stream);
 
 const bytes = 4096;

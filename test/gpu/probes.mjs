@@ -105,10 +105,19 @@ const probes = {
       slept.push((await sleepResource(virtual, { keep: 'host' })).elapsedMilliseconds);
       woken.push((await wakeResource(virtual)).elapsedMilliseconds);
     }
+    await sleepResource(virtual, { keep: 'host' });
+    await wakeResource(virtual, { stagingBytes: large });
+    const again = [(await sleepResource(virtual, { keep: 'host', unchanged: true })).elapsedMilliseconds];
+    await wakeResource(virtual);
     const read = new Uint8Array(4096);
     core.copyToHostSync(read, pointer + large - read.length, stream);
     const perGiB = (all) => all.map((each) => rounded((each * core.GiB) / large));
-    return { sleepPerGiB: perGiB(slept), wakePerGiB: perGiB(woken), isRight: read.every((byte) => byte === 7) };
+    return {
+      sleepPerGiB: perGiB(slept),
+      wakePerGiB: perGiB(woken),
+      sleepUnchangedPerGiB: perGiB(again),
+      isRight: read.every((byte) => byte === 7),
+    };
   },
 
   /**

@@ -107,7 +107,7 @@ export interface ProcessWakeReport {
 
 const sleepOptions = optionNames<ProcessSleepOptions>({ lockTimeoutMilliseconds: true, pid: true, resources: true });
 const wakeOptions = optionNames<ProcessWakeOptions>({ pid: true });
-const resourceOptions = optionNames<ResourceToSleep>({ keep: true, resource: true, tag: true });
+const resourceOptions = optionNames<ResourceToSleep>({ keep: true, resource: true, tag: true, unchanged: 'boolean' });
 const longestPid = 2 ** 31 - 1;
 const longestTimeout = 2 ** 32 - 1;
 /** What refusals of the driver mean, as far as its documentation says. */

@@ -18,6 +18,13 @@ export interface SleepOptions {
    * @defaultValue all memory that can sleep
    */
   readonly tag?: string | undefined;
+  /**
+   * Whether nothing has written to the memory since it last woke, as with the weights of a model. What that wake has left on the host
+   * ({@link WakeOptions.stagingBytes}) is then not copied again. cistern cannot know it, since kernels write; if it is not true, the
+   * memory wakes with the older contents. What was allocated since the wake is copied.
+   * @defaultValue false
+   */
+  readonly unchanged?: boolean | undefined;
 }
 
 /** Options of {@link wakeResource}. */
@@ -41,6 +48,8 @@ export interface SleepReport {
   readonly releasedBytes: number;
   /** Bytes of the contents that are kept on the host. */
   readonly keptBytes: number;
+  /** Those of them that were copied; fewer than all only with {@link SleepOptions.unchanged}. */
+  readonly copiedBytes: number;
   readonly elapsedMilliseconds: number;
 }
 
@@ -53,7 +62,7 @@ export interface WakeReport {
   readonly elapsedMilliseconds: number;
 }
 
-const sleepOptions = optionNames<SleepOptions>({ keep: true, tag: true });
+const sleepOptions = optionNames<SleepOptions>({ keep: true, tag: true, unchanged: 'boolean' });
 const wakeOptions = optionNames<WakeOptions>({ stagingBytes: true, tag: true });
 const keepWords = ['host', 'nothing'] as const;
 
@@ -100,7 +109,7 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
   const falling = sleepers.filter(({ isAwake }) => isAwake);
   for (const sleeper of sleepers) sleeper.begin();
   try {
-    for (const sleeper of sleepers) await sleeper.prepare(options.keep === 'host');
+    for (const sleeper of sleepers) await sleeper.prepare(options.keep === 'host', options.unchanged === true);
   } catch (error) {
     for (const sleeper of sleepers) sleeper.cancel();
     throw error;
@@ -109,6 +118,7 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
   return Object.freeze({
     releasedBytes: before - mappedBytesOf(sleepers),
     keptBytes: falling.reduce((sum, { keptBytes }) => sum + keptBytes, 0),
+    copiedBytes: falling.reduce((sum, { copiedBytes }) => sum + copiedBytes, 0),
     elapsedMilliseconds: performance.now() - started,
   });
 }

@@ -30,6 +30,11 @@ interface HostPiece {
   readonly hostBytes: number;
 }
 
+/** Pinned memory for the next sleep. It still has the contents with which this memory woke; `undefined`: some of that was freed since. */
+interface StagingPiece extends HostPiece {
+  contentsOf: Extent | undefined;
+}
+
 /** A piece of the memory, and where its contents are meanwhile. */
 interface KeptPiece extends Extent, HostPiece {}
 
@@ -46,8 +51,8 @@ export class Sleeper implements MemorySleep {
   readonly #memory: VirtualMemory;
   readonly #above: ResourcesAbove<SleepObserver>;
   #kept: KeptPiece[] = [];
-  /** Pinned memory for the next sleep. */
-  #staging: HostPiece[] = [];
+  #staging: StagingPiece[] = [];
+  #copiedBytes = 0;
   /** What both are pieces of. */
   #pinned: PlainMemory;
   /** For copies, and for what goes back meanwhile: no stream of the program waits for it. */
@@ -79,6 +84,11 @@ export class Sleeper implements MemorySleep {
     return this.#kept.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
+  /** Those of them that were copied when it fell asleep. */
+  get copiedBytes(): number {
+    return this.#copiedBytes;
+  }
+
   /** @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the memory is on the way to another state. */
   assertSettled(operation: string): void {
     if (this.#phase === 'awake' || this.#phase === 'asleep') return;
@@ -94,14 +104,19 @@ export class Sleeper implements MemorySleep {
     for (const resource of this.#above.fromTheTop()) resource.forgetLastStream();
   }
 
-  /** Waits for what is queued, makes the resources above give free memory back, and keeps the contents if asked to. */
-  async prepare(keepsContents: boolean): Promise<void> {
+  /**
+   * Waits for what is queued, makes the resources above give free memory back, and keeps the contents if asked to.
+   * @param isUnchanged what is still on the host from the last sleep need not be copied
+   */
+  async prepare(keepsContents: boolean, isUnchanged: boolean): Promise<void> {
     if (this.#wasAsleep) return;
+    this.#copiedBytes = 0;
     this.#freeKept();
     await this.#awaitDevices();
     await this.#unlessStalled(() => this.#memory.awaitBeforeSleep());
     for (const resource of this.#above.fromTheTop()) resource.trim(this.#stream);
-    if (keepsContents) await this.#copying(() => this.#keepContents());
+    if (!keepsContents) for (const piece of this.#staging) piece.contentsOf = undefined;
+    if (keepsContents) await this.#copying(() => this.#keepContents(isUnchanged));
   }
 
   /** `prepare` or `fallAsleep` has failed, and nothing was unmapped: the memory is as it was before `begin`. */
@@ -160,7 +175,8 @@ export class Sleeper implements MemorySleep {
       const fits = stays + piece.hostBytes <= stagingBytes;
       if (fits) {
         stays += piece.hostBytes;
-        this.#staging.push({ host: piece.host, hostBytes: piece.hostBytes });
+        const contentsOf = this.#isLive(piece) ? { address: piece.address, bytes: piece.bytes } : undefined;
+        this.#staging.push({ host: piece.host, hostBytes: piece.hostBytes, contentsOf });
       }
       return !fits;
     });
@@ -173,6 +189,7 @@ export class Sleeper implements MemorySleep {
   }
 
   freed(): void {
+    for (const piece of this.#staging) if (piece.contentsOf !== undefined && !this.#isLive(piece.contentsOf)) piece.contentsOf = undefined;
     if (this.#memory.liveBytes === 0 && this.#kept.length > 0 && !this.#isCopying) this.#tryFreeKept();
   }
 
@@ -222,7 +239,7 @@ export class Sleeper implements MemorySleep {
     }
   }
 
-  async #keepContents(): Promise<void> {
+  async #keepContents(isUnchanged: boolean): Promise<void> {
     // Registered memory is pinned several times as fast as the driver's own.
     const isRegistered = lackForRegisteredMemory() === undefined;
     if (this.#staging.length === 0) this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
@@ -230,15 +247,29 @@ export class Sleeper implements MemorySleep {
       for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
         const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
         if (this.#liveWithin(piece.address, piece.bytes).length === 0) continue;
-        const { host, hostBytes } = this.#takeOnHost(piece.bytes);
+        const known = isUnchanged ? this.#takeKnown(piece) : undefined;
+        const { host, hostBytes } = known ?? this.#takeOnHost(piece.bytes);
         this.#kept.push({ ...piece, host, hostBytes });
+        if (known !== undefined) continue;
         // Some of it may have been freed while the event loop had its turn, or just now by a host function.
         for (const part of this.#liveWithin(piece.address, piece.bytes)) {
           queueCopy(host + part.address - piece.address, part.address, part.bytes, this.#stream);
+          this.#copiedBytes += part.bytes;
         }
         await setImmediate();
       }
     }
+  }
+
+  /** The piece that still has the contents of this memory. */
+  #takeKnown({ address, bytes }: Extent): HostPiece | undefined {
+    const place = this.#staging.findIndex(({ contentsOf }) => contentsOf?.address === address && contentsOf.bytes === bytes);
+    return place < 0 ? undefined : this.#staging.splice(place, 1)[0];
+  }
+
+  /** Whether nothing of the memory is free. */
+  #isLive({ address, bytes }: Extent): boolean {
+    return this.#liveWithin(address, bytes).reduce((sum, part) => sum + part.bytes, 0) === bytes;
   }
 
   /** The smallest piece of an earlier sleep that fits, or a new one. */

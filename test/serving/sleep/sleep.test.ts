@@ -560,6 +560,47 @@ describe('in stream order', () => {
     await expect(wakeResource(upstream, { stagingBytes: -1 })).rejects.toThrow(code('ERR_OUT_OF_RANGE'));
   });
 
+  test.skipIf(forbidsRegistration)('contents that are said to be unchanged since the last wake are not copied again', async () => {
+    const pointer = upstream.allocate(132 * MiB, stream);
+    set(pointer, 1, 1, 132 * MiB, stream);
+    const copies = async (unchanged: boolean) => {
+      const { keptBytes, copiedBytes } = await sleepResource(upstream, { keep: 'host', unchanged });
+      await wakeResource(upstream, { stagingBytes: GiB });
+      return [keptBytes / MiB, copiedBytes / MiB];
+    };
+    // Nothing is on the host yet.
+    expect(await copies(true)).toEqual([132, 132]);
+    expect(await copies(true)).toEqual([132, 0]);
+    expect(valuesOf(pointer, 132 * MiB, stream)).toEqual([1]);
+    expect(await copies(false)).toEqual([132, 132]);
+
+    // What is new is copied, wherever it lies, and so is the rest of a piece of which something was freed.
+    upstream.deallocate(pointer + 100 * MiB, 32 * MiB, stream);
+    const other = upstream.allocate(32 * MiB, stream);
+    set(other, 2, 1, 32 * MiB, stream);
+    const [kept, copied] = await copies(true);
+    expect(kept).toBe(132);
+    expect(copied).toBe(68);
+    expect([valuesOf(pointer, 100 * MiB, stream), valuesOf(other, 32 * MiB, stream)]).toEqual([[1], [2]]);
+
+    // The promise is the program's: what it has written since is lost.
+    set(pointer, 3, 1, 64 * MiB, stream);
+    expect(await copies(true)).toEqual([132, 0]);
+    expect(valuesOf(pointer, 100 * MiB, stream)).toEqual([1]);
+
+    await sleepResource(upstream, { keep: 'nothing' });
+    await wakeResource(upstream, { stagingBytes: GiB });
+    expect(await copies(true)).toEqual([132, 132]);
+    // The same address, with other contents.
+    upstream.deallocate(pointer, 100 * MiB, stream);
+    expect(upstream.allocate(100 * MiB, stream)).toBe(pointer);
+    expect(await copies(true)).toEqual([132, 100]);
+    upstream.deallocate(pointer, 100 * MiB, stream);
+    upstream.deallocate(other, 32 * MiB, stream);
+    const wrong = { keep: 'host', unchanged: 1 } as unknown as { keep: 'host' };
+    await expect(sleepResource(upstream, wrong)).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
+  });
+
   test('it sleeps if a host function asks for it', async () => {
     const pointer = upstream.allocate(page, stream);
     let sleeping: Promise<unknown> | undefined;
