@@ -350,6 +350,82 @@ const probes = {
     return answer;
   },
 
+  /**
+   * May events and copies of the primary context be used with a stream of a green context? cistern refuses such streams, since an event of one context
+   * cannot be recorded on a stream of another one; NVIDIA now says that green contexts are treated as if they were the primary one. Answers are CUDA's numbers.
+   */
+  async greenContexts({ core, device, stream, cuda }) {
+    if (core.Device.driverVersion() < 12_050) return { skipped: 'green contexts need CUDA 12.5' };
+    const { default: koffi } = await import('koffi');
+    const find = koffi
+      .load('libcuda.so.1')
+      .func('int cuGetProcAddress_v2(const char *name, _Out_ void **function, int version, uint64_t flags, _Out_ int *reason)');
+    const known = new Map();
+    const call = (name, version, parameters, ...values) => {
+      const address = [null];
+      if (find(name, address, version, 0, [0]) !== 0 || address[0] === null) return `no ${name}`;
+      if (!known.has(name)) known.set(name, koffi.decode(address[0], koffi.proto(`int ${name}${version}(${parameters})`)));
+      return known.get(name)(...values);
+    };
+    const [primary, resource, description, green, other, event, own, context] = Array.from({ length: 8 }, () => [null]);
+    resource[0] = Buffer.alloc(512);
+    const made = {
+      primary: call('cuDevicePrimaryCtxRetain', 7000, '_Out_ void **context, int device', primary, device.index),
+      current: call('cuCtxSetCurrent', 4000, 'void *context', primary[0]),
+      resource: call('cuDeviceGetDevResource', 12_040, 'int device, void *resource, int type', device.index, resource[0], 1),
+      description: call(
+        'cuDevResourceGenerateDesc',
+        12_040,
+        '_Out_ void **description, void *r, unsigned int n',
+        description,
+        resource[0],
+        1,
+      ),
+      green: call(
+        'cuGreenCtxCreate',
+        12_040,
+        '_Out_ void **green, void *d, int device, unsigned int flags',
+        green,
+        description[0],
+        device.index,
+        1,
+      ),
+      stream: call(
+        'cuGreenCtxStreamCreate',
+        12_050,
+        '_Out_ void **stream, void *green, unsigned int flags, int priority',
+        other,
+        green[0],
+        1,
+        0,
+      ),
+    };
+    if (Object.values(made).some((status) => status !== 0)) return { skipped: `no green context: ${JSON.stringify(made)}` };
+    const pointer = cuda.allocate(4096, stream);
+    const record = (which) => call('cuEventRecord', 2000, 'void *event, void *stream', which, other[0]);
+    const wait = (by, which) => call('cuStreamWaitEvent', 3020, 'uintptr_t stream, void *event, unsigned int flags', by, which, 0);
+    return {
+      withPrimaryCurrent: {
+        create: call('cuEventCreate', 2000, '_Out_ void **event, unsigned int flags', event, 2),
+        record: record(event[0]),
+        primaryWaits: wait(stream.nativeHandle, event[0]),
+        greenWaits: wait(Number(koffi.address(other[0])), event[0]),
+        set: call('cuMemsetD8Async', 3020, 'uintptr_t p, uint8_t value, size_t n, void *stream', pointer, 1, 4096, other[0]),
+        getContext: call('cuStreamGetCtx', 9020, 'void *stream, _Out_ void **context', other[0], [null]),
+        getId: call('cuStreamGetId', 12_000, 'void *stream, _Out_ uint64_t *id', other[0], [0]),
+      },
+      withGreenCurrent: {
+        context: call('cuCtxFromGreenCtx', 12_040, '_Out_ void **context, void *green', context, green[0]),
+        current: call('cuCtxSetCurrent', 4000, 'void *context', context[0]),
+        create: call('cuEventCreate', 2000, '_Out_ void **event, unsigned int flags', own, 2),
+        record: record(own[0]),
+        primaryWaits: wait(stream.nativeHandle, own[0]),
+        recordOfPrimary: record(event[0]),
+        synchronize: call('cuStreamSynchronize', 2000, 'void *stream', other[0]),
+      },
+    };
+  },
+
   /** Does compute-sanitizer find a kernel that writes past the end of a block of a pool, if it is told about the pool, and only then? */
   sanitizer({ device }) {
     const script = `

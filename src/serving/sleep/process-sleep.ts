@@ -228,7 +228,7 @@ async function sleepItself(target: RunningProcess, timeout: number, resources: r
     const before = bytesHeld(target, uuids);
     const reports: SleepReport[] = [];
     for (const each of resources) {
-      reports.push(await sleepResource(each.resource, { keep: each.keep, tag: each.tag }));
+      reports.push(await sleepResource(each.resource, { keep: each.keep, tag: each.tag, unchanged: each.unchanged }));
       slept.push(each);
     }
     await awaitDevices(target, timeout);
