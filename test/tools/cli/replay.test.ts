@@ -203,7 +203,7 @@ describe('cistern replay', () => {
     [['replay', join(folder, 'smal.csv')], /^error: .*smal\.csv does not exist\nhint: did you mean .*small\.csv\?\n$/],
     [
       ['replay', file('prose.txt', 'Dear diary,\n')],
-      /^error: .*prose\.txt, line 1: .*\nhint: a log is a recording, .* a snapshot or a profiler's trace from PyTorch/,
+      /^error: .*prose\.txt, line 1: .*\nhint: a log is a recording, .* a memory snapshot or a profiler's trace from PyTorch/,
     ],
     [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
     [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],
