@@ -24,10 +24,11 @@
 #include <thread>
 #include <vector>
 
+#include "structures.h"
 #include "way.h"
 
 using namespace cistern;
-using outside::Way;
+using namespace outside;
 
 extern "C" {
 int linked_allocate(DevicePointer* pointer, std::size_t bytes);
@@ -39,40 +40,6 @@ int cudaFree(void* pointer);
 }
 
 namespace {
-
-struct Array {
-  std::size_t width, height;
-  int format;
-  unsigned channels;
-};
-struct External {
-  int type = 1;
-  void* handle[2] = {};
-  unsigned long long bytes;
-  unsigned flags = 0;
-};
-struct Array3D {
-  std::size_t width, height, depth;
-  int format;
-  unsigned channels, flags;
-};
-struct AllocationNode {
-  PoolProperties properties;
-  const void* access;
-  std::size_t access_count;
-  std::size_t bytes;
-  DevicePointer pointer;
-};
-
-struct NodeParameters {
-  int type;
-  int reserved[3];
-  union {
-    AllocationNode allocation;
-    DevicePointer freed;
-    long long padding[29];
-  };
-};
 
 // All functions, found in one way.
 struct Functions {
@@ -104,9 +71,9 @@ struct Functions {
   X(retain_handle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000, (MemoryHandle*, void*))                   \
   X(map, "cuMemMap", "cuMemMap", 10020, (DevicePointer, std::size_t, std::size_t, MemoryHandle, unsigned long long))              \
   X(unmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePointer, std::size_t))                                                       \
-  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const Array*))                                              \
+  X(create_array, "cuArrayCreate", "cuArrayCreate_v2", 3020, (void**, const ArrayShape*))                                         \
   X(destroy_array, "cuArrayDestroy", "cuArrayDestroy", 2000, (void*))                                                             \
-  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const External*))                                 \
+  X(import, "cuImportExternalMemory", "cuImportExternalMemory", 10000, (void**, const ExternalMemory*))                           \
   X(destroy_import, "cuDestroyExternalMemory", "cuDestroyExternalMemory", 10000, (void*))                                         \
   X(add_node, "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040,                                                          \
     (GraphNode*, Graph, const GraphNode*, std::size_t, AllocationNode*))                                                          \
@@ -124,8 +91,8 @@ struct Functions {
   X(open_ipc, "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000, (DevicePointer*, IpcMemoryHandle, unsigned))                  \
   X(close_ipc, "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, (DevicePointer))                                               \
   X(import_pointer, "cuMemPoolImportPointer", "cuMemPoolImportPointer", 11020, (DevicePointer*, Pool, PoolPointerData*))          \
-  X(create_array_3d, "cuArray3DCreate", "cuArray3DCreate_v2", 3020, (void**, const Array3D*))                                     \
-  X(create_mipmaps, "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, (void**, const Array3D*, unsigned))                 \
+  X(create_array_3d, "cuArray3DCreate", "cuArray3DCreate_v2", 3020, (void**, const ArrayShape3D*))                                \
+  X(create_mipmaps, "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, (void**, const ArrayShape3D*, unsigned))            \
   X(destroy_mipmaps, "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000, (void*))                                         \
   X(begin_capture, "cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010, (Stream, int))                                       \
   X(end_capture, "cuStreamEndCapture", "cuStreamEndCapture", 10000, (Stream, Graph*))                                             \
@@ -348,21 +315,22 @@ class RandomProgram {
         break;
       }
       case 13: {
-        const Array shape = {1 + Below(500), Below(30), 0x20, 1 + Below(4)};
+        const ArrayShape shape = {1 + Below(500), Below(30), 0x20, 1 + Below(4)};
         status = functions.create_array(&at, &shape);
         Keep(Kind::kArray, at, status);
         break;
       }
       case 14: {
         constexpr unsigned kSparse = 0x40;
-        const Array3D shape = {1 + Below(100), Below(30), Below(9), 0x20, 1 + Below(4), Below(4) == 0 ? kSparse : 0};
+        const ArrayShape3D shape = {1 + Below(100), Below(30), Below(9), 0x20, 1 + Below(4), Below(4) == 0 ? kSparse : 0};
         const bool has_mipmaps = Below(2) == 0;
         status = has_mipmaps ? functions.create_mipmaps(&at, &shape, 1 + Below(6)) : functions.create_array_3d(&at, &shape);
         Keep(has_mipmaps ? Kind::kMipmaps : Kind::kArray, at, status);
         break;
       }
       case 15: {
-        External external;
+        ExternalMemory external = {};
+        external.type = 1;
         external.bytes = bytes;
         status = functions.import(&at, &external);
         Keep(Kind::kExternal, at, status);

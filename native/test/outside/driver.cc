@@ -16,10 +16,12 @@
 
 #include "cuda/driver_table.h"
 #include "software/software_device.h"
+#include "structures.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using namespace cistern;
+using namespace outside;
 
 namespace {
 
@@ -391,11 +393,6 @@ EXPORT Status cuMemUnmap(DevicePointer address, std::size_t bytes) {
 }
 
 // Arrays, and memory of others.
-struct ArrayShape {
-  std::size_t width, height;
-  int format;
-  unsigned channels;
-};
 EXPORT Status cuArrayCreate_v2(void** array, const ArrayShape* shape) {
   const std::size_t bytes = shape->width * (shape->height == 0 ? 1 : shape->height) * shape->channels * 4;
   DevicePointer pointer = 0;
@@ -407,11 +404,6 @@ EXPORT Status cuArrayDestroy(void* array) {
   const auto pointer = reinterpret_cast<DevicePointer>(array);
   return Free("cuArrayDestroy", pointer, [&] { return pointer >= kMadeUp ? kSuccess : Device().MemFree(pointer); });
 }
-struct ArrayShape3D {
-  std::size_t width, height, depth;
-  int format;
-  unsigned channels, flags;
-};
 namespace {
 std::size_t AtLeastOne(std::size_t count) { return count == 0 ? 1 : count; }
 // Sparse arrays have no memory of their own.
@@ -463,12 +455,6 @@ EXPORT Status cuMemGetAddressRange_v2(DevicePointer* base, std::size_t* bytes, D
   *bytes = found->second.bytes;
   return kSuccess;
 }
-struct ExternalMemory {
-  int type;
-  void* handle[2];
-  unsigned long long bytes;
-  unsigned flags;
-};
 EXPORT Status cuImportExternalMemory(void** memory, const ExternalMemory* description) {
   *memory = malloc(1);
   Trace("cuImportExternalMemory", description->bytes, kSuccess);
@@ -481,13 +467,6 @@ EXPORT Status cuDestroyExternalMemory(void* memory) {
 }
 
 // Nodes of graphs: only an address, which nobody uses.
-struct AllocationNode {
-  PoolProperties properties;
-  const void* access;
-  std::size_t access_count;
-  std::size_t bytes;
-  DevicePointer pointer;
-};
 EXPORT Status cuGraphAddMemAllocNode(GraphNode* node, Graph, const GraphNode*, std::size_t, AllocationNode* parameters) {
   *node = nullptr;
   parameters->pointer = MadeUp(parameters->bytes);
@@ -499,15 +478,6 @@ EXPORT Status cuGraphAddMemFreeNode(GraphNode* node, Graph, const GraphNode*, st
   Trace("cuGraphAddMemFreeNode", 0, kSuccess);
   return kSuccess;
 }
-struct NodeParameters {
-  int type;
-  int reserved[3];
-  union {
-    AllocationNode allocation;
-    DevicePointer freed;
-    long long padding[29];
-  };
-};
 EXPORT Status cuGraphAddNode(GraphNode* node, Graph graph, const GraphNode*, std::size_t, NodeParameters* parameters) {
   if (parameters->type == kNodeAllocation) return cuGraphAddMemAllocNode(node, graph, nullptr, 0, &parameters->allocation);
   if (parameters->type == kNodeFree) return cuGraphAddMemFreeNode(node, graph, nullptr, 0, parameters->freed);
