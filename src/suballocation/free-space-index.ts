@@ -98,17 +98,11 @@ function linearDoubles(): Float64Array {
   return doubles;
 }
 
-/** The area for the numbers of a call about many blocks, and how many it has room for. */
-let area = 0;
-let room = 0;
-
 /** The index of the first double of an area for `count` numbers. */
 function areaFor(count: number): number {
-  if (count <= room) return area;
-  area = indexModule.numbersFor(count) >> 3;
-  room = area === 0 ? 0 : count;
+  const area = indexModule.numbersFor(count);
   if (area === 0) throw outOfMemory();
-  return area;
+  return area >> 3;
 }
 
 function writePairs(addresses: Float64Array, sizes: Float64Array): void {
