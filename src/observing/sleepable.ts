@@ -25,7 +25,7 @@ export interface MemorySleep {
   /** Before memory is freed. */
   beforeFree(): void;
   /** After memory was freed. */
-  freed(): void;
+  freed(pointer: number, bytes: number): void;
   /** The resource is disposed. */
   close(): void;
 }

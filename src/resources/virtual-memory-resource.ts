@@ -113,7 +113,7 @@ export class VirtualMemoryResource extends PlainMemoryResource implements Growin
 
   override deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     super.deallocate(pointer, bytes, stream, fence);
-    this.sleepable.sleep?.freed();
+    this.sleepable.sleep?.freed(pointer, bytes);
   }
 
   /**

@@ -188,8 +188,11 @@ export class Sleeper implements MemorySleep {
     if (this.#isCopying) this.#stream.synchronizeSync();
   }
 
-  freed(): void {
-    for (const piece of this.#staging) if (piece.contentsOf !== undefined && !this.#isLive(piece.contentsOf)) piece.contentsOf = undefined;
+  freed(pointer: number, bytes: number): void {
+    for (const piece of this.#staging) {
+      const { address = 0, bytes: length = 0 } = piece.contentsOf ?? {};
+      if (pointer < address + length && address < pointer + bytes) piece.contentsOf = undefined;
+    }
     if (this.#memory.liveBytes === 0 && this.#kept.length > 0 && !this.#isCopying) this.#tryFreeKept();
   }
 
