@@ -154,6 +154,7 @@ async function peer() {
   const opened = new Set();
   let isDraining = false;
   let isOver = false;
+  let isClosed = false;
 
   const stall = () => {
     if (!isDelayed || random() > 0.05) return;
@@ -207,6 +208,8 @@ async function peer() {
   });
 
   async function take({ number, from, handle }) {
+    // A message may come after the last buffer was let go of.
+    if (isClosed) return;
     let buffer;
     try {
       buffer = openBuffer(handle, { stream });
@@ -267,6 +270,7 @@ async function peer() {
   await draining;
   // The other process ends as well: what it has open it lets go of.
   await drain('the exchange');
+  isClosed = true;
   // What is freed while a hold is outstanding goes back later.
   await stream.synchronize();
   pool.dispose();
