@@ -1,10 +1,11 @@
 import { bytesOf } from '../../../basics/units.js';
 import { neverEnds } from '../../formats/report/report-run.js';
 import { type AllocationOrder, findAllocations, lifetimeOf, startTimeOf } from '../../report/find-allocations.js';
-import { element } from '../common/dom.js';
+import { button, element } from '../common/dom.js';
 import { formatBytes, formatCount, formatDuration, formatTime } from '../common/format.js';
 import { hexadecimal } from './address-chart.js';
 import type { ReportState, View } from './report-state.js';
+import { sectionWithChoices } from './section.js';
 import { labelledSelect, scrollable } from './tables.js';
 
 const pageRows = 25;
@@ -40,8 +41,8 @@ export class AllocationsView implements View {
   readonly #body = element('tbody');
   readonly #caption = element('caption');
   readonly #count = element('p', { role: 'status' });
-  readonly #previous = element('button', { type: 'button' }, 'Previous');
-  readonly #next = element('button', { type: 'button' }, 'Next');
+  readonly #previous = button(() => this.#turn(-pageRows), {}, 'Previous');
+  readonly #next = button(() => this.#turn(pageRows), {}, 'Next');
   #preset = 'largest';
   #order: AllocationOrder = 'bytes';
   #isDescending = true;
@@ -73,20 +74,11 @@ export class AllocationsView implements View {
       this.#minimumBytes = bytes;
       this.#restart();
     });
-    this.#previous.addEventListener('click', () => this.#turn(-pageRows));
-    this.#next.addEventListener('click', () => this.#turn(pageRows));
     const table = element('table', { id: 'allocations' }, this.#caption, element('thead', {}, this.#head), this.#body);
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'allocations-title' },
-      element(
-        'div',
-        { class: 'section-head' },
-        element('h2', { id: 'allocations-title' }, 'Allocations'),
-        presetLabel,
-        element('label', {}, 'with ', text),
-        element('label', {}, 'of at least ', minimum),
-      ),
+    this.root = sectionWithChoices(
+      'allocations',
+      'Allocations',
+      [presetLabel, element('label', {}, 'with ', text), element('label', {}, 'of at least ', minimum)],
       scrollable(table, 'Allocations'),
       element('div', { class: 'pager' }, this.#previous, this.#next, this.#count),
     );
@@ -125,13 +117,17 @@ export class AllocationsView implements View {
   #drawHead(): void {
     const heads = columns.map(({ title, order, isNumber }) => {
       const isSorted = order === this.#order;
-      const button = element('button', { type: 'button', class: 'sort' }, title, isSorted ? (this.#isDescending ? ' ▼' : ' ▲') : '');
-      button.addEventListener('click', () => {
+      const sortByThis = () => {
         this.#sort(order, isSorted ? !this.#isDescending : isNumber && order !== 'start');
         (this.#head.querySelector('[aria-sort] button') as HTMLElement | null)?.focus();
-      });
+      };
+      const arrow = isSorted ? (this.#isDescending ? ' ▼' : ' ▲') : '';
       const sort = isSorted ? (this.#isDescending ? 'descending' : 'ascending') : undefined;
-      return element('th', { scope: 'col', class: isNumber ? 'number' : undefined, 'aria-sort': sort }, button);
+      return element(
+        'th',
+        { scope: 'col', class: isNumber ? 'number' : undefined, 'aria-sort': sort },
+        button(sortByThis, { class: 'sort' }, title, arrow),
+      );
     });
     // Replace an element that may have the focus only if necessary.
     const key = `${this.#order} ${this.#isDescending}`;
@@ -146,8 +142,7 @@ export class AllocationsView implements View {
     const { spans } = run;
     const isHeld = spans.ends[span] === neverEnds;
     const size = formatBytes(spans.bytes[span] as number);
-    const show = element('button', { type: 'button', 'aria-label': `Show these ${size} on the map` }, 'Show');
-    show.addEventListener('click', () => this.#state.showOnMap(span));
+    const show = button(() => this.#state.showOnMap(span), { 'aria-label': `Show these ${size} on the map` }, 'Show');
     const number = (text: string) => element('td', { class: 'number' }, text);
     const text = (value: string) => element('td', { class: 'text' }, value);
     return element(

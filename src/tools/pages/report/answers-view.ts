@@ -2,20 +2,13 @@ import { type GroupSum, type GrowthReason, liveAfter, neverFreed, neverUsedBytes
 import { callSites } from '../../report/call-sites.js';
 import type { Extremes } from '../../report/extremes.js';
 import type { Grouping } from '../../report/held-bytes.js';
-import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
+import { bytes, number, words } from '../common/columns.js';
+import { button, element } from '../common/dom.js';
+import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import { groupings } from './groupings.js';
 import type { ReportState, View } from './report-state.js';
-import { labelledSelect, scrollable } from './tables.js';
-
-const groupings: readonly (readonly [Grouping, string])[] = [
-  ['site', 'call site'],
-  ['label', 'label'],
-  ['account', 'account'],
-  ['phase', 'phase'],
-  ['stream', 'stream'],
-  ['thread', 'thread'],
-  ['size', 'size class'],
-];
+import { scrollTo, sectionWithChoices } from './section.js';
+import { labelledSelect, plainTable, scrollable } from './tables.js';
 
 /** Each list shows so many groups, and sums up the rest. */
 const shownGroups = 5;
@@ -48,13 +41,7 @@ export class AnswersView implements View {
     });
     select.id = 'answers-grouping';
     select.value = this.#grouping;
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'answers-title' },
-      element('div', { class: 'section-head' }, element('h2', { id: 'answers-title' }, 'At a glance'), grouping),
-      this.#empty,
-      this.#panels,
-    );
+    this.root = sectionWithChoices('answers', 'At a glance', [grouping], this.#empty, this.#panels);
   }
 
   update(): void {
@@ -88,7 +75,7 @@ export class AnswersView implements View {
   }
 
   #showPeak(): void {
-    const { model, range, extent } = this.#state;
+    const { model, range } = this.#state;
     const { run, wholeMask, wholeLive } = model;
     const { from, to } = model.changesIn(range);
     const peak = wholeLive.indexOfMaximum(from, to);
@@ -99,15 +86,11 @@ export class AnswersView implements View {
     const bytes = wholeLive.values[peak] as number;
     const groups = sumGroups(run, liveAfter(run, wholeMask, peak), this.#grouping);
     const time = run.times[peak] as number;
-    this.#peak.show(
-      formatBytes(bytes),
-      element('span', {}, 'live at ', this.#timeLink(time, formatTime(time, extent.to, range.to - range.from))),
-      this.#list(groups, bytes, 'at the peak'),
-    );
+    this.#peak.show(formatBytes(bytes), element('span', {}, 'live at ', this.#timeLink(time)), this.#list(groups, bytes, 'at the peak'));
   }
 
   #showUnused(): void {
-    const { model, range, extent } = this.#state;
+    const { model, range } = this.#state;
     const { run, reserved, blocks, layerMask } = model;
     const { from, to } = model.changesIn(range);
     const live = model.liveOf(model.filter.layer);
@@ -122,16 +105,16 @@ export class AnswersView implements View {
     const held = reserved.values[peak] as number;
     const unused = Math.max(0, held - (live.values[peak] as number));
     const time = run.times[peak] as number;
-    const rows: (readonly [bytes: number, text: string, show: () => void])[] = [];
+    const rows: Unused[] = [];
     if (unused > 0) {
       const never = Math.min(unused, neverUsedBytes(run, layerMask, liveAfter(run, blocks, peak)));
-      const showMap = () => this.#scrollTo('map-title');
-      if (never > 0) rows.push([never, 'never used by any allocation, because blocks are larger than the requests', showMap]);
-      if (unused > never) rows.push([unused - never, 'used only before or after that time', showMap]);
+      const showMap = () => scrollToTitle('map');
+      if (never > 0)
+        rows.push({ bytes: never, text: 'never used by any allocation, because blocks are larger than the requests', show: showMap });
+      if (unused > never) rows.push({ bytes: unused - never, text: 'used only before or after that time', show: showMap });
     }
-    const place = element('tbody');
-    const list = element('table', { class: 'answer' }, place);
-    const show = (more: typeof rows) => place.replaceChildren(...[...rows, ...more].map((row) => unusedRow(...row)));
+    const list = element('div');
+    const show = (more: typeof rows) => list.replaceChildren(unusedTable([...rows, ...more]));
     show([]);
     this.#unused.show(
       formatBytes(unused),
@@ -139,7 +122,7 @@ export class AnswersView implements View {
         'span',
         {},
         `of ${formatBytes(held)} (${formatShare(held === 0 ? 0 : unused / held)}) at the highest peak of reserved and live memory, at `,
-        this.#timeLink(time, formatTime(time, extent.to, range.to - range.from)),
+        this.#timeLink(time),
       ),
       list,
     );
@@ -153,9 +136,9 @@ export class AnswersView implements View {
         const count = those.length === 1 ? 'in a block' : `in ${formatCount(those.length)} blocks`;
         const showGrowth = () => {
           this.#zoomTo(run.times[largest.change] as number);
-          this.#scrollTo(reason === 'full' ? 'memory-title' : 'fragmentation-title');
+          scrollToTitle(reason === 'full' ? 'memory' : 'fragmentation');
         };
-        return [[sum, `${count}, ${growthTexts[reason]}`, showGrowth] as const];
+        return [{ bytes: sum, text: `${count}, ${growthTexts[reason]}`, show: showGrowth }];
       });
       show(reasons);
     });
@@ -170,41 +153,42 @@ export class AnswersView implements View {
     }
     const reserved = layers?.[layer ?? 0]?.peakReservedBytes ?? null;
     const least = fits.reduce((most, { smallestMaximumBytes }) => Math.min(most, smallestMaximumBytes ?? most), Number.POSITIVE_INFINITY);
-    const rows = [
-      ...(reserved === null ? [] : [needRow('this log', formatBytes(reserved), 'was reserved')]),
-      ...fits.map(({ resource, fitted, smallestMaximumBytes: bytes, overheadRatio, isComplete }) =>
-        bytes === null
-          ? needRow(resource, '–', isComplete ? 'no maximum is enough' : 'not searched to the end')
-          : needRow(
-              resource,
-              formatBytes(bytes),
-              `${isComplete ? '' : 'or less; '}${overheadRatio === null ? '' : `+${formatShare(overheadRatio)}`}`,
-              fitted ?? undefined,
-            ),
-      ),
-    ];
+    const needs: Need[] = fits.map(({ resource, fitted, smallestMaximumBytes, overheadRatio, isComplete }) => {
+      if (smallestMaximumBytes === null)
+        return { resource, bytes: null, note: isComplete ? 'no maximum is enough' : 'not searched to the end' };
+      const overhead = overheadRatio === null ? '' : `+${formatShare(overheadRatio)}`;
+      return { resource, bytes: smallestMaximumBytes, note: `${isComplete ? '' : 'or less; '}${overhead}`, fitted };
+    });
+    if (reserved !== null) needs.unshift({ resource: 'this log', bytes: reserved, note: 'was reserved' });
+    const table = plainTable(needs, [
+      words('', ({ resource, fitted }) => element('span', { title: fitted ?? undefined }, ...breakable(resource))),
+      bytes('', (need) => need.bytes),
+      words('', ({ note }) => note),
+    ]);
     this.#fits.show(
       Number.isFinite(least) ? formatBytes(least) : '–',
       'is the least memory that can replay this log; + is what a stack needs above the peak',
-      scrollable(element('table', { class: 'answer' }, element('tbody', {}, ...rows)), 'What other stacks would need'),
+      scrollable(table, 'What other stacks would need'),
     );
   }
 
-  #list(groups: readonly GroupSum[], bytes: number, suffix: string): HTMLElement {
+  #list(groups: readonly GroupSum[], all: number, suffix: string): HTMLElement {
     const shown = groups.slice(0, groups.length > shownGroups + 1 ? shownGroups : groups.length);
     const rest = groups.slice(shown.length);
-    const stackOf = (group: GroupSum) => this.#callers(group.largest);
-    const rows = shown.map((group) => {
-      const button = element('button', { type: 'button', class: 'link', title: stackOf(group) }, group.name);
-      button.addEventListener('click', () => this.#state.showOnly(`${group.name}, ${suffix}`, group, this.#grouping));
-      return groupRow(button, group.bytes, group.count, bytes);
+    const rows: Group[] = shown.map((group) => {
+      const show = () => this.#state.showOnly(`${group.name}, ${suffix}`, group, this.#grouping);
+      return { ...group, name: button(show, { class: 'link', title: this.#callers(group.largest) }, group.name) };
     });
     if (rest.length > 0) {
-      const restBytes = rest.reduce((sum, group) => sum + group.bytes, 0);
-      const restCount = rest.reduce((sum, group) => sum + group.count, 0);
-      rows.push(groupRow(`${formatCount(rest.length)} others`, restBytes, restCount, bytes));
+      const sum = (of: 'bytes' | 'count') => rest.reduce((total, group) => total + group[of], 0);
+      rows.push({ name: `${formatCount(rest.length)} others`, bytes: sum('bytes'), count: sum('count') });
     }
-    return element('table', { class: 'answer' }, element('tbody', {}, ...rows));
+    return plainTable(rows, [
+      words('', ({ name }) => name),
+      bytes('', (group) => group.bytes),
+      number('', ({ count }) => `${formatCount(count)} ×`),
+      number('', (group) => formatShare(all === 0 ? 0 : group.bytes / all)),
+    ]);
   }
 
   /** The stack of an allocation, for the tip of its call site. */
@@ -218,13 +202,12 @@ export class AnswersView implements View {
     return [element('p', { class: 'muted' }, 'The log has no stacks. Set CISTERN_LOG_STACKS=all to record the stack of every allocation.')];
   }
 
-  #timeLink(time: number, text: string): HTMLElement {
-    const button = element('button', { type: 'button', class: 'link' }, text);
-    button.addEventListener('click', () => {
+  #timeLink(time: number): HTMLElement {
+    const show = () => {
       this.#zoomTo(time);
-      this.#scrollTo('memory-title');
-    });
-    return button;
+      scrollToTitle('memory');
+    };
+    return button(show, { class: 'link' }, this.#state.formatTime(time));
   }
 
   #zoomTo(time: number): void {
@@ -232,12 +215,32 @@ export class AnswersView implements View {
     const length = (range.to - range.from) / 10;
     this.#state.select({ from: time - length / 2, to: time + length / 2 });
   }
+}
 
-  #scrollTo(title: string): void {
-    const isReduced = matchMedia('(prefers-reduced-motion: reduce)').matches;
-    const place = document.getElementById(title)?.closest('section');
-    place?.scrollIntoView({ behavior: isReduced ? 'auto' : 'smooth', block: 'start' });
-  }
+/** A row of a list of groups. */
+interface Group {
+  readonly name: HTMLElement | string;
+  readonly bytes: number;
+  readonly count: number;
+}
+
+/** Why memory was reserved and not used, and where the page shows it. */
+interface Unused {
+  readonly bytes: number;
+  readonly text: string;
+  readonly show: () => void;
+}
+
+/** What a stack needs for a log. */
+interface Need {
+  readonly resource: string;
+  readonly bytes: number | null;
+  readonly note: string;
+  readonly fitted?: string | null;
+}
+
+function scrollToTitle(name: string): void {
+  scrollTo(document.getElementById(`${name}-title`)?.closest('section'));
 }
 
 /** The first grouping that divides the allocations; if none does, one that names them all. */
@@ -282,35 +285,11 @@ function panel(name: string, title: string): Panel {
   };
 }
 
-function groupRow(name: HTMLElement | string, bytes: number, count: number, all: number): HTMLElement {
-  const share = all === 0 ? 0 : bytes / all;
-  return element(
-    'tr',
-    {},
-    element('th', { scope: 'row' }, name),
-    element('td', { class: 'number' }, formatBytes(bytes)),
-    element('td', { class: 'number' }, `${formatCount(count)} ×`),
-    element('td', { class: 'number' }, formatShare(share)),
-  );
-}
-
-function unusedRow(bytes: number, text: string, show: () => void): HTMLElement {
-  const button = element('button', { type: 'button', class: 'link' }, text);
-  button.addEventListener('click', show);
-  return element('tr', {}, element('td', { class: 'number' }, formatBytes(bytes)), element('th', { scope: 'row' }, button));
+function unusedTable(rows: readonly Unused[]): HTMLElement {
+  return plainTable(rows, [bytes('', (row) => row.bytes), words('', ({ text, show }) => button(show, { class: 'link' }, text))]);
 }
 
 /** On a narrow screen, an option breaks before its value, not within a word. */
 function breakable(specification: string): (string | HTMLElement)[] {
   return specification.split(/(?<==)/).flatMap((part, i) => (i === 0 ? [part] : [element('wbr'), part]));
-}
-
-function needRow(resource: string, bytes: string, note: string, fitted?: string): HTMLElement {
-  return element(
-    'tr',
-    {},
-    element('th', { scope: 'row', title: fitted }, ...breakable(resource)),
-    element('td', { class: 'number' }, bytes),
-    element('td', {}, note),
-  );
 }

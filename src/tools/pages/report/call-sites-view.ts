@@ -1,9 +1,11 @@
 import { type GroupSum, liveAfter, neverFreed, sumGroups } from '../../report/answers.js';
 import { type CallNode, type StackMeasure, weighStacks } from '../../report/call-tree.js';
-import { element } from '../common/dom.js';
+import { bytes, count, words } from '../common/columns.js';
+import { button, element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
-import { labelledSelect, scrollable } from './tables.js';
+import { section } from './section.js';
+import { dataTable, labelledSelect } from './tables.js';
 
 type Measure = StackMeasure['kind'];
 
@@ -64,22 +66,10 @@ export class CallSitesView implements View {
       this.#text = search.value.trim().toLowerCase();
       this.#mark();
     });
-    const reset = element('button', { type: 'button' }, 'Show all');
-    reset.addEventListener('click', () => this.#zoom(0));
-    this.#body = element(
-      'div',
-      {},
-      element('div', { class: 'section-head' }, measure, element('label', {}, 'find ', search), reset, this.#found),
-      this.#place,
-      this.#table,
-    );
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'calls-title' },
-      element('h2', { id: 'calls-title' }, 'Call sites'),
-      this.#none,
-      this.#body,
-    );
+    const reset = button(() => this.#zoom(0), {}, 'Show all');
+    const choices = element('div', { class: 'section-head' }, measure, element('label', {}, 'find ', search), reset, this.#found);
+    this.#body = element('div', {}, choices, this.#place, this.#table);
+    this.root = section('calls', 'Call sites', this.#none, this.#body);
     this.#place.addEventListener('keydown', (event) => this.#onKey(event));
     let width = 0;
     new ResizeObserver(() => {
@@ -124,16 +114,15 @@ export class CallSitesView implements View {
       ...this.#frames.map(({ node, left, width: frameWidth, depth }, index) => {
         const { name } = nodes[node] as CallNode;
         const text = `${name}: ${this.#weightText(node)}`;
-        const button = element(
-          'button',
-          { type: 'button', class: 'frame', title: text, 'aria-label': text, tabindex: index === 0 ? '0' : '-1' },
+        const frame = button(
+          () => this.#zoom(node === this.#root ? (nodes[node] as CallNode).parent : node),
+          { class: 'frame', title: text, 'aria-label': text, tabindex: index === 0 ? '0' : '-1' },
           frameWidth > 30 ? name : '',
         );
-        Object.assign(button.style, { left: `${left}px`, top: `${depth * rowHeight}px`, width: `${Math.max(2, frameWidth - 1)}px` });
-        button.dataset['color'] = String(colorOf(name));
-        button.addEventListener('click', () => this.#zoom(node === this.#root ? (nodes[node] as CallNode).parent : node));
-        this.#buttons.set(node, button);
-        return button;
+        Object.assign(frame.style, { left: `${left}px`, top: `${depth * rowHeight}px`, width: `${Math.max(2, frameWidth - 1)}px` });
+        frame.dataset['color'] = String(colorOf(name));
+        this.#buttons.set(node, frame);
+        return frame;
       }),
     );
     this.#mark();
@@ -215,11 +204,8 @@ export class CallSitesView implements View {
     }
     if (next === undefined) return;
     event.preventDefault();
-    const button = this.#buttons.get(next.node);
-    for (const each of this.#buttons.values()) each.tabIndex = -1;
-    if (button === undefined) return;
-    button.tabIndex = 0;
-    button.focus();
+    for (const [node, each] of this.#buttons) each.tabIndex = node === next.node ? 0 : -1;
+    this.#buttons.get(next.node)?.focus();
   }
 
   #neighbour(frame: Frame, key: string): Frame | undefined {
@@ -249,49 +235,23 @@ export class CallSitesView implements View {
     const { from, to } = model.changesIn(range);
     const isInRange = (start: number) => start >= from && start < to;
     const allocated = mask.map((is, span) => (is === 1 && isInRange(run.spans.starts[span] as number) ? 1 : 0));
-    const sums = {
-      held: sumGroups(run, neverFreed(run, mask, from, to), 'site'),
-      live: sumGroups(run, liveAfter(run, mask, model.peakIn(range)), 'site'),
-      allocated: sumGroups(run, allocated, 'site'),
+    const bySite = (of: Uint8Array) => new Map(sumGroups(run, of, 'site').map((group) => [group.name, group]));
+    const held = bySite(neverFreed(run, mask, from, to));
+    const live = bySite(liveAfter(run, mask, model.peakIn(range)));
+    const made = bySite(allocated);
+    const measureOf = (site: string) => {
+      if (this.#measure === 'count') return made.get(site)?.count ?? 0;
+      return { held, live, allocated: made }[this.#measure].get(site)?.bytes ?? 0;
     };
-    const bytesOf = (of: keyof typeof sums) => new Map(sums[of].map(({ name, bytes }) => [name, bytes]));
-    const [held, live, whole] = [bytesOf('held'), bytesOf('live'), bytesOf('allocated')];
-    const counts = new Map(sums.allocated.map(({ name, count }) => [name, count]));
-    const groups = new Map([...sums.live, ...sums.allocated].map((group) => [group.name, group]));
-    const measure = { held, live, allocated: whole, count: counts }[this.#measure];
-    const sites = [...groups.keys()].sort((a, b) => (measure.get(b) ?? 0) - (measure.get(a) ?? 0)).slice(0, tableRows);
-    const rows = sites.map((site) => {
-      const button = element('button', { type: 'button', class: 'link' }, site);
-      button.addEventListener('click', () => this.#state.showOnly(site, groups.get(site) as GroupSum, 'site'));
-      const number = (text: string) => element('td', { class: 'number' }, text);
-      return element(
-        'tr',
-        {},
-        element('th', { scope: 'row' }, button),
-        number(formatBytes(held.get(site) ?? 0)),
-        number(formatBytes(live.get(site) ?? 0)),
-        number(formatBytes(whole.get(site) ?? 0)),
-        number(formatCount(counts.get(site) ?? 0)),
-      );
-    });
-    const heads = ['Never freed', 'At the peak', 'Allocated', 'Allocations'];
-    const table = element(
-      'table',
-      {},
-      element('caption', {}, 'Call sites in the selected time'),
-      element(
-        'thead',
-        {},
-        element(
-          'tr',
-          {},
-          element('th', { scope: 'col' }, 'Call site'),
-          ...heads.map((head) => element('th', { scope: 'col', class: 'number' }, head)),
-        ),
-      ),
-      element('tbody', {}, ...rows),
-    );
-    return scrollable(table, 'Call sites');
+    const sites = [...new Set([...live.keys(), ...made.keys()])].sort((a, b) => measureOf(b) - measureOf(a)).slice(0, tableRows);
+    const show = (site: string) => () => this.#state.showOnly(site, (made.get(site) ?? live.get(site)) as GroupSum, 'site');
+    return dataTable('Call sites in the selected time', sites, [
+      words('Call site', (site) => button(show(site), { class: 'link' }, site)),
+      bytes('Never freed', (site) => held.get(site)?.bytes ?? 0),
+      bytes('At the peak', (site) => live.get(site)?.bytes ?? 0),
+      bytes('Allocated', (site) => made.get(site)?.bytes ?? 0),
+      count('Allocations', (site) => made.get(site)?.count ?? 0),
+    ]);
   }
 }
 

@@ -1,11 +1,12 @@
 import { liveAfter, neverFreed, sumGroups } from '../../report/answers.js';
 import { usualGroup, withoutLine } from '../../report/call-sites.js';
+import { bytes, type Column, number, words } from '../common/columns.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import { shortName } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import type { RunModel } from './run-model.js';
-import { type Cell, dataTable, numberCell } from './tables.js';
+import { dataTable } from './tables.js';
 
 /** Each list shows so many groups, those that changed most. */
 const shownGroups = 6;
@@ -18,6 +19,8 @@ interface Sum {
   readonly bytes: number;
   readonly count: number;
 }
+
+type Change = readonly [name: string, before: Sum, after: Sum];
 
 const nothing: Sum = { bytes: 0, count: 0 };
 
@@ -44,7 +47,6 @@ export class ChangesView implements View {
     const nameOf = (index: number) => shortName(contents.runs[index]?.source ?? '');
     this.#title.textContent = `What changed from ${nameOf(runIndex)} to ${nameOf(compared.index)}`;
     const [before, after] = [masksOf(model), masksOf(compared.model)];
-    const rowOf = (name: string, [a, b]: readonly [Sum, Sum]): [string, ...Cell[]] => [name, ...changeCells(a, b)];
     const measures = [
       ['Live at the peak', before.peak, after.peak],
       ['Never freed', before.held, after.held],
@@ -53,37 +55,34 @@ export class ChangesView implements View {
     this.#tables.replaceChildren(
       dataTable(
         'Bytes and allocations of each log, as a whole',
-        headsOf('Figure'),
-        measures.map(([name, a, b]) => rowOf(name, [sumOf(model, a), sumOf(compared.model, b)])),
+        measures.map(([name, a, b]): Change => [name, sumOf(model, a), sumOf(compared.model, b)]),
+        columnsOf('Figure'),
       ),
       ...measures.slice(0, 2).flatMap(([name, a, b]) => {
         const [by, changes] = changesOf(model, a, compared.model, b);
         if (changes.length === 0) return [];
         const rest = changes.length - shownGroups;
         const caption = `${name}, by ${names[by].toLowerCase()}: what changed most${rest > 0 ? `; ${formatCount(rest)} more changed` : ''}`;
-        return [
-          dataTable(
-            caption,
-            headsOf(names[by]),
-            changes.slice(0, shownGroups).map(([group, ...sums]) => rowOf(group, sums)),
-          ),
-        ];
+        return [dataTable(caption, changes.slice(0, shownGroups), columnsOf(names[by]))];
       }),
     );
   }
 }
 
-function headsOf(first: string): Cell[] {
-  return [{ text: first }, ...['Before', 'After', 'Change', 'Relative', 'Allocations'].map(numberCell)];
-}
-
-function changeCells(before: Sum, after: Sum): Cell[] {
-  const share =
-    before.bytes === 0 || after.bytes === before.bytes ? '' : signed(after.bytes - before.bytes, (of) => formatShare(of / before.bytes));
-  const change = after.bytes === before.bytes ? 'none' : signed(after.bytes - before.bytes, formatBytes);
-  const more = after.count - before.count;
-  const count = `${formatCount(after.count)}${more === 0 ? '' : ` (${signed(more, formatCount)})`}`;
-  return [formatBytes(before.bytes), formatBytes(after.bytes), change, share, count].map(numberCell);
+function columnsOf(first: string): Column<Change>[] {
+  return [
+    words(first, ([name]) => name),
+    bytes('Before', ([, before]) => before.bytes),
+    bytes('After', ([, , after]) => after.bytes),
+    number('Change', ([, before, after]) => (after.bytes === before.bytes ? 'none' : signed(after.bytes - before.bytes, formatBytes))),
+    number('Relative', ([, before, after]) =>
+      before.bytes === 0 || after.bytes === before.bytes ? '' : signed((after.bytes - before.bytes) / before.bytes, formatShare),
+    ),
+    number('Allocations', ([, before, after]) => {
+      const more = after.count - before.count;
+      return `${formatCount(after.count)}${more === 0 ? '' : ` (${signed(more, formatCount)})`}`;
+    }),
+  ];
 }
 
 function signed(change: number, format: (amount: number) => string): string {
@@ -110,11 +109,11 @@ function sumOf({ run }: RunModel, mask: Uint8Array): Sum {
 }
 
 /** The groups that differ, those that grew or shrank most first, and what they are. */
-function changesOf(before: RunModel, a: Uint8Array, after: RunModel, b: Uint8Array): [by: Group, changes: [string, Sum, Sum][]] {
+function changesOf(before: RunModel, a: Uint8Array, after: RunModel, b: Uint8Array): [by: Group, changes: Change[]] {
   const by = usualGroup([before.run, after.run]);
   const [first, second] = [groupsOf(before, a, by), groupsOf(after, b, by)];
   const changes = [...new Set([...first.keys(), ...second.keys()])]
-    .map((name): [string, Sum, Sum] => [name, first.get(name) ?? nothing, second.get(name) ?? nothing])
+    .map((name): Change => [name, first.get(name) ?? nothing, second.get(name) ?? nothing])
     .filter(([, was, is]) => was.bytes !== is.bytes || was.count !== is.count)
     .sort(([, a1, b1], [, a2, b2]) => Math.abs(b2.bytes - a2.bytes) - Math.abs(b1.bytes - a1.bytes));
   return [by, changes];

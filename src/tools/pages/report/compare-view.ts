@@ -1,15 +1,18 @@
 import type { RunOverview } from '../../report/report-contents.js';
-import { element } from '../common/dom.js';
+import { number, words } from '../common/columns.js';
 import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import { shortName } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
-import { type Cell, dataTable, numberCell } from './tables.js';
+import { section } from './section.js';
+import { dataTable } from './tables.js';
 
 type Summary = RunOverview['layers'][number];
 
 const orNothing = (bytes: number | null) => (bytes === null ? '–' : formatBytes(bytes));
 
-const rows: readonly (readonly [title: string, textOf: (run: RunOverview, summary: Summary) => string])[] = [
+type Figure = readonly [title: string, textOf: (run: RunOverview, summary: Summary) => string];
+
+const figures: readonly Figure[] = [
   ['Events', (run) => formatCount(run.eventCount)],
   ['Duration', (run) => formatTime(run.durationNanoseconds, run.durationNanoseconds)],
   ['Layer', (_, { name }) => name],
@@ -38,24 +41,14 @@ const rows: readonly (readonly [title: string, textOf: (run: RunOverview, summar
 ];
 
 /** All runs of the report side by side, whatever is selected. */
-export class CompareView implements View {
-  readonly root: HTMLElement;
-
-  constructor(state: ReportState) {
-    const { runs } = state.contents;
-    const table = dataTable(
-      'The outermost layer of each log, over the whole log',
-      [
-        { text: 'Figure' },
-        ...runs.map((run, index): Cell => numberCell(`${index + 1}: ${shortName(run.source)}${run.isDamaged ? ' (cut off)' : ''}`)),
-      ],
-      rows.map(([title, textOf]): [string, ...Cell[]] => [
-        title,
-        ...runs.map((run) => numberCell(textOf(run, run.layers[run.layer] as Summary))),
-      ]),
-    );
-    this.root = element('section', { 'aria-labelledby': 'compare-title' }, element('h2', { id: 'compare-title' }, 'Comparison'), table);
-  }
-
-  update(): void {}
+export function compareView({ contents: { runs } }: ReportState): View {
+  const table = dataTable('The outermost layer of each log, over the whole log', figures, [
+    words('Figure', ([title]) => title),
+    ...runs.map((run, index) =>
+      number<Figure>(`${index + 1}: ${shortName(run.source)}${run.isDamaged ? ' (cut off)' : ''}`, ([, textOf]) =>
+        textOf(run, run.layers[run.layer] as Summary),
+      ),
+    ),
+  ]);
+  return { root: section('compare', 'Comparison', table), update: () => {} };
 }

@@ -1,10 +1,12 @@
 import { Chart } from '../common/chart.js';
+import { bytes, formatted, words } from '../common/columns.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatShare, formatTime } from '../common/format.js';
+import { formatBytes, formatShare } from '../common/format.js';
 import { lineData } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import type { FragmentationCurves, RunModel } from './run-model.js';
-import { dataTable, Folded, numberCell } from './tables.js';
+import { section } from './section.js';
+import { dataTable, Folded } from './tables.js';
 
 const tableRows = 24;
 
@@ -20,22 +22,15 @@ export class FragmentationView implements View {
 
   constructor(state: ReportState) {
     this.#state = state;
-    const shared = {
-      formatX: (seconds: number) => this.#formatTime(seconds * 1e9),
-      extent: () => ({ minimum: 0, maximum: state.extent.to / 1e9 }),
-      onZoom: (range: { minimum: number; maximum: number } | undefined) =>
-        state.select(range && { from: range.minimum * 1e9, to: range.maximum * 1e9 }),
-      syncKey: 'time',
-    };
     this.#share = new Chart({
-      ...shared,
+      ...state.timeAxis,
       title: 'External fragmentation: the share of free memory that is not in the largest hole',
       series: [{ label: 'fragmentation', style: 0, isStepped: true }],
       height: 180,
       formatY: formatShare,
     });
     this.#bytes = new Chart({
-      ...shared,
+      ...state.timeAxis,
       title: 'Free bytes between allocations',
       series: [
         { label: 'all holes', style: 1, isStepped: true },
@@ -45,15 +40,7 @@ export class FragmentationView implements View {
       formatY: formatBytes,
     });
     this.#table = new Folded('These values as a table', () => this.#makeTable());
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'fragmentation-title' },
-      element('h2', { id: 'fragmentation-title' }, 'Fragmentation over time'),
-      this.#note,
-      this.#share.root,
-      this.#bytes.root,
-      this.#table.root,
-    );
+    this.root = section('fragmentation', 'Fragmentation over time', this.#note, this.#share.root, this.#bytes.root, this.#table.root);
     // A part that is hidden is never updated.
     const hideWithoutBlocks = () => {
       this.root.hidden = state.model.blocks === undefined;
@@ -86,30 +73,15 @@ export class FragmentationView implements View {
     this.#table.refresh();
   }
 
-  #formatTime(nanoseconds: number): string {
-    const { extent, range } = this.#state;
-    return formatTime(nanoseconds, extent.to, range.to - range.from);
-  }
-
   #makeTable(): HTMLElement {
-    const { model, range } = this.#state;
     const curves = this.#curves?.curves;
-    const rows = Array.from({ length: tableRows }, (_, row): [string, ...ReturnType<typeof numberCell>[]] => {
-      const start = range.from + ((range.to - range.from) * row) / tableRows;
-      const { from, to } = model.changesIn({ from: start, to: range.from + ((range.to - range.from) * (row + 1)) / tableRows });
-      const change = curves?.share.indexOfMaximum(from, to) ?? -1;
-      if (curves === undefined || change < 0) return [this.#formatTime(start), numberCell('–'), numberCell('–'), numberCell('–')];
-      return [
-        this.#formatTime(start),
-        numberCell(formatShare(curves.share.values[change] as number)),
-        numberCell(formatBytes(curves.holes.values[change] as number)),
-        numberCell(formatBytes(curves.largestHole.values[change] as number)),
-      ];
-    });
-    return dataTable(
-      `The highest fragmentation in each of ${tableRows} parts of the selected time`,
-      [{ text: 'from' }, numberCell('fragmentation'), numberCell('all holes then'), numberCell('largest hole then')],
-      rows,
-    );
+    const { model, range } = this.#state;
+    const changeIn = ({ from, to }: { from: number; to: number }) => curves?.share.indexOfMaximum(from, to) ?? -1;
+    return dataTable(`The highest fragmentation in each of ${tableRows} parts of the selected time`, model.partsOf(range, tableRows), [
+      words('from', ({ start }) => this.#state.formatTime(start)),
+      formatted('fragmentation', (part) => curves?.share.values[changeIn(part)], formatShare),
+      bytes('all holes then', (part) => curves?.holes.values[changeIn(part)]),
+      bytes('largest hole then', (part) => curves?.largestHole.values[changeIn(part)]),
+    ]);
   }
 }

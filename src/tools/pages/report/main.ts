@@ -3,15 +3,15 @@ import './report.css';
 import type { ReportContents } from '../../report/report-contents.js';
 import { byId, element } from '../common/dom.js';
 import { colorSchemeEvent } from '../common/series-style.js';
-import { AccountsView } from './accounts-view.js';
+import { accountsView } from './accounts-view.js';
 import { AllocationsView } from './allocations-view.js';
 import { AnswersView } from './answers-view.js';
 import { CallSitesView } from './call-sites-view.js';
 import { ChangesView } from './changes-view.js';
-import { CompareView } from './compare-view.js';
+import { compareView } from './compare-view.js';
 import { FragmentationView } from './fragmentation-view.js';
-import { GraphsView } from './graphs-view.js';
-import { LayersView } from './layers-view.js';
+import { graphsView } from './graphs-view.js';
+import { layersView } from './layers-view.js';
 import { loadRun } from './load-run.js';
 import { MapView } from './map-view.js';
 import { MemoryView } from './memory-view.js';
@@ -120,14 +120,14 @@ async function open(): Promise<void> {
     ...(contents.runs.length > 1 && contents.comparedRun === null ? [new ChangesView(state)] : []),
     new AnswersView(state),
     new SummaryView(state),
-    ...(contents.runs.some(({ graphs }) => graphs !== null) ? [new GraphsView(state)] : []),
-    ...(contents.runs.length > 1 ? [new CompareView(state)] : []),
+    ...(contents.runs.some(({ graphs }) => graphs !== null) ? [graphsView(state)] : []),
+    ...(contents.runs.length > 1 ? [compareView(state)] : []),
     new MemoryView(state),
-    ...(state.model.run.accounts.length > 1 ? [new AccountsView(state)] : []),
+    ...(state.model.run.accounts.length > 1 ? [accountsView(state)] : []),
     new MapView(state),
     new FragmentationView(state),
     new AllocationsView(state),
-    new LayersView(state),
+    layersView(state),
     new CallSitesView(state),
   ];
   for (const view of views) {

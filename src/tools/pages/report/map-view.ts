@@ -1,21 +1,13 @@
 import type { Grouping } from '../../report/held-bytes.js';
-import { element } from '../common/dom.js';
+import { button, element } from '../common/dom.js';
 import { AddressChart, spanFacts } from './address-chart.js';
+import { groupings } from './groupings.js';
 import { shortName } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import type { RunModel } from './run-model.js';
+import { scrollTo, sectionWithChoices } from './section.js';
 import { labelledSelect } from './tables.js';
 import { areaSwatch } from './textures.js';
-
-const groupings: readonly (readonly [Grouping, string])[] = [
-  ['size', 'size class'],
-  ['stream', 'stream'],
-  ['phase', 'phase'],
-  ['thread', 'thread'],
-  ['label', 'label'],
-  ['account', 'account'],
-  ['site', 'call site'],
-];
 
 /** The maps of the run and the compared run, and the facts about one allocation. */
 export class MapView implements View {
@@ -49,21 +41,18 @@ export class MapView implements View {
       ['Lower addresses', '↓', () => this.#each((map) => map.panAddresses(-0.5))],
       ['All', 'All', () => this.#each((map) => map.showAll())],
     ];
-    const toolbar = element('div', { class: 'buttons', role: 'group', 'aria-label': 'Visible part of the map' });
-    for (const [label, sign, act] of buttons) {
-      const button = element('button', { type: 'button', 'aria-label': label, title: label }, sign);
-      button.addEventListener('click', act);
-      toolbar.append(button);
-    }
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'map-title' },
-      element('div', { class: 'section-head' }, element('h2', { id: 'map-title' }, 'Addresses over time'), grouping, toolbar),
-      element(
-        'p',
-        { class: 'muted hint' },
-        'Every allocation is a box: its width is its lifetime, its height its size. Dotted lines mark omitted gaps between addresses. Drag to zoom; or click, then turn the wheel (with Shift for addresses).',
-      ),
+    const toolbar = element(
+      'div',
+      { class: 'buttons', role: 'group', 'aria-label': 'Visible part of the map' },
+      ...buttons.map(([label, sign, act]) => button(act, { 'aria-label': label, title: label }, sign)),
+    );
+    const hint =
+      'Every allocation is a box: its width is its lifetime, its height its size. Dotted lines mark omitted gaps between addresses. Drag to zoom; or click, then turn the wheel (with Shift for addresses).';
+    this.root = sectionWithChoices(
+      'map',
+      'Addresses over time',
+      [grouping, toolbar],
+      element('p', { class: 'muted hint' }, hint),
       this.#place,
       this.#legend,
       this.#details,
@@ -78,8 +67,7 @@ export class MapView implements View {
         map.showAll();
         this.update(false);
       }
-      const isReduced = matchMedia('(prefers-reduced-motion: reduce)').matches;
-      this.root.scrollIntoView({ behavior: isReduced ? 'auto' : 'smooth', block: 'start' });
+      scrollTo(this.root);
       map.showSpan(span, how === undefined);
       map.focus();
     };

@@ -1,27 +1,24 @@
 import type uPlot from 'uplot';
-import { drawnChanges, type Extremes, lastAtMost } from '../../report/extremes.js';
+import { drawnChanges, type Extremes } from '../../report/extremes.js';
 import { type Grouping, phasesWithin } from '../../report/held-bytes.js';
 import { type PhaseInterval, phaseIntervals } from '../../report/phase-intervals.js';
 import { Chart, type ChartData, type ChartSeries } from '../common/chart.js';
+import { bytes, words } from '../common/columns.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatTime } from '../common/format.js';
+import { formatBytes, formatCount } from '../common/format.js';
 import { resolveColor } from '../common/series-style.js';
+import { groupings } from './groupings.js';
 import type { ReportState, View } from './report-state.js';
 import type { RunModel, TimeRange } from './run-model.js';
-import { dataTable, Folded, labelledSelect, numberCell } from './tables.js';
+import { sectionWithChoices } from './section.js';
+import { dataTable, Folded, labelledSelect } from './tables.js';
 import { areaPattern, areaSwatch } from './textures.js';
 
 type Shown = 'total' | 'layer' | Grouping;
 
 const shownOptions: readonly (readonly [Shown, string])[] = [
   ['total', 'live and reserved'],
-  ['stream', 'live, by stream'],
-  ['phase', 'live, by phase'],
-  ['size', 'live, by size class'],
-  ['thread', 'live, by thread'],
-  ['label', 'live, by label'],
-  ['account', 'live, by account'],
-  ['site', 'live, by call site'],
+  ...groupings.map(([grouping, name]) => [grouping, `live, by ${name}`] as const),
   ['layer', 'every layer'],
 ];
 
@@ -30,16 +27,6 @@ const mostPhaseDepths = 3;
 /** At most this many lines are shown, so that they stay distinguishable. */
 const mostLines = 6;
 const tableRows = 24;
-
-const groupingNames: Readonly<Record<Grouping, string>> = {
-  stream: 'stream',
-  phase: 'phase',
-  size: 'size class',
-  thread: 'thread',
-  label: 'label',
-  account: 'account',
-  site: 'call site',
-};
 
 /** A line of a chart that is not stacked. */
 interface Line {
@@ -72,14 +59,7 @@ export class MemoryView implements View {
     if (state.model.run.accounts.length > 1 && state.compared === undefined) this.#shown = 'account';
     select.value = this.#shown;
     this.#table = new Folded('These values as a table', () => this.#makeTable());
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'memory-title' },
-      element('div', { class: 'section-head' }, element('h2', { id: 'memory-title' }, 'Memory over time'), root),
-      this.#place,
-      this.#legend,
-      this.#table.root,
-    );
+    this.root = sectionWithChoices('memory', 'Memory over time', [root], this.#place, this.#legend, this.#table.root);
   }
 
   update(data: boolean): void {
@@ -117,24 +97,16 @@ export class MemoryView implements View {
     }
     this.#chart?.destroy();
     this.#chart = new Chart({
-      title: isStacked ? `Live bytes by ${groupingNames[shown]}` : 'Live and reserved bytes',
+      title: isStacked ? `Live bytes by ${new Map(groupings).get(shown)}` : 'Live and reserved bytes',
       series,
       height: 300 + stripHeight * this.#phaseDepths,
       formatY: formatBytes,
-      formatX: (seconds) => this.#formatTime(seconds * 1e9),
-      extent: () => ({ minimum: 0, maximum: this.#state.extent.to / 1e9 }),
-      onZoom: (range) => this.#state.select(range && { from: range.minimum * 1e9, to: range.maximum * 1e9 }),
-      syncKey: 'time',
+      ...this.#state.timeAxis,
       isStacked,
       topSpace: 12 + stripHeight * this.#phaseDepths,
       onDraw: (plot) => this.#drawMarks(plot),
     });
     this.#place.replaceChildren(this.#chart.root);
-  }
-
-  #formatTime(nanoseconds: number): string {
-    const { extent, range } = this.#state;
-    return formatTime(nanoseconds, extent.to, range.to - range.from);
   }
 
   #totalLines(): Line[] {
@@ -270,29 +242,13 @@ export class MemoryView implements View {
 
   #makeTable(): HTMLElement {
     const { model, range } = this.#state;
-    const { live, reserved, run } = model;
-    const most = (curve: Extremes | undefined, from: number, to: number) => {
-      const index = curve?.indexOfMaximum(from, to) ?? -1;
-      return numberCell(index < 0 ? '–' : formatBytes(curve?.values[index] as number));
-    };
-    const rows = Array.from({ length: tableRows }, (_, row): [string, ...ReturnType<typeof numberCell>[]] => {
-      const start = range.from + ((range.to - range.from) * row) / tableRows;
-      const end = range.from + ((range.to - range.from) * (row + 1)) / tableRows;
-      const from = Math.max(0, lastAtMost(run.times, start));
-      const to = lastAtMost(run.times, end) + 1;
-      const least = live.indexOfMinimum(from, to);
-      return [
-        this.#formatTime(start),
-        most(live, from, to),
-        numberCell(least < 0 ? '–' : formatBytes(live.values[least] as number)),
-        most(reserved, from, to),
-      ];
-    });
-    return dataTable(
-      `Live and reserved bytes in each of ${tableRows} parts of the selected time`,
-      [{ text: 'from' }, numberCell('maximum live'), numberCell('minimum live'), numberCell('maximum reserved')],
-      rows,
-    );
+    const { live, reserved } = model;
+    return dataTable(`Live and reserved bytes in each of ${tableRows} parts of the selected time`, model.partsOf(range, tableRows), [
+      words('from', ({ start }) => this.#state.formatTime(start)),
+      bytes('maximum live', ({ from, to }) => live.values[live.indexOfMaximum(from, to)]),
+      bytes('minimum live', ({ from, to }) => live.values[live.indexOfMinimum(from, to)]),
+      bytes('maximum reserved', ({ from, to }) => reserved?.values[reserved.indexOfMaximum(from, to)]),
+    ]);
   }
 }
 

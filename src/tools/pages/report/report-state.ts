@@ -1,6 +1,8 @@
 import type { GroupSum } from '../../report/answers.js';
 import type { Grouping } from '../../report/held-bytes.js';
 import type { ReportContents } from '../../report/report-contents.js';
+import type { ChartOptions } from '../common/chart.js';
+import { formatTime } from '../common/format.js';
 import type { RunModel, TimeRange } from './run-model.js';
 
 /** What changed: the data, or only the time range. */
@@ -68,6 +70,21 @@ export class ReportState {
   /** The selected time range, or all of it. */
   get range(): TimeRange {
     return this.#range ?? this.extent;
+  }
+
+  /** A time in the unit that fits the run, with the digits that the selection needs. */
+  formatTime(nanoseconds: number): string {
+    return formatTime(nanoseconds, this.extent.to, this.range.to - this.range.from);
+  }
+
+  /** What every chart over time has: its axis, and what zooming does. */
+  get timeAxis(): Pick<ChartOptions, 'formatX' | 'extent' | 'onZoom' | 'syncKey'> {
+    return {
+      formatX: (seconds) => this.formatTime(seconds * 1e9),
+      extent: () => ({ minimum: 0, maximum: this.extent.to / 1e9 }),
+      onZoom: (range) => this.select(range && { from: range.minimum * 1e9, to: range.maximum * 1e9 }),
+      syncKey: 'time',
+    };
   }
 
   onChange(listener: (kind: ChangeKind) => void): void {

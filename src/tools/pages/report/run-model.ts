@@ -172,6 +172,15 @@ export class RunModel {
     return { from: Math.max(0, lastAtMost(this.run.times, range.from)), to: lastAtMost(this.run.times, range.to) + 1 };
   }
 
+  /** Equal parts of a time range: when each starts, and its changes. */
+  partsOf({ from: start, to: end }: TimeRange, count: number): readonly { start: number; from: number; to: number }[] {
+    const timeOf = (part: number) => start + ((end - start) * part) / count;
+    return Array.from({ length: count }, (_, part) => ({
+      start: timeOf(part),
+      ...this.changesIn({ from: timeOf(part), to: timeOf(part + 1) }),
+    }));
+  }
+
   /** The change in a time range after which the most was live; -1 if there is none. */
   peakIn(range: TimeRange): number {
     const { from, to } = this.changesIn(range);

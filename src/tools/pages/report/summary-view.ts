@@ -3,6 +3,7 @@ import { externalFragmentation } from '../../report/fragmentation.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare, formatTime } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
+import { section } from './section.js';
 import { scrollable } from './tables.js';
 
 /** What the log is, and what is wrong with it. */
@@ -57,11 +58,11 @@ export class SummaryView implements View {
 
   constructor(state: ReportState) {
     this.#state = state;
-    this.root = element('section', { 'aria-labelledby': 'summary-title' }, element('h2', { id: 'summary-title' }, 'Figures'), this.#cards);
+    this.root = section('summary', 'Figures', this.#cards);
   }
 
   update(): void {
-    const { model, range, extent, selection } = this.#state;
+    const { model, range, selection } = this.#state;
     const { run, mask, live, reserved, filter } = model;
     const { from, to } = model.changesIn(range);
     const peak = model.peakIn(range);
@@ -88,7 +89,7 @@ export class SummaryView implements View {
       [
         'Peak live',
         peak < 0 ? '–' : formatBytes(live.values[peak] as number),
-        peak < 0 ? '' : `at ${formatTime(run.times[peak] as number, extent.to, range.to - range.from)}`,
+        peak < 0 ? '' : `at ${this.#state.formatTime(run.times[peak] as number)}`,
       ],
       [
         'Peak reserved',

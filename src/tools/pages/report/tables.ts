@@ -1,38 +1,26 @@
+import { type Column, classOf } from '../common/columns.js';
 import { element } from '../common/dom.js';
 
-/** A cell: text, or a right-aligned number. */
-export interface Cell {
-  readonly text: string;
-  readonly isNumber?: boolean;
-}
-
-/** A cell that contains a number. */
-export function numberCell(text: string): Cell {
-  return { text, isNumber: true };
-}
-
 /** A table with column and row headers. */
-export function dataTable(caption: string, heads: readonly Cell[], rows: readonly (readonly [string, ...Cell[]])[]): HTMLElement {
-  const className = ({ isNumber }: Cell) => (isNumber === true ? 'number' : undefined);
-  const table = element(
-    'table',
-    {},
-    element('caption', {}, caption),
-    element('thead', {}, element('tr', {}, ...heads.map((head) => element('th', { scope: 'col', class: className(head) }, head.text)))),
-    element(
-      'tbody',
-      {},
-      ...rows.map(([title, ...cells]) =>
-        element(
-          'tr',
-          {},
-          element('th', { scope: 'row' }, title),
-          ...cells.map((cell) => element('td', { class: className(cell) }, cell.text)),
-        ),
-      ),
-    ),
-  );
-  return scrollable(table, caption);
+export function dataTable<Row>(caption: string, rows: readonly Row[], columns: readonly Column<Row>[]): HTMLElement {
+  const heads = columns.map((column) => element('th', { scope: 'col', class: classOf(column) }, column.head));
+  const head = element('thead', {}, element('tr', {}, ...heads));
+  return scrollable(element('table', {}, element('caption', {}, caption), head, bodyOf(rows, columns)), caption);
+}
+
+/** A table of few columns that need no head. */
+export function plainTable<Row>(rows: readonly Row[], columns: readonly Column<Row>[]): HTMLElement {
+  return element('table', { class: 'answer' }, bodyOf(rows, columns));
+}
+
+/** The first column of words names the rows. */
+function bodyOf<Row>(rows: readonly Row[], columns: readonly Column<Row>[]): HTMLElement {
+  const title = columns.find(({ isNumber }) => !isNumber);
+  const cellOf = (row: Row, column: Column<Row>) => {
+    const attributes = { class: classOf(column) };
+    return column === title ? element('th', { scope: 'row' }, column.cell(row)) : element('td', attributes, column.cell(row));
+  };
+  return element('tbody', {}, ...rows.map((row) => element('tr', {}, ...columns.map((column) => cellOf(row, column)))));
 }
 
 /** Makes content that is wider than the page scrollable, by keyboard as well. */

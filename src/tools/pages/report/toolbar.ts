@@ -1,5 +1,5 @@
-import { element } from '../common/dom.js';
-import { formatDuration, formatTime } from '../common/format.js';
+import { button, element } from '../common/dom.js';
+import { formatDuration } from '../common/format.js';
 import { shortName } from './memory-view.js';
 import type { ReportState } from './report-state.js';
 import type { RunModel } from './run-model.js';
@@ -14,10 +14,9 @@ export class Toolbar {
   readonly #model: (index: number) => Promise<RunModel>;
   readonly #selects: Record<'run' | 'compared' | 'layer' | 'stream' | 'phase', { root: HTMLElement; select: HTMLSelectElement }>;
   readonly #only = element('output', { id: 'filter-only' });
-  readonly #anything = element('button', { type: 'button', id: 'reset-only' }, 'All allocations');
-  readonly #onlyPlace = element('span', { class: 'only' }, 'Only: ', this.#only, ' ', this.#anything);
+  readonly #onlyPlace = element('span', { class: 'only' }, 'Only: ', this.#only, ' ');
   readonly #time = element('output', { id: 'selected-time' });
-  readonly #reset = element('button', { type: 'button', id: 'reset-time' }, 'Show all');
+  readonly #reset = button(() => this.#state.select(undefined), { id: 'reset-time' }, 'Show all');
 
   constructor(root: HTMLElement, state: ReportState, model: (index: number) => Promise<RunModel>) {
     this.#state = state;
@@ -37,8 +36,8 @@ export class Toolbar {
       phase: labelledSelect('Phase', [], setFilter),
     };
     for (const [name, { select }] of Object.entries(this.#selects)) select.id = `filter-${name}`;
-    this.#reset.addEventListener('click', () => state.select(undefined));
-    this.#anything.addEventListener('click', () => state.setFilter({ ...state.model.filter, only: undefined }));
+    const showAnything = () => state.setFilter({ ...state.model.filter, only: undefined });
+    this.#onlyPlace.append(button(showAnything, { id: 'reset-only' }, 'All allocations'));
     root.append(
       ...Object.values(this.#selects).map((each) => each.root),
       this.#onlyPlace,
@@ -97,11 +96,9 @@ export class Toolbar {
   }
 
   #showTime(): void {
-    const { selection, range, extent } = this.#state;
-    const length = range.to - range.from;
-    const from = formatTime(range.from, extent.to, length);
-    this.#time.textContent =
-      selection === undefined ? 'everything' : `${from} to ${formatTime(range.to, extent.to, length)} (${formatDuration(length / 1e6)})`;
+    const { selection, range } = this.#state;
+    const [from, to] = [this.#state.formatTime(range.from), this.#state.formatTime(range.to)];
+    this.#time.textContent = selection === undefined ? 'everything' : `${from} to ${to} (${formatDuration((range.to - range.from) / 1e6)})`;
     this.#reset.disabled = selection === undefined;
   }
 }

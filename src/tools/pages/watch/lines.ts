@@ -1,6 +1,7 @@
 import type { BufferSiteSample, StatisticsSample } from '../../watch/statistics-sample.js';
-import { formatBytes, formatCount } from '../common/format.js';
-import type { TableContents } from './tables.js';
+import { bytes, count, number, words } from '../common/columns.js';
+import { formatBytes } from '../common/format.js';
+import { type TableContents, table } from './tables.js';
 
 /** Which lines hold memory: those that grew most over the samples first, since these may leak. */
 export function lineTables(samples: readonly StatisticsSample[]): TableContents[] {
@@ -9,22 +10,12 @@ export function lineTables(samples: readonly StatisticsSample[]): TableContents[
   const before = new Map(first.bufferSites.map(({ site, bytes }) => [site, bytes]));
   const growthOf = ({ site, bytes }: BufferSiteSample) => bytes - (before.get(site) ?? 0);
   const live = last.bufferSites.toSorted((a, b) => growthOf(b) - growthOf(a) || b.bytes - a.bytes);
+  const site = words<BufferSiteSample>('created at', (line) => line.site || 'unknown');
+  const held = [bytes<BufferSiteSample>('bytes', (line) => line.bytes), count<BufferSiteSample>('buffers', ({ buffers }) => buffers)];
   return [
-    {
-      caption: 'Live buffers by call site',
-      columns: ['created at', 'change', 'bytes', 'buffers'],
-      rows: live.map((site) => [nameOf(site), changeOf(growthOf(site)), formatBytes(site.bytes), formatCount(site.buffers)]),
-    },
-    {
-      caption: 'Buffers that were dropped without being disposed',
-      columns: ['created at', 'bytes', 'buffers'],
-      rows: last.leakSites.map((site) => [nameOf(site), formatBytes(site.bytes), formatCount(site.buffers)]),
-    },
+    table('Live buffers by call site', live, [site, number('change', (line) => changeOf(growthOf(line))), ...held]),
+    table('Buffers that were dropped without being disposed', last.leakSites, [site, ...held]),
   ];
-}
-
-function nameOf({ site }: BufferSiteSample): string {
-  return site || 'unknown';
 }
 
 function changeOf(bytes: number): string {

@@ -5,7 +5,7 @@ import { byId } from '../common/dom.js';
 import { formatTimeOfDay } from '../common/format.js';
 import { History } from './history.js';
 import { lineTables } from './lines.js';
-import { AccountsPanel, DevicePanel, LibrariesPanel, ResourcePanels } from './panels.js';
+import { BytesByName, DevicePanel, ResourcePanels } from './panels.js';
 import { numberTables, Tables } from './tables.js';
 
 type State = 'connecting' | 'live' | 'quiet' | 'lost' | 'ended';
@@ -15,8 +15,13 @@ const quietIntervals = 5;
 
 const history = new History();
 const resources = new ResourcePanels(byId('resources'));
-const libraries = new LibrariesPanel(byId('libraries'), byId('library-charts'));
-const accounts = new AccountsPanel(byId('accounts'), byId('account-charts'));
+const libraries = new BytesByName(byId('libraries'), byId('library-charts'), 'All libraries: bytes on devices', (sample) =>
+  sample.libraries.map(({ name, deviceBytes: bytes }) => ({ name, bytes })),
+);
+const accounts = new BytesByName(byId('accounts'), byId('account-charts'), 'Accounts: bytes', (sample) =>
+  // What is within another account counts there too.
+  sample.accounts.map(({ path: name, liveBytes: bytes }) => ({ name, bytes })),
+);
 const device = new DevicePanel(byId('device'), byId('device-charts'));
 const lines = new Tables(byId('line-tables'));
 const tables = new Tables(byId('tables'));

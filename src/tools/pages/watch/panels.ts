@@ -127,8 +127,8 @@ interface NamedBytes {
   readonly bytes: number;
 }
 
-/** A chart of bytes with a line for each name that a sample has. */
-class BytesByName {
+/** A chart of bytes with a line for each name that a sample has; hidden while there is none. */
+export class BytesByName {
   readonly #section: HTMLElement;
   readonly #place: HTMLElement;
   readonly #title: string;
@@ -165,21 +165,14 @@ class BytesByName {
   }
 }
 
-/** What accounts hold. What is within another one is drawn with a line of its own, and counts there too. */
-export class AccountsPanel extends BytesByName {
-  constructor(section: HTMLElement, place: HTMLElement) {
-    super(section, place, 'Accounts: bytes', ({ accounts }) => accounts.map(({ path, liveBytes }) => ({ name: path, bytes: liveBytes })));
-  }
-}
-
-/** What each library of the process holds on devices, those that know nothing of cistern too. */
-export class LibrariesPanel extends BytesByName {
-  constructor(section: HTMLElement, place: HTMLElement) {
-    super(section, place, 'All libraries: bytes on devices', ({ libraries }) =>
-      libraries.map(({ name, deviceBytes }) => ({ name, bytes: deviceBytes })),
-    );
-  }
-}
+/** The driver calls that have a line: its name, and the functions that it counts. */
+const drawnCalls: ReadonlyMap<string, RegExp> = new Map([
+  ['allocations', /^cuMem(Host)?Alloc/],
+  ['frees', /^cuMemFree/],
+  ['event records', /^cuEventRecord/],
+  ['event waits', /^cuStreamWaitEvent/],
+  ['synchronizations', /^cu(Stream|Event|Ctx)Synchronize/],
+]);
 
 /** The memory of the devices, and the calls of the driver. */
 export class DevicePanel {
@@ -191,13 +184,7 @@ export class DevicePanel {
   constructor(section: HTMLElement, charts: HTMLElement) {
     this.#section = section;
     this.#charts = charts;
-    this.#calls = timeChart('Driver calls per second', formatRate, [
-      'allocations',
-      'frees',
-      'event records',
-      'event waits',
-      'synchronizations',
-    ]);
+    this.#calls = timeChart('Driver calls per second', formatRate, [...drawnCalls.keys()]);
     charts.append(this.#calls.root);
   }
 
@@ -219,18 +206,11 @@ export class DevicePanel {
         device.map((sample) => sample?.totalBytes ?? null),
       ]);
     }
-    const calls = (...patterns: readonly RegExp[]) => rates(samples, (sample) => driverCalls(sample, patterns));
-    this.#calls.setData([
-      times(samples),
-      calls(/^cuMem(Host)?Alloc/),
-      calls(/^cuMemFree/),
-      calls(/^cuEventRecord/),
-      calls(/^cuStreamWaitEvent/),
-      calls(/^cu(Stream|Event|Ctx)Synchronize/),
-    ]);
+    const calls = [...drawnCalls.values()].map((pattern) => rates(samples, (sample) => callsOf(sample, pattern)));
+    this.#calls.setData([times(samples), ...calls]);
   }
 }
 
-function driverCalls({ driverCalls: calls }: StatisticsSample, patterns: readonly RegExp[]): number {
-  return Object.entries(calls).reduce((sum, [name, count]) => (patterns.some((pattern) => pattern.test(name)) ? sum + count : sum), 0);
+function callsOf({ driverCalls }: StatisticsSample, pattern: RegExp): number {
+  return Object.entries(driverCalls).reduce((sum, [name, count]) => (pattern.test(name) ? sum + count : sum), 0);
 }

@@ -1,191 +1,124 @@
 import type { StatisticsSample } from '../../watch/statistics-sample.js';
+import { bytes, type Column, classOf, count, formatted, number, words } from '../common/columns.js';
 import { element } from '../common/dom.js';
-import { formatBytes, formatCount, formatDuration, formatShare } from '../common/format.js';
+import { formatCount, formatDuration, formatShare } from '../common/format.js';
 
 /** A table, which is hidden while it has no rows. */
 export interface TableContents {
   readonly caption: string;
-  readonly columns: readonly string[];
+  readonly columns: readonly Pick<Column<never>, 'head' | 'isNumber'>[];
   /** The first cell of a row is its name. */
   readonly rows: readonly (readonly string[])[];
 }
 
+/** What a table of rows shows. */
+export function table<Row>(caption: string, rows: readonly Row[], columns: readonly Column<Row>[]): TableContents {
+  return { caption, columns, rows: rows.map((row) => columns.map(({ cell }) => cell(row) as string)) };
+}
+
 /** All current numbers, but for the lines that hold memory. */
-export function numberTables({
-  resources,
-  layers,
-  devices,
-  libraries,
-  driverCalls,
-  buffers,
-  streams,
-  accounts,
-  accountRefusals,
-  admissions,
-  spills,
-  processId,
-}: StatisticsSample): TableContents[] {
+export function numberTables(sample: StatisticsSample): TableContents[] {
+  const { devices } = sample;
+  const users = devices.flatMap(({ index, users }) => (users ?? []).map((user) => ({ index, ...user })));
+  const figures: [string, string][] = [
+    ['process id', String(sample.processId)],
+    ['live buffers', formatCount(sample.buffers)],
+    ['streams', formatCount(sample.streams)],
+    ['allocations refused by limits of accounts', formatCount(sample.accountRefusals)],
+  ];
   return [
-    {
-      caption: 'Resources',
-      columns: ['resource', 'live', 'peak', 'total allocated', 'live allocations', 'allocations', 'frees', 'failed', 'built on'],
-      rows: resources.map((resource) => [
-        resource.name,
-        ...[resource.liveBytes, resource.peakBytes, resource.totalAllocatedBytes].map(formatBytes),
-        ...[resource.liveAllocations, resource.allocations, resource.frees, resource.failedAllocations].map(formatCount),
-        resource.layers.join(', ') || '–',
-      ]),
-    },
-    {
-      caption: 'Layers that hold memory',
-      columns: [
-        'layer',
-        'reserved',
-        'peak reserved',
-        'allocated',
-        'free',
-        'largest free',
-        'fragmentation',
-        'upstream blocks',
-        'growths',
-        'releases',
-        'reuses',
-        'synchronizations',
-      ],
-      rows: layers.map(({ name, reservedBytes, peakReservedBytes, pool }) => [
-        name,
-        ...[reservedBytes, peakReservedBytes].map(formatBytes),
-        ...(pool === null
-          ? Array<string>(9).fill('–')
-          : [
-              ...[pool.allocatedBytes, pool.freeBytes, pool.largestFreeBytes].map(formatBytes),
-              formatShare(pool.fragmentation),
-              ...[pool.upstreamBlocks, pool.growths, pool.releases, pool.reuses, pool.synchronizations].map(formatCount),
-            ]),
-      ]),
-    },
-    {
-      caption: 'All libraries',
-      columns: ['library', 'on devices', 'peak on devices', 'on the host', 'allocations'],
-      rows: libraries.map(({ name, deviceBytes, peakDeviceBytes, hostBytes, allocations }) => [
-        name,
-        ...[deviceBytes, peakDeviceBytes, hostBytes].map(formatBytes),
-        formatCount(allocations),
-      ]),
-    },
-    {
-      caption: 'Accounts',
-      columns: ['account', 'live', 'share of limit', 'limit', 'peak of one', 'left', 'waited', 'accounts'],
-      rows: accounts.map(({ path, liveBytes, limitBytes, peakBytes, spilledBytes, waitedMilliseconds, accounts: count }) => [
-        path,
-        formatBytes(liveBytes),
-        limitBytes === null || limitBytes === 0 ? '–' : formatShare(liveBytes / limitBytes),
-        limitBytes === null ? '–' : formatBytes(limitBytes),
-        ...[peakBytes, spilledBytes].map(formatBytes),
-        formatDuration(waitedMilliseconds),
-        formatCount(count),
-      ]),
-    },
-    {
-      caption: 'Promised memory',
-      columns: [
-        'resource',
-        'limit',
-        'promised or used',
-        'grants',
-        'waiting',
-        'for',
-        'admitted',
-        'after a wait',
-        'longest wait',
-        'not admitted',
-      ],
-      rows: admissions.map((admission) => [
-        admission.name,
-        ...[admission.limitBytes, admission.committedBytes].map(formatBytes),
-        ...[admission.grants, admission.waiting].map(formatCount),
-        formatBytes(admission.waitingBytes),
-        ...[admission.admitted, admission.admittedAfterWait].map(formatCount),
-        formatDuration(admission.longestWaitMilliseconds),
-        formatCount(admission.refusedTooLarge + admission.refusedAfterTimeout + admission.refusedInDeadlock + admission.aborted),
-      ]),
-    },
-    {
-      caption: 'Spillable buffers',
-      columns: [
-        'resource',
-        'on the device',
-        'pinned',
-        'on the host',
-        'in files',
-        'left',
-        'came back',
-        'waiting',
-        'longest wait',
-        'refused',
-      ],
-      rows: spills.map((spill) => [
-        spill.name,
-        ...[spill.deviceBytes, spill.pinnedBytes, spill.hostBytes, spill.fileBytes, spill.spilledBytes, spill.returnedBytes].map(
-          formatBytes,
-        ),
-        formatCount(spill.waiting),
-        formatDuration(spill.longestWaitMilliseconds),
-        formatCount(spill.refusedByHost + spill.refusedByFile),
-      ]),
-    },
-    {
-      caption: 'Devices',
-      columns: ['device', 'name', 'free', 'all', 'managed memory there', 'moved there', 'faults'],
-      rows: devices.map(({ index, name, freeBytes, totalBytes, managed }) => [
-        String(index),
-        name,
-        ...[freeBytes, totalBytes].map(formatBytes),
-        ...(managed === null
-          ? Array<string>(3).fill('–')
-          : [
-              formatBytes(managed.residentBytes),
-              formatBytes(managed.bytesFromHost + managed.bytesFromDevices),
-              formatCount(managed.faults),
-            ]),
-      ]),
-    },
-    {
-      caption: 'Processes on the devices',
-      columns: ['device', 'process', 'program', 'holds'],
-      rows: devices.flatMap(({ index, users }) =>
-        (users ?? []).map(({ pid, name, bytes, isOwn }) => [
-          String(index),
-          `${pid}${isOwn ? ' (this one)' : ''}`,
-          name ?? '–',
-          bytes === undefined || bytes === null ? '–' : formatBytes(bytes),
-        ]),
-      ),
-    },
-    {
-      caption: 'Driver calls',
-      columns: ['function', 'calls'],
-      rows: Object.entries(driverCalls)
-        .sort(([, one], [, other]) => other - one)
-        .map(([name, calls]) => [name, formatCount(calls)]),
-    },
-    {
-      caption: 'Process',
-      columns: ['figure', 'value'],
-      rows: [
-        ['process id', String(processId)],
-        ['live buffers', formatCount(buffers)],
-        ['streams', formatCount(streams)],
-        ['allocations refused by limits of accounts', formatCount(accountRefusals)],
-      ],
-    },
+    table('Resources', sample.resources, [
+      words('resource', ({ name }) => name),
+      bytes('live', ({ liveBytes }) => liveBytes),
+      bytes('peak', ({ peakBytes }) => peakBytes),
+      bytes('total allocated', ({ totalAllocatedBytes }) => totalAllocatedBytes),
+      count('live allocations', ({ liveAllocations }) => liveAllocations),
+      count('allocations', ({ allocations }) => allocations),
+      count('frees', ({ frees }) => frees),
+      count('failed', ({ failedAllocations }) => failedAllocations),
+      words('built on', ({ layers }) => layers.join(', ') || '–'),
+    ]),
+    table('Layers that hold memory', sample.layers, [
+      words('layer', ({ name }) => name),
+      bytes('reserved', ({ reservedBytes }) => reservedBytes),
+      bytes('peak reserved', ({ peakReservedBytes }) => peakReservedBytes),
+      bytes('allocated', ({ pool }) => pool?.allocatedBytes),
+      bytes('free', ({ pool }) => pool?.freeBytes),
+      bytes('largest free', ({ pool }) => pool?.largestFreeBytes),
+      formatted('fragmentation', ({ pool }) => pool?.fragmentation, formatShare),
+      count('upstream blocks', ({ pool }) => pool?.upstreamBlocks),
+      count('growths', ({ pool }) => pool?.growths),
+      count('releases', ({ pool }) => pool?.releases),
+      count('reuses', ({ pool }) => pool?.reuses),
+      count('synchronizations', ({ pool }) => pool?.synchronizations),
+    ]),
+    table('All libraries', sample.libraries, [
+      words('library', ({ name }) => name),
+      bytes('on devices', ({ deviceBytes }) => deviceBytes),
+      bytes('peak on devices', ({ peakDeviceBytes }) => peakDeviceBytes),
+      bytes('on the host', ({ hostBytes }) => hostBytes),
+      count('allocations', ({ allocations }) => allocations),
+    ]),
+    table('Accounts', sample.accounts, [
+      words('account', ({ path }) => path),
+      bytes('live', ({ liveBytes }) => liveBytes),
+      formatted('share of limit', ({ liveBytes, limitBytes }) => (limitBytes ? liveBytes / limitBytes : null), formatShare),
+      bytes('limit', ({ limitBytes }) => limitBytes),
+      bytes('peak of one', ({ peakBytes }) => peakBytes),
+      bytes('left', ({ spilledBytes }) => spilledBytes),
+      formatted('waited', ({ waitedMilliseconds }) => waitedMilliseconds, formatDuration),
+      count('accounts', ({ accounts }) => accounts),
+    ]),
+    table('Promised memory', sample.admissions, [
+      words('resource', ({ name }) => name),
+      bytes('limit', ({ limitBytes }) => limitBytes),
+      bytes('promised or used', ({ committedBytes }) => committedBytes),
+      count('grants', ({ grants }) => grants),
+      count('waiting', ({ waiting }) => waiting),
+      bytes('for', ({ waitingBytes }) => waitingBytes),
+      count('admitted', ({ admitted }) => admitted),
+      count('after a wait', ({ admittedAfterWait }) => admittedAfterWait),
+      formatted('longest wait', ({ longestWaitMilliseconds }) => longestWaitMilliseconds, formatDuration),
+      count('not admitted', (of) => of.refusedTooLarge + of.refusedAfterTimeout + of.refusedInDeadlock + of.aborted),
+    ]),
+    table('Spillable buffers', sample.spills, [
+      words('resource', ({ name }) => name),
+      bytes('on the device', ({ deviceBytes }) => deviceBytes),
+      bytes('pinned', ({ pinnedBytes }) => pinnedBytes),
+      bytes('on the host', ({ hostBytes }) => hostBytes),
+      bytes('in files', ({ fileBytes }) => fileBytes),
+      bytes('left', ({ spilledBytes }) => spilledBytes),
+      bytes('came back', ({ returnedBytes }) => returnedBytes),
+      count('waiting', ({ waiting }) => waiting),
+      formatted('longest wait', ({ longestWaitMilliseconds }) => longestWaitMilliseconds, formatDuration),
+      count('refused', ({ refusedByHost, refusedByFile }) => refusedByHost + refusedByFile),
+    ]),
+    table('Devices', devices, [
+      words('device', ({ index }) => String(index)),
+      words('name', ({ name }) => name),
+      bytes('free', ({ freeBytes }) => freeBytes),
+      bytes('all', ({ totalBytes }) => totalBytes),
+      bytes('managed memory there', ({ managed }) => managed?.residentBytes),
+      bytes('moved there', ({ managed }) => managed && managed.bytesFromHost + managed.bytesFromDevices),
+      count('faults', ({ managed }) => managed?.faults),
+    ]),
+    table('Processes on the devices', users, [
+      words('device', ({ index }) => String(index)),
+      number('process', ({ pid, isOwn }) => `${pid}${isOwn ? ' (this one)' : ''}`),
+      words('program', ({ name }) => name ?? null),
+      bytes('holds', (user) => user.bytes),
+    ]),
+    table(
+      'Driver calls',
+      Object.entries(sample.driverCalls).sort(([, one], [, other]) => other - one),
+      [words('function', ([name]) => name), count('calls', ([, calls]) => calls)],
+    ),
+    table('Process', figures, [words('figure', ([figure]) => figure), number('value', ([, value]) => value)]),
   ];
 }
 
 /** On a narrow screen, a table of more columns shows a row as a list. */
 const mostColumnsAbreast = 3;
-
-const textColumns: ReadonlySet<string> = new Set(['name', 'built on']);
 
 /**
  * Tables of numbers that are updated in place, so that a screen reader keeps its
@@ -214,8 +147,8 @@ export class Tables {
     }
   }
 
-  #addTable(caption: string, columns: readonly string[]): HTMLTableElement {
-    const heads = columns.map((name, i) => element('th', { scope: 'col', class: classOf(name, i) }, name));
+  #addTable(caption: string, columns: TableContents['columns']): HTMLTableElement {
+    const heads = columns.map((column) => element('th', { scope: 'col', class: classOf(column) }, column.head));
     const table = element(
       'table',
       { class: columns.length > mostColumnsAbreast ? 'wide' : undefined },
@@ -229,13 +162,9 @@ export class Tables {
   }
 }
 
-function emptyRow(columns: readonly string[]): HTMLTableRowElement {
-  const cells = columns.map((name, i) =>
-    i === 0 ? element('th', { scope: 'row' }) : element('td', { class: classOf(name, i), 'data-column': name }),
+function emptyRow(columns: TableContents['columns']): HTMLTableRowElement {
+  const cells = columns.map((column, i) =>
+    i === 0 ? element('th', { scope: 'row' }) : element('td', { class: classOf(column), 'data-column': column.head }),
   );
   return element('tr', {}, ...cells);
-}
-
-function classOf(column: string, index: number): string | undefined {
-  return index === 0 || textColumns.has(column) ? undefined : 'number';
 }
