@@ -5,7 +5,7 @@ import { disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-
 import type { MemoryLocation } from '../driver/memory/managed-memory.js';
 import { Event } from '../driver/streams/event.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectedPointer, inspectObject } from '../driver/workers/local-object.js';
 import type { DeallocationEvents, DeallocationFence, DeviceMemory, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { isOwned } from '../ownership/bulk-frees.js';
 import { markCopy } from '../package/copy.js';
@@ -110,13 +110,13 @@ export class DeviceBuffer implements Disposable, BufferContents<DeviceBuffer> {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { pointer, bytes, byteLength, resource, stream, label } = this.#memory;
     const { memoryKind } = resource;
     const shown = this.isDisposed
       ? { isDisposed: true, label }
       : { ptr: inspectedPointer(pointer), byteLength, capacityBytes: bytes, memoryKind, label, stream, resource };
-    return inspectObject(this, shown, depth, options, inspect);
+    return inspectObject(this, shown, inspection);
   }
 
   /**

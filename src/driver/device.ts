@@ -6,7 +6,7 @@ import { mailbox, NativeStatus, native } from './native.js';
 import { nvmlUsage } from './nvml.js';
 import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
 import { StreamIdentity } from './streams/stream-identity.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from './workers/local-object.js';
 
 /** Where memory is and who can access it. */
 export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
@@ -99,14 +99,8 @@ export class Device {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { index: this.index, backend: this.backend, name: this.name, totalBytes: this.totalBytes },
-      depth,
-      options,
-      inspect,
-    );
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { index: this.index, backend: this.backend, name: this.name, totalBytes: this.totalBytes }, inspection);
   }
 
   /** How many devices there are. */

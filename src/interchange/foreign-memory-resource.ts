@@ -21,15 +21,7 @@ import { type Origin, origin } from '../buffers/origin.js';
 import { type Device, type MemoryKind, usedDevices } from '../driver/device.js';
 import { type Event, recordedEvent } from '../driver/streams/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectedPointer,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../ownership/bulk-frees.js';
 import { stackName } from '../resource-kind.js';
@@ -117,16 +109,16 @@ export class ForeignMemoryResource implements MemoryResource {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { memoryKind, device } = this;
     const fields = {
       device: device.index,
       memoryKind,
       ptr: inspectedPointer(this.#pointer),
       byteLength: this.#bytes,
-      isFreed: inspectedDisposal(this.#isFreed),
+      isFreed: this.#isFreed || undefined,
     };
-    return inspectObject(this, fields, depth, options, inspect);
+    return inspectObject(this, fields, inspection);
   }
 
   /** @internal */

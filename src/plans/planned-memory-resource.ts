@@ -38,7 +38,7 @@ import {
 } from '../basics/validation.js';
 import type { Device, MemoryKind } from '../driver/device.js';
 import { noStream, Stream } from '../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected } from '../driver/workers/local-object.js';
+import { type Inspection, inspected } from '../driver/workers/local-object.js';
 import {
   assertFallback,
   assertMemoryResource,
@@ -248,8 +248,8 @@ export class PlannedMemoryResource implements KeepingResource {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return this.#keeper.inspect(depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return this.#keeper.inspect(inspection);
   }
 
   get reservedBytes(): number {

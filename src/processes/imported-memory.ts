@@ -3,7 +3,7 @@ import { type Origin, origin, type ResourceWithOrigin } from '../buffers/origin.
 import type { Device } from '../driver/device.js';
 import { type Event, recordedEvent } from '../driver/streams/event.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { closeImport, type ImportedRange } from './process-memory.js';
 import { endLater } from './wait-for-processes.js';
@@ -33,8 +33,8 @@ export class ImportedMemory implements ResourceWithOrigin {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { device: this.device.index, memoryKind: this.memoryKind }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { device: this.device.index, memoryKind: this.memoryKind }, inspection);
   }
 
   get [origin](): Origin {

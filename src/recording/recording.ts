@@ -10,14 +10,7 @@ import { ArgumentTypeError, alreadyDisposed, formatValue, invalidValue } from '.
 import { assertOptions, optionNames } from '../basics/validation.js';
 import type { StreamIdentity } from '../driver/streams/stream-identity.js';
 import { observeEvents, unobserveEvents } from '../driver/streams/stream-identity.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import { operatingSystemThreadId } from '../driver/workers/thread.js';
 import { cancelFlushAtExit, flushAtExit } from '../files/flush-at-exit.js';
 import { FileTarget } from '../files/log-target.js';
@@ -151,8 +144,8 @@ export class Recording implements Disposable {
   readonly #labels = new NameTable(lastLabel, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { file: this.file, isDisposed: this.isDisposed }, inspection);
   }
 
   /**

@@ -1,14 +1,7 @@
 import { alreadyDisposed, OutOfMemoryError } from '../basics/errors.js';
 import type { Device, MemoryKind } from '../driver/device.js';
 import type { Stream } from '../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import { askNeighbours, describeNeighbours, mayAsk } from '../kept-memory/neighbours.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { announceConstruction } from '../observing/interceptor.js';
@@ -33,8 +26,8 @@ export abstract class LeafMemoryResource implements MemoryResource {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { ...this.shown(), isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { ...this.shown(), isDisposed: this.#isDisposed }, inspection);
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;

@@ -2,7 +2,7 @@ import { disposeLayers, layersOf } from '../adaptors/layers.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../basics/errors.js';
 import { assertOptions, optionNames } from '../basics/validation.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import { assertMemoryResource, type DeallocationEvents, type MemoryResource, type MemoryResourceAdaptor } from '../memory-resource.js';
 import type { KindArguments, ResourceKind } from '../resource-kind.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
@@ -90,8 +90,8 @@ export class ResourceStack implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { name: this.name, resource: this.resource }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { name: this.name, resource: this.resource }, inspection);
   }
 
   /**

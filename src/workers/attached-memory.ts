@@ -3,7 +3,7 @@ import { BufferMemory } from '../buffers/buffer-memory.js';
 import { type Origin, origin, type ResourceWithOrigin } from '../buffers/origin.js';
 import type { Device, MemoryKind } from '../driver/device.js';
 import { assertStream, type Stream } from '../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { giveToWorker, handedMemory } from './give-to-workers.js';
 import { type Attachment, type BufferMessage, giveBack, handOn } from './hand-over.js';
@@ -48,9 +48,9 @@ export class AttachedMemory implements ResourceWithOrigin, Origin {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { memoryKind, isShared } = this;
-    return inspectObject(this, { device: this.device.index, memoryKind, isShared }, depth, options, inspect);
+    return inspectObject(this, { device: this.device.index, memoryKind, isShared }, inspection);
   }
 
   get isShared(): boolean {

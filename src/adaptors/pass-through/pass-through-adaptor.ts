@@ -2,7 +2,7 @@ import { alreadyDisposed, CisternError, LifetimeError, OutOfMemoryError } from '
 import { assertOneOf, assertOptions, type OptionNames } from '../../basics/validation.js';
 import type { Device, MemoryKind } from '../../driver/device.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import {
   assertMemoryResource,
   type DeallocationEvents,
@@ -83,8 +83,8 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, this.#shown(), depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, this.#shown(), inspection);
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;

@@ -31,13 +31,7 @@ import { devicesUsing } from '../../driver/device.js';
 import { asleep, isAnythingAsleep } from '../../driver/memory/guarded-addresses.js';
 import { isCapturing, isNotPermitted } from '../../driver/status.js';
 import { Stream } from '../../driver/streams/stream.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../../driver/workers/local-object.js';
+import { type Inspection, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { IdleMemory } from '../../kept-memory/idle-memory.js';
 import { askNeighbours, becomeNeighbour, describeNeighbours, nextMoment } from '../../kept-memory/neighbours.js';
 import {
@@ -771,20 +765,19 @@ export class Keeper {
   }
 
   /** @internal What `console.log` shows of the resource. */
-  inspect(depth: number, options: InspectionOptions, inspect: Inspect): string {
+  inspect(inspection: Inspection): string {
     const { device, memoryKind, upstream } = this.#resource;
     const { reservedBytes, peakReservedBytes } = this.held;
-    const isDisposed = inspectedDisposal(this.#isDisposed);
     const fields = {
       device: device.index,
       memoryKind,
       deallocationEvents: this.ordering.policy,
       reservedBytes,
       peakReservedBytes,
-      isDisposed,
+      isDisposed: this.#isDisposed,
       upstream,
     };
-    return inspectObject(this.#resource, fields, depth, options, inspect);
+    return inspectObject(this.#resource, fields, inspection);
   }
 
   /** @internal */

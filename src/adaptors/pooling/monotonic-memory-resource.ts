@@ -25,7 +25,7 @@ import {
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../../basics/units.js';
 import { assertAlignment, assertBytes, assertMadeByCistern, assertOptions, assertPointer, optionNames } from '../../basics/validation.js';
 import { Stream } from '../../driver/streams/stream.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import {
   assertFallback,
   type DeallocationEvents,
@@ -160,8 +160,8 @@ export class MonotonicMark implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, inspection);
   }
 
   /**

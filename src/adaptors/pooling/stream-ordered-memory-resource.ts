@@ -4,7 +4,7 @@ import type { Device, MemoryKind } from '../../driver/device.js';
 import { isAnythingAsleep } from '../../driver/memory/guarded-addresses.js';
 import { noStream, Stream } from '../../driver/streams/stream.js';
 import { isAnythingCaptured } from '../../driver/streams/stream-identity.js';
-import { type Inspect, type InspectionOptions, inspected } from '../../driver/workers/local-object.js';
+import { type Inspection, inspected } from '../../driver/workers/local-object.js';
 import {
   assertMemoryResource,
   type DeallocationEvents,
@@ -83,8 +83,8 @@ export abstract class StreamOrderedMemoryResource<Index extends CutMemory = Free
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return this.keeper.inspect(depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return this.keeper.inspect(inspection);
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {

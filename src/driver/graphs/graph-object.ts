@@ -4,14 +4,7 @@ import type { Device } from '../device.js';
 import { keptResult } from '../native.js';
 import type { Stream } from '../streams/stream.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../workers/local-object.js';
 import type { Graph } from './graph.js';
 
 /** The differences between graphs and executable graphs. */
@@ -71,8 +64,8 @@ export abstract class GraphObject implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { device: this.device.index, isDisposed: this.isDisposed }, inspection);
   }
 
   /** Whether it is disposed. */

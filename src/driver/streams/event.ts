@@ -5,14 +5,7 @@ import { type Device, deviceOption } from '../device.js';
 import { keptResult, mailbox, native } from '../native.js';
 import { check, checkBlocking, statusError } from '../status.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
-import {
-  cannotBeCloned,
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-} from '../workers/local-object.js';
+import { cannotBeCloned, type Inspection, inspected, inspectObject } from '../workers/local-object.js';
 import type { Stream } from './stream.js';
 import { eventObserver, refuseStream, StreamIdentity } from './stream-identity.js';
 
@@ -85,14 +78,8 @@ export class Event implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { device: this.device.index, recordedOn: this.recordedOn, isDisposed: inspectedDisposal(this.handle < 0) },
-      depth,
-      options,
-      inspect,
-    );
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { device: this.device.index, recordedOn: this.recordedOn, isDisposed: this.handle < 0 }, inspection);
   }
 
   /**

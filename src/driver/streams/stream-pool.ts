@@ -1,14 +1,7 @@
 import { alreadyDisposed, attemptEach, throwFirst } from '../../basics/errors.js';
 import { assertInteger, assertOptions, optionNames } from '../../basics/validation.js';
 import type { Device } from '../device.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../workers/local-object.js';
 import { Stream, type StreamOptions } from './stream.js';
 
 /** Options of {@link StreamPool}; those of {@link StreamOptions} apply to each of its streams. */
@@ -66,14 +59,8 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { device: this.device.index, size: this.size, isDisposed: inspectedDisposal(this.#isDisposed) },
-      depth,
-      options,
-      inspect,
-    );
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { device: this.device.index, size: this.size, isDisposed: this.#isDisposed }, inspection);
   }
 
   /** The number of streams. Counterpart of `rmm::cuda_stream_pool::get_pool_size`. */

@@ -28,14 +28,7 @@ import { keptResult, mailbox, NativeStatus, native } from '../native.js';
 import { isCheckingOrder, type MemoryAccess } from '../order-checks.js';
 import { check, checkBlocking, isCapturing, statusError, warnOfLost } from '../status.js';
 import { finalizationRegistry } from '../workers/collected-objects.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedDisposal,
-  inspectObject,
-  refuseCloning,
-} from '../workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../workers/local-object.js';
 import { Event } from './event.js';
 import { currentScope, runInScope } from './scope-of-host-functions.js';
 import { StreamIdentity } from './stream-identity.js';
@@ -170,14 +163,8 @@ export class Stream implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(
-      this,
-      { id: this.id, device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) },
-      depth,
-      options,
-      inspect,
-    );
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { id: this.id, device: this.device.index, isDisposed: this.isDisposed }, inspection);
   }
 
   /**
@@ -583,8 +570,8 @@ export class StreamHold implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { isReleased: this.#released }, depth, options, inspect);
+  [inspected](...inspection: Inspection): string {
+    return inspectObject(this, { isReleased: this.#released }, inspection);
   }
 
   /** Resumes the stream. A second call does nothing. */

@@ -6,11 +6,8 @@ import { formatPointer } from '../../basics/errors.js';
 /** The name of the method with which `console.log` and `util.inspect` show an object. */
 export const inspected: unique symbol = Symbol.for('nodejs.util.inspect.custom');
 
-/** The options of `util.inspect` that Node passes on. */
-export type InspectionOptions = object;
-
-/** The third argument that Node passes, after the depth and the options: `util.inspect`. */
-export type Inspect = (value: unknown, options: InspectionOptions) => string;
+/** What Node passes to it: `util.inspect` is the last. */
+export type Inspection = readonly [depth: number, options: object, inspect: (value: unknown, options: object) => string];
 
 /** An object that is shown as text without quotes. */
 class Plain {
@@ -55,22 +52,17 @@ export function refuseCloning(object: object): void {
 }
 
 /**
- * Shows an object as the name of its class and some fields, without the undefined ones. Must not
- * need the driver, so that an object can be inspected in any state.
+ * Shows an object as the name of its class and some fields, without those that are undefined, and without
+ * `isDisposed` before it is. Must not need the driver, so that an object can be inspected in any state.
  */
-export function inspectObject(object: object, fields: object, depth: number, options: InspectionOptions, inspect: Inspect): string {
+export function inspectObject(object: object, fields: object, [depth, options, inspect]: Inspection): string {
   const name = object.constructor.name;
   if (depth < 0) return `[${name}]`;
-  const shown = Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
-  return `${name} ${inspect(shown, options)}`;
+  const shown = Object.entries(fields).filter(([field, value]) => value !== undefined && !(field === 'isDisposed' && value === false));
+  return `${name} ${inspect(Object.fromEntries(shown), options)}`;
 }
 
 /** An object that shows a pointer in hexadecimal. */
 export function inspectedPointer(pointer: number): object {
   return new Plain(formatPointer(pointer));
-}
-
-/** `true`, or `undefined` so that nothing is shown. */
-export function inspectedDisposal(isDisposed: boolean): true | undefined {
-  return isDisposed ? true : undefined;
 }

@@ -16,7 +16,7 @@ import { ArgumentTypeError, formatValue, invalidValue, type MemoryHolder, OutOfM
 import { LiveInstances } from '../../basics/live-instances.js';
 import { formatBytes } from '../../basics/units.js';
 import { assertBytes, assertFunction, assertName, assertOptions, optionNames } from '../../basics/validation.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, innermostOf, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { PayerNumbers } from './small-numbers.js';
 
@@ -239,9 +239,9 @@ export class Account {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { path, limitBytes, liveBytes, peakBytes, labels } = this;
-    return inspectObject(this, { path, limitBytes, liveBytes, peakBytes, labels }, depth, options, inspect);
+    return inspectObject(this, { path, limitBytes, liveBytes, peakBytes, labels }, inspection);
   }
 
   /** @internal Charges this account and those around it, or none of them. */

@@ -2,7 +2,7 @@ import { ArgumentRangeError, alreadyDisposed, type CisternError } from '../../ba
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../../basics/units.js';
 import { assertBytes, assertMadeByCistern, isThenable } from '../../basics/validation.js';
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
-import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { enterScope, innermostFrame, innermostOf, nextAround, type ScopeFrame } from '../../scopes/resource-scope.js';
 import type { WaitOptions } from '../waiting/wait-options.js';
 import type { AdmissionQueue, Holder, HolderOf } from './admission-queue.js';
@@ -160,9 +160,9 @@ export class Grant implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { bytes, usedBytes, priority } = this;
-    return inspectObject(this, { bytes, usedBytes, priority }, depth, options, inspect);
+    return inspectObject(this, { bytes, usedBytes, priority }, inspection);
   }
 
   #assertLive(operation: string): void {

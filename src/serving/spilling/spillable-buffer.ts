@@ -11,14 +11,7 @@ import { copyInto, copyOut, fill } from '../../buffers/transfers/copies.js';
 import { disown, freeSoonerOrLater, own, type StandIn } from '../../collector/free-unreachable-buffers.js';
 import { assertStream, type Stream } from '../../driver/streams/stream.js';
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
-import {
-  type Inspect,
-  type InspectionOptions,
-  inspected,
-  inspectedPointer,
-  inspectObject,
-  refuseCloning,
-} from '../../driver/workers/local-object.js';
+import { type Inspection, inspected, inspectedPointer, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import type { DeviceMemory, DevicePointer, MemoryResource } from '../../memory-resource.js';
 import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
@@ -200,10 +193,10 @@ export class SpillableBuffer implements Disposable {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { isDisposed, isOnDevice, isPinned, byteLength, label, resource } = this;
     const shown = isDisposed ? { isDisposed: true, label } : { byteLength, isOnDevice, isPinned, label, resource };
-    return inspectObject(this, shown, depth, options, inspect);
+    return inspectObject(this, shown, inspection);
   }
 
   /**
@@ -409,10 +402,10 @@ export class SpillPin implements Disposable, ExportableBuffer {
   }
 
   /** @internal What `console.log` shows. */
-  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+  [inspected](...inspection: Inspection): string {
     const { isDisposed, byteLength, stream } = this;
     const shown = isDisposed ? { isDisposed } : { ptr: inspectedPointer(this.#memory.devicePointer), byteLength, stream };
-    return inspectObject(this, shown, depth, options, inspect);
+    return inspectObject(this, shown, inspection);
   }
 
   /** Queues a copy into the buffer, as {@link DeviceBuffer.copyFrom} does, on the pin's stream. */
