@@ -3,25 +3,12 @@ import { formatBytes, formatCount } from '../../basics/units.js';
 import { parseSpecification } from '../../specification/parse-specification.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { type FitResult, type FittedMaximum, fitLog } from '../replay/fit-log.js';
-import type { ReplayStreams, ReplayTime } from '../replay/replay-result.js';
+import type { ReplayTime } from '../replay/replay-result.js';
 import { assertNoMaximum } from '../replay/specification-maximum.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
 import { logArgument } from './log-argument.js';
-import {
-  type DeviceOptions,
-  describeStreams,
-  deviceMemoryOption,
-  deviceOption,
-  type FormatOptions,
-  formatOf,
-  formatOptions,
-  layerOption,
-  openDevice,
-  repeatOption,
-  resourceOption,
-  streamsOption,
-} from './options.js';
+import { describeStreams, formatOf, openDevice, type StackOptions, stackOptions } from './options.js';
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
@@ -54,30 +41,16 @@ Examples:
   $ cistern fit trace.csv.gz --resource 'pool(cuda)' --resource 'binning(pool(cuda), bins=[1MiB])' --streams thread --format markdown
 `;
 
-interface FitCommandOptions extends DeviceOptions, FormatOptions {
-  readonly resource?: readonly string[] | undefined;
-  readonly streams: ReplayStreams;
-  readonly layer?: string | undefined;
-  readonly repeat?: number | undefined;
-}
-
 /** `cistern fit`: finds the smallest maximum that completes a log. */
 export function fitCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
-  const command = new Command('fit')
-    .addArgument(logArgument())
-    .addOption(resourceOption('a stack without a maximum', defaultSpecifications))
-    .addOption(streamsOption())
-    .addOption(layerOption())
-    .addOption(repeatOption())
-    .addOption(deviceOption())
-    .addOption(deviceMemoryOption());
-  for (const option of formatOptions()) command.addOption(option);
+  const command = new Command('fit').addArgument(logArgument());
+  for (const option of stackOptions('a stack without a maximum', defaultSpecifications)) command.addOption(option);
   return command
     .addHelpText('after', examples)
-    .action(async (path: string, options: FitCommandOptions) => exitWith(await runFit(path, options, terminal)));
+    .action(async (path: string, options: StackOptions) => exitWith(await runFit(path, options, terminal)));
 }
 
-async function runFit(path: string, options: FitCommandOptions, terminal: Terminal): Promise<number> {
+async function runFit(path: string, options: StackOptions, terminal: Terminal): Promise<number> {
   const specifications = options.resource ?? defaultSpecifications;
   for (const specification of specifications) assertNoMaximum(parseSpecification(specification));
   openDevice(options, terminal);
@@ -102,7 +75,7 @@ async function runFit(path: string, options: FitCommandOptions, terminal: Termin
 function fitAll(
   log: AllocationLog,
   specifications: readonly string[],
-  options: FitCommandOptions,
+  options: StackOptions,
   terminal: Terminal,
 ): (FitResult | FailedReplay)[] {
   const { streams, repeat } = options;

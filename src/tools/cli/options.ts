@@ -27,7 +27,7 @@ export function deviceOption(): Option {
 }
 
 /** `--device-memory`. */
-export function deviceMemoryOption(): Option {
+function deviceMemoryOption(): Option {
   return new Option('--device-memory <size>', "the software device's memory, such as 2GiB").argParser(parseDeviceMemory);
 }
 
@@ -53,14 +53,32 @@ export function formatOf({ format, json }: FormatOptions): OutputFormat {
   return json === true ? 'json' : format;
 }
 
+/** The values of the options of commands that replay a log through stacks. */
+export interface StackOptions extends DeviceOptions, FormatOptions {
+  readonly resource?: readonly string[] | undefined;
+  readonly streams: ReplayStreams;
+  readonly layer?: string | undefined;
+  readonly repeat?: number | undefined;
+}
+
+/**
+ * These options.
+ * @param resources what `--resource` describes
+ * @param own options of the command itself
+ */
+export function stackOptions(resources: string, defaults: readonly string[], own: readonly Option[] = []): readonly Option[] {
+  const replayed = [resourceOption(resources, defaults), streamsOption(), layerOption(), repeatOption()];
+  return [...replayed, ...own, deviceOption(), deviceMemoryOption(), ...formatOptions()];
+}
+
 /** `--resource`. */
-export function resourceOption(description: string, defaults: readonly string[]): Option {
+function resourceOption(description: string, defaults: readonly string[]): Option {
   const option = new SpecificationOption('--resource <specification>', `${description}; repeatable (default: ${defaults.join('; ')})`);
   return option.argParser((text, previous: readonly string[] | undefined) => [...(previous ?? []), text]);
 }
 
 /** `--streams`. */
-export function streamsOption(): Option {
+function streamsOption(): Option {
   return new Option('--streams <streams>', "replay on the log's own streams, one per thread, or a single one")
     .choices(['log', 'thread', 'single'])
     .default('log');
@@ -77,7 +95,7 @@ export function layerOption(): Option {
 }
 
 /** `--repeat`. */
-export function repeatOption(): Option {
+function repeatOption(): Option {
   return new Option(
     '--repeat <n>',
     'how many times to measure each stack (default: enough for a million operations, 3 to 100 times)',

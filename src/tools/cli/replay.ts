@@ -8,26 +8,13 @@ import type { AllocationLog } from '../replay/allocation-log.js';
 import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
 import { recordReplay } from '../replay/record-replay.js';
 import { defaultRepeat, replayLog } from '../replay/replay-log.js';
-import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
+import type { ReplayResult } from '../replay/replay-result.js';
 import { FileOption, forceOption } from './command-files.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
 import { failureText } from './failure-text.js';
 import { logArgument } from './log-argument.js';
-import {
-  type DeviceOptions,
-  describeStreams,
-  deviceMemoryOption,
-  deviceOption,
-  type FormatOptions,
-  formatOf,
-  formatOptions,
-  layerOption,
-  openDevice,
-  repeatOption,
-  resourceOption,
-  streamsOption,
-} from './options.js';
+import { describeStreams, formatOf, openDevice, type StackOptions, stackOptions } from './options.js';
 import { visibleInLine } from './output.js';
 import { progressBar } from './progress-bar.js';
 import { logTitle, readLog } from './read-log.js';
@@ -63,11 +50,7 @@ Examples:
   $ cistern replay trace.csv --resource 'pool(cuda)' --timeline pool.cistern && cistern report pool.cistern -o pool.html
 `;
 
-interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
-  readonly resource?: readonly string[] | undefined;
-  readonly streams: ReplayStreams;
-  readonly layer?: string | undefined;
-  readonly repeat?: number | undefined;
+interface ReplayCommandOptions extends StackOptions {
   readonly untilFailure?: boolean | undefined;
   readonly timeline?: string | undefined;
 }
@@ -80,30 +63,21 @@ interface Completed {
 
 /** `cistern replay`: replays a log through stacks of resources and compares them. */
 export function replayCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
-  const command = new Command('replay')
-    .addArgument(logArgument())
-    .addOption(resourceOption('a stack to replay through', defaultSpecifications))
-    .addOption(streamsOption())
-    .addOption(layerOption())
-    .addOption(repeatOption())
-    .addOption(
-      new Option(
-        '--until-failure',
-        'stop at the first allocation that fails, and explain why it failed and what would have prevented it',
-      ).conflicts('repeat'),
-    )
-    .addOption(
-      new FileOption(
-        '--timeline <file>',
-        'replay once and record what each stack does, for "cistern report"; with several stacks, the names get numbers',
-        'overwritten',
-        timelinesOf,
-      ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
-    )
-    .addOption(forceOption())
-    .addOption(deviceOption())
-    .addOption(deviceMemoryOption());
-  for (const option of formatOptions()) command.addOption(option);
+  const own = [
+    new Option(
+      '--until-failure',
+      'stop at the first allocation that fails, and explain why it failed and what would have prevented it',
+    ).conflicts('repeat'),
+    new FileOption(
+      '--timeline <file>',
+      'replay once and record what each stack does, for "cistern report"; with several stacks, the names get numbers',
+      'overwritten',
+      timelinesOf,
+    ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
+    forceOption(),
+  ];
+  const command = new Command('replay').addArgument(logArgument());
+  for (const option of stackOptions('a stack to replay through', defaultSpecifications, own)) command.addOption(option);
   return command
     .addHelpText('after', examples)
     .action(async (path: string, options: ReplayCommandOptions) => exitWith(await replay(path, options, terminal)));

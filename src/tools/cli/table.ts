@@ -81,7 +81,7 @@ function plainTable(columns: readonly Column[], rows: readonly (readonly string[
         .join('\n'),
     ),
     colAligns: columns.map(({ align }) => align),
-    chars: { ...noLines, mid: '', 'left-mid': '', 'mid-mid': '', 'right-mid': '' },
+    chars: noLines,
     style: { head: [], border: [], 'padding-left': 0, 'padding-right': gap },
   });
   for (const row of rows) {
@@ -106,16 +106,5 @@ function formatMarkdown(columns: readonly Column[], rows: readonly (readonly str
 /** Spaces between columns. */
 const gap = 2;
 
-const noLines = {
-  top: '',
-  'top-mid': '',
-  'top-left': '',
-  'top-right': '',
-  bottom: '',
-  'bottom-mid': '',
-  'bottom-left': '',
-  'bottom-right': '',
-  left: '',
-  right: '',
-  middle: '',
-};
+const lines = ['top', 'top-mid', 'top-left', 'top-right', 'bottom', 'bottom-mid', 'bottom-left', 'bottom-right', 'left', 'right', 'middle'];
+const noLines = Object.fromEntries([...lines, 'mid', 'left-mid', 'mid-mid', 'right-mid'].map((line) => [line, '']));

@@ -108,31 +108,12 @@ function sampleLayer(layer: MemoryResource): LayerSample | undefined {
 function samplePool(layer: MemoryResource): PoolSample | null {
   const statistics = (layer as { statistics?: () => Partial<StreamOrderedStatistics> }).statistics?.();
   if (typeof statistics?.largestFreeBytes !== 'number') return null;
-  const {
-    reservedBytes,
-    allocatedBytes,
-    largestFreeBytes,
-    upstreamBlocks,
-    growths,
-    releases,
-    reuses,
-    synchronizations,
-    idleReturnedBytes = 0,
-  } = statistics as StreamOrderedStatistics;
+  const { reservedBytes, allocatedBytes, largestFreeBytes, ...counts } = statistics as StreamOrderedStatistics;
+  const { upstreamBlocks, growths, releases, reuses, synchronizations, idleReturnedBytes = 0 } = counts;
   const freeBytes = reservedBytes - allocatedBytes;
   const fragmentation = freeBytes > 0 ? 1 - largestFreeBytes / freeBytes : 0;
-  return {
-    allocatedBytes,
-    freeBytes,
-    largestFreeBytes,
-    fragmentation,
-    upstreamBlocks,
-    growths,
-    releases,
-    reuses,
-    synchronizations,
-    idleReturnedBytes,
-  };
+  const bytes = { allocatedBytes, freeBytes, largestFreeBytes, fragmentation, idleReturnedBytes };
+  return { ...bytes, upstreamBlocks, growths, releases, reuses, synchronizations };
 }
 
 /** Gives each unnamed resource the first free name: `train`, `train 2`. */

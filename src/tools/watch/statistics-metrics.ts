@@ -2,6 +2,7 @@ import type { ManagedActivity } from '../../machine/managed-activity.js';
 import type {
   AccountSample,
   AdmissionSample,
+  DeviceSample,
   LayerSample,
   LibrarySample,
   PoolSample,
@@ -60,6 +61,11 @@ const resourceFields: Fields<ResourceSample> = {
 const layerFields: Fields<LayerSample> = {
   reserved: ['gauge', 'By', 'Bytes that the layer holds from its upstream or the device.', ({ reservedBytes }) => reservedBytes],
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
+};
+
+const deviceFields: Fields<DeviceSample> = {
+  free: ['gauge', 'By', 'Free memory of the device.', ({ freeBytes }) => freeBytes],
+  size: ['gauge', 'By', 'All memory of the device.', ({ totalBytes }) => totalBytes],
 };
 
 const accountFields: Fields<AccountSample> = {
@@ -150,79 +156,48 @@ const poolFields: Fields<PoolSample> = {
   ],
 };
 
+const layerLabels = ({ name, device }: { readonly name: string; readonly device: number }) => ({ layer: name, device: String(device) });
+
 /** Every metric, for both Prometheus and OpenTelemetry. */
 export const statisticsMetrics: readonly StatisticsMetric[] = [
   ...metricsOf('resource', resourceFields, ({ resources }) =>
     resources.map((each) => [each, { resource: each.name, device: String(each.device), memory_kind: each.memoryKind }]),
   ),
-  {
-    name: 'cistern.resource.layer',
-    kind: 'gauge',
-    unit: '',
-    description: 'Always 1: the resource is built on the layer.',
-    read: ({ resources }, emit) => {
-      for (const { name, layers } of resources) for (const layer of layers) emit(1, { resource: name, layer });
-    },
-  },
-  ...metricsOf('layer', layerFields, ({ layers }) => layers.map((each) => [each, { layer: each.name, device: String(each.device) }])),
+  ...metricsOf('resource', { layer: ['gauge', '', 'Always 1: the resource is built on the layer.', () => 1] }, ({ resources }) =>
+    resources.flatMap(({ name, layers }) => layers.map((layer) => [layer, { resource: name, layer }] as const)),
+  ),
+  ...metricsOf('layer', layerFields, ({ layers }) => layers.map((each) => [each, layerLabels(each)])),
   ...metricsOf('layer', poolFields, ({ layers }) =>
-    layers.flatMap(({ pool, name: layer, device }) => (pool === null ? [] : [[pool, { layer, device: String(device) }] as const])),
+    layers.flatMap((each) => (each.pool === null ? [] : [[each.pool, layerLabels(each)] as const])),
   ),
   ...metricsOf('account', accountFields, ({ accounts }) => accounts.map((each) => [each, { account: each.path }])),
-  {
-    name: 'cistern.account.refusals',
-    kind: 'counter',
-    unit: '{allocation}',
-    description: 'Allocations that limits of accounts refused.',
-    read: ({ accountRefusals }, emit) => emit(accountRefusals, {}),
-  },
-  ...metricsOf('admission', admissionFields, ({ admissions }) =>
-    admissions.map((each) => [each, { layer: each.name, device: String(each.device) }]),
+  ...metricsOf(
+    'account',
+    { refusals: ['counter', '{allocation}', 'Allocations that limits of accounts refused.', (count: number) => count] },
+    ({ accountRefusals }) => [[accountRefusals, {}]],
   ),
-  {
-    name: 'cistern.admission.not_admitted',
-    kind: 'counter',
-    unit: '{request}',
-    description: 'Requests that were not admitted.',
-    read: ({ admissions }, emit) => {
-      for (const { name: layer, device, refusedTooLarge, refusedAfterTimeout, refusedInDeadlock, aborted } of admissions) {
-        const reasons = { 'too-large': refusedTooLarge, timeout: refusedAfterTimeout, deadlock: refusedInDeadlock, aborted };
-        for (const [reason, count] of Object.entries(reasons)) emit(count, { layer, device: String(device), reason });
-      }
-    },
-  },
-  ...metricsOf('spill', spillFields, ({ spills }) => spills.map((each) => [each, { layer: each.name, device: String(each.device) }])),
+  ...metricsOf('admission', admissionFields, ({ admissions }) => admissions.map((each) => [each, layerLabels(each)])),
+  ...metricsOf(
+    'admission',
+    { not_admitted: ['counter', '{request}', 'Requests that were not admitted.', (count: number) => count] },
+    ({ admissions }) =>
+      admissions.flatMap((each) => {
+        const { refusedTooLarge, refusedAfterTimeout: timeout, refusedInDeadlock: deadlock, aborted } = each;
+        const reasons = { 'too-large': refusedTooLarge, timeout, deadlock, aborted };
+        return Object.entries(reasons).map(([reason, count]) => [count, { ...layerLabels(each), reason }] as const);
+      }),
+  ),
+  ...metricsOf('spill', spillFields, ({ spills }) => spills.map((each) => [each, layerLabels(each)])),
   ...metricsOf('library', libraryFields, ({ libraries }) => libraries.map((each) => [each, { library: each.name }])),
-  {
-    name: 'cistern.device.free',
-    kind: 'gauge',
-    unit: 'By',
-    description: 'Free memory of the device.',
-    read: ({ devices }, emit) => {
-      for (const { index, name, freeBytes } of devices) emit(freeBytes, { device: String(index), device_name: name });
-    },
-  },
-  {
-    name: 'cistern.device.size',
-    kind: 'gauge',
-    unit: 'By',
-    description: 'All memory of the device.',
-    read: ({ devices }, emit) => {
-      for (const { index, name, totalBytes } of devices) emit(totalBytes, { device: String(index), device_name: name });
-    },
-  },
+  ...metricsOf('device', deviceFields, ({ devices }) =>
+    devices.map((each) => [each, { device: String(each.index), device_name: each.name }]),
+  ),
   ...metricsOf('managed', managedFields, ({ devices }) =>
     devices.flatMap(({ index, managed }) => (managed === null ? [] : [[managed, { device: String(index) }] as const])),
   ),
-  {
-    name: 'cistern.driver.calls',
-    kind: 'counter',
-    unit: '{call}',
-    description: 'Calls of the driver.',
-    read: ({ driverCalls }, emit) => {
-      for (const [name, calls] of Object.entries(driverCalls)) emit(calls, { function: name });
-    },
-  },
+  ...metricsOf('driver', { calls: ['counter', '{call}', 'Calls of the driver.', (calls: number) => calls] }, ({ driverCalls }) =>
+    Object.entries(driverCalls).map(([name, calls]) => [calls, { function: name }]),
+  ),
   {
     name: 'cistern.buffers',
     kind: 'gauge',
