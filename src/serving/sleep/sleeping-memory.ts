@@ -115,7 +115,8 @@ export class Sleeper implements MemorySleep {
     await this.#awaitDevices();
     await this.#unlessStalled(() => this.#memory.awaitBeforeSleep());
     for (const resource of this.#above.fromTheTop()) resource.trim(this.#stream);
-    if (!keepsContents) for (const piece of this.#staging) piece.contentsOf = undefined;
+    // What they have is older than what is now on the device.
+    if (!(keepsContents && isUnchanged)) for (const piece of this.#staging) piece.contentsOf = undefined;
     if (keepsContents) await this.#copying(() => this.#keepContents(isUnchanged));
   }
 

@@ -601,6 +601,24 @@ describe('in stream order', () => {
     await expect(sleepResource(upstream, wrong)).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
+  test.skipIf(forbidsRegistration)('what an earlier sleep has left on the host is not taken for what the last one kept', async () => {
+    const first = upstream.allocate(64 * MiB, stream);
+    const second = upstream.allocate(64 * MiB, stream);
+    set(second, 2, 1, 64 * MiB, stream);
+    const sleepAndWake = async (unchanged: boolean) => {
+      await sleepResource(upstream, { keep: 'host', unchanged });
+      await wakeResource(upstream, { stagingBytes: GiB });
+    };
+    await sleepAndWake(false);
+    // The place of the first is now free for the second, whose own place keeps what it had before.
+    upstream.deallocate(first, 64 * MiB, stream);
+    set(second, 5, 1, 64 * MiB, stream);
+    await sleepAndWake(false);
+    await sleepAndWake(true);
+    expect(valuesOf(second, 64 * MiB, stream)).toEqual([5]);
+    upstream.deallocate(second, 64 * MiB, stream);
+  });
+
   test('it sleeps if a host function asks for it', async () => {
     const pointer = upstream.allocate(page, stream);
     let sleeping: Promise<unknown> | undefined;
