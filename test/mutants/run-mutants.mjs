@@ -5,6 +5,7 @@
 //   --tests TEXT   only tests in files whose path contains this (may be repeated)
 //   --sample N     only N of them, drawn with --seed S (default 0)
 //   --shard I/N    only every Nth, starting with the Ith
+//   --quick        without the tests that are slow or start programs: what survives is run again by --resume without this
 //   --processes N  default 2
 //   --resume       takes the outcomes in CISTERN_MUTANTS_LOG, of runs that were cut short, as those of this run
 //   --save TABLE   enters the figures in this table of docs/proof.md
@@ -151,7 +152,7 @@ const chosenTests =
   /^test\/(?!browser|files|fuzz|gpu|mutants|package|stress|suites|support|sweep|types|tools\/(?!planning|testing))(.*\/)?(?!environment|lists-and-branches|random-programs)[^/]*\.test\.ts$/;
 /** Mutants of assembly/ run on these alone, which are quick, and to be strict enough without others. */
 const assemblyTests = /^test\/suballocation\//;
-/** A slower test runs last, on mutants that survive all others. */
+/** A slower test, or one that starts programs, for which the package is built, runs last, on mutants that survive all others. */
 const slowMilliseconds = 1_500;
 /** The limit for all tests of a file without a mutant. */
 const coverLimitMilliseconds = 300_000;
@@ -178,6 +179,7 @@ const { values: options } = parseArgs({
     seed: { type: 'string', default: '0' },
     shard: { type: 'string', default: '1/1' },
     processes: { type: 'string', default: '2' },
+    quick: { type: 'boolean', default: false },
     resume: { type: 'boolean', default: false },
     save: { type: 'string' },
     list: { type: 'boolean', default: false },
@@ -496,8 +498,10 @@ function planOf(mutant, covered, { byStatement, reached }) {
   const plan = [];
   for (const [path, tests] of byPath) {
     if (isAssembly(mutant.file) && !assemblyTests.test(path)) continue;
-    for (const isSlow of [false, true]) {
-      const chosen = [...tests].filter(({ milliseconds }) => milliseconds > slowMilliseconds === isSlow);
+    for (const isSlow of options.quick ? [false] : [false, true]) {
+      const chosen = [...tests].filter(
+        ({ milliseconds, elsewhere }) => (milliseconds > slowMilliseconds || elsewhere.length > 0) === isSlow,
+      );
       if (chosen.length === 0) continue;
       const milliseconds = chosen.reduce((sum, test) => sum + test.milliseconds, 0);
       plan.push({
@@ -554,15 +558,21 @@ async function checkPlainAssembly(sources, testFiles) {
 /** Runs one mutant, and returns the outcome. */
 async function runMutant(mutant, sources, firstPlan, durations, own) {
   let plan = firstPlan;
-  if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
+  if (plan.length === 0) return { verdict: 'survived', by: options.quick ? quickOnly : 'no test comes there' };
   const changed = await changeOf(mutant, sources);
   if (changed.refusal !== undefined) return { verdict: changed.refusal, by: '' };
-  const startsPrograms = plan.some((part) => part.startsPrograms) && !isAssembly(mutant.file);
-  const packageFolder = startsPrograms ? await makePackage(own.name, new Map([[changed.id, changed.text]])) : undefined;
+  let packageFolder;
+  async function runPlan() {
+    const startsPrograms = isAssembly(mutant.file) ? -1 : plan.findIndex((part) => part.startsPrograms);
+    const result = await own.run({ kind: 'run', changed, files: startsPrograms < 0 ? plan : plan.slice(0, startsPrograms) }, limitOf);
+    if (startsPrograms < 0 || result.isEndless || result.crash !== undefined || result.failure !== undefined) return result;
+    packageFolder ??= await makePackage(own.name, new Map([[changed.id, changed.text]]));
+    return own.run({ kind: 'run', changed, files: plan.slice(startsPrograms), packageFolder }, limitOf);
+  }
   const limitOf = (path, place) => patience * (place === undefined ? 10_000 : 3_000 + 4 * (durations.get(`${path} ${place}`) ?? 0));
   for (;;) {
     const { isFresh } = own;
-    const result = await own.run({ kind: 'run', changed, files: plan, packageFolder }, limitOf);
+    const result = await runPlan();
     if (result.isEndless) {
       const part = plan.find(({ path }) => path === result.path) ?? plan[0];
       const alone = result.place === undefined ? part : { ...part, places: [result.place] };
@@ -576,7 +586,7 @@ async function runMutant(mutant, sources, firstPlan, durations, own) {
       return { verdict: 'killed', by: result.crash };
     }
     const { failure } = result;
-    if (failure === undefined) return { verdict: 'survived', by: '' };
+    if (failure === undefined) return { verdict: 'survived', by: options.quick ? quickOnly : '' };
     const by = `${result.path.slice(root.length)}: ${failure.name}: ${failure.message.split('\n')[0]}`;
     const file = result.path.slice(root.length);
     kills.set(file, (kills.get(file) ?? 0) + 1);
@@ -597,6 +607,8 @@ async function runMutant(mutant, sources, firstPlan, durations, own) {
   }
 }
 
+const quickOnly = 'only quick tests ran';
+
 /** What the limits of the tests are multiplied by. */
 let patience = 1;
 
@@ -613,7 +625,7 @@ function loggedResults(mutants) {
   const byName = new Map();
   for (const line of existsSync(logFile) ? readFileSync(logFile, 'utf8').split('\n') : []) {
     const [verdict, place = '', name, by] = line.split('\t');
-    byName.set(`${place.replace(/:\d+$/, '')} ${name}`, { verdict, by });
+    if (by !== quickOnly || options.quick) byName.set(`${place.replace(/:\d+$/, '')} ${name}`, { verdict, by });
   }
   const known = (mutant) => byName.get(`${mutant.file} ${mutant.name}`);
   return new Map(mutants.filter(known).map((mutant) => [mutant, known(mutant)]));
