@@ -546,10 +546,19 @@ export const equivalent = {
     'Lane.read: < -> <=': emptyPiece,
   },
   'src/serving/sleep/sleep.ts': {
-    'mappedBytesOf: sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0) -> (sleepers.reduce((sum, { mappedBytes }) => sum + mappedBytes, 0)) + 1':
-      onlyDifferences,
-    'mappedBytesOf: sum + mappedBytes -> (sum + mappedBytes) + 1': onlyDifferences,
-    'mappedBytesOf: 0 -> 1': onlyDifferences,
+    'wakeResource: 0 -> 1': 'nothing that is kept has one byte',
+  },
+  'src/serving/sleep/sleeping-memory.ts': {
+    'populateThreads: 4 -> 5': 'how many is a choice',
+    'populateThreads: 4 -> 3': 'how many is a choice',
+    'Sleeper.#allocateOnHost: without populateThreads': 'how many is a choice',
+    'Sleeper.#wasAsleep: false -> true': 'begin sets it before anything reads it',
+    'Sleeper.#copiedBytes: 0 -> 1': 'prepare sets it before anything reads it',
+    'Sleeper.beforeFree: this.#isCopying -> true': 'the stream has nothing to wait for',
+    'Sleeper.#unlessStalled: without 1': looksOnly,
+    'Sleeper.#unlessStalled: 1 -> 2': looksOnly,
+    'Sleeper.#unlessStalled: 1 -> 0': looksOnly,
+    'Sleeper.#keepContents: < -> <=': emptyPiece,
   },
   'src/serving/admission/admission-queue.ts': {
     'AdmissionQueue.wake: this.read().waiting > 0 -> true': looksOnly,

@@ -76,8 +76,9 @@ export class VirtualMemory {
   }
 
   set isAsleep(isAsleep: boolean) {
-    this.#isAsleep = isAsleep;
-    if (isAsleep) beginSleep(this.#range);
+    // Addresses that went back may be of other memory by now.
+    this.#isAsleep = isAsleep && this.#handle >= 0;
+    if (this.#isAsleep) beginSleep(this.#range);
     else endSleep(this.#range);
   }
 

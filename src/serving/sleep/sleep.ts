@@ -105,7 +105,7 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
   assertOneOf(options.keep, keepWords, 'keep');
   const sleepers = sleepersOf(resource, options.tag, 'sleep');
   const started = performance.now();
-  const before = mappedBytesOf(sleepers);
+  const releasedBytes = mappedBytesOf(sleepers);
   const falling = sleepers.filter(({ isAwake }) => isAwake);
   for (const sleeper of sleepers) sleeper.begin();
   try {
@@ -116,7 +116,7 @@ export async function sleepResource(resource: MemoryResource, options: SleepOpti
   }
   await everyOne(sleepers, (sleeper) => sleeper.fallAsleep());
   return Object.freeze({
-    releasedBytes: before - mappedBytesOf(sleepers),
+    releasedBytes,
     keptBytes: falling.reduce((sum, { keptBytes }) => sum + keptBytes, 0),
     copiedBytes: falling.reduce((sum, { copiedBytes }) => sum + copiedBytes, 0),
     elapsedMilliseconds: performance.now() - started,
@@ -151,6 +151,7 @@ export async function wakeResource(resource: MemoryResource, options: WakeOption
   const before = mappedBytesOf(sleepers);
   const waking = sleepers.filter(({ isAwake }) => !isAwake);
   const restoredBytes = waking.reduce((sum, { keptBytes }) => sum + keptBytes, 0);
+  for (const sleeper of waking) sleeper.beginWaking();
   try {
     for (const sleeper of waking) await sleeper.wake();
   } catch (error) {

@@ -1,9 +1,9 @@
 /**
  * How the memory of one resource sleeps and wakes.
  *
- *     awake ── begin ──► falling asleep ── fallAsleep ──► asleep ── wake ──► waking ── finishWaking ──► awake
- *       ▲                      │ cancel                     ▲                   │ sleepOn
- *       └──────────────────────┘                            └───────────────────┘
+ *     awake ── begin ──► falling asleep ── fallAsleep ──► asleep ── beginWaking ──► waking ── finishWaking ──► awake
+ *       ▲                      │ cancel                     ▲                         │ sleepOn
+ *       └──────────────────────┘                            └─────────────────────────┘
  *
  * From `begin` on, the addresses count as asleep, so that cistern queues nothing more there. What is queued
  * already is waited for, first without blocking, and at last, for streams that this worker does not know,
@@ -58,6 +58,8 @@ export class Sleeper implements MemorySleep {
   /** For copies, and for what goes back meanwhile: no stream of the program waits for it. */
   #ownStream: Stream | undefined;
   #isCopying = false;
+  /** The resource is disposed. Its memory can still wake. */
+  #isClosed = false;
 
   private constructor({ memory, above }: SleepableMemory) {
     this.#memory = memory;
@@ -99,7 +101,6 @@ export class Sleeper implements MemorySleep {
   begin(): void {
     this.#wasAsleep = this.#phase === 'asleep';
     this.#phase = 'falling asleep';
-    if (this.#wasAsleep) return;
     this.#memory.isAsleep = true;
     for (const resource of this.#above.fromTheTop()) resource.forgetLastStream();
   }
@@ -125,7 +126,7 @@ export class Sleeper implements MemorySleep {
     this.#phase = this.#wasAsleep ? 'asleep' : 'awake';
     if (this.#wasAsleep) return;
     this.#memory.isAsleep = false;
-    this.#tryFreeKept();
+    this.#tryRelease();
   }
 
   /** Gives the memory back to the device. What the driver refuses to unmap stays until the next call. */
@@ -140,10 +141,13 @@ export class Sleeper implements MemorySleep {
     }
   }
 
+  /** From now on, other calls for the memory are refused. */
+  beginWaking(): void {
+    this.#phase = 'waking';
+  }
+
   /** Maps memory again, and fills it. If this throws, `sleepOn` must follow. */
   async wake(): Promise<void> {
-    if (this.#phase !== 'asleep') return;
-    this.#phase = 'waking';
     this.#memory.mapAgain();
     await this.#copying(() => {
       for (const { address, bytes, host } of this.#kept) {
@@ -155,7 +159,6 @@ export class Sleeper implements MemorySleep {
 
   /** A wake, of this memory or of another, has failed: all stays asleep. */
   async sleepOn(): Promise<void> {
-    if (this.#phase !== 'waking') return;
     try {
       await this.#unlessStalled(() => this.#memory.unmap());
     } finally {
@@ -181,7 +184,7 @@ export class Sleeper implements MemorySleep {
       }
       return !fits;
     });
-    this.#freeKept();
+    this.#release();
   }
 
   /** Copies may be using the memory. */
@@ -194,16 +197,30 @@ export class Sleeper implements MemorySleep {
       const { address = 0, bytes: length = 0 } = piece.contentsOf ?? {};
       if (pointer < address + length && address < pointer + bytes) piece.contentsOf = undefined;
     }
-    if (this.#memory.liveBytes === 0 && this.#kept.length > 0 && !this.#isCopying) this.#tryFreeKept();
+    if (this.#memory.liveBytes === 0) this.#tryRelease();
   }
 
-  /** Memory of a disposed resource can still wake. */
   close(): void {
+    this.#isClosed = true;
+    this.#release();
+  }
+
+  /** Gives back what nothing needs any more, once no copy uses it. What the driver refuses to free is freed by a later call. */
+  #release(): void {
     if (this.#isCopying) return;
     if (this.#memory.liveBytes === 0 || this.#phase === 'awake') this.#freeKept();
+    if (!this.#isClosed) return;
     while (this.#staging.length > 0) this.#freeLast(this.#staging);
     this.#ownStream?.dispose();
     this.#ownStream = undefined;
+  }
+
+  #tryRelease(): void {
+    try {
+      this.#release();
+    } catch {
+      // The next call tries again.
+    }
   }
 
   get #stream(): Stream {
@@ -214,7 +231,6 @@ export class Sleeper implements MemorySleep {
   /** Lets the program go on while the devices work. */
   async #awaitDevices(): Promise<void> {
     await Promise.all(devicesUsing('device', this.#memory.device).map((device) => device.synchronize()));
-    await setImmediate();
   }
 
   /** A call returns false while a hold, or a host function of another worker, stalls a stream. */
@@ -240,6 +256,7 @@ export class Sleeper implements MemorySleep {
       throw error;
     } finally {
       this.#isCopying = false;
+      this.#tryRelease();
     }
   }
 
@@ -305,15 +322,6 @@ export class Sleeper implements MemorySleep {
     });
   }
 
-  #tryFreeKept(): void {
-    try {
-      this.#freeKept();
-    } catch {
-      // The next call tries again.
-    }
-  }
-
-  /** What the driver refuses to free is freed by a later call. */
   #freeKept(): void {
     while (this.#kept.length > 0) this.#freeLast(this.#kept);
   }

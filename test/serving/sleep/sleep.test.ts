@@ -155,6 +155,11 @@ describe('memory that sleeps', () => {
     expect(valuesOf(kept, 2 * page, stream)).toEqual([3]);
     // The rest.
     expect(await wakeResource(stack)).toMatchObject({ mappedBytes: page, restoredBytes: 0 });
+    // Both at once.
+    set(dropped, 4, 1, page, stream);
+    expect(await sleepResource(stack, { keep: 'host' })).toMatchObject({ releasedBytes: 3 * page, keptBytes: 3 * page });
+    expect(await wakeResource(stack)).toMatchObject({ mappedBytes: 3 * page, restoredBytes: 3 * page });
+    expect([valuesOf(kept, 2 * page, stream), valuesOf(dropped, page, stream)]).toEqual([[3], [4]]);
     stack.deallocate(kept, 2 * page, stream);
     stack.deallocate(dropped, page, stream);
   });
@@ -207,6 +212,34 @@ describe('memory that sleeps', () => {
       expect([first.isAsleep, second.isAsleep]).toEqual([tag === 'first', tag === 'second']);
       await wakeResource(stack);
     }
+  });
+
+  test('refuses a call for a resource that another call is about to wake, and leaves alone one that falls asleep meanwhile', async () => {
+    using first = new VirtualMemoryResource({ tag: 'first' });
+    using second = new VirtualMemoryResource({ tag: 'second' });
+    using stack = new BinningMemoryResource(first, { bins: [{ bytes: page, resource: second }] });
+    const [large, small] = [stack.allocate(2 * page, stream), stack.allocate(page, stream)];
+    set(large, 1, 1, 2 * page, stream);
+    set(small, 2, 1, page, stream);
+    await sleepResource(stack, { keep: 'host' });
+    const waking = wakeResource(stack);
+    const others = ['first', 'second'].flatMap((tag) => [wakeResource(stack, { tag }), sleepResource(stack, { keep: 'host', tag })]);
+    for (const { reason } of (await Promise.allSettled(others)) as PromiseRejectedResult[]) expect(reason).toEqual(invalidState);
+    await waking;
+    expect([first.isAsleep, second.isAsleep]).toEqual([false, false]);
+    for (const [sleeper, waker] of [
+      ['first', 'second'],
+      ['second', 'first'],
+    ] as const) {
+      await sleepResource(stack, { keep: 'host', tag: waker });
+      await Promise.all([wakeResource(stack), sleepResource(stack, { keep: 'host', tag: sleeper })]);
+      expect([first.isAsleep, second.isAsleep]).toEqual([sleeper === 'first', sleeper === 'second']);
+      expect(pinnedBytes()).toBe(sleeper === 'first' ? 2 * page : page);
+      await wakeResource(stack);
+      expect([valuesOf(large, 2 * page, stream), valuesOf(small, page, stream)]).toEqual([[1], [2]]);
+    }
+    stack.deallocate(large, 2 * page, stream);
+    stack.deallocate(small, page, stream);
   });
 
   test('takes as long as the report says, or longer', async () => {
@@ -329,6 +362,19 @@ describe('while memory sleeps', () => {
     resource.deallocate(again, 1000, stream);
     resource.deallocate(third, 1000, stream);
     for (const layer of layersOf(resource)) if (layer !== upstream) layer[Symbol.dispose]();
+  });
+
+  test('each of several pools on it gives free memory back, and has nothing to give', async () => {
+    const pools = [1, 2, 3].map(() => new PoolMemoryResource(upstream));
+    const pointers = pools.map((pool) => [pool.allocate(page, stream), pool.allocate(page, stream)] as const);
+    for (const [i, pool] of pools.entries()) pool.deallocate((pointers[i] as readonly number[])[0] as number, page, stream);
+    const sleeping = sleepResource(upstream, { keep: 'host' });
+    for (const pool of pools) expect(() => pool.allocate(page, stream)).toThrow(asleep);
+    expect(await sleeping).toMatchObject({ releasedBytes: 6 * page, keptBytes: 3 * page });
+    await wakeResource(upstream);
+    expect(upstream.reservedBytes).toBe(3 * page);
+    for (const [i, pool] of pools.entries()) pool.deallocate((pointers[i] as readonly number[])[1] as number, page, stream);
+    for (const pool of pools) pool.dispose();
   });
 
   test('a plan has nothing to give, and goes on afterwards', async () => {
@@ -509,116 +555,6 @@ describe('in stream order', () => {
     expect(checker.violations).toEqual([]);
   });
 
-  test('a free waits for the copies that keep or restore contents', async () => {
-    using checker = checkOrder();
-    const pointer = upstream.allocate(132 * MiB, stream);
-    set(pointer, 3, 1, 132 * MiB, stream);
-    const sleeping = sleepResource(upstream, { keep: 'host' });
-    await until(() => pinnedBytes() > 0);
-    // What is being copied, and a part of what will be.
-    upstream.deallocate(pointer, 60 * MiB, stream);
-    upstream.deallocate(pointer + 100 * MiB, 4 * MiB, stream);
-    await sleeping;
-    expect(freeBytes()).toBe(freeBefore);
-    const waking = wakeResource(upstream);
-    // Whole pieces, of 4 MiB by now.
-    upstream.deallocate(pointer + 60 * MiB, 32 * MiB, stream);
-    await waking;
-    expect(freeBefore - freeBytes()).toBe(36 * MiB);
-    expect(valuesOf(pointer + 92 * MiB, 8 * MiB, stream)).toEqual([3]);
-    expect(valuesOf(pointer + 104 * MiB, 28 * MiB, stream)).toEqual([3]);
-    upstream.deallocate(pointer + 92 * MiB, 8 * MiB, stream);
-    upstream.deallocate(pointer + 104 * MiB, 28 * MiB, stream);
-    expect(checker.violations).toEqual([]);
-  });
-
-  test.skipIf(forbidsRegistration)('host memory stays for the next sleep, as much as a wake asks for', async () => {
-    const calls = () => driverCallCounts().byFunction['cuMemHostRegister'] as number;
-    const pointer = upstream.allocate(132 * MiB, stream);
-    const sleepAndWake = async (value: number, stagingBytes?: number) => {
-      set(pointer, value, 1, 132 * MiB, stream);
-      const before = calls();
-      expect(await sleepResource(upstream, { keep: 'host' })).toMatchObject({ keptBytes: 132 * MiB });
-      const registered = calls() - before;
-      await wakeResource(upstream, stagingBytes === undefined ? {} : { stagingBytes });
-      expect(valuesOf(pointer, 132 * MiB, stream)).toEqual([value]);
-      return [registered, pinnedBytes() / MiB];
-    };
-    // In pieces of 64, 64 and 4 MiB.
-    expect(await sleepAndWake(1, GiB)).toEqual([3, 132]);
-    expect(await sleepAndWake(2, 70 * MiB)).toEqual([0, 68]);
-    expect(await sleepAndWake(3, GiB)).toEqual([1, 132]);
-    expect(await sleepAndWake(4)).toEqual([0, 0]);
-    expect(await sleepAndWake(5, GiB)).toEqual([3, 132]);
-    // A wake of what is awake gives it back.
-    await wakeResource(upstream);
-    expect(pinnedBytes()).toBe(0);
-    expect(await sleepAndWake(6, GiB)).toEqual([3, 132]);
-    upstream.deallocate(pointer, 132 * MiB, stream);
-    upstream.dispose();
-    expect(pinnedBytes()).toBe(0);
-    await expect(wakeResource(upstream, { stagingBytes: -1 })).rejects.toThrow(code('ERR_OUT_OF_RANGE'));
-  });
-
-  test.skipIf(forbidsRegistration)('contents that are said to be unchanged since the last wake are not copied again', async () => {
-    const pointer = upstream.allocate(132 * MiB, stream);
-    set(pointer, 1, 1, 132 * MiB, stream);
-    const copies = async (unchanged: boolean) => {
-      const { keptBytes, copiedBytes } = await sleepResource(upstream, { keep: 'host', unchanged });
-      await wakeResource(upstream, { stagingBytes: GiB });
-      return [keptBytes / MiB, copiedBytes / MiB];
-    };
-    // Nothing is on the host yet.
-    expect(await copies(true)).toEqual([132, 132]);
-    expect(await copies(true)).toEqual([132, 0]);
-    expect(valuesOf(pointer, 132 * MiB, stream)).toEqual([1]);
-    expect(await copies(false)).toEqual([132, 132]);
-
-    // What is new is copied, wherever it lies, and so is the rest of a piece of which something was freed.
-    upstream.deallocate(pointer + 100 * MiB, 32 * MiB, stream);
-    const other = upstream.allocate(32 * MiB, stream);
-    set(other, 2, 1, 32 * MiB, stream);
-    const [kept, copied] = await copies(true);
-    expect(kept).toBe(132);
-    expect(copied).toBe(68);
-    expect([valuesOf(pointer, 100 * MiB, stream), valuesOf(other, 32 * MiB, stream)]).toEqual([[1], [2]]);
-
-    // The promise is the program's: what it has written since is lost.
-    set(pointer, 3, 1, 64 * MiB, stream);
-    expect(await copies(true)).toEqual([132, 0]);
-    expect(valuesOf(pointer, 100 * MiB, stream)).toEqual([1]);
-
-    await sleepResource(upstream, { keep: 'nothing' });
-    await wakeResource(upstream, { stagingBytes: GiB });
-    expect(await copies(true)).toEqual([132, 132]);
-    // The same address, with other contents.
-    upstream.deallocate(pointer, 100 * MiB, stream);
-    expect(upstream.allocate(100 * MiB, stream)).toBe(pointer);
-    expect(await copies(true)).toEqual([132, 100]);
-    upstream.deallocate(pointer, 100 * MiB, stream);
-    upstream.deallocate(other, 32 * MiB, stream);
-    const wrong = { keep: 'host', unchanged: 1 } as unknown as { keep: 'host' };
-    await expect(sleepResource(upstream, wrong)).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
-  });
-
-  test.skipIf(forbidsRegistration)('what an earlier sleep has left on the host is not taken for what the last one kept', async () => {
-    const first = upstream.allocate(64 * MiB, stream);
-    const second = upstream.allocate(64 * MiB, stream);
-    set(second, 2, 1, 64 * MiB, stream);
-    const sleepAndWake = async (unchanged: boolean) => {
-      await sleepResource(upstream, { keep: 'host', unchanged });
-      await wakeResource(upstream, { stagingBytes: GiB });
-    };
-    await sleepAndWake(false);
-    // The place of the first is now free for the second, whose own place keeps what it had before.
-    upstream.deallocate(first, 64 * MiB, stream);
-    set(second, 5, 1, 64 * MiB, stream);
-    await sleepAndWake(false);
-    await sleepAndWake(true);
-    expect(valuesOf(second, 64 * MiB, stream)).toEqual([5]);
-    upstream.deallocate(second, 64 * MiB, stream);
-  });
-
   test('it sleeps if a host function asks for it', async () => {
     const pointer = upstream.allocate(page, stream);
     let sleeping: Promise<unknown> | undefined;
@@ -734,6 +670,29 @@ describe('when a call fails', () => {
     // Either can be put to sleep again.
     await sleepResource(stack, { keep: 'host' });
     await wakeResource(stack);
+    stack.deallocate(first, 2 * page, stream);
+    stack.deallocate(second, page, stream);
+  });
+
+  test('while one of several falls asleep, what slept before sleeps on with its contents', async () => {
+    using weights = new VirtualMemoryResource({ tag: 'weights' });
+    using cache = new VirtualMemoryResource({ tag: 'cache' });
+    using stack = new BinningMemoryResource(weights, { bins: [{ bytes: page, resource: cache }] });
+    const [first, second] = [stack.allocate(2 * page, stream), stack.allocate(page, stream)];
+    set(first, 1, 1, 2 * page, stream);
+    set(second, 2, 1, page, stream);
+    for (const [tag, kept] of [
+      ['weights', 2 * page],
+      ['cache', page],
+    ] as const) {
+      await sleepResource(stack, { keep: 'host', tag });
+      failCall('cuMemcpyAsync', 1, 999);
+      await expect(sleepResource(stack, { keep: 'host' })).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
+      expect([weights.isAsleep, cache.isAsleep, pinnedBytes()]).toEqual([tag === 'weights', tag === 'cache', kept]);
+      expect(() => set(tag === 'weights' ? first : second, 1, 1, 1, stream)).toThrow(asleep);
+      await wakeResource(stack, { tag });
+      expect([valuesOf(first, 2 * page, stream), valuesOf(second, page, stream)]).toEqual([[1], [2]]);
+    }
     stack.deallocate(first, 2 * page, stream);
     stack.deallocate(second, page, stream);
   });
