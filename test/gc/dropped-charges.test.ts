@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
 import { CudaMemoryResource, DeviceBuffer, KiB, PoolMemoryResource, reclaimUnreachableBuffers } from '../../src/index.js';
 import { liveAccounts } from '../../src/serving/accounts/account.js';
+import { AdmissionQueue, type Holder } from '../../src/serving/admission/admission-queue.js';
 import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, currentAccount, withQuota } from '../../src/serving/index.js';
 import { stream } from '../support/stream.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
@@ -69,4 +70,49 @@ test('what a function returned at once does not keep a dropped grant', async () 
   const result = await (async () => (await resource.reserve(192 * KiB)).run(() => ({ name: 'lives on' })))();
   await collectGarbageUntil(() => resource.statistics().committedBytes === 0);
   expect([result.name, resource.statistics().grants]).toEqual(['lives on', 0]);
+});
+
+test('a request that is withdrawn keeps nothing of its maker', async () => {
+  const queue = new AdmissionQueue('', 1024, 16, () => {});
+  let settled: Holder | undefined;
+  queue.ask({
+    bytes: 1024,
+    priority: 0,
+    settle: (outcome) => {
+      if (outcome.kind === 'admitted') settled = outcome.holder;
+    },
+  });
+  const makers = Array.from({ length: 8 }, () => {
+    const settle = () => {};
+    expect(queue.withdraw(queue.ask({ bytes: 256, priority: 0, settle }))).toBe(true);
+    return new WeakRef(settle);
+  });
+  // Whoever looks at a weak reference keeps its object until the turn ends, so nobody looks before.
+  for (let round = 0; round < 3; round++) await collectGarbage();
+  expect(makers.filter((maker) => maker.deref() !== undefined).length).toBeLessThan(2);
+  queue.end(settled as Holder);
+  expect(queue.read()).toMatchObject({ committedBytes: 0, waiting: 0 });
+});
+
+test('a grant that has allocated nothing, in no bytes, is not kept by that', async () => {
+  const resource = new AdmittingResourceAdaptor(pool, { limitBytes: 1024 });
+  const holders: WeakRef<Holder>[] = [];
+  const { use } = AdmissionQueue.prototype;
+  AdmissionQueue.prototype.use = function (holder, bytes) {
+    holders.push(new WeakRef(holder));
+    return use.call(this, holder, bytes);
+  };
+  try {
+    for (let i = 0; i < 8; i++) {
+      using grant = await resource.reserve(256);
+      grant.run(() => resource.deallocate(resource.allocate(0, stream), 0, stream));
+    }
+  } finally {
+    AdmissionQueue.prototype.use = use;
+  }
+  resource.deallocate(resource.allocate(256, stream), 256, stream);
+  for (let round = 0; round < 3; round++) await collectGarbage();
+  expect(holders).toHaveLength(8);
+  expect(holders.filter((holder) => holder.deref() !== undefined).length).toBeLessThan(2);
+  resource[Symbol.dispose]();
 });

@@ -449,6 +449,7 @@ describe('a buffer in a file', () => {
       code: 'ERR_CISTERN_INVALID_STATE',
       message: 'cannot pin a buffer at once: its contents are in a file; await pin, or prefetch before',
     });
+    expect(() => buffer.pinSync({} as never)).toThrow(TypeError);
     expect(buffer.prefetch()).toBe(true);
     expect(buffer.prefetch()).toBe(true);
     expect(await holds(buffer, 1)).toBe(true);

@@ -386,6 +386,56 @@ describe('a pin', () => {
     expect([...new Set(await two.toHost())]).toEqual([7]);
   });
 
+  test.each(['device', 'host'])('ends with its buffer, whose memory others get after what each stream has queued (%s)', async (place) => {
+    const streams = [1, 2, 3].map(() => new Stream({ nonBlocking: true }));
+    const buffer = made(MiB, 1);
+    if (place === 'host') resource.spill();
+    const pins = await Promise.all(streams.map((each) => buffer.pin(each)));
+    const holds = streams.map((each) => each.hold());
+    const copies = pins.map(({ ptr, stream: each }) => {
+      const pointer = leaf.allocate(MiB, each);
+      copy(pointer, ptr, MiB, each);
+      return pointer;
+    });
+    buffer.dispose();
+    using next = made(most, 9);
+    for (const hold of holds) hold.release();
+    expect(await contents(next)).toEqual([9]);
+    for (const [i, pin] of pins.entries()) {
+      const [pointer, each] = [copies[i] as number, streams[i] as Stream];
+      expect([pin.isDisposed, valuesOf(pointer, MiB, each)]).toEqual([true, [1]]);
+      leaf.deallocate(pointer, MiB, each);
+      each.dispose();
+    }
+  });
+
+  test('that is refused does not wait for those that came before', async () => {
+    using first = made(2 * MiB, 1);
+    using away = made(MiB, 2);
+    const disposed = made(MiB, 3);
+    resource.spill();
+    disposed.dispose();
+    using pin = await first.pin();
+    using filler = made(2 * MiB, 4);
+    using fillerPin = await filler.pin();
+    const waiting = away.pin();
+    await nextTurn();
+    expect(resource.statistics().waiting).toBe(1);
+    const refusals: unknown[] = [];
+    for (const pins of [
+      disposed.pin(),
+      SpillableBuffer.pinAll([away, disposed]),
+      away.pin({} as never),
+      SpillableBuffer.pinAll([away], {} as never),
+    ])
+      pins.catch((error: unknown) => refusals.push((error as { code?: string }).code));
+    await nextTurn();
+    expect(refusals.sort()).toEqual(['ERR_CISTERN_DISPOSED', 'ERR_CISTERN_DISPOSED', 'ERR_INVALID_ARG_TYPE', 'ERR_INVALID_ARG_TYPE']);
+    expect([resource.statistics().waiting, pin.isDisposed]).toEqual([1, false]);
+    fillerPin.dispose();
+    (await waiting).dispose();
+  });
+
   test('waits for memory that others give back, in the order of the calls', async () => {
     using first = made(2 * MiB, 1);
     using second = made(2 * MiB, 2);
