@@ -61,8 +61,8 @@ export class Retry implements WaitRules {
     return this.#state === 'over' ? 'give up' : 'wait';
   }
 
-  failure(end: WaitEnd, shortage: OutOfMemoryError | undefined): unknown {
-    return end === 'ended' ? unexpectedEnd(shortage?.requestedBytes ?? 0) : shortage;
+  failure(end: WaitEnd, shortage: OutOfMemoryError): unknown {
+    return end === 'ended' ? unexpectedEnd(shortage.requestedBytes) : shortage;
   }
 
   gaveUp(shortage: OutOfMemoryError): unknown {
@@ -70,7 +70,7 @@ export class Retry implements WaitRules {
   }
 
   over(): void {
-    if (this.#state === 'asks' && this.#request !== 0) this.#queue.withdraw(this.#request);
+    this.#queue.withdraw(this.#request);
     this.beforeAttempt();
   }
 }

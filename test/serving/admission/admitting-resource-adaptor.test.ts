@@ -3,7 +3,14 @@ import { getEventListeners } from 'node:events';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import { CudaMemoryResource, DeviceBuffer, MiB, MonotonicMemoryResource, OutOfMemoryError } from '../../../src/index.js';
+import {
+  CudaMemoryResource,
+  type DeallocationFence,
+  DeviceBuffer,
+  MiB,
+  MonotonicMemoryResource,
+  OutOfMemoryError,
+} from '../../../src/index.js';
 import { type AdmissionEvent, AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
 import { caught, code } from '../../support/errors.js';
 import { SpyResource } from '../../support/spy-resource.js';
@@ -47,12 +54,14 @@ describe('a grant', () => {
     });
     const pointer = grant.run(() => resource.allocate(768, stream));
     expect(grant.usedBytes).toBe(768);
+    const outside = resource.allocate(256, stream);
     expect(caught(() => grant.run(() => resource.allocate(1, stream)))).toMatchObject({
       code: 'ERR_CISTERN_OUT_OF_MEMORY',
       message: 'the grant of 768 B is used up: 1 B (1 bytes) were asked for, 0 B are left; call grow() first',
       availableBytes: 0,
       limitBytes: 768,
     });
+    resource.deallocate(outside, 256, stream);
     resource.deallocate(pointer, 768, stream);
     expect(grant.usedBytes).toBe(0);
     grant.run(() => resource.deallocate(resource.allocate(1, stream), 1, stream));
@@ -290,8 +299,14 @@ describe('a request', () => {
     const waits = new Waits();
     const late = resource.reserve(512, { timeoutMilliseconds: 5 });
     const next = waits.add('next', resource.reserve(1024));
-    await expect(late).rejects.toEqual(notAdmitted('timeout'));
-    expect(resource.statistics()).toMatchObject({ waiting: 1, refusedAfterTimeout: 1 });
+    const latest = resource.reserve(512, { timeoutMilliseconds: 20 });
+    const error = await late.catch((reason: unknown) => reason);
+    expect(error).toEqual(notAdmitted('timeout'));
+    expect((error as Error).message).toBe(
+      'cannot promise 512 B (512 bytes): the time is over, and 0 B of 1 KiB are free, with 2 other requests waiting',
+    );
+    await expect(latest).rejects.toThrow('0 B of 1 KiB are free, with 1 other request waiting');
+    expect(resource.statistics()).toMatchObject({ waiting: 1, refusedAfterTimeout: 2, aborted: 0, admittedAfterWait: 0 });
     holding.dispose();
     expect(await waits.soFar()).toEqual(['next']);
     (await next).dispose();
@@ -315,7 +330,13 @@ describe('a request', () => {
     const waiting = resource.reserve(512, { signal: controller.signal });
     controller.abort(reason);
     await expect(waiting).rejects.toBe(reason);
-    expect(resource.statistics()).toMatchObject({ aborted: 1, waiting: 0, committedBytes: 1024 });
+    expect(resource.statistics()).toMatchObject({
+      aborted: 1,
+      refusedAfterTimeout: 0,
+      admittedAfterWait: 0,
+      waiting: 0,
+      committedBytes: 1024,
+    });
     expect(holding.bytes).toBe(1024);
     holding.dispose();
   });
@@ -476,6 +497,7 @@ describe('events', () => {
       if (event.resource === resource) seen.push(event);
     };
     subscribe('cistern:admission', listen);
+    const began = performance.now();
     try {
       const holding = await resource.reserve(1024);
       const [one, other] = [resource.reserve(512, { priority: 2 }), resource.reserve(1024, { timeoutMilliseconds: 1 })];
@@ -491,7 +513,13 @@ describe('events', () => {
       { event: 'not-admitted', bytes: 1024, waiting: 1 },
       { event: 'admitted', bytes: 512, waiting: 0 },
     ]);
-    expect(seen[3]?.waitedMilliseconds).toBeGreaterThan(0);
+    for (const { waitedMilliseconds } of seen.slice(2)) {
+      expect(waitedMilliseconds).toBeGreaterThan(0);
+      expect(waitedMilliseconds).toBeLessThan(performance.now() - began);
+    }
+    const { waitedMilliseconds, longestWaitMilliseconds } = resource.statistics();
+    expect(waitedMilliseconds).toBeLessThan(2 * (performance.now() - began));
+    expect(longestWaitMilliseconds).toBeLessThan(performance.now() - began);
   });
 
   test('may abort the request that they tell of', async () => {
@@ -507,6 +535,45 @@ describe('events', () => {
     }
     expect([holding.bytes, resource.statistics().waiting]).toEqual([1024, 0]);
   });
+
+  test('may return the memory that the request waits for', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const listen = () => holding.dispose();
+    subscribe('cistern:admission', listen);
+    try {
+      using grant = await resource.reserve(512);
+      expect(grant.bytes).toBe(512);
+    } finally {
+      unsubscribe('cistern:admission', listen);
+    }
+    expect(resource.statistics()).toMatchObject({ admittedAfterWait: 1, waiting: 0, committedBytes: 0 });
+  });
+});
+
+test('alignment and fences reach the upstream, in and outside of grants', async () => {
+  const upstream = new SpyResource();
+  const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 4096, deallocationEvents: 'deferred' });
+  using grant = await resource.reserve(1024);
+  const fence = {} as DeallocationFence;
+  for (const inScope of [(fn: () => void) => grant.run(fn), (fn: () => void) => fn()]) {
+    inScope(() => {
+      resource.deallocate(resource.allocate(256, stream, 512), 256, stream, fence);
+      resource.deallocate(resource.allocate(256, stream), 256, stream);
+    });
+  }
+  expect(upstream.alignments).toEqual([512, undefined, 512, undefined]);
+  expect(upstream.fences).toEqual([fence, 'deferred', fence, 'deferred']);
+  // What the upstream refuses to free still counts, for whom it did.
+  const pointers = [resource.allocate(256, stream), grant.run(() => resource.allocate(256, stream))];
+  for (const pointer of pointers) {
+    upstream.failure = new RangeError('not yet');
+    expect(() => resource.deallocate(pointer, 256, stream)).toThrow('not yet');
+  }
+  expect([grant.usedBytes, resource.statistics().outsideBytes]).toEqual([256, 256]);
+  for (const pointer of pointers) resource.deallocate(pointer, 256, stream);
+  expect([grant.usedBytes, resource.statistics().outsideBytes]).toEqual([0, 0]);
+  resource.validate();
 });
 
 describe('arguments', () => {
@@ -529,6 +596,24 @@ describe('arguments', () => {
     const resource = admitting(1024);
     await expect(resource.reserve(bytes, options as never)).rejects.toThrow(message);
     expect(resource.statistics()).toMatchObject({ committedBytes: 0, waiting: 0 });
+  });
+
+  test.each([-1, 0.5, Number.NaN, '1'])('an allocation of %j bytes is refused, and the upstream is not asked', (bytes) => {
+    const upstream = new SpyResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 1024 });
+    expect(() => resource.allocate(bytes as number, stream)).toThrow('bytes must be');
+    expect([upstream.alignments, resource.statistics().outsideBytes]).toEqual([[], 0]);
+  });
+
+  test('a resource that is disposed allocates nothing, and frees', () => {
+    const upstream = new SpyResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 1024 });
+    const pointer = resource.allocate(256, stream);
+    resource.dispose();
+    expect(() => resource.allocate(256, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    expect(upstream.alignments).toHaveLength(1);
+    resource.deallocate(pointer, 256, stream);
+    expect(resource.statistics().outsideBytes).toBe(0);
   });
 
   test('an allocation without a grant is refused as it exceeds the limit', () => {

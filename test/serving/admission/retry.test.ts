@@ -324,6 +324,60 @@ describe('a grant that retries', () => {
     sixth.dispose();
   });
 
+  test('gives up once nobody else holds anything, although nothing was freed', async () => {
+    using bed = await inPieces();
+    const { resource, second, sixth, large } = bed;
+    // What they have is outside of every grant from now on.
+    for (const grant of [second, sixth]) grant.dispose();
+    const other = await resource.reserve(KiB);
+    const retried = bed.retry();
+    expect(await stateOf(retried)).toBe('waits');
+    other.dispose();
+    expect(await stateOf(retried)).toBe('rejected');
+    expect([large.bytes, resource.statistics().committedBytes]).toEqual([4 * KiB, 6 * KiB]);
+
+    // It is promised all, and has the rest in pieces itself.
+    using whole = promising();
+    const grant = await whole.resource.reserve(7 * KiB);
+    const pieces = Array.from({ length: 7 }, () => whole.allocate(grant, 1));
+    for (const at of [1, 3]) whole.free(pieces[at] as number, 1);
+    const last = await whole.resource.reserve(KiB);
+    const given = grant.retry(() => whole.resource.allocate(2 * KiB, stream));
+    expect(await stateOf(given)).toBe('waits');
+    last.dispose();
+    expect(await stateOf(given)).toBe('rejected');
+    expect([grant.bytes, whole.resource.statistics().committedBytes]).toEqual([7 * KiB, 7 * KiB]);
+    for (const each of [resource, whole.resource]) each.validate();
+  });
+
+  test('is ended before its turn comes, if it was promised all just before', async () => {
+    using bed = promising();
+    const { resource } = bed;
+    const grant = await resource.reserve(7 * KiB);
+    const pieces = Array.from({ length: 7 }, () => bed.allocate(grant, 1));
+    for (const at of [1, 3]) bed.free(pieces[at] as number, 1);
+    const last = await resource.reserve(KiB);
+    const retried = grant.retry(() => resource.allocate(2 * KiB, stream));
+    expect(await stateOf(retried)).toBe('waits');
+    last.dispose();
+    grant.dispose();
+    await expect(retried).rejects.toThrow('cannot run a function: the grant is already disposed');
+    expect(resource.statistics()).toMatchObject({ committedBytes: 5 * KiB, waiting: 0 });
+    resource.validate();
+  });
+
+  test('waits no more for a second attempt that fails for want of other memory', async () => {
+    using bed = await inPieces();
+    const error = new OutOfMemoryError('of something else', { requestedBytes: 1, availableBytes: 0, path: [] });
+    let tries = 0;
+    const retried = bed.large.retry(() => {
+      if (++tries > 1) throw error;
+      return bed.resource.allocate(4 * KiB, stream);
+    });
+    await expect(retried).rejects.toBe(error);
+    expect([tries, bed.resource.statistics().waiting]).toEqual([2, 0]);
+  });
+
   test('does not wait for another error, nor if its bytes are used up', async () => {
     using bed = await inPieces();
     const { resource, large } = bed;
@@ -385,7 +439,7 @@ describe('a grant that retries', () => {
     const ended = bed.retry();
     expect(await stateOf(ended)).toBe('waits');
     large.dispose();
-    await expect(ended).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
+    await expect(ended).rejects.toThrow('cannot reserve 4 KiB: the grant or the resource is already disposed');
     await expect(large.retry(() => 1)).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
     using during = await inPieces();
     const disposed = during.large.retry(async () => {
