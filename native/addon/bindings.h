@@ -249,6 +249,12 @@ Status AttachEvent(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeReturned(Environment& environment, const Napi::CallbackInfo& info);
 Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info);
 
+// kept_memory.cc
+Status OnKeptRequest(Environment& environment, const Napi::CallbackInfo& info);
+Status NoteKept(Environment& environment, const Napi::CallbackInfo& info);
+Status AskForKept(Environment& environment, const Napi::CallbackInfo& info);
+Status KeptElsewhere(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+
 // global_arena.cc
 Status OnArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenArena(Environment& environment, const Napi::CallbackInfo& info);

@@ -12,6 +12,7 @@
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/ipc.h"
+#include "addon/kept_memory.h"
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
@@ -55,6 +56,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
     DeliverProcessSteps(*environment);
     DeliverReturned(*environment);
     DeliverCollectionRequest(*environment);
+    DeliverKeptRequests(*environment);
     DeliverArenaRequests(*environment);
     DeliverAdmissions(*environment);
     DeliverReleasedTensors(*environment);
@@ -97,6 +99,7 @@ void Environment::Close() {
   ForgetEndedParts(*this);
   EndExportsOf(*this);
   if (backend != nullptr) LeaveToOrphans();
+  EndKeptMemoryOf(*this);
   EndSharesOf(*this);
   EndAdmissionsOf(*this);
   for (WatchedEvent* watched : watched_events) delete watched;

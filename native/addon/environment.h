@@ -258,6 +258,7 @@ class Environment {
   Napi::FunctionReference on_kept_orphans;
   Napi::FunctionReference on_ended_parts;
   Napi::FunctionReference on_collection_request;  // empty: nothing was attached
+  Napi::FunctionReference on_kept_request;        // empty: no resource keeps memory
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
   // environment takes them.

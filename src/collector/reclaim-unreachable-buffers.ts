@@ -1,5 +1,5 @@
 import { assertOneOf } from '../basics/validation.js';
-import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/workers/collection-requests.js';
+import { askToCollect, awaitCollections, onCollectionRequest, patienceMilliseconds } from '../driver/workers/collection-requests.js';
 import { freeUnreachableBuffers, mayBeWithWorkers } from './free-unreachable-buffers.js';
 
 /**
@@ -12,8 +12,6 @@ type Collect = (options?: { readonly type: 'minor' }) => void;
 
 const collectionKinds: readonly CollectionKind[] = ['minor', 'major'];
 const mostWorkers = 1000;
-/** How long to wait for other workers. */
-const patienceMilliseconds = 20;
 let collect: Collect | undefined;
 let isListening = false;
 

@@ -1,6 +1,6 @@
 /**
- * The only way to native code: this file names every symbol of the addon, and no other file in
- * `src/` may load it.
+ * The only way to native code: no other file in `src/` may load it. This file names the functions that the core uses;
+ * a capability can add its own to {@link NativeBinding} where it uses them.
  *
  * Convention for every call below: it leaves its status in `mailbox[0]` and its numeric results in
  * `mailbox[1]`, `mailbox[2]`, …; results that are not numbers are returned. A native call never
@@ -633,6 +633,28 @@ export interface NativeBinding {
    */
   awaitCollections(milliseconds: number): void;
   /**
+   * Lets other environments ask this one for memory that its resources keep. The function is called from the event loop
+   * with a kind, the device of a resource that keeps such memory, and bytes. It must not throw, and returns how many bytes it returned; it is called
+   * again until that is 0, or enough. `thread` is Node's number of this thread.
+   */
+  onKeptRequest(thread: number, callback: (kind: number, device: number, bytes: number) => number): void;
+  /**
+   * Adds to what a resource holds, or subtracts from it; infinite if only the driver knows. `keeper` is 0 for one that held nothing, which gets a
+   * label then. `[1]`: its number, or 0 if it holds nothing any more.
+   */
+  noteKept(keeper: number, kind: number, device: number, label: string, bytes: number): void;
+  /**
+   * Asks the environments that hold memory of a kind, or of a device, to return so many bytes of it, and blocks until they have, all have answered, or
+   * the time is over. The time counts from the first request that an environment has not answered. This also counts as this
+   * environment's own answer, so first return its own. `[1]`: the bytes that were returned meanwhile.
+   */
+  askForKept(kind: number, device: number, bytes: number, milliseconds: number): void;
+  /**
+   * What resources of other environments hold, the largest first, as text: `worker 1's pool 'a' holds 900 MiB, and did not answer`. `[1]`: the bytes,
+   * infinite if only the driver knows.
+   */
+  keptElsewhere(kind: number, device: number): string;
+  /**
    * Hands memory over to other environments, ordered after the work queued on the stream. Its
    * message can be attached once, or, if it is shared, until this environment returns its own
    * attachment. `[1]`: the hand-over, `[2]` the message, `[3]` its nonce, `[4]` this environment's
@@ -753,36 +775,6 @@ export interface NativeBinding {
   answerArenaRequest(arena: number, request: number): void;
 
   /**
-   * Opens an arena for native threads over a global arena that this environment has open, with a number of
-   * `NativeDeallocationEvents`. `[1]`: its handle.
-   */
-  openThreadSafeArena(arena: number, device: number, events: number): void;
-  /**
-   * The handle ends once this environment has no memory of the arena, and the arena ends with its last
-   * user.
-   */
-  closeThreadSafeArena(handle: number): void;
-  /** Hot. In: bytes (at least 1), alignment, handle, stream. `[1]`: the address. */
-  allocateThreadSafe(): void;
-  /** Hot. In: address, bytes, handle, stream. */
-  deallocateThreadSafe(): void;
-  /** Pointers for sizes, all or none. `[1]`, if it fails: the place of the one that does. */
-  allocateManyThreadSafe(handle: number, stream: number, sizes: Float64Array, pointers: Float64Array): void;
-  /** All or none. If one is refused, `[1]`: the bytes that were asked for, if it is allocated; `[2]`: its place. */
-  deallocateManyThreadSafe(handle: number, stream: number, pointers: Float64Array, sizes: Float64Array): void;
-  /** What `deallocateManyThreadSafe` would say. */
-  checkManyThreadSafe(handle: number, pointers: Float64Array, sizes: Float64Array): void;
-  /**
-   * Makes memory that another thread has allocated this environment's own: it is freed after the environment's end.
-   */
-  claimThreadSafe(handle: number, address: number, bytes: number): void;
-  /** `[1]` live bytes, `[2]` live allocations, `[3]` reserved bytes, `[4]` their peak, `[5]` threads. */
-  threadSafeStatistics(handle: number): void;
-  resetThreadSafePeak(handle: number): void;
-  /** `[1]`: the address of a new `cistern_thread_safe_resource`, whose owner must call `release`. */
-  threadSafeTable(handle: number, kind: number): void;
-
-  /**
    * Opens counts that all environments of the process share by name; those with a limit and those
    * without have names of their own. Every environment has one share, opened any number of times.
    * `[1]`: its handle, `[2]`: the limit, which the first that opens them decides.
@@ -803,95 +795,6 @@ export interface NativeBinding {
   readShare(share: number): void;
   /** Frees memory that ended environments left, if it is counted here. */
   settleShare(share: number): void;
-
-  /**
-   * From now on, calls a function when requests were decided elsewhere, or when another environment waits in a
-   * named queue.
-   */
-  onAdmissions(callback: () => void): void;
-  /**
-   * Joins the queue of a name, which environments share, or a new queue if the name is empty.
-   * `[1]`: a handle, `[2]` the limit, and `[3]` how often a request may be passed; the environment
-   * that opens the queue first decides both.
-   *
-   * Calls that may decide requests leave in `[1]` how many decided requests of this handle `takeAdmission` can
-   * return, and in `[2]` how many requests wait in the queue.
-   */
-  openAdmission(name: string, limitBytes: number, maximumOvertakes: number): void;
-  /** Ends the handle, its requests, and its part of the limit. */
-  closeAdmission(handle: number): void;
-  /**
-   * Hot. In: handle, bytes. `[1]`: 1 if so many bytes of the limit were free, and are now taken.
-   */
-  takeUnpromised(): void;
-  /** Hot. In: handle, bytes, 1 if they belonged to a promise that has ended. May decide requests. */
-  giveUnpromised(): void;
-  /**
-   * Requests bytes, at most the limit. `[3]`: the number of the request. May decide requests.
-   * @param holder the holder that asks, or 0 if the requester holds nothing
-   * @param grows whether the bytes are added to the holder; otherwise a new holder gets them
-   * @param others those who go on only after it was decided, too: the handle and the number of each. If undefined, nothing is requested
-   * unless it is admitted within this call: the number is 0 then
-   */
-  askForAdmission(handle: number, bytes: number, priority: number, holder: number, grows: boolean, others: Float64Array | undefined): void;
-  /**
-   * Something in use keeps bytes. `[3]`: its number. May decide requests.
-   * @param parties who ends the use as they go on: the handle and the number of each; none if that is unknown
-   */
-  holdAdmission(handle: number, parties: Float64Array): void;
-  endAdmissionHold(handle: number, hold: number): void;
-  /** `[3]`: 1 if the request was still waiting; it is then withdrawn. May decide others. */
-  withdrawAdmission(handle: number, request: number): void;
-  /** Takes back promised bytes that are not used. May decide requests. */
-  shrinkAdmission(handle: number, holder: number, bytes: number): void;
-  /** Ends a holder that still uses `usedBytes`, and its requests. May decide requests. */
-  endAdmission(handle: number, holder: number, usedBytes: number): void;
-  /** Ends the requests of the handle, which must not make new ones. May decide requests. */
-  stopAdmission(handle: number): void;
-  /** `[1]`: a request that was decided, or 0; `[2]` 0 if it was admitted, 1 refused, 2 ended; `[3]` the holder. */
-  takeAdmission(handle: number): void;
-  /**
-   * `[1]` bytes that are promised or in use, `[2]` those of them outside promises, `[3]` holders of promised
-   * bytes, `[4]` requests that wait, `[5]` their bytes, `[6]` those of the first, `[7]` admissions, `[8]` how
-   * often one passed another, `[9]` deadlocks.
-   */
-  readAdmission(handle: number): void;
-  /** `[1]`: 0, or the number of an invariant that does not hold. */
-  validateAdmission(handle: number): void;
-  /**
-   * Frees memory that ended environments left, if they had part of the limit. May decide requests.
-   */
-  settleAdmission(handle: number): void;
-
-  /**
-   * Lets other processes open memory, ordered after the work queued on the stream. Writes 56 bytes.
-   * `[1]`: the export. The status is CUDA's 801 (not supported) for memory that cannot be shared.
-   */
-  exportMemory(address: number, bytes: number, byteLength: number, alignment: number, stream: number, handle: Uint8Array): void;
-  /** Orders later opens also after the work that is now queued on the stream. */
-  refreshExport(number: number, byteLength: number, stream: number): void;
-  /** Clears the uses of all processes that have ended. */
-  noticeEndedImporters(): void;
-  /** `[1]`: 1 if other processes use the memory, or have ended without being detected. */
-  exportIsUsed(number: number): void;
-  /**
-   * Prevents processes from opening the memory, unless one uses it and `onlyIfUnused` is true. `[1]`:
-   * 1 if none uses it.
-   */
-  closeExport(number: number, onlyIfUnused: boolean): void;
-  /** Undoes `closeExport`. */
-  reopenExport(number: number): void;
-  /** Forgets a closed export that no process uses. */
-  endExport(number: number): void;
-  /**
-   * Maps memory of another process, and makes the stream wait for the work queued there. `[1]`: the
-   * import, `[2]` the address, `[3]` the length of the contents, `[4]` the bytes, `[5]` the device,
-   * `[6]` the alignment. If it fails, `[1]` is the process, and `[2]` is 1 if the process has
-   * ended.
-   */
-  openImport(handle: Uint8Array, stream: number): void;
-  /** Unmaps memory that no work uses. CUDA's 600 (not ready) if something stalls a stream. */
-  closeImport(number: number): void;
 
   /**
    * Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after
@@ -967,6 +870,11 @@ process.once('exit', () => {
     // If the addon cannot be loaded, nothing can be stalled.
   }
 });
+
+/** Node's number of this thread, 0 for the main one, without loading the module that tells it. */
+export function threadNumber(): number {
+  return mayHaveWorkers() ? process.getBuiltinModule('node:worker_threads').threadId : 0;
+}
 
 /** Whether the process may have workers: it has none unless the module that starts them is loaded. */
 function mayHaveWorkers(): boolean {

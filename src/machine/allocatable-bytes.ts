@@ -1,6 +1,7 @@
 import { layersOf } from '../adaptors/layers.js';
 import { isKeeping } from '../adaptors/pooling/keeper.js';
 import { memoryBudget } from '../budget/memory-budget.js';
+import { mailbox, NativeMemoryKind, native } from '../driver/native.js';
 import { allNeighbours } from '../kept-memory/neighbours.js';
 import { assertMemoryResource, type MemoryResource, type MemoryResourceAdaptor } from '../memory-resource.js';
 import { kindOf } from '../resource-kind.js';
@@ -80,11 +81,18 @@ function keepingRange(resource: MemoryResource, mostBelow: number): Range {
   return { least: largestFreeBytes, most: reservedBytes - allocatedBytes + mostBelow };
 }
 
-/** The driver may have its free memory in pieces; others on the device may return theirs. */
+/** The driver may have its free memory in pieces; others on the device may return theirs, also those of other workers. */
 function leafRange(leaf: MemoryResource): Range {
-  const { availableBytes } = memoryBudget(leaf.memoryKind, leaf.device);
+  const budget = memoryBudget(leaf.memoryKind, leaf.device);
+  const availableBytes = Math.min(budget.bytes, budget.availableBytes + bytesKeptElsewhere(leaf));
   const others = allNeighbours().filter(({ resource }) => resource.memoryKind === leaf.memoryKind && !layersOf(resource).includes(leaf));
   return { least: 0, most: others.reduce((sum, neighbour) => sum + neighbour.freeBytes(), availableBytes + ownFreeBytes(leaf)) };
+}
+
+/** What resources of other workers hold, free or not; infinite if only the driver knows. */
+function bytesKeptElsewhere({ memoryKind, device }: MemoryResource): number {
+  native().keptElsewhere(NativeMemoryKind[memoryKind], device.index);
+  return mailbox[1] as number;
 }
 
 /** What a pool of the driver keeps. */

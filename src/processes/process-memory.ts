@@ -8,6 +8,40 @@ import { mailbox, NativeStatus, native } from '../driver/native.js';
 import { check, invalidDeviceStatus, notSupportedStatus } from '../driver/status.js';
 import { assertStreamOf, type Stream } from '../driver/streams/stream.js';
 
+declare module '../driver/native.js' {
+  interface NativeBinding {
+    /**
+     * Lets other processes open memory, ordered after the work queued on the stream. Writes 56 bytes.
+     * `[1]`: the export. The status is CUDA's 801 (not supported) for memory that cannot be shared.
+     */
+    exportMemory(address: number, bytes: number, byteLength: number, alignment: number, stream: number, handle: Uint8Array): void;
+    /** Orders later opens also after the work that is now queued on the stream. */
+    refreshExport(number: number, byteLength: number, stream: number): void;
+    /** Clears the uses of all processes that have ended. */
+    noticeEndedImporters(): void;
+    /** `[1]`: 1 if other processes use the memory, or have ended without being detected. */
+    exportIsUsed(number: number): void;
+    /**
+     * Prevents processes from opening the memory, unless one uses it and `onlyIfUnused` is true. `[1]`:
+     * 1 if none uses it.
+     */
+    closeExport(number: number, onlyIfUnused: boolean): void;
+    /** Undoes `closeExport`. */
+    reopenExport(number: number): void;
+    /** Forgets a closed export that no process uses. */
+    endExport(number: number): void;
+    /**
+     * Maps memory of another process, and makes the stream wait for the work queued there. `[1]`: the
+     * import, `[2]` the address, `[3]` the length of the contents, `[4]` the bytes, `[5]` the device,
+     * `[6]` the alignment. If it fails, `[1]` is the process, and `[2]` is 1 if the process has
+     * ended.
+     */
+    openImport(handle: Uint8Array, stream: number): void;
+    /** Unmaps memory that no work uses. CUDA's 600 (not ready) if something stalls a stream. */
+    closeImport(number: number): void;
+  }
+}
+
 /** The size of a handle in bytes. */
 export const handleBytes = 56;
 

@@ -61,6 +61,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
   declare readonly memoryKind: 'device' | 'managed' | 'pinned-host';
   readonly #pool: DriverMemoryPool;
   readonly #neighbour = new KeepingPool(this);
+  readonly #count: (bytes: number) => void;
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
   /** Allocations remembered since this was made have higher numbers. */
@@ -94,7 +95,8 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
     }
     if (typeof address === 'number') this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
-    becomeNeighbour(this.#neighbour);
+    this.#count = becomeNeighbour(this.#neighbour);
+    this.#count(Number.POSITIVE_INFINITY);
   }
 
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed: the pool may be gone. */
@@ -204,6 +206,7 @@ export abstract class DriverPoolMemoryResource extends LeafMemoryResource implem
    */
   override [Symbol.dispose](): void {
     if (!this.isDisposed) this.#disposeBuffers();
+    if (!this.isDisposed) this.#count(Number.NEGATIVE_INFINITY);
     super[Symbol.dispose]();
     this.#lastStream = noStream;
     this.#pool[Symbol.dispose]();

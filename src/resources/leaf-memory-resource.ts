@@ -2,7 +2,7 @@ import { alreadyDisposed, OutOfMemoryError } from '../basics/errors.js';
 import type { Device, MemoryKind } from '../driver/device.js';
 import type { Stream } from '../driver/streams/stream.js';
 import { type Inspection, inspected, inspectObject, refuseCloning } from '../driver/workers/local-object.js';
-import { askNeighbours, describeNeighbours, mayAsk } from '../kept-memory/neighbours.js';
+import { askNeighbours, describeNeighbours, mayAsk, mostRounds } from '../kept-memory/neighbours.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { announceConstruction } from '../observing/interceptor.js';
 import { stackName } from '../resource-kind.js';
@@ -68,7 +68,7 @@ export abstract class LeafMemoryResource implements MemoryResource {
    */
   protected withNeighbours(error: unknown, bytes: number, stream: Stream, allocate: () => DevicePointer): DevicePointer {
     if (!(error instanceof OutOfMemoryError) || !mayAsk()) throw error;
-    const asking = { resource: this, below: [this] };
+    const asking = { resource: this, below: [this], roundsLeft: mostRounds };
     while (askNeighbours(asking, error, bytes, stream) > 0) {
       try {
         return allocate();

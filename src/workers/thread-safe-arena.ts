@@ -8,6 +8,40 @@ import { allocationError, check, deallocationError, outOfMemoryStatus } from '..
 import type { Stream } from '../driver/streams/stream.js';
 import type { GlobalArena } from './global-arena.js';
 
+declare module '../driver/native.js' {
+  interface NativeBinding {
+    /**
+     * Opens an arena for native threads over a global arena that this environment has open, with a number of
+     * `NativeDeallocationEvents`. `[1]`: its handle.
+     */
+    openThreadSafeArena(arena: number, device: number, events: number): void;
+    /**
+     * The handle ends once this environment has no memory of the arena, and the arena ends with its last
+     * user.
+     */
+    closeThreadSafeArena(handle: number): void;
+    /** Hot. In: bytes (at least 1), alignment, handle, stream. `[1]`: the address. */
+    allocateThreadSafe(): void;
+    /** Hot. In: address, bytes, handle, stream. */
+    deallocateThreadSafe(): void;
+    /** Pointers for sizes, all or none. `[1]`, if it fails: the place of the one that does. */
+    allocateManyThreadSafe(handle: number, stream: number, sizes: Float64Array, pointers: Float64Array): void;
+    /** All or none. If one is refused, `[1]`: the bytes that were asked for, if it is allocated; `[2]`: its place. */
+    deallocateManyThreadSafe(handle: number, stream: number, pointers: Float64Array, sizes: Float64Array): void;
+    /** What `deallocateManyThreadSafe` would say. */
+    checkManyThreadSafe(handle: number, pointers: Float64Array, sizes: Float64Array): void;
+    /**
+     * Makes memory that another thread has allocated this environment's own: it is freed after the environment's end.
+     */
+    claimThreadSafe(handle: number, address: number, bytes: number): void;
+    /** `[1]` live bytes, `[2]` live allocations, `[3]` reserved bytes, `[4]` their peak, `[5]` threads. */
+    threadSafeStatistics(handle: number): void;
+    resetThreadSafePeak(handle: number): void;
+    /** `[1]`: the address of a new `cistern_thread_safe_resource`, whose owner must call `release`. */
+    threadSafeTable(handle: number, kind: number): void;
+  }
+}
+
 /** When an arena for native threads records events for frees. */
 export type NativeDeallocationPolicy = keyof typeof NativeDeallocationEvents;
 

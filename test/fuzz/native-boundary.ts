@@ -349,6 +349,10 @@ const callArguments: {
   receiveLocal: (run) => [run.handle('descriptor')],
   pollLocal: (run) => [Float64Array.of(run.handle('descriptor')), run.reader.byte() % 3],
   closeDescriptor: (run) => [run.handle('descriptor')],
+  onKeptRequest: (run) => [run.reader.byte(), run.callback()],
+  noteKept: (run) => [run.reader.byte() % 5, run.reader.byte() % 5, run.reader.byte() % 3, 'pool', run.size()],
+  askForKept: (run) => [run.reader.byte() % 5, run.reader.byte() % 3, run.size(), run.reader.byte() % 3],
+  keptElsewhere: (run) => [run.reader.byte() % 5, run.reader.byte() % 3],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

@@ -33,7 +33,7 @@ import { isCapturing, isNotPermitted } from '../../driver/status.js';
 import { Stream } from '../../driver/streams/stream.js';
 import { type Inspection, inspectObject, refuseCloning } from '../../driver/workers/local-object.js';
 import { IdleMemory } from '../../kept-memory/idle-memory.js';
-import { askNeighbours, becomeNeighbour, describeNeighbours, nextMoment } from '../../kept-memory/neighbours.js';
+import { askNeighbours, becomeNeighbour, describeNeighbours, mostRounds, nextMoment } from '../../kept-memory/neighbours.js';
 import {
   type DeallocationEvents,
   type DevicePointer,
@@ -198,6 +198,8 @@ export class Keeper {
   readonly name: string | undefined;
   /** @internal */
   lastMiss = nextMoment();
+  /** @internal */
+  roundsLeft = mostRounds;
   /** @internal The resources below. */
   readonly below: readonly MemoryResource[];
   readonly #resource: KeepingResource;
@@ -242,7 +244,7 @@ export class Keeper {
     for (const layer of this.#sleepable) layer.sleepable.above.add(resource);
     refuseCloning(resource);
     announceConstruction(resource);
-    becomeNeighbour(this);
+    this.held.count = becomeNeighbour(this);
     if (idleMilliseconds !== undefined) this.#idle = new IdleMemory(this, idleMilliseconds);
   }
 

@@ -60,7 +60,7 @@ import { DriverError, type OutOfMemoryError } from '../../basics/errors.js';
 import { assertOneOf } from '../../basics/validation.js';
 import { isCapturing } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
-import { nextMoment } from '../../kept-memory/neighbours.js';
+import { mostRounds, nextMoment } from '../../kept-memory/neighbours.js';
 import type { DevicePointer } from '../../memory-resource.js';
 import { mostPassed } from '../../stream-ordering/stream-ordering.js';
 import { leastBlockBytes, none } from '../../suballocation/blocks.js';
@@ -157,6 +157,7 @@ export class Tries {
    */
   find(bytes: number, stream: Stream, alignment: number): DevicePointer {
     this.#keeper.lastMiss = nextMoment();
+    this.#keeper.roundsLeft = mostRounds;
     this.#keeper.answerRequests(stream);
     for (;;) {
       const address = this.#findHere(bytes, stream, alignment);

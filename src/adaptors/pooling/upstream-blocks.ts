@@ -67,6 +67,8 @@ export class UpstreamBlocks {
    */
   #refusedBytes = Number.POSITIVE_INFINITY;
   #growths = 0;
+  /** Is told of all bytes that come, and, as a negative number, go. */
+  count: (bytes: number) => void = () => {};
   /** Why the upstream last refused a block, if it did so during the current request. */
   refusal: OutOfMemoryError | undefined;
 
@@ -122,6 +124,7 @@ export class UpstreamBlocks {
     this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
     this.#add({ address, bytes, remembered: rememberedSoFar() });
+    this.count(bytes);
     for (const observer of this.#observers) observer.grew(address, bytes, stream);
     return address;
   }
@@ -162,6 +165,7 @@ export class UpstreamBlocks {
     this.#leavingBytes += bytes;
     try {
       noteFree(this.#upstream.deallocate(address, bytes, stream), this.#upstream);
+      this.count(-bytes);
     } catch (error) {
       this.#reservedBytes += bytes;
       if (block !== undefined) this.#add(block);

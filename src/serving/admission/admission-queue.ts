@@ -3,6 +3,76 @@ import { mailbox, native } from '../../driver/native.js';
 import { check } from '../../driver/status.js';
 import { finalizationRegistry } from '../../driver/workers/collected-objects.js';
 
+declare module '../../driver/native.js' {
+  interface NativeBinding {
+    /**
+     * From now on, calls a function when requests were decided elsewhere, or when another environment waits in a
+     * named queue.
+     */
+    onAdmissions(callback: () => void): void;
+    /**
+     * Joins the queue of a name, which environments share, or a new queue if the name is empty.
+     * `[1]`: a handle, `[2]` the limit, and `[3]` how often a request may be passed; the environment
+     * that opens the queue first decides both.
+     *
+     * Calls that may decide requests leave in `[1]` how many decided requests of this handle `takeAdmission` can
+     * return, and in `[2]` how many requests wait in the queue.
+     */
+    openAdmission(name: string, limitBytes: number, maximumOvertakes: number): void;
+    /** Ends the handle, its requests, and its part of the limit. */
+    closeAdmission(handle: number): void;
+    /**
+     * Hot. In: handle, bytes. `[1]`: 1 if so many bytes of the limit were free, and are now taken.
+     */
+    takeUnpromised(): void;
+    /** Hot. In: handle, bytes, 1 if they belonged to a promise that has ended. May decide requests. */
+    giveUnpromised(): void;
+    /**
+     * Requests bytes, at most the limit. `[3]`: the number of the request. May decide requests.
+     * @param holder the holder that asks, or 0 if the requester holds nothing
+     * @param grows whether the bytes are added to the holder; otherwise a new holder gets them
+     * @param others those who go on only after it was decided, too: the handle and the number of each. If undefined, nothing is requested
+     * unless it is admitted within this call: the number is 0 then
+     */
+    askForAdmission(
+      handle: number,
+      bytes: number,
+      priority: number,
+      holder: number,
+      grows: boolean,
+      others: Float64Array | undefined,
+    ): void;
+    /**
+     * Something in use keeps bytes. `[3]`: its number. May decide requests.
+     * @param parties who ends the use as they go on: the handle and the number of each; none if that is unknown
+     */
+    holdAdmission(handle: number, parties: Float64Array): void;
+    endAdmissionHold(handle: number, hold: number): void;
+    /** `[3]`: 1 if the request was still waiting; it is then withdrawn. May decide others. */
+    withdrawAdmission(handle: number, request: number): void;
+    /** Takes back promised bytes that are not used. May decide requests. */
+    shrinkAdmission(handle: number, holder: number, bytes: number): void;
+    /** Ends a holder that still uses `usedBytes`, and its requests. May decide requests. */
+    endAdmission(handle: number, holder: number, usedBytes: number): void;
+    /** Ends the requests of the handle, which must not make new ones. May decide requests. */
+    stopAdmission(handle: number): void;
+    /** `[1]`: a request that was decided, or 0; `[2]` 0 if it was admitted, 1 refused, 2 ended; `[3]` the holder. */
+    takeAdmission(handle: number): void;
+    /**
+     * `[1]` bytes that are promised or in use, `[2]` those of them outside promises, `[3]` holders of promised
+     * bytes, `[4]` requests that wait, `[5]` their bytes, `[6]` those of the first, `[7]` admissions, `[8]` how
+     * often one passed another, `[9]` deadlocks.
+     */
+    readAdmission(handle: number): void;
+    /** `[1]`: 0, or the number of an invariant that does not hold. */
+    validateAdmission(handle: number): void;
+    /**
+     * Frees memory that ended environments left, if they had part of the limit. May decide requests.
+     */
+    settleAdmission(handle: number): void;
+  }
+}
+
 /** A holder of promised bytes. */
 export interface Holder {
   /** In the order of admission, over all queues of the process. */

@@ -4,6 +4,7 @@ import { resultOrNothing } from '../../basics/errors.js';
 import { formatBytes, formatCount } from '../../basics/units.js';
 import { describeUsers, deviceUsage } from '../../budget/device-usage.js';
 import { type OwnedMemory, watchedMemory } from '../../collector/free-unreachable-buffers.js';
+import { describeKept } from '../../driver/workers/collection-requests.js';
 import { allNeighbours, type Neighbour } from '../../kept-memory/neighbours.js';
 import { assertMemoryResource, type MemoryResource, type ReservingMemoryResource } from '../../memory-resource.js';
 import { kindOf, stackName } from '../../resource-kind.js';
@@ -16,7 +17,7 @@ const listed = 10;
 
 /**
  * A human-readable summary of the memory that a resource stack holds: for each layer, its reserved,
- * allocated and free bytes and the largest free block; other resources that keep memory; promised memory and waiting requests; memory
+ * allocated and free bytes and the largest free block; other resources that keep memory, also in other workers; promised memory and waiting requests; memory
  * spilled to the host; and the accounts and buffers that hold the most. Files written for
  * `CISTERN_DUMP_ON_OUT_OF_MEMORY` begin with it.
  *
@@ -41,6 +42,7 @@ export function memorySummary(resource: MemoryResource): string {
     headOf(resource),
     section('Layers', layers.flatMap(layerRow)),
     section('Other resources that keep memory', otherRows(layers)),
+    section('Resources of other workers', otherWorkersRows(resource)),
     section('Promised', layers.flatMap(promiseRow)),
     section('Spilled', layers.flatMap(spillRow)),
     section('Accounts', accountRows()),
@@ -102,6 +104,11 @@ function otherRows(layers: readonly MemoryResource[]): string[][] {
     `reserved ${formatBytes(reservedBytes)}`,
     `free ${formatBytes(freeBytes)}`,
   ]);
+}
+
+function otherWorkersRows({ memoryKind, device }: MemoryResource): string[][] {
+  const text = describeKept(memoryKind, device.index);
+  return text === '' ? [] : [[text]];
 }
 
 function keptBy(neighbour: Neighbour): { readonly reservedBytes: number; readonly freeBytes: number } {
