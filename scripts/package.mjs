@@ -37,14 +37,34 @@ export function ownPlatform() {
   return `linux-${arch}-${process.report.getReport().header.glibcVersionRuntime === undefined ? 'musl' : 'gnu'}`;
 }
 
+/** What git knows as `origin`; empty if there is none, or no git. */
+function remoteOfClone() {
+  return spawnSync('git', ['config', '--get', 'remote.origin.url'], { cwd: root, encoding: 'utf8' }).stdout?.trim() ?? '';
+}
+
+/**
+ * The page of a repository, from the address that git fetches it from: without a user's name and password, and only if it is on a host that others
+ * may know.
+ */
+export function pageOf(remote) {
+  const scp = /^(?:[^/@:]+@)?([^/@:]+):(?!\/)(.+)$/.exec(remote);
+  const url = scp === null ? remote : `ssh://${scp[1]}/${scp[2]}`;
+  if (!URL.canParse(url)) return undefined;
+  const { protocol, host, hostname, pathname } = new URL(url);
+  const path = pathname.replace(/\/+$/, '').replace(/\.git$/, '');
+  const isKnown = hostname.includes('.') && !/^[\d.]+$/.test(hostname) && path.split('/').length > 2;
+  if (!isKnown || !['http:', 'https:', 'ssh:'].includes(protocol)) return undefined;
+  return protocol === 'ssh:' ? `https://${hostname}${path}` : `${protocol}//${host}${path}`;
+}
+
 /**
  * Where the packages are developed, unless package.json says so: the repository whose workflow makes
- * them, which provenance demands.
+ * them, which provenance demands; or the one that this clone came from.
  */
-export function originOf({ GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name }) {
+export function originOf({ GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name }, remote = remoteOfClone()) {
   const { repository, bugs, homepage } = manifest;
-  if (!server || !name) return { repository, bugs, homepage };
-  const address = `${server}/${name}`;
+  const address = server && name ? `${server}/${name}` : pageOf(remote);
+  if (address === undefined) return { repository, bugs, homepage };
   return {
     repository: repository ?? { type: 'git', url: `git+${address}.git` },
     bugs: bugs ?? { url: `${address}/issues` },
@@ -200,7 +220,7 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
     const missing = missingFields();
     if (missing.length > 0) {
       console.error(
-        `package.json lacks ${missing.join(', ')}, and no workflow names its repository: see CONTRIBUTING.md, under "Packages"`,
+        `package.json lacks ${missing.join(', ')}, and neither a workflow nor the remote origin names its repository: see CONTRIBUTING.md, under "Packages"`,
       );
       process.exit(1);
     }
