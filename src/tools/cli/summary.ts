@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { bytesOf, formatBytes, formatCount, sizeMeant } from '../../basics/units.js';
+import { bytesOf, formatBytes, formatCount, MiB, sizeMeant } from '../../basics/units.js';
 import { noSuchLayer } from '../formats/layer-allocations.js';
 import { diffSides, sideOf } from '../report/diff-runs.js';
 import { packReportRun } from '../report/pack-report-run.js';
@@ -47,6 +47,11 @@ const measures: Readonly<Record<string, Measure>> = {
   failures: { of: ({ failureCount }) => failureCount, ...asCount },
   allocations: { of: ({ allocationCount }) => allocationCount, ...asCount },
 };
+
+/** Layers that keep memory and have these options, by the names that recordings give them. */
+const keepers = /^(?:caching|pool)(?: #\d+)?$/;
+/** Less is not worth a sentence. */
+const leastAdvisedBytes = 64 * MiB;
 
 interface Threshold {
   readonly measure: string;
@@ -149,12 +154,22 @@ function textOf(overview: Omit<RunOverview, 'fits' | 'graphs'>, layer: Layer, te
       'fragmentation',
       `${inPercent.format(fragmentationAtPeak)} at the peak${holesAtPeak === 0 ? '' : `: ${formatBytes(holesAtPeak)} free between allocations, at most ${formatBytes(largestHoleAtPeak)} together`}`,
     ],
+    ...adviceOf(layer).map((advice) => ['advice', advice]),
   ].map((cells) => cells.map((cell) => visibleInLine(cell)));
   const columns: readonly Column[] = [
     { title: visibleInLine(overview.source), align: 'left' },
     { title: '', align: 'left' },
   ];
   return formatTable(columns, rows, 'table', terminal.stdout);
+}
+
+/** What to do about a resource that held much more than was ever in use, as a cache without a maximum does that is asked for ever new sizes. */
+function adviceOf({ name, growthCount, peakLiveBytes, peakReservedBytes }: Layer): string[] {
+  const isMuch = peakReservedBytes !== null && peakReservedBytes >= leastAdvisedBytes && peakReservedBytes > 2 * peakLiveBytes;
+  if (!keepers.test(name) || growthCount === 0 || !isMuch) return [];
+  const held = `it held ${formatBytes(peakReservedBytes)} for at most ${formatBytes(peakLiveBytes)} in use`;
+  const sizes = name.startsWith('caching') ? ', because it keeps a block for each size that it was asked for' : '';
+  return [`${held}${sizes}: a maximum (maximumBytes) limits that, and idleMilliseconds returns what nobody needs`];
 }
 
 function tableOf(title: string, groups: readonly LargestGroup[], terminal: Terminal): string {

@@ -2,6 +2,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
+import { printed, runModule, wholePackage } from '../../support/run-module.js';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern, startCistern } from './run-cistern.js';
 
@@ -55,6 +56,35 @@ describe('cistern summary', () => {
 
   test('exits with 2 if there is no log', async () => {
     expect((await runCistern(['summary', join(folder, 'none.csv'), '--fail-above', 'leak=0'])).code).toBe(2);
+  });
+});
+
+describe('a resource that held much more than was in use', () => {
+  /** What `summary` prints of a program in which a resource is asked for 30 sizes, one after the other. */
+  async function summaryOf(resource: string): Promise<string> {
+    const recording = join(folder, `${resource.length}.cistern`);
+    const body = `
+      import { CachingMemoryResource, CudaMemoryResource, DeviceBuffer, MiB, PoolMemoryResource, Stream, withResource } from '${wholePackage}';
+      const stream = new Stream();
+      const resource = ${resource};
+      const run = resource.run?.bind(resource) ?? ((action) => action());
+      for (let i = 1; i <= 30; i++) run(() => new DeviceBuffer(i * MiB, { stream, resource }).dispose());
+    `;
+    expect(runModule(body, { CISTERN_LOG_FILE: recording })).toEqual(printed());
+    return (await startCistern(['summary', recording])).stdout;
+  }
+
+  test('gets an advice', async () => {
+    expect(await summaryOf('new CachingMemoryResource(new CudaMemoryResource())')).toMatch(
+      /^advice +it held 465 MiB for at most 30 MiB in use, because it keeps a block for each size .*: a maximum \(maximumBytes\) limits that/m,
+    );
+  });
+
+  test.each([
+    ['with a maximum near that', 'new CachingMemoryResource(new CudaMemoryResource(), { maximumBytes: 32 * MiB })'],
+    ['that keeps nothing', 'new CudaMemoryResource()'],
+  ])('but one %s gets none', async (_, resource) => {
+    expect(await summaryOf(resource)).not.toMatch(/^advice/m);
   });
 });
 
