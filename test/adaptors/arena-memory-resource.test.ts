@@ -126,6 +126,14 @@ describe('an arena', () => {
     expect(arena.deallocationEvents).toBe('off');
   });
 
+  test('takes the least that an arena can have if the device has less than twice that', () => {
+    using _spy = vi.spyOn(Device.prototype, 'memoryInfo').mockReturnValue({ freeBytes: 192 * KiB, totalBytes: GiB });
+    using arena = new ArenaMemoryResource(new AddressUpstream());
+    expect(arena.arenaBytes).toBe(MiB);
+    // It is the upstream that says so if there is too little.
+    expect(() => new ArenaMemoryResource(new AddressUpstream(192 * KiB))).toThrow(OutOfMemoryError);
+  });
+
   test('takes several blocks if one cannot be large enough', () => {
     const upstream = new AddressUpstream();
     using arena = new ArenaMemoryResource(upstream, { arenaBytes: 1025 * GiB });

@@ -53,7 +53,7 @@ export interface ArenaMemoryResourceOptions extends KeepingOptions {
    * Bytes that the arena takes from its upstream when it is constructed, and the most that it
    * reserves; at least 1 MiB, rounded down to a multiple of 256. From 512 GiB on, they come in
    * several blocks.
-   * @defaultValue half of the device's free memory
+   * @defaultValue half of the device's free memory, but at least 1 MiB
    */
   readonly arenaBytes?: number | undefined;
   /**
@@ -144,7 +144,7 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
   #refusedBytes: number | undefined;
 
   /**
-   * @throws ArgumentRangeError if the arena is smaller than 1 MiB, or an option is out of range.
+   * @throws ArgumentRangeError if `arenaBytes` is less than 1 MiB, or an option is out of range.
    * @throws OutOfMemoryError if the upstream does not have enough memory.
    */
   constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
@@ -155,8 +155,8 @@ export class ArenaMemoryResource extends StreamOrderedMemoryResource {
       throw new ArgumentTypeError(`dumpFile must be a string, got ${formatValue(dumpFile)}`);
     }
     super(upstream, deallocationEvents, undefined, options);
-    this.arenaBytes = alignDown(arenaBytes ?? this.device.memoryInfo().freeBytes / 2, unitBytes);
-    assertArenaBytes(this.arenaBytes);
+    // If the device has less, that is no fault of the options.
+    this.arenaBytes = alignDown(arenaBytes ?? Math.max(minimumArenaBytes, this.device.memoryInfo().freeBytes / 2), unitBytes);
     this.#dumpFile = dumpFile;
     this.#global = this.ordering.addCommonLane();
     this.keeper.common = this.#global;
