@@ -1,7 +1,7 @@
 import { CisternError, formatPointer } from '../basics/errors.js';
 import { formatBytes } from '../basics/units.js';
 import type { Device } from '../driver/device.js';
-import { type AddressRange, allowWrites, forbidWrites } from '../driver/memory/guarded-addresses.js';
+import { endWriteGuard, guardWrites, type WriteGuard } from '../driver/memory/guarded-addresses.js';
 import { mailbox, NativeStatus, native } from '../driver/native.js';
 import { allocationError, check, notReadyStatus, outOfMemoryStatus, repeatWhileStopped } from '../driver/status.js';
 import { closeDescriptor, type Descriptor } from './local-socket.js';
@@ -13,7 +13,7 @@ export class MappedRegion {
   readonly bytes: number;
   readonly #name: string;
   readonly #handle: number;
-  readonly #range: AddressRange;
+  readonly #guard: WriteGuard;
   /** Of memory that this process has made, until it is committed. */
   #descriptor: Descriptor | undefined;
 
@@ -41,8 +41,8 @@ export class MappedRegion {
     this.address = mailbox[2] as number;
     this.bytes = mailbox[3] as number;
     this.#descriptor = (mailbox[4] as number) || undefined;
-    this.#range = { begin: this.address, end: this.address + this.bytes };
-    if (imported !== undefined) forbidWrites(this.#range);
+    this.#guard = { begin: this.address, end: this.address + this.bytes, beforeWrite: refuseWrite };
+    if (imported !== undefined) guardWrites(this.#guard);
   }
 
   /**
@@ -60,7 +60,7 @@ export class MappedRegion {
     check('wait before a commit');
     native().protectLasting(this.#handle);
     check('make a region read-only');
-    forbidWrites(this.#range);
+    guardWrites(this.#guard);
     try {
       send(this.#descriptor as Descriptor);
     } finally {
@@ -71,7 +71,7 @@ export class MappedRegion {
   /** Unmaps the memory once the work that is queued has run. */
   close(): void {
     this.#closeDescriptor();
-    allowWrites(this.#range);
+    endWriteGuard(this.#guard);
     native().freeAddresses(this.#handle);
     check('unmap a region');
   }
@@ -80,4 +80,10 @@ export class MappedRegion {
     if (this.#descriptor !== undefined) closeDescriptor(this.#descriptor);
     this.#descriptor = undefined;
   }
+}
+
+/** A device that writes where other processes read would stop working. */
+function refuseWrite(pointer: number, _bytes: number, operation: string): never {
+  const place = `the memory at ${formatPointer(pointer)} is a committed region that other processes read`;
+  throw new CisternError('ERR_CISTERN_READ_ONLY', `cannot ${operation}: ${place}`);
 }

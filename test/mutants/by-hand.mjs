@@ -1182,7 +1182,7 @@ const faults = {
     {
       name: 'region-written-after-commit',
       fault: 'copies write a region that others read',
-      from: "    check('make a region read-only');\n    forbidWrites(this.#range);\n",
+      from: "    check('make a region read-only');\n    guardWrites(this.#guard);\n",
       to: "    check('make a region read-only');\n",
     },
   ],

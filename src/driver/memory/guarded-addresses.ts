@@ -1,4 +1,4 @@
-/** Addresses that must not be used as others are: memory that is asleep not at all, and a committed region not for writes. */
+/** Addresses that are not used as others are: memory that is asleep not at all, and some is not written, or not unnoticed. */
 import { CisternError, formatPointer } from '../../basics/errors.js';
 
 export interface AddressRange {
@@ -6,8 +6,13 @@ export interface AddressRange {
   readonly end: number;
 }
 
+/** Learns of each copy or fill that is about to write to its addresses, and refuses it by throwing. */
+export interface WriteGuard extends AddressRange {
+  readonly beforeWrite: (pointer: number, bytes: number, operation: string) => void;
+}
+
 const sleeping = new Set<AddressRange>();
-const readOnly = new Set<AddressRange>();
+const writeGuards = new Set<WriteGuard>();
 
 /** Whether any memory of this worker is asleep. Every use of memory checks it, at the cost of one comparison. */
 export let isAnythingAsleep = false;
@@ -39,25 +44,28 @@ export function asleep(operation: string, subject: string): CisternError {
   return new CisternError('ERR_CISTERN_ASLEEP', `cannot ${operation}: ${subject} is asleep; await wakeResource() first`);
 }
 
-/** Makes writes to these addresses fail from now on: other processes read them, and a device that writes there would stop working. */
-export function forbidWrites(range: AddressRange): void {
-  readOnly.add(range);
+/** Asks a guard before each write from now on. */
+export function guardWrites(guard: WriteGuard): void {
+  writeGuards.add(guard);
 }
 
-/** The addresses were unmapped. */
-export function allowWrites(range: AddressRange): void {
-  readOnly.delete(range);
+/** Does not ask it any more. */
+export function endWriteGuard(guard: WriteGuard): void {
+  writeGuards.delete(guard);
 }
 
-/** @throws CisternError (`ERR_CISTERN_READ_ONLY`) if any part of the memory must not be written. */
-export function assertWritable(pointer: number, bytes: number, operation: string): void {
-  if (readOnly.size === 0 || !isAnyIn(readOnly, pointer, bytes)) return;
-  const place = `the memory at ${formatPointer(pointer)} is a committed region that other processes read`;
-  throw new CisternError('ERR_CISTERN_READ_ONLY', `cannot ${operation}: ${place}`);
+/** Whatever writes to memory calls this first, if only with a copy or a fill of cistern's own. */
+export function beforeWrite(pointer: number, bytes: number, operation: string): void {
+  if (writeGuards.size === 0) return;
+  for (const guard of writeGuards) if (isIn(guard, pointer, bytes)) guard.beforeWrite(pointer, bytes, operation);
+}
+
+function isAnyIn(ranges: ReadonlySet<AddressRange>, pointer: number, bytes: number): boolean {
+  for (const range of ranges) if (isIn(range, pointer, bytes)) return true;
+  return false;
 }
 
 /** An address without bytes is where it is. */
-function isAnyIn(ranges: ReadonlySet<AddressRange>, pointer: number, bytes: number): boolean {
-  for (const { begin, end } of ranges) if (pointer < end && pointer + Math.max(bytes, 1) > begin) return true;
-  return false;
+function isIn({ begin, end }: AddressRange, pointer: number, bytes: number): boolean {
+  return pointer < end && pointer + Math.max(bytes, 1) > begin;
 }

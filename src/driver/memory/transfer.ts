@@ -3,7 +3,7 @@ import { assertBytes, assertPointer } from '../../basics/validation.js';
 import { mailbox, NativeStatus, native } from '../native.js';
 import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from '../status.js';
 import { assertNotCaptured, assertStream, type Stream } from '../streams/stream.js';
-import { assertAwake, assertWritable } from './guarded-addresses.js';
+import { assertAwake, beforeWrite } from './guarded-addresses.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
@@ -19,7 +19,7 @@ export function copy(destination: number, source: number, bytes: number, stream:
   assertPointer(source, 'source');
   assertBytes(bytes);
   assertAwake(destination, bytes, 'copy');
-  assertWritable(destination, bytes, 'copy');
+  beforeWrite(destination, bytes, 'copy');
   assertAwake(source, bytes, 'copy');
   queueCopy(destination, source, bytes, stream);
 }
@@ -49,7 +49,7 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   assertView(source, 'source');
   const bytes = viewBytes(source);
   assertAwake(destination, bytes, 'copy from the host');
-  assertWritable(destination, bytes, 'copy from the host');
+  beforeWrite(destination, bytes, 'copy from the host');
   const { handle } = stream;
   try {
     repeatWhileStopped(() => native().copyFromHost(destination, source, bytes, handle));
@@ -144,7 +144,7 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
     throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
   }
   assertAwake(destination, count * elementBytes, 'set memory');
-  assertWritable(destination, count * elementBytes, 'set memory');
+  beforeWrite(destination, count * elementBytes, 'set memory');
   native().set(destination, value, elementBytes, count, stream.handle);
   if (mailbox[0] !== NativeStatus.success) throw transferError(mailbox[0] as number, `set ${count} elements`, stream, destination);
 }

@@ -19,9 +19,10 @@ export interface SleepOptions {
    */
   readonly tag?: string | undefined;
   /**
-   * Whether nothing has written to the memory since it last woke, as with the weights of a model. What that wake has left on the host
-   * ({@link WakeOptions.stagingBytes}) is then not copied again. cistern cannot know it, since kernels write; if it is not true, the
-   * memory wakes with the older contents. What was allocated since the wake is copied.
+   * Whether no kernel, graph or other library has written to the memory since it last woke, as with the weights of a model. What that wake has left on
+   * the host ({@link WakeOptions.stagingBytes}) is then not copied again. cistern cannot know that; if it is not true, the memory wakes with the older
+   * contents. What cistern itself has written since (copies, fills, buffers that had left) is copied again, and so is what a
+   * {@link VirtualMemoryResource} has allocated since.
    * @defaultValue false
    */
   readonly unchanged?: boolean | undefined;

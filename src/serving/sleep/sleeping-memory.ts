@@ -17,6 +17,7 @@ import { setImmediate, setTimeout } from 'node:timers/promises';
 import { CisternError, DriverError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, MiB } from '../../basics/units.js';
 import { devicesUsing } from '../../driver/device.js';
+import { endWriteGuard, guardWrites, type WriteGuard } from '../../driver/memory/guarded-addresses.js';
 import { lackForRegisteredMemory, PlainMemory } from '../../driver/memory/plain-memory.js';
 import { queueCopy } from '../../driver/memory/transfer.js';
 import type { Extent, VirtualMemory } from '../../driver/memory/virtual-memory.js';
@@ -30,9 +31,14 @@ interface HostPiece {
   readonly hostBytes: number;
 }
 
-/** Pinned memory for the next sleep. It still has the contents with which this memory woke; `undefined`: some of that was freed since. */
+/** Pinned memory for the next sleep. It still has the contents with which this memory woke; `undefined`: some of that was written or freed since. */
 interface StagingPiece extends HostPiece {
   contentsOf: Extent | undefined;
+}
+
+/** Memory whose contents a piece on the host had when it woke. */
+interface KnownExtent extends Extent {
+  readonly piece: StagingPiece;
 }
 
 /** A piece of the memory, and where its contents are meanwhile. */
@@ -52,6 +58,9 @@ export class Sleeper implements MemorySleep {
   readonly #above: ResourcesAbove<SleepObserver>;
   #kept: KeptPiece[] = [];
   #staging: StagingPiece[] = [];
+  /** Of the last wake, in the order of addresses. */
+  #known: KnownExtent[] = [];
+  #guard: WriteGuard | undefined;
   #copiedBytes = 0;
   /** What both are pieces of. */
   #pinned: PlainMemory;
@@ -102,6 +111,7 @@ export class Sleeper implements MemorySleep {
     this.#wasAsleep = this.#phase === 'asleep';
     this.#phase = 'falling asleep';
     this.#memory.isAsleep = true;
+    this.#endGuard();
     for (const resource of this.#above.fromTheTop()) resource.forgetLastStream();
   }
 
@@ -117,7 +127,7 @@ export class Sleeper implements MemorySleep {
     await this.#unlessStalled(() => this.#memory.awaitBeforeSleep());
     for (const resource of this.#above.fromTheTop()) resource.trim(this.#stream);
     // What they have is older than what is now on the device.
-    if (!(keepsContents && isUnchanged)) for (const piece of this.#staging) piece.contentsOf = undefined;
+    if (!(keepsContents && isUnchanged)) this.#changed(0, Number.POSITIVE_INFINITY);
     if (keepsContents) await this.#copying(() => this.#keepContents(isUnchanged));
   }
 
@@ -184,6 +194,7 @@ export class Sleeper implements MemorySleep {
       }
       return !fits;
     });
+    this.#guardContents();
     this.#release();
   }
 
@@ -193,15 +204,13 @@ export class Sleeper implements MemorySleep {
   }
 
   freed(pointer: number, bytes: number): void {
-    for (const piece of this.#staging) {
-      const { address = 0, bytes: length = 0 } = piece.contentsOf ?? {};
-      if (pointer < address + length && address < pointer + bytes) piece.contentsOf = undefined;
-    }
+    this.#changed(pointer, bytes);
     if (this.#memory.liveBytes === 0) this.#tryRelease();
   }
 
   close(): void {
     this.#isClosed = true;
+    this.#endGuard();
     this.#release();
   }
 
@@ -220,6 +229,39 @@ export class Sleeper implements MemorySleep {
       this.#release();
     } catch {
       // The next call tries again.
+    }
+  }
+
+  /** From now on, what is written through cistern is no longer known to be on the host. */
+  #guardContents(): void {
+    this.#endGuard();
+    this.#known = this.#staging.flatMap((piece) => (piece.contentsOf === undefined ? [] : [{ ...piece.contentsOf, piece }]));
+    this.#known.sort((a, b) => a.address - b.address);
+    const [first, last] = [this.#known[0], this.#known.at(-1)];
+    if (first === undefined || last === undefined || this.#isClosed) return;
+    const beforeWrite = (pointer: number, bytes: number) => this.#changed(pointer, bytes);
+    this.#guard = { begin: first.address, end: last.address + last.bytes, beforeWrite };
+    guardWrites(this.#guard);
+  }
+
+  #endGuard(): void {
+    if (this.#guard !== undefined) endWriteGuard(this.#guard);
+    this.#guard = undefined;
+  }
+
+  /** What the host has of this memory may no longer be what it contains. */
+  #changed(pointer: number, bytes: number): void {
+    let first = 0;
+    for (let end = this.#known.length; first < end; ) {
+      const middle = (first + end) >> 1;
+      const { address, bytes: length } = this.#known[middle] as KnownExtent;
+      if (address + length > pointer) end = middle;
+      else first = middle + 1;
+    }
+    for (let i = first; i < this.#known.length; i++) {
+      const { address, piece } = this.#known[i] as KnownExtent;
+      if (address >= pointer + bytes) break;
+      piece.contentsOf = undefined;
     }
   }
 

@@ -1,8 +1,19 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { checkOrder } from '../../../src/checking/index.js';
 import { VirtualMemory } from '../../../src/driver/memory/virtual-memory.js';
-import { Device, GiB, MiB, PinnedHostMemoryResource, Stream, set, VirtualMemoryResource } from '../../../src/index.js';
-import { sleepResource, wakeResource } from '../../../src/serving/index.js';
+import {
+  copy,
+  copyFromHost,
+  Device,
+  GiB,
+  MiB,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  Stream,
+  set,
+  VirtualMemoryResource,
+} from '../../../src/index.js';
+import { SpillableBuffer, SpillingResourceAdaptor, type SpillPin, sleepResource, wakeResource } from '../../../src/serving/index.js';
 import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { settledFreeBytes } from '../../support/device-memory.js';
 import { forbidsRegistration } from '../../support/direct-faults.mjs';
@@ -139,10 +150,22 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     set(first, 9, 1, page, stream);
     expect(await sleepAndWake(GiB, true)).toEqual([5, 2, 0, 5]);
     expect([first, first + page, second, third, third + page].map((at) => valuesOf(at, page, stream))).toEqual([[9], [1], [7], [3], [8]]);
-    // The promise is the program's: what it has written since is lost.
+    // What cistern itself writes is known, and only that is copied. A read is no write.
     set(second, 4, 1, page, stream);
+    expect(await sleepAndWake(GiB, true)).toEqual([5, 1, 0, 5]);
+    expect(valuesOf(second, page, stream)).toEqual([4]);
+    copyFromHost(first + 2 * page - 1, Uint8Array.of(6), stream);
+    expect(await sleepAndWake(GiB, true)).toEqual([5, 2, 0, 5]);
+    copy(third, second, page, stream);
+    expect(await sleepAndWake(GiB, true)).toEqual([5, 2, 0, 5]);
+    expect([first, first + page, second, third, third + page].map((at) => valuesOf(at, page, stream))).toEqual([
+      [9],
+      [1, 6],
+      [4],
+      [4],
+      [8],
+    ]);
     expect(await sleepAndWake(GiB, true)).toEqual([5, 0, 0, 5]);
-    expect(valuesOf(second, page, stream)).toEqual([7]);
     // What was discarded is not what the host has.
     await sleepResource(memory, { keep: 'nothing' });
     await wakeResource(memory, { stagingBytes: GiB });
@@ -162,6 +185,28 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     await sleepAndWake(GiB, true);
     expect(valuesOf(second, page, stream)).toEqual([5]);
     deallocate([second], 1);
+  });
+
+  test('is not taken for that of a buffer that had left, and came back only to be read', async () => {
+    using pool = new PoolMemoryResource(memory, { initialBytes: 4 * page, maximumBytes: 4 * page });
+    using spilling = new SpillingResourceAdaptor(pool, new PinnedHostMemoryResource());
+    using buffer = new SpillableBuffer(2 * page, { resource: spilling, stream });
+    const use = async <T>(act: (pin: SpillPin) => T): Promise<T> => {
+      using pin = await buffer.pin(stream);
+      return act(pin);
+    };
+    await use((pin) => pin.fill(7));
+    expect(spilling.spill(2 * page)).toBe(2 * page);
+    const other = spilling.allocate(2 * page, stream);
+    const rest = spilling.allocate(page, stream);
+    await sleepResource(spilling, { keep: 'host' });
+    await wakeResource(spilling, { stagingBytes: GiB });
+    spilling.deallocate(other, 2 * page, stream);
+    expect(await use(({ ptr }) => valuesOf(ptr, 2 * page, stream))).toEqual([7]);
+    await sleepResource(spilling, { keep: 'host', unchanged: true });
+    await wakeResource(spilling, { stagingBytes: GiB });
+    expect(await use(({ ptr }) => valuesOf(ptr, 2 * page, stream))).toEqual([7]);
+    spilling.deallocate(rest, page, stream);
   });
 
   test('is of the kind that the driver permits, until it is gone', async () => {
