@@ -1,5 +1,9 @@
 export declare const platforms: Readonly<Record<string, { readonly os: string; readonly cpu: string; readonly libc?: string }>>;
-export declare function originOf(environment: Readonly<Record<string, string | undefined>>): {
+export declare function pageOf(remote: string): string | undefined;
+export declare function originOf(
+  environment: Readonly<Record<string, string | undefined>>,
+  remote?: string,
+): {
   readonly repository?: { readonly type: string; readonly url: string };
   readonly bugs?: { readonly url: string };
   readonly homepage?: string;

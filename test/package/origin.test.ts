@@ -75,7 +75,7 @@ test('nothing is published without them', () => {
   const check = (env: NodeJS.ProcessEnv) =>
     spawnSync(process.execPath, ['scripts/package.mjs', 'check'], {
       encoding: 'utf8',
-      env: { PATH: process.env.PATH, ...remoteIs(''), ...env },
+      env: { PATH: process.env['PATH'], ...remoteIs(''), ...env },
     });
   const { status, stderr } = check({});
   expect([status, stderr]).toEqual([
