@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { CudaMemoryResource, DeviceBuffer, KiB, PoolMemoryResource, reclaimUnreachableBuffers } from '../../src/index.js';
 import { liveAccounts } from '../../src/serving/accounts/account.js';
-import { AdmissionQueue, type Holder } from '../../src/serving/admission/admission-queue.js';
+import { AdmissionQueue, type Holder, type Outcome } from '../../src/serving/admission/admission-queue.js';
 import { Account, AccountingResourceAdaptor, AdmittingResourceAdaptor, currentAccount, withQuota } from '../../src/serving/index.js';
 import { stream } from '../support/stream.js';
 import { collectGarbage, collectGarbageUntil } from './collection.js';
@@ -72,25 +72,23 @@ test('what a function returned at once does not keep a dropped grant', async () 
   expect([result.name, resource.statistics().grants]).toEqual(['lives on', 0]);
 });
 
-test('a request that is withdrawn keeps nothing of its maker', async () => {
+test.each(['withdrawn', 'admitted'])('a request that is %s keeps nothing of its maker', async (end) => {
   const queue = new AdmissionQueue('', 1024, 16, () => {});
-  let settled: Holder | undefined;
-  queue.ask({
-    bytes: 1024,
-    priority: 0,
-    settle: (outcome) => {
-      if (outcome.kind === 'admitted') settled = outcome.holder;
-    },
-  });
+  const admitted = ({ kind, ...rest }: Outcome) => {
+    if (kind === 'admitted') queue.end((rest as { holder: Holder }).holder);
+  };
+  let holder: Holder | undefined;
+  queue.ask({ bytes: 1024, priority: 0, settle: (outcome) => (holder = (outcome as { holder: Holder }).holder) });
   const makers = Array.from({ length: 8 }, () => {
-    const settle = () => {};
-    expect(queue.withdraw(queue.ask({ bytes: 256, priority: 0, settle }))).toBe(true);
+    const settle = (outcome: Outcome) => admitted(outcome);
+    const number = queue.ask({ bytes: end === 'withdrawn' ? 256 : 0, priority: 0, settle });
+    expect(queue.withdraw(number)).toBe(end === 'withdrawn');
     return new WeakRef(settle);
   });
   // Whoever looks at a weak reference keeps its object until the turn ends, so nobody looks before.
   for (let round = 0; round < 3; round++) await collectGarbage();
   expect(makers.filter((maker) => maker.deref() !== undefined).length).toBeLessThan(2);
-  queue.end(settled as Holder);
+  queue.end(holder as Holder);
   expect(queue.read()).toMatchObject({ committedBytes: 0, waiting: 0 });
 });
 

@@ -322,7 +322,6 @@ export class AdmissionQueue {
 
   /** Throws if an invariant does not hold. For tests. */
   validate(): void {
-    this.#tell();
     native().validateAdmission(this.#handle);
     check('validate a queue for memory');
     if (mailbox[1] !== 0) throw new Error(`admission: invariant ${mailbox[1]} does not hold`);

@@ -616,6 +616,23 @@ describe('arguments', () => {
     expect(resource.statistics().outsideBytes).toBe(0);
   });
 
+  test('what a grant that has ended gives back counts together with what was allocated outside of grants meanwhile', async () => {
+    const resource = admitting(1024);
+    const grant = await resource.reserve(512);
+    const pointer = grant.run(() => resource.allocate(512, stream));
+    grant.dispose();
+    const outside = [resource.allocate(256, stream)];
+    resource.deallocate(pointer, 512, stream);
+    expect(() => resource.allocate(1024, stream)).toThrow(OutOfMemoryError);
+    outside.push(resource.allocate(768, stream));
+    expect(() => resource.allocate(1, stream)).toThrow(OutOfMemoryError);
+    expect(resource.statistics()).toMatchObject({ committedBytes: 1024, outsideBytes: 1024 });
+    resource.deallocate(outside[0] as number, 256, stream);
+    resource.deallocate(outside[1] as number, 768, stream);
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, outsideBytes: 0 });
+    resource.validate();
+  });
+
   test('an allocation without a grant is refused as it exceeds the limit', () => {
     expect(() => admitting(1024).allocate(1025, stream)).toThrow(OutOfMemoryError);
   });

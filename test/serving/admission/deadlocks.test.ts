@@ -116,6 +116,25 @@ describe('requests that hold memory of one resource and wait for that of another
     expect(await endOf(waits)).toBe('served');
   });
 
+  test('leave others waiting there, who are admitted by what is freed next', async () => {
+    const [device, host] = [admitting(), admitting()];
+    using first = await device.reserve(3 * KiB);
+    const second = await host.reserve(3 * KiB);
+    const outside = device.allocate(KiB, stream);
+    const other = device.reserve(KiB);
+    const refused = second.run(() => device.reserve(3 * KiB));
+    expect([await stillWaiting(other), await stillWaiting(refused)]).toEqual([true, true]);
+    const waits = first.run(() => host.reserve(3 * KiB));
+    expect(await endOf(refused)).toBe('deadlock');
+    expect([await stillWaiting(other), await stillWaiting(waits)]).toEqual([true, true]);
+    device.deallocate(outside, KiB, stream);
+    expect(await stillWaiting(other)).toBe(false);
+    expect(await endOf(other)).toBe('served');
+    second.dispose();
+    expect(await endOf(waits)).toBe('served');
+    device.validate();
+  });
+
   test('of the least priority, in whatever order they came', async () => {
     const [device, host] = [admitting(), admitting()];
     using first = await device.reserve(3 * KiB, { priority: 1 });

@@ -374,6 +374,7 @@ describe('a grant that retries', () => {
       if (++tries > 1) throw error;
       return bed.resource.allocate(4 * KiB, stream);
     });
+    expect(await stateOf(retried)).toBe('rejected');
     await expect(retried).rejects.toBe(error);
     expect([tries, bed.resource.statistics().waiting]).toEqual([2, 0]);
   });
