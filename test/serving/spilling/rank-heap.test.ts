@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { type Ranked, RankHeap } from '../../../src/serving/spilling/rank-heap.js';
-import { type Spillable, SpillMembers } from '../../../src/serving/spilling/spill-members.js';
 
 const step = fc.oneof(
   fc.record({ call: fc.constant('put' as const), item: fc.nat(20), rank: fc.nat(6) }),
@@ -33,15 +32,4 @@ test('gives the item of the lowest rank first, whatever was put, moved and remov
       }
     }),
   );
-});
-
-test('a buffer that is gone is not kept by the heap of those that may leave', () => {
-  const members = new SpillMembers({ rank: () => 0 });
-  const gone = { heapPlace: -1, uses: 0, lastUse: 0, rank: 0, serial: 0, bytes: 1 } as Spillable;
-  members.join(gone);
-  expect([members.size, gone.heapPlace]).toEqual([1, 0]);
-  expect([members.remove(gone), members.size, gone.heapPlace]).toEqual([true, 0, -1]);
-  // What ends later, such as a pin, does not bring it back.
-  members.mayLeave(gone);
-  expect([members.remove(gone), gone.heapPlace]).toEqual([false, -1]);
 });

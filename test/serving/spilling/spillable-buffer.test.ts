@@ -5,6 +5,7 @@ import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.
 import {
   CudaMemoryResource,
   copy,
+  type DeallocationFence,
   Device,
   KiB,
   LifetimeError,
@@ -893,6 +894,39 @@ describe('over an admission', () => {
       });
     });
   });
+});
+
+test('alignment and fences of other memory reach the upstream, and wrong calls do not', () => {
+  class Spy extends PassThroughAdaptor {
+    readonly calls: unknown[] = [];
+    constructor(upstream: MemoryResource) {
+      super(upstream, {}, new Map());
+    }
+    override allocate(bytes: number, onStream: Stream, alignment?: number): number {
+      this.calls.push(alignment);
+      return this.upstream.allocate(bytes, onStream, alignment);
+    }
+    override deallocate(pointer: number, bytes: number, onStream: Stream, fence?: DeallocationFence): void {
+      this.calls.push(fence);
+      this.upstream.deallocate(pointer, bytes, onStream, fence);
+    }
+  }
+  using spy = new Spy(pool);
+  const above = new SpillingResourceAdaptor(spy, host, { deallocationEvents: 'deferred' });
+  above.deallocate(above.allocate(256, stream, 512), 256, stream, 'off');
+  above.deallocate(above.allocate(256, stream), 256, stream);
+  expect(spy.calls.splice(0)).toEqual([512, 'off', undefined, 'deferred']);
+  for (const bytes of [0, 0]) above.deallocate(above.allocate(bytes, stream), bytes, stream);
+  expect(above.statistics().liveBytes).toBe(0);
+  expect(() => above.spill(0.5)).toThrow(RangeError);
+  expect(() => new SpillingResourceAdaptor(spy, host, { softBytes: -1 })).toThrow('softBytes must');
+  expect(() => new SpillingResourceAdaptor(spy, host, { hostBytes: -1 })).toThrow('hostBytes must');
+  expect(() => new SpillingResourceAdaptor(spy, host, { hostBytes: 1 })).toThrow('folder');
+  expect(() => new SpillingResourceAdaptor(spy, {} as never)).toThrow(TypeError);
+  spy.calls.length = 0;
+  above.dispose();
+  expect(() => above.allocate(256, stream)).toThrow(disposedError);
+  expect(spy.calls).toEqual([]);
 });
 
 test('room for a buffer is made without a look at all others', async () => {
