@@ -74,6 +74,20 @@ const queries = [
   ['zero copy', 'Foreign memory'],
 ];
 
+/** What is typed, and what the first result must be. */
+const firstResults = [
+  ['memory leak', 'Where did my GPU memory go?'],
+  ['memory usage', 'Where did my GPU memory go?'],
+  ['stack trace', 'Recording a run'],
+  ['call site', 'Recording a run'],
+  ['cuda version', 'Installing, devices and settings'],
+  ['node version', 'Compatibility'],
+  ['double free', 'Errors'],
+  ['use after free', 'Reading an order violation'],
+  ['getting started', 'Tutorial'],
+  ['out of memory', 'Out of memory'],
+];
+
 const require = createRequire(import.meta.url);
 // The library that the pages search with, as typedoc has it.
 const lunr = createRequire(require.resolve('typedoc'))('lunr');
@@ -83,12 +97,9 @@ const search = lunr.Index.load(index);
 
 /** The first results, as the script of the pages (`typedoc/static/main.js`) ranks them. */
 function resultsOf(query) {
-  const found = search.search(
-    query
-      .split(' ')
-      .map((word) => `*${word}*`)
-      .join(' '),
-  );
+  const words = query.split(' ');
+  const phrase = words.length > 1 ? ` *${words.join('_')}*^20` : '';
+  const found = search.search(words.map((word) => `*${word}*`).join(' ') + phrase);
   const ranked = found.map(({ ref, score }) => {
     const { name } = rows[Number(ref)];
     const startsSo = name.toLowerCase().startsWith(query.toLowerCase());
@@ -113,5 +124,11 @@ for (const [query, wanted] of queries) {
   faults++;
   console.error(`"${query}" finds ${results.map((name) => `"${name}"`).join(', ') || 'nothing'}, not "${wanted}"`);
 }
-console.log(`${queries.length} queries, ${faults} faults`);
+for (const [query, wanted] of firstResults) {
+  const [first] = resultsOf(query);
+  if (first === wanted) continue;
+  faults++;
+  console.error(`"${query}" finds "${first}" first, not "${wanted}"`);
+}
+console.log(`${queries.length + firstResults.length} queries, ${faults} faults`);
 exit(faults === 0 ? 0 : 1);

@@ -1,18 +1,18 @@
 // A plugin of typedoc: what the site is called in its sidebar, in which order, and what its search finds.
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, sep } from 'node:path';
-import { Application, Comment, CommentTag, Converter, IndexEvent, PageEvent, ReflectionKind } from 'typedoc';
+import { Application, Comment, CommentTag, Converter, IndexEvent, PageEvent, ReflectionKind, RendererEvent } from 'typedoc';
 
 /**
  * The pages of docs/, in the order in which they are read. `words` are what people type who look for the
- * page and do not know what it is called.
+ * page and do not know what it is called. Words joined by `_` are a phrase, which finds the page before others that have only its words.
  */
 export const sections = [
   {
     title: 'Start',
     pages: [
-      ['guides/install', 'installation npm setup driver device docker wsl windows mac cuda version'],
-      ['guides/tutorial', 'getting started first example memory leak using dispose'],
+      ['guides/install', 'installation npm setup driver device docker wsl windows mac cuda_version driver_version'],
+      ['guides/tutorial', 'getting_started first example memory leak using dispose'],
       ['guides/stream-order', 'stream ordered event wait free'],
       ['guides/choosing', 'choose which resource specification allocator malloc cudaMallocAsync'],
       [
@@ -27,11 +27,11 @@ export const sections = [
       ['guides/out-of-memory', 'out of memory oom'],
       [
         'guides/where-did-it-go',
-        'leak where did my memory go record cistern run vram node-llama-cpp gpuLayers transformers.js onnxruntime',
+        'memory_leak memory_usage where did my memory go record cistern run vram node-llama-cpp gpuLayers transformers.js onnxruntime',
       ],
       ['outside', 'run preload interpose libcuda outside library binary'],
       ['deallocation-events', 'policy eager deferred off rmm#1995 event'],
-      ['recording', 'log record CISTERN_LOG_FILE annotate phases labels stack trace call site'],
+      ['recording', 'log record CISTERN_LOG_FILE annotate phases labels stack_trace call_site'],
       ['report', 'leak peak fragmentation diff what grew html page'],
       ['replay', 'fit estimate batch size'],
       ['watch', 'live page prometheus opentelemetry metrics leak monitor grafana'],
@@ -53,7 +53,7 @@ export const sections = [
       ['addons', 'native addon c c++ header cistern.h napi'],
       ['guides/native-threads', 'thread AsyncWorker rapids cudf cuvs onnxruntime cistern.hpp'],
       ['guides/bundlers', 'webpack vite esbuild rollup bundler electron jest vitest esm commonjs'],
-      ['order-violations', 'race checker checkOrder sanitizer double free use after free segfault crash'],
+      ['order-violations', 'race checker checkOrder sanitizer double free use_after_free segfault crash'],
       ['stream-order-protocol', 'rule lanes events reuse model'],
       ['admission-protocol', 'wait queue deadlock refuse overtake model'],
       ['sleep-protocol', 'wake unmap contents model'],
@@ -65,11 +65,11 @@ export const sections = [
     pages: [
       ['adaptors', 'kinds leaves adaptors list'],
       ['commands', 'command line cli cistern options'],
-      ['errors', 'error codes exceptions ERR_CISTERN double free segfault crash'],
+      ['errors', 'error codes exceptions ERR_CISTERN double_free segfault crash'],
       ['formats', 'log format csv recording snapshot convert perfetto kineto profiler nsys nsight umpire raft rmm csv snapshot'],
       ['options', 'option default tuning when to set'],
       ['settings', 'environment variable CISTERN_DEVICE'],
-      ['compatibility', 'node versions platforms bun deno yarn pnpm docker typescript types'],
+      ['compatibility', 'node_version node versions platforms bun deno yarn pnpm docker typescript types'],
       ['measurements', 'benchmark performance nanoseconds overhead'],
       ['crossings', 'spill graph sleep worker process tensor together combined'],
       ['glossary', 'terms words'],
@@ -183,6 +183,7 @@ export function load(app) {
     const canonical = `<link rel="canonical" href="${encodeURI(page.url.slice(page.url.lastIndexOf('/') + 1))}"/>`;
     page.contents = withLandmarks(page.contents ?? '').replace('</head>', `${canonical}</head>`);
   });
+  app.renderer.on(RendererEvent.END, ({ outputDirectory }) => searchForPhrases(join(outputDirectory, 'assets', 'main.js')));
   app.renderer.on(IndexEvent.PREPARE_INDEX, (event) => prepareIndex(event, wordsOf));
 }
 
@@ -242,6 +243,15 @@ function textsOf(reflection) {
   const parts = comments.flatMap(({ summary, blockTags }) => [...summary, ...blockTags.flatMap(({ content }) => content)]);
   const textOf = (all) => all.map(({ text }) => text.replace(/#?\d[\d.,]*/g, ' ')).join('\n');
   return { comment: textOf(parts), document: reflection.isDocument() ? textOf(reflection.content) : '' };
+}
+
+/** Lets the script of the pages search also for all words of a query, joined as in {@link sections}. */
+function searchForPhrases(file) {
+  const script = readFileSync(file, 'utf8');
+  const pattern = /(\w+)\.split\(" "\)\.map\((\w+)=>\2\.length\?`\*\$\{\2\}\*`:""\)\.join\(" "\)/g;
+  if (script.match(pattern)?.length !== 1) throw new Error(`${file} no longer splits what is typed into words: see searchForPhrases`);
+  const phrase = '($1.includes(" ")?" *"+$1.split(/ +/).join("_")+"*^20":"")';
+  writeFileSync(file, script.replace(pattern, `$&+${phrase}`));
 }
 
 /** `PoolMemoryResource` in words, without those that most names have. */
