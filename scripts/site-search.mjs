@@ -44,7 +44,7 @@ const queries = [
   ['max_split_size', 'Coming from RMM, PyTorch, CuPy or tf.js'],
   ['memory_allocated', 'Coming from RMM, PyTorch, CuPy or tf.js'],
   ['memory_viz', 'Formats of logs'],
-  ['pluggable allocator', 'CallbackMemoryResource'],
+  ['pluggable allocator', 'Coming from RMM, PyTorch, CuPy or tf.js'],
   ['cudaMallocAsync', 'Choosing a stack'],
   ['pool_memory_resource', 'PoolMemoryResource'],
   ['device_uvector', 'Coming from RMM, PyTorch, CuPy or tf.js'],

@@ -17,7 +17,7 @@ export const sections = [
       ['guides/choosing', 'choose which resource specification allocator malloc cudaMallocAsync'],
       [
         'guides/coming-from',
-        'rmm pytorch cupy tensorflow tfjs tf.js julia cuda.jl halide vllm migration kv cache max_split_size garbage_collection_threshold',
+        'rmm pytorch cupy tensorflow tfjs tf.js julia cuda.jl halide vllm migration kv cache pluggable_allocator max_split_size garbage_collection_threshold',
       ],
     ],
   },
