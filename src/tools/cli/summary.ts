@@ -119,7 +119,8 @@ async function summarize(log: string, options: SummaryOptions, terminal: Termina
   const layer = wanted === undefined ? overview.layers[overview.layer] : overview.layers.find(({ name }) => name === wanted);
   if (layer === undefined) throw noSuchLayer(run, wanted ?? '');
   const side = sideOf(run);
-  const { by, rows } = diffSides(side, side, { layer: layer.name });
+  // A program that allocated nothing has no layer to compare.
+  const { by, rows } = run.layers.length === 0 ? { by: 'size', rows: [] } : diffSides(side, side, { layer: layer.name });
   const exceeded = failAbove.flatMap(({ measure, limit: most }) => {
     const value = (measures[measure] as Measure).of(layer);
     return value > most ? [{ measure, limit: most, value }] : [];

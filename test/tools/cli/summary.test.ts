@@ -54,6 +54,17 @@ describe('cistern summary', () => {
     expect(stderr).toMatch(message);
   });
 
+  test('of a recording that was cut in its header has no events', async () => {
+    const recording = join(folder, 'whole.cistern');
+    const body = `import { DeviceBuffer, Stream } from '${wholePackage}'; new DeviceBuffer(1, { stream: new Stream() }).dispose();`;
+    expect(runModule(body, { CISTERN_LOG_FILE: recording })).toEqual(printed());
+    const cut = join(folder, 'cut.cistern');
+    writeFileSync(cut, readFileSync(recording).subarray(0, 100));
+    const { code, stdout, stderr } = await startCistern(['summary', cut]);
+    expect([code, stderr]).toEqual([0, expect.stringMatching(/ends in its header/)]);
+    expect(stdout).toMatch(/^allocations +0, failed: 0$/m);
+  });
+
   test('exits with 2 if there is no log', async () => {
     expect((await runCistern(['summary', join(folder, 'none.csv'), '--fail-above', 'leak=0'])).code).toBe(2);
   });
