@@ -49,6 +49,9 @@ const onlyOpen = 'the addon refuses only what is not open';
 const emptyPiece = 'a piece of 0 bytes changes nothing';
 const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
+const noneDecided = 'a queue that has decided nothing more says so';
+const allIsWell = 'nothing is wrong with the queues of the tests';
+const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
 const blockGone = 'a pass in which others have had the block is irregular then, and each request waits for all';
 const compiledOnly = 'it decides only when code is compiled';
@@ -423,6 +426,20 @@ export const equivalent = {
   'src/serving/waiting/collect-while-waiting.ts': {
     'lookAtAll: <= -> <': looksOnly,
   },
+  'src/serving/waiting/waiting-line.ts': {
+    'WaitingLine.#wait: this.#inOrder -> true': looksOnly,
+    'WaitingLine.#attempt: 0 -> 1': 'nobody reads it without a payer',
+  },
+  'src/serving/admission/retry.ts': {
+    'Retry.#bytes: 0 -> 1': beginSets,
+    'Retry.#request: 0 -> 1': beginSets,
+  },
+  'src/serving/spilling/spillable-memory.ts': {
+    'SpillableMemory.lastUse: 0 -> 1': joinSets,
+    'SpillableMemory.rank: 0 -> 1': joinSets,
+    'SpillableMemory.serial: 0 -> 1': joinSets,
+    'SpillableMemory.heapPlace: 1 -> 2': onlyNegative,
+  },
   'src/plans/planned-block.ts': {
     'PlannedBlock.setPlan: a - b -> (a - b) + 1': apart,
     'PlannedBlock.usedBlock: this.base === none -> false': 'nothing is one byte behind a multiple of 256',
@@ -561,6 +578,27 @@ export const equivalent = {
     'Sleeper.#keepContents: < -> <=': emptyPiece,
   },
   'src/serving/admission/admission-queue.ts': {
+    "AdmissionQueue.validate: removed check('validate a queue for memory');": onlyOpen,
+    'AdmissionQueue.validate: mailbox[1] !== 0 -> false': allIsWell,
+    'AdmissionQueue.validate: 1 -> 0': 'the first word is 0 as well after a call that succeeds',
+    'AdmissionQueue.validate: without `admission: invariant ${mailbox[1]} does not hold`': allIsWell,
+    'AdmissionQueue.validate: 1 -> 2 (2)': allIsWell,
+    'AdmissionQueue.validate: 1 -> 0 (2)': allIsWell,
+    'AdmissionQueue.validate: without `admission: ${free} bytes are free, not ${this.#freeBytes}`': allIsWell,
+    'AdmissionQueue.validate: free !== this.#freeBytes -> false': allIsWell,
+    'AdmissionQueue.#tell: bytes === 0 -> false': costsOnly,
+    "AdmissionQueue.#tell: removed check('tell a queue what is taken');": onlyOpen,
+    'AdmissionQueue.#noteState: queue !== this -> true': noneDecided,
+    'AdmissionQueue.#noteState: decided -> (decided) + 1': noneDecided,
+    'AdmissionQueue.#gaveBack: decided > 0 -> true': noneDecided,
+    'AdmissionQueue.#gaveBack: > -> >=': noneDecided,
+    'AdmissionQueue.#gaveBack: waiting > 0 -> true': looksOnly,
+    'AdmissionQueue.#deliver: left > 0 -> true': noneDecided,
+    'AdmissionQueue.#deliver: > -> >=': noneDecided,
+    'AdmissionQueue.#deliver: left-- -> left++': noneDecided,
+    "AdmissionQueue.#deliver: removed check('take what became of a request');": onlyOpen,
+    'pairsOf: holders.length === 0 -> false': longWay,
+    "listen: removed check('wait for memory');": onlyFunctions,
     'AdmissionQueue.wake: this.read().waiting > 0 -> true': looksOnly,
     'AdmissionQueue.deliver: this.#freeBytes >= 0 -> false': 'it finds out again what is free',
     'AdmissionQueue.deliver: 0 -> 1': 'it finds out again what is free',
@@ -594,6 +632,10 @@ export const equivalent = {
     "AdmissionQueue.stop: removed check('end waits for memory');": onlyOpen,
   },
   'src/serving/admission/admitting-resource-adaptor.ts': {
+    'AdmittingResourceAdaptor.#settled: settled === undefined -> true': costsOnly,
+    'AdmittingResourceAdaptor.#settled: settled === undefined -> true (2)': looksOnly,
+    'AdmittingResourceAdaptor.#announce: !events.hasSubscribers -> false': costsOnly,
+    'AdmittingResourceAdaptor.#refusal: 0 -> 1': 'whoever grows has a holder',
     'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().admitted -> (this.#queue.read().admitted) + 1': onlyDifferences,
     'AdmittingResourceAdaptor.#isSpillRefused: false -> true': 'admitBySpilling sets it before anything reads it',
     'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().waiting > 0 -> true': 'whoever waits no longer is noticed within a second',
@@ -601,6 +643,7 @@ export const equivalent = {
     'AdmittingResourceAdaptor.#waitingCalls: isStalled -> true': 'settling finds nothing while requests are admitted',
   },
   'src/serving/spilling/spill-members.ts': {
+    'SpillMembers.#joined: 0 -> 1': 'only the order of serials counts',
     'SpillMembers.used: this.#candidates.has(member) -> true': 'a candidate that cannot leave is passed over',
     'SpillMembers.canGive: sum >= bytes -> false': 'the same is asked at the end',
     'SpillMembers.canGive: >= -> > (2)': 'with as many bytes it has returned before, unless none are asked for',
