@@ -93,5 +93,27 @@ stream.synchronizeSync();
 const [first] = buffers;
 await count('a buffer is brought back, another leaves', async () => (await first?.pin(stream))?.dispose());
 
+const own = new cistern.PoolMemoryResource(cuda, { initialBytes: 16 * MiB, maximumBytes: 16 * MiB, deallocationEvents: 'deferred' });
+const ownHost = new cistern.PoolMemoryResource(pinned, { initialBytes: 32 * MiB, deallocationEvents: 'deferred' });
+const together = new cistern.SpillingResourceAdaptor(own, ownHost);
+const sixteen = Array.from({ length: 16 }, () => new cistern.SpillableBuffer(512 * 1024, { stream, resource: together }));
+const everyOther = sixteen.filter((_, i) => i % 2 === 0);
+const rest = sixteen.filter((_, i) => i % 2 === 1);
+/** @param {typeof sixteen} some @param {string} what */
+async function countMoves(some, what) {
+  stream.device.synchronizeSync();
+  await count(`${some.length} ${what} leave together`, () => void together.spill());
+  stream.device.synchronizeSync();
+  await count(`${some.length} ${what} come back together`, async () => {
+    for (const pin of await cistern.SpillableBuffer.pinAll(some, stream)) pin.dispose();
+  });
+}
+together.spill();
+for (const pin of await cistern.SpillableBuffer.pinAll(sixteen, stream)) pin.dispose();
+await countMoves(sixteen, 'buffers that are neighbours');
+const pins = await cistern.SpillableBuffer.pinAll(rest, stream);
+await countMoves(everyOther, 'buffers that are not neighbours');
+for (const pin of pins) pin.dispose();
+
 report({ operations });
 process.exit(0);

@@ -318,6 +318,9 @@ Status EndExport(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenImport(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseImport(Environment& environment, const Napi::CallbackInfo& info);
 
+// copies_together.cc
+Status CopyTogether(Environment& environment, const Napi::CallbackInfo& info);
+
 // weak_references.cc
 Status Watch(Environment& environment, const Napi::CallbackInfo& info);
 Status Unwatch(Environment& environment, const Napi::CallbackInfo& info);

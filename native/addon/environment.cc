@@ -197,6 +197,7 @@ Status Environment::OpenBackend(const DriverTable* table) {
   JoinOrderCheck(*this);
   contexts_.assign(devices.size(), nullptr);
   uses_pageable_memory_.assign(devices.size(), -1);
+  compute_capabilities_.assign(devices.size(), -1);
   has_memory_operations_.assign(devices.size(), -1);
   witnesses_.assign(devices.size(), nullptr);
   devices_ = std::move(devices);
@@ -237,6 +238,12 @@ bool Environment::UsesPageableMemory(int device) {
     }
   }
   return known != 0;
+}
+
+int Environment::ComputeCapabilityMajor(int device) {
+  int& known = compute_capabilities_[static_cast<std::size_t>(device)];
+  if (known < 0 && driver->DeviceGetAttribute(&known, kAttributeComputeCapabilityMajor, DriverDevice(device)) != kSuccess) known = 0;
+  return known;
 }
 
 void Environment::CallBack(const Napi::FunctionReference& function) {

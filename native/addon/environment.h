@@ -198,6 +198,7 @@ class Environment {
   // True if the device can use ordinary host memory itself, through the host's page tables (Grace Hopper) or its
   // own (HMM). The driver then need not have read, or written, that memory when an asynchronous copy returns.
   bool UsesPageableMemory(int device);
+  int ComputeCapabilityMajor(int device);
 
   // An event of the device that is never recorded. The device's context must be current.
   Status WitnessOf(int device, Event* event);
@@ -299,6 +300,7 @@ class Environment {
   std::vector<DeviceOrdinal> devices_;
   std::vector<Context> contexts_;
   std::vector<signed char> uses_pageable_memory_;  // -1: not asked yet
+  std::vector<int> compute_capabilities_;          // as above
   std::vector<signed char> has_memory_operations_;
   std::vector<Event> witnesses_;
   Napi::Reference<Napi::Float64Array> mailbox_reference_;

@@ -270,6 +270,7 @@ constexpr Function kFunctions[] = {
     {"watch", Cold<Watch>},
     {"unwatch", Cold<Unwatch>},
     {"collectedSlots", Cold<CollectedSlots>},
+    {"copyTogether", Cold<CopyTogether>},
 };
 
 Napi::Array FunctionNames(Napi::Env env) {

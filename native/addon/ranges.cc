@@ -91,6 +91,11 @@ Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t
   return status == kErrorInvalidValue ? kInvalidRange : status;
 }
 
+bool IsOnePiece(Environment& environment, std::uint64_t address, std::uint64_t bytes) {
+  Location location{address, Place::kDevice};
+  return FindOwn(environment, address, bytes, &location);
+}
+
 Status CheckAccess(Environment& environment, const Location& location, const StreamEntry& stream) {
   if (location.device < 0 || location.device == stream.device) return kSuccess;
   int flags = kAccessNone;

@@ -22,6 +22,9 @@ struct Location {
 // context must be current.
 Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location);
 
+// Whether a range is in one piece of memory that this environment has from the driver, so that one copy may have it all.
+bool IsOnePiece(Environment& environment, std::uint64_t address, std::uint64_t bytes);
+
 // kNoAccess if the memory belongs to another device than the stream, which has no access to it. The
 // stream's context must be current.
 Status CheckAccess(Environment& environment, const Location& location, const StreamEntry& stream);

@@ -143,6 +143,17 @@ struct MemLocation {
   int id;
 };
 
+// CUmemcpyAttributes, 24 bytes
+struct CopyAttributes {
+  int source_order;
+  MemLocation source;
+  MemLocation destination;
+  unsigned flags;
+};
+static_assert(sizeof(CopyAttributes) == 24, "CUmemcpyAttributes has 24 bytes");
+// CUmemcpySrcAccessOrder: when a copy of a batch reads its source.
+enum : int { kSourceOrderStream = 1, kSourceOrderDuringCall = 2, kSourceOrderAny = 3 };
+
 // CUmemAllocationType. Pinned means memory that stays where it is: of a device, or page-locked memory of the host, whose pools
 // need CUDA 12.6 for a NUMA node and CUDA 13 for the host as a whole. Pools of managed memory need CUDA 13.
 enum : int { kAllocationTypePinned = 1, kAllocationTypeManaged = 2 };
@@ -385,7 +396,10 @@ static_assert(sizeof(ProcessLockArguments) == 64 && sizeof(ProcessStepArguments)
   X(CheckpointProcessUnlock, "cuCheckpointProcessUnlock", 12080, (int process, ProcessStepArguments* arguments))                     \
   X(MemExportToShareableHandle, "cuMemExportToShareableHandle", 10020,                                                               \
     (void* handle, MemoryHandle memory, int type, unsigned long long flags))                                                         \
-  X(MemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, (MemoryHandle * memory, void* handle, int type))
+  X(MemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, (MemoryHandle * memory, void* handle, int type))          \
+  X(MemcpyBatchAsync, "cuMemcpyBatchAsync", 13000,                                                                                   \
+    (DevicePointer * destinations, DevicePointer * sources, std::size_t * sizes, std::size_t count, CopyAttributes * attributes,     \
+     std::size_t * first_copies, std::size_t attribute_count, Stream stream))
 
 struct DriverTable {
 #define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;

@@ -14,6 +14,8 @@ namespace {
 constexpr int kMinimumVersion = 12000;  // stream identity relies on cuStreamGetId, which 12.0 introduced
 constexpr int kLocationVersion = 12020;
 constexpr int kEdgeDataVersion = 12030;
+constexpr int kFirstBatchVersion = 12080;
+constexpr int kBatchVersion = 13000;
 
 // CU_GET_PROC_ADDRESS_LEGACY_STREAM: a null stream means the legacy default stream, whatever
 // cistern is embedded in.
@@ -31,9 +33,15 @@ using MemPrefetchAsync8000 = Status (*)(DevicePointer pointer, std::size_t bytes
 using StreamGetCaptureInfo11030 = Status (*)(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,
                                              std::size_t* dependency_count);
 
+// Before 13.0 it also told which copy was refused.
+using MemcpyBatchAsync12080 = Status (*)(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                                         CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count,
+                                         std::size_t* failed, Stream stream);
+
 MemAdvise8000 old_mem_advise = nullptr;
 MemPrefetchAsync8000 old_mem_prefetch_async = nullptr;
 StreamGetCaptureInfo11030 old_stream_get_capture_info = nullptr;
+MemcpyBatchAsync12080 old_memcpy_batch_async = nullptr;
 
 Status OldOrdinal(MemLocation location, DeviceOrdinal* device) {
   if (location.type != kLocationDevice && location.type != kLocationHost) return kErrorInvalidValue;
@@ -60,6 +68,12 @@ Status CaptureInfoThroughOldForm(Stream stream, int* status, std::uint64_t* id, 
   return old_stream_get_capture_info(stream, status, id, graph, dependencies, dependency_count);
 }
 
+Status CopyBatchThroughOldForm(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                               CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, Stream stream) {
+  std::size_t failed;
+  return old_memcpy_batch_async(destinations, sources, sizes, count, attributes, first_copies, attribute_count, &failed, stream);
+}
+
 // What a driver may lack. If one function of a feature is missing, all of them answer "not supported":
 // nothing is begun that could not be ended. Whatever is not named here, cistern cannot do without.
 struct Feature {
@@ -83,6 +97,7 @@ const Feature kFeatures[] = {
     {"no access between devices: Device.enablePeerAccess; no PinnedAsyncMemoryResource",
      {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuCtxDisablePeerAccess", "cuMemPoolSetAccess"}},
     {"no copies between devices", {"cuMemcpyPeerAsync"}},
+    {"buffers that spill together are copied one by one", {"cuMemcpyBatchAsync"}},
     {"no buffers of other processes: exportBuffer, openBuffer",
      {"cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"}},
     {"no exportable pools of the driver",
@@ -178,6 +193,7 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
   // the wrong parameters.
   const bool old_locations = version < kLocationVersion;
   const bool old_edges = version < kEdgeDataVersion;
+  const bool old_batches = version < kBatchVersion;
   const char* missing = nullptr;
   std::set<const Feature*> lacking;
   const auto lack = [&](const char* symbol) {
@@ -190,11 +206,12 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
     *missing_functions += std::string(symbol) + '\t' + feature->cost + '\n';
   };
   missing_functions->clear();
-#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                   \
-  if (!(old_locations && symbol_version == kLocationVersion) && !(old_edges && symbol_version == kEdgeDataVersion) && \
-      !resolver.Resolve(symbol, symbol_version, &table->member)) {                                                    \
-    lack(symbol);                                                                                                     \
-  }
+  const auto has_old_form = [&](int symbol_version) {
+    return (old_locations && symbol_version == kLocationVersion) || (old_edges && symbol_version == kEdgeDataVersion) ||
+           (old_batches && symbol_version == kBatchVersion);
+  };
+#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters) \
+  if (!has_old_form(symbol_version) && !resolver.Resolve(symbol, symbol_version, &table->member)) lack(symbol);
   CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
 #undef CISTERN_RESOLVE
   if (old_locations) {
@@ -206,6 +223,11 @@ std::string Fill(DriverTable* table, std::string* missing_functions) {
   if (old_edges) {
     if (!resolver.Resolve("cuStreamGetCaptureInfo", 11030, &old_stream_get_capture_info)) lack("cuStreamGetCaptureInfo");
     table->StreamGetCaptureInfo = CaptureInfoThroughOldForm;
+  }
+  if (old_batches) {
+    const bool is_too_old = version < kFirstBatchVersion;
+    if (is_too_old || !resolver.Resolve("cuMemcpyBatchAsync", kFirstBatchVersion, &old_memcpy_batch_async)) lack("cuMemcpyBatchAsync");
+    table->MemcpyBatchAsync = CopyBatchThroughOldForm;
   }
 #define CISTERN_REPLACE(member, symbol, symbol_version, parameters) \
   if (lacking.count(FeatureOf(symbol)) != 0) table->member = Missing<decltype(table->member)>::Call;

@@ -403,6 +403,14 @@ struct Functions {
                  [=] { Checker().Copied(stream, destination, source, bytes); });
   }
 
+  // Its copies are in no order among each other; that of the list is one of those that they may have.
+  static Status MemcpyBatchAsync(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                                 CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, Stream stream) {
+    return Noted(Next().MemcpyBatchAsync(destinations, sources, sizes, count, attributes, first_copies, attribute_count, stream), [=] {
+      for (std::size_t i = 0; i < count; ++i) Checker().Copied(stream, destinations[i], sources[i], sizes[i]);
+    });
+  }
+
   static Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
     return Queued(Next().MemsetD8Async(destination, value, bytes, stream), stream,
                   [=](Stream on) { Checker().Used(on, Action::kSet, Access::kWrite, destination, bytes); });
@@ -456,6 +464,7 @@ struct Functions {
     CISTERN_REPLACE(MemUnmap)
     CISTERN_REPLACE(MemcpyAsync)
     CISTERN_REPLACE(MemcpyPeerAsync)
+    CISTERN_REPLACE(MemcpyBatchAsync)
     CISTERN_REPLACE(MemsetD8Async)
     CISTERN_REPLACE(MemsetD32Async)
 #undef CISTERN_REPLACE

@@ -230,6 +230,18 @@ Status PoolOfDevice(Pool* pool, DeviceOrdinal ordinal, Status (*find)(Device& de
   return status;
 }
 
+// Whether the arrays of a batch describe one: each attribute is that of the copies from its first on.
+bool IsBatch(const DevicePointer* destinations, const DevicePointer* sources, const std::size_t* sizes, std::size_t count,
+             const CopyAttributes* attributes, const std::size_t* first_copies, std::size_t attribute_count) {
+  if (destinations == nullptr || sources == nullptr || sizes == nullptr || attributes == nullptr || first_copies == nullptr) return false;
+  if (attribute_count == 0 || attribute_count > count || first_copies[0] != 0) return false;
+  for (std::size_t i = 0; i < attribute_count; ++i) {
+    if (first_copies[i] >= count || (i > 0 && first_copies[i] <= first_copies[i - 1])) return false;
+    if (attributes[i].source_order < kSourceOrderStream || attributes[i].source_order > kSourceOrderAny) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) { return PoolOfDevice(pool, ordinal, DefaultPool); }
@@ -414,6 +426,23 @@ Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, D
   if (bytes == 0) return kSuccess;
   if (!IsMemoryOf(*to, destination) || !IsMemoryOf(*from, source)) return kErrorInvalidValue;
   return Copy(destination, source, bytes, *state, true);
+}
+
+// The copies of a batch are in no order among each other: the last is made first.
+Status MemcpyBatchAsync(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                        CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, Stream stream) {
+  StreamState* state;
+  // A driver has been seen to leave the capture valid (rapidsai/rmm#2518), which is not documented.
+  Status status = ResolveStreamOutsideCapture(stream, &state);
+  if (status != kSuccess) return status;
+  if (state->role == StreamRole::kLegacy) return kErrorInvalidValue;
+  if (!IsBatch(destinations, sources, sizes, count, attributes, first_copies, attribute_count)) return kErrorInvalidValue;
+  for (std::size_t i = 0; i < count; ++i) {
+    status = CheckCopy(destinations[i], sources[i], sizes[i], *state);
+    if (status != kSuccess) return status;
+  }
+  for (std::size_t i = count; i-- > 0 && status == kSuccess;) status = Copy(destinations[i], sources[i], sizes[i], *state, false);
+  return status;
 }
 
 Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {

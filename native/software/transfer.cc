@@ -17,6 +17,19 @@ namespace {
 
 constexpr std::uint64_t kMostReadAtOnce = std::uint64_t{64} << 10;
 
+Status ClassifyCopy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, const StreamState& stream,
+                    bool is_between_contexts, AddressRange* to, AddressRange* from) {
+  if (destination == 0 || source == 0) return kErrorInvalidValue;
+  *to = Classify(destination, bytes, true);
+  *from = Classify(source, bytes, false);
+  if (to->kind == AddressKind::kInvalid || from->kind == AddressKind::kInvalid) return kErrorInvalidValue;
+  for (const AddressRange* range : {to, from}) {
+    const bool is_checked = range->accessors != 0 || range->is_pinned_pool;
+    if (!is_between_contexts && is_checked && !HasAccess(*stream.device, *range)) return kErrorInvalidValue;
+  }
+  return kSuccess;
+}
+
 }  // namespace
 
 AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write) {
@@ -60,22 +73,17 @@ bool HasAccess(const Device& device, const AddressRange& range) {
 
 Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream, bool is_between_contexts) {
   if (bytes == 0) return kSuccess;
-  if (destination == 0 || source == 0) return kErrorInvalidValue;
-  const AddressRange to_range = Classify(destination, bytes, true);
-  const AddressRange from_range = Classify(source, bytes, false);
+  AddressRange to_range, from_range;
+  Status status = ClassifyCopy(destination, source, bytes, stream, is_between_contexts, &to_range, &from_range);
+  if (status != kSuccess) return status;
   const AddressKind to = to_range.kind;
   const AddressKind from = from_range.kind;
-  if (to == AddressKind::kInvalid || from == AddressKind::kInvalid) return kErrorInvalidValue;
-  for (const AddressRange& range : {to_range, from_range}) {
-    const bool is_checked = range.accessors != 0 || range.is_pinned_pool;
-    if (!is_between_contexts && is_checked && !HasAccess(*stream.device, range)) return kErrorInvalidValue;
-  }
   CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr,
                 to == AddressKind::kManaged,          from == AddressKind::kManaged};
   bool is_pageable = to == AddressKind::kPageable || from == AddressKind::kPageable;
   // Whether a graph reads pageable memory at each launch is not documented.
   if (IsCapturing(stream)) return is_pageable ? RefuseInCapture(stream, kErrorCaptureUnsupported) : CaptureWork(stream, kNodeCopy, work);
-  Status status = OrderWithLegacy(stream);
+  status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   const bool is_within_host = to >= AddressKind::kPinned && from >= AddressKind::kPinned;
   const bool uses_pageable = HasPageableAccess() && !is_within_host;
@@ -104,6 +112,11 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
     WaitForMark(mark);
   }
   return status;
+}
+
+Status CheckCopy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, const StreamState& stream) {
+  AddressRange to, from;
+  return bytes == 0 ? Status{kErrorInvalidValue} : ClassifyCopy(destination, source, bytes, stream, false, &to, &from);
 }
 
 Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::uint64_t count, StreamState& stream) {

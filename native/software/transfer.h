@@ -13,8 +13,8 @@ class Device;
 
 enum class AddressKind { kInvalid, kDevice, kManaged, kPinned, kPageable };
 struct AddressRange {
-  AddressKind kind;
-  int device;
+  AddressKind kind = AddressKind::kInvalid;
+  int device = -1;
   // A bit for each device with access to memory of a pool, or to virtual memory. 0 for other memory:
   // whoever has access to the context's has access to it.
   std::uint32_t accessors = 0;
@@ -31,6 +31,8 @@ bool HasAccess(const Device& device, const AddressRange& range);
 // Copies between plain memory of two devices need no access: the driver copies through the host. Memory
 // of pools, and virtual memory, is copied like that only by a copy between contexts.
 Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream, bool is_between_contexts);
+// Whether `Copy` would be refused for its addresses. Refuses a copy of no bytes.
+Status CheckCopy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, const StreamState& stream);
 Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::uint64_t count, StreamState& stream);
 
 }  // namespace cistern::software

@@ -19,6 +19,11 @@ Status StreamWriteValue32(Stream stream, DevicePointer address, std::uint32_t va
 Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
+// The form before CUDA 13, which tells which copy of a batch was refused.
+Status MemcpyBatchAsync12080(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                             CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, std::size_t* failed,
+                             Stream stream);
+
 // Captures: with less than the table's form, and with data of edges.
 Status StreamGetCaptureInfo10010(Stream stream, int* status, std::uint64_t* id);
 Status StreamGetCaptureInfo11030(Stream stream, int* status, std::uint64_t* id, Graph* graph, const GraphNode** dependencies,

@@ -129,7 +129,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       *value = 132;
       break;
     case kAttributeComputeCapabilityMajor:
-      *value = 9;
+      *value = settings().compute_capability;
       break;
     case kAttributeUnifiedAddressing:
     case kAttributeManagedMemory:

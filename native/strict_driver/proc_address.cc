@@ -28,6 +28,7 @@ const Entry kEntries[] = {
 #undef CISTERN_ENTRY
         {"cuMemAdvise", 8000, AddressOf(calls::MemAdvise8000)},
     {"cuMemPrefetchAsync", 8000, AddressOf(calls::MemPrefetchAsync8000)},
+    {"cuMemcpyBatchAsync", 12080, AddressOf(calls::MemcpyBatchAsync12080)},
     {"cuStreamWaitValue32", 11070, AddressOf(calls::StreamWaitValue32)},
     {"cuStreamWriteValue32", 11070, AddressOf(calls::StreamWriteValue32)},
     {"cuStreamGetCaptureInfo", 10010, AddressOf(calls::StreamGetCaptureInfo10010)},

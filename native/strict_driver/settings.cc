@@ -44,6 +44,7 @@ Settings ReadAll() {
   Settings read;
   Read("VERSION", &read.version);
   Read("DEVICES", &read.devices);
+  Read("COMPUTE_CAPABILITY", &read.compute_capability);
   ReadMegabytes("MEMORY_MB", &read.memory_bytes);
   ReadMegabytes("CONTEXT_MB", &read.context_bytes);
   if (const char* text = Text("PEERS")) read.peers = text;

@@ -23,6 +23,7 @@ struct Settings {
   // The machine.
   int version = 13000;                                // VERSION, as CUDA numbers it
   int devices = 1;                                    // DEVICES
+  int compute_capability = 9;                         // COMPUTE_CAPABILITY, its first number
   std::size_t memory_bytes = std::size_t{4} << 30;    // MEMORY_MB, of each device
   std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, the memory that a context takes of it
   std::string peers = "all";                          // PEERS: all, none, or pairs of devices with access to each other: 0-1,2-3

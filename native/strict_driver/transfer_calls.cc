@@ -107,6 +107,87 @@ Status MakeCopy(DevicePointer destination, DevicePointer source, std::size_t byt
   return kSuccess;
 }
 
+// A copy of a batch.
+struct BatchCopy {
+  Side to;
+  Side from;
+  DevicePointer destination;
+  DevicePointer source;
+  std::size_t bytes;
+};
+
+bool Meet(DevicePointer first, std::size_t first_bytes, DevicePointer second, std::size_t second_bytes) {
+  return first < second + second_bytes && second < first + first_bytes;
+}
+
+// Each attribute is that of the copies from its first on.
+bool AreAttributes(const CopyAttributes* attributes, const std::size_t* first_copies, std::size_t attribute_count, std::size_t count) {
+  if (attributes == nullptr || first_copies == nullptr || attribute_count == 0 || attribute_count > count) return false;
+  for (std::size_t i = 0; i < attribute_count; ++i) {
+    const bool is_after = i == 0 ? first_copies[0] == 0 : first_copies[i] > first_copies[i - 1];
+    if (!is_after || first_copies[i] >= count) return false;
+    if (attributes[i].source_order < kSourceOrderStream || attributes[i].source_order > kSourceOrderAny) return false;
+  }
+  return true;
+}
+
+// All or none are queued, as one piece of work; they run in another order than that of the list. `failed` stays as it is if the reason
+// is no single copy.
+Status CopyBatch(ApiCall& call, const DevicePointer* destinations, const DevicePointer* sources, const std::size_t* sizes,
+                 std::size_t count, const CopyAttributes* attributes, const std::size_t* first_copies, std::size_t attribute_count,
+                 std::size_t* failed, Stream handle) {
+  StreamRef stream;
+  Status status = FindStream(handle, &stream, true);
+  if (status != kSuccess) return status;
+  if (stream->role == Role::kLegacy) {
+    Report("MISUSE", "%s: the legacy default stream takes no batches", call.function);
+    return kErrorInvalidValue;
+  }
+  if (destinations == nullptr || sources == nullptr || sizes == nullptr ||
+      !AreAttributes(attributes, first_copies, attribute_count, count)) {
+    Report("MISUSE", "%s: no batch of %zu copies with %zu attributes", call.function, count, attribute_count);
+    return kErrorInvalidValue;
+  }
+  status = CheckUncaptured(*stream);
+  if (status != kSuccess) return status;
+  std::vector<BatchCopy> copies(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    *failed = i;
+    BatchCopy& copy = copies[i];
+    copy.destination = destinations[i];
+    copy.source = sources[i];
+    copy.bytes = sizes[i];
+    if (copy.bytes == 0) {
+      Report("MISUSE", "%s: copy %zu of a batch has no bytes", call.function, i);
+      return kErrorInvalidValue;
+    }
+    // What a batch does with pageable memory is not modelled.
+    status = Resolve(copy.destination, copy.bytes, false, true, &copy.to);
+    if (status == kSuccess) status = Resolve(copy.source, copy.bytes, false, false, &copy.from);
+    if (status != kSuccess) return status;
+    if (!CanUse(stream, copy.to) || !CanUse(stream, copy.from)) return kErrorInvalidValue;
+    for (std::size_t other = 0; other < i; ++other) {
+      const BatchCopy& before = copies[other];
+      if (Meet(copy.destination, copy.bytes, before.destination, before.bytes) ||
+          Meet(copy.destination, copy.bytes, before.source, before.bytes) ||
+          Meet(copy.source, copy.bytes, before.destination, before.bytes)) {
+        Report("MISUSE", "%s: copies %zu and %zu of a batch depend on each other", call.function, other, i);
+      }
+    }
+  }
+  *failed = SIZE_MAX;
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [copies = std::move(copies)] {
+    for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) {
+      CheckLife(copy->to, "a copy to memory");
+      CheckLife(copy->from, "a copy from memory");
+      std::memmove(copy->to.view, copy->from.view, copy->bytes);
+    }
+  };
+  return Submit(stream, std::move(operation));
+}
+
 template <typename Word>
 Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t count, Stream handle) {
   StreamRef stream;
@@ -194,6 +275,22 @@ Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, D
     std::memmove(to.view, from.view, bytes);
   };
   return Submit(stream, std::move(operation));
+}
+
+Status MemcpyBatchAsync(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                        CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemcpyBatchAsync", kContext);
+  std::size_t failed;
+  return CopyBatch(call, destinations, sources, sizes, count, attributes, first_copies, attribute_count, &failed, stream);
+}
+
+Status MemcpyBatchAsync12080(DevicePointer* destinations, DevicePointer* sources, std::size_t* sizes, std::size_t count,
+                             CopyAttributes* attributes, std::size_t* first_copies, std::size_t attribute_count, std::size_t* failed,
+                             Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemcpyBatchAsync", kContext);
+  if (failed == nullptr) return kErrorInvalidValue;
+  *failed = SIZE_MAX;
+  return CopyBatch(call, destinations, sources, sizes, count, attributes, first_copies, attribute_count, failed, stream);
 }
 
 Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {

@@ -75,6 +75,7 @@ struct SameCall<Result (*)(Parameters...), OtherResult (*)(OtherParameters...)> 
 
 CISTERN_SAME_FORM(MemAdvise8000, PFN_cuMemAdvise_v8000);
 CISTERN_SAME_FORM(MemPrefetchAsync8000, PFN_cuMemPrefetchAsync_v8000);
+CISTERN_SAME_FORM(MemcpyBatchAsync12080, PFN_cuMemcpyBatchAsync_v12080);
 CISTERN_SAME_FORM(StreamWaitValue32, PFN_cuStreamWaitValue32_v11070);
 CISTERN_SAME_FORM(StreamWriteValue32, PFN_cuStreamWriteValue32_v11070);
 CISTERN_SAME_FORM(ModuleLoadData, PFN_cuModuleLoadData_v2000);
@@ -119,6 +120,11 @@ CISTERN_SAME_VALUE(strict::kNodeEventWait, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 CISTERN_SAME_VALUE(strict::kNodeEventRecord, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 CISTERN_SAME_VALUE(strict::kEventRecordExternal, CU_EVENT_RECORD_EXTERNAL);
 CISTERN_SAME_VALUE(strict::kEventWaitExternal, CU_EVENT_WAIT_EXTERNAL);
+CISTERN_SAME_VALUE(kSourceOrderStream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+CISTERN_SAME_VALUE(kSourceOrderDuringCall, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
+CISTERN_SAME_VALUE(kSourceOrderAny, CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+CISTERN_SAME_VALUE(sizeof(CopyAttributes), sizeof(CUmemcpyAttributes));
+CISTERN_SAME_VALUE(offsetof(CopyAttributes, flags), offsetof(CUmemcpyAttributes, flags));
 CISTERN_SAME_VALUE(kSetDependencies, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
 CISTERN_SAME_VALUE(kNodeGraph, CU_GRAPH_NODE_TYPE_GRAPH);
 CISTERN_SAME_VALUE(sizeof(EdgeData), sizeof(CUgraphEdgeData));

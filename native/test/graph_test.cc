@@ -723,6 +723,14 @@ TEST("what no graph can contain is refused on a captured stream") {
       [&] { return driver.MemcpyAsync(memory.pointer(), host, 4, stream); },
       [&] { return driver.MemcpyAsync(host, memory.pointer(), 4, stream); },
       [&] { return driver.MemcpyPeerAsync(plain, contexts[0], plain + 64, contexts[0], 4, stream); },
+      [&] {
+        DevicePointer to = memory.pointer();
+        DevicePointer from = plain;
+        std::size_t size = 4;
+        CopyAttributes attributes = {kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0};
+        std::size_t first_copy = 0;
+        return driver.MemcpyBatchAsync(&to, &from, &size, 1, &attributes, &first_copy, 1, stream);
+      },
       [&] { return driver.StreamWaitValue32(stream, memory.pointer(), 0, kWaitValueGreaterOrEqual); },
       [&] {
         return driver.MemPrefetchAsync(managed, 4096, {kLocationDevice, 0}, 0, stream);

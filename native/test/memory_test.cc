@@ -190,6 +190,56 @@ TEST("a copy or a fill must stay within one allocation") {
   CHECK(driver.MemFree(managed) == kErrorInvalidValue);
 }
 
+TEST("a batch copies all of its list, or is refused") {
+  TestStream stream;
+  const DevicePointer plain = Allocate(4096);
+  const DevicePointer other = Allocate(4096);
+  Pinned<unsigned char> pinned(4096);
+  CHECK_OK(driver.MemsetD8Async(plain, 1, 2048, stream));
+  CHECK_OK(driver.MemsetD8Async(plain + 2048, 2, 2048, stream));
+  CHECK_OK(driver.MemsetD8Async(other, 3, 4096, stream));
+  DevicePointer destinations[] = {pinned.pointer(), pinned.pointer() + 1000, pinned.pointer() + 3000};
+  DevicePointer sources[] = {plain + 1500, other, plain};
+  std::size_t sizes[] = {1000, 2000, 1096};
+  CopyAttributes attributes[] = {{kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0},
+                                 {kSourceOrderAny, {kLocationNone, 0}, {kLocationNone, 0}, 0}};
+  std::size_t first_copies[] = {0, 1};
+  const auto copy = [&](Stream on, std::size_t count, std::size_t attribute_count) {
+    return driver.MemcpyBatchAsync(destinations, sources, sizes, count, attributes, first_copies, attribute_count, on);
+  };
+  CHECK_OK(copy(stream, 3, 1));
+  stream.Synchronize();
+  for (std::size_t i = 0; i < 4096; ++i) CHECK(pinned[i] == (i < 548 ? 1 : i < 1000 ? 2 : i < 3000 ? 3 : i < 4096 ? 1 : 0));
+  CHECK_OK(copy(stream, 3, 2));
+  CHECK_OK(copy(PerThreadStream(), 1, 1));
+  CHECK_OK(driver.StreamSynchronize(PerThreadStream()));
+  stream.Synchronize();
+  for (Stream legacy : {Stream{nullptr}, LegacyStream()}) CHECK(copy(legacy, 3, 1) == kErrorInvalidValue);
+  CHECK(copy(stream, 0, 0) == kErrorInvalidValue);
+  CHECK(copy(stream, 3, 0) == kErrorInvalidValue);
+  CHECK(copy(stream, 1, 2) == kErrorInvalidValue);
+  for (std::size_t first : {std::size_t{0}, std::size_t{3}}) {
+    first_copies[1] = first;
+    CHECK(copy(stream, 3, 2) == kErrorInvalidValue);
+  }
+  first_copies[0] = 1;
+  CHECK(copy(stream, 3, 1) == kErrorInvalidValue);
+  first_copies[0] = 0;
+  attributes[0].source_order = 0;
+  CHECK(copy(stream, 3, 1) == kErrorInvalidValue);
+  attributes[0].source_order = kSourceOrderStream;
+  // Nothing of it is copied if one copy goes past its memory, or has no bytes.
+  std::fill_n(&pinned[0], 4096, static_cast<unsigned char>(9));
+  sizes[2] = 4097;
+  CHECK(copy(stream, 3, 1) == kErrorInvalidValue);
+  sizes[2] = 0;
+  CHECK(copy(stream, 3, 1) == kErrorInvalidValue);
+  stream.Synchronize();
+  for (std::size_t i = 0; i < 4096; ++i) CHECK(pinned[i] == 9);
+  CHECK_OK(driver.MemFree(plain));
+  CHECK_OK(driver.MemFree(other));
+}
+
 TEST("bytes arrive intact, host to device to device and back") {
   TestStream stream;
   constexpr std::size_t kCount = 300000;

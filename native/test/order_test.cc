@@ -181,6 +181,28 @@ TEST("copies and sets are noted with the memory that they read and write") {
   CHECK(reports.size() == 1 && reports[0].earlier->action == Action::kCopy && reports[0].earlier->access == Access::kRead);
 }
 
+TEST("each copy of a batch is noted with the memory that it reads and writes") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  DevicePointer from[] = {checking.Fresh(), checking.Fresh()};
+  DevicePointer to[] = {checking.Fresh(), checking.Fresh()};
+  std::size_t sizes[] = {16, 32};
+  CopyAttributes attributes = {kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0};
+  std::size_t first_copy = 0;
+  for (DevicePointer each : from) CHECK_OK(Checked().MemsetD8Async(each, 1, 64, a));
+  CHECK_OK(Checked().MemcpyBatchAsync(to, from, sizes, 2, &attributes, &first_copy, 1, a));
+  Write(to[0] + 16, 1, b);
+  Write(to[1] + 32, 1, b);
+  CHECK(checking.Reports().empty());
+  Touch(to[0] + 15, 1, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+  Touch(to[1] + 31, 1, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+  Touch(from[1], 1, Access::kWrite, b);
+  CHECK(checking.Reports().size() == 1);
+}
+
 TEST("reads conflict with writes, not with reads, and one fault gives one report") {
   Checking checking;
   TestStream a;

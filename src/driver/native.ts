@@ -807,6 +807,11 @@ export interface NativeBinding {
    * most `slots.length`. The slots stay watched until `unwatch`.
    */
   collectedSlots(slots: Int32Array): void;
+  /**
+   * Queues copies whose memory moves together: `list` has a destination, a source and a number of bytes for each. `[1]`: how many of the
+   * first are queued, if one is refused; nothing depends on the others.
+   */
+  copyTogether(list: Float64Array, stream: number): void;
 }
 
 /** The number of mailbox cells; calls above use at most this many. */

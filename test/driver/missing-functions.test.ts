@@ -139,7 +139,7 @@ const costs: readonly (readonly [RegExp, string])[] = [
 ];
 // What needs shareable handles needs a `cistern keep`, too: test/lasting.
 const costless =
-  /^cu(MemAdvise|Mem(ExportTo|ImportFrom)ShareableHandle|MemPrefetchAsync|MemRangeGetAttribute|MemcpyPeerAsync|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx|IsCapturing)|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
+  /^cu(MemAdvise|Mem(ExportTo|ImportFrom)ShareableHandle|MemPrefetchAsync|MemRangeGetAttribute|Memcpy(Peer|Batch)Async|MemPool(Ex|Im)port.*|Stream(WaitValue32|GetCtx|IsCapturing)|GetErrorString|ThreadExchangeStreamCaptureMode|DevicePrimaryCtxRelease)$/;
 
 function needStrictDriver(): void {
   if (process.env['STRICT_DRIVER_CONTROL'] === undefined) skipTest('only the strict driver can be made to lack a function');

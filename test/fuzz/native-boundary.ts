@@ -353,6 +353,10 @@ const callArguments: {
   noteKept: (run) => [run.reader.byte() % 5, run.reader.byte() % 5, run.reader.byte() % 3, 'pool', run.size()],
   askForKept: (run) => [run.reader.byte() % 5, run.reader.byte() % 3, run.size(), run.reader.byte() % 3],
   keptElsewhere: (run) => [run.reader.byte() % 5, run.reader.byte() % 3],
+  copyTogether: (run) => {
+    const copies = Array.from({ length: run.reader.byte() % 5 }, () => [run.address(), run.address(), run.size()]);
+    return [Float64Array.from([...copies.flat(), ...(run.reader.byte() === 0 ? [0] : [])].map(Number)), run.handle('stream')];
+  },
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

@@ -116,6 +116,7 @@ const files = [
   'src/serving/admission/admission-queue.ts',
   'src/serving/spilling/spilling-resource-adaptor.ts',
   'src/serving/spilling/spill-members.ts',
+  'src/serving/spilling/moves.ts',
   'src/serving/spilling/filing.ts',
   'src/serving/spilling/spill-policy.ts',
   'src/serving/spilling/spill-files.ts',

@@ -312,6 +312,53 @@ const Scene kScenes[] = {
          CHECK(found == launch);
        }
      }},
+    {"copies of a batch that depend on each other", "copies 0 and 1 of a batch depend on each other",
+     [] {
+       TestStream stream;
+       const DevicePointer memory = Allocate();
+       DevicePointer destinations[] = {memory, memory + 1024};
+       DevicePointer sources[] = {memory + 2048, memory + 63};
+       std::size_t sizes[] = {64, 64};
+       CopyAttributes attributes = {kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0};
+       std::size_t first_copy = 0;
+       CHECK_OK(driver.MemcpyBatchAsync(destinations, sources, sizes, 2, &attributes, &first_copy, 1, stream));
+       stream.Synchronize();
+     }},
+    {"a batch on the legacy stream", "the legacy default stream takes no batches",
+     [] {
+       DevicePointer pointers[] = {Allocate(), Allocate()};
+       std::size_t size = 64;
+       CopyAttributes attributes = {kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0};
+       std::size_t first_copy = 0;
+       CHECK(driver.MemcpyBatchAsync(&pointers[0], &pointers[1], &size, 1, &attributes, &first_copy, 1, nullptr) == kErrorInvalidValue);
+     }},
+    {"a batch, whose copies run in any order, and the form before CUDA 13, which names the copy that is refused", nullptr,
+     [] {
+       TestStream stream;
+       const DevicePointer memory = Allocate();
+       const DevicePointer other = Allocate();
+       DevicePointer destinations[] = {memory, memory + 64, memory + 128};
+       DevicePointer sources[] = {other, other + 64, other + 128};
+       std::size_t sizes[] = {64, 64, 64};
+       CopyAttributes attributes = {kSourceOrderStream, {kLocationNone, 0}, {kLocationNone, 0}, 0};
+       std::size_t first_copy = 0;
+       std::size_t failed = 7;
+       const auto copy = [&] {
+         return strict::calls::MemcpyBatchAsync12080(destinations, sources, sizes, 3, &attributes, &first_copy, 1, &failed, stream);
+       };
+       CHECK_OK(copy());
+       CHECK(failed == SIZE_MAX);
+       int pageable = 0;
+       sources[1] = reinterpret_cast<DevicePointer>(&pageable);
+       CHECK(copy() == kErrorInvalidValue);
+       CHECK(failed == 1);
+       attributes.source_order = kSourceOrderStream;
+       CHECK_OK(driver.StreamBeginCapture(stream, kCaptureModeRelaxed));
+       CHECK(copy() == kErrorCaptureUnsupported);
+       CHECK(failed == SIZE_MAX);
+       Graph graph;
+       driver.StreamEndCapture(stream, &graph);
+     }},
     {"dependencies that a capture is given", nullptr,
      [] {
        TestStream stream;

@@ -8,6 +8,7 @@ import type { Helps } from '../../adaptors/room-for-limits.js';
 import { reasonOf } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../../basics/units.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
+import { type Move, moveTogether } from './moves.js';
 import { type Ranked, RankHeap } from './rank-heap.js';
 import type { Lane } from './spill-files.js';
 import type { SpillCandidate, SpillPolicy } from './spill-policy.js';
@@ -23,14 +24,19 @@ export interface Spillable extends SpillCandidate, Ranked {
   readonly isPinnedOutsideGrants: boolean;
   /** Whether it is on the device, and not needed there. */
   readonly canLeave: boolean;
+  /** The same without a question to the driver, whether the stream of the last use is captured. */
+  readonly isIdle: boolean;
   uses: number;
   lastUse: number;
   /** The rank that the policy returned at the last use. */
   rank: number;
   /** The number of its join. */
   serial: number;
-  /** Copies the contents to the host, and frees the memory, in stream order. Returns false if the host has no memory. */
-  leave(): boolean;
+  /**
+   * Memory of the host for the contents, as the beginning of a move; `undefined` if there is none.
+   * @param isTentative whether the host's refusal counts for nothing
+   */
+  prepareToLeave(isTentative: boolean): Move | undefined;
   /** Whether it is on the host, and nothing moves it. */
   readonly isOnHost: boolean;
   readonly isInFile: boolean;
@@ -120,24 +126,28 @@ export class SpillMembers {
   /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */
   spill(bytes: number, helps: Helps): number {
     let left = 0;
-    let tooLarge = Number.POSITIVE_INFINITY;
     const met: Spillable[] = [];
+    const group = new LeavingGroup();
     try {
       while (left < bytes) {
-        const member = this.#candidates.take();
-        if (member === undefined) break;
-        // It comes back when the last pin ends.
-        if (member.isPinned) continue;
-        met.push(member);
-        if (member.bytes >= tooLarge || !member.canLeave || !helps(member.devicePointer, member.stack)) continue;
-        if (!member.leave()) {
-          tooLarge = member.bytes;
-          continue;
+        let chosen = left;
+        while (chosen < bytes) {
+          const member = this.#candidates.take();
+          if (member === undefined) break;
+          // It comes back when the last pin ends.
+          if (member.isPinned) continue;
+          met.push(member);
+          if (member.bytes >= group.tooLarge || !member.canLeave || !helps(member.devicePointer, member.stack)) continue;
+          group.members.push(member);
+          chosen += roundedBytes(member);
         }
-        left += roundedBytes(member);
-        this.#leftRank = Math.max(this.#leftRank, member.rank);
-        this.spills++;
-        this.spilledBytes += member.bytes;
+        if (chosen === left) break;
+        group.leave((member) => {
+          left += roundedBytes(member);
+          this.#leftRank = Math.max(this.#leftRank, member.rank);
+          this.spills++;
+          this.spilledBytes += member.bytes;
+        });
       }
     } finally {
       // Host functions may have run in between.
@@ -154,6 +164,61 @@ export class SpillMembers {
       if (member.devicePointer !== 0) others -= member.bytes;
     }
     return others > 0;
+  }
+}
+
+/** Members that leave together. */
+class LeavingGroup {
+  /** In the order of their ranks. All can leave, unless foreign code has run since they were chosen. */
+  members: Spillable[] = [];
+  /** The host has no memory for so many bytes. */
+  tooLarge = Number.POSITIVE_INFINITY;
+
+  /** @param left called for each that has left */
+  leave(left: (member: Spillable) => void): void {
+    const members = this.members;
+    this.members = [];
+    const moves = new Map<Move, Spillable>();
+    let failure: { readonly error: unknown } | undefined;
+    if (!(members.length > 1 && this.#prepareNeighbours(members, moves))) {
+      try {
+        this.#prepareByRank(members, moves);
+      } catch (error) {
+        failure = { error };
+      }
+    }
+    moveTogether([...moves.keys()], (move) => left(moves.get(move) as Spillable));
+    if (failure !== undefined) throw failure.error;
+  }
+
+  /**
+   * Takes memory of the host in the order of the addresses, so that neighbours on the device are likely to be neighbours there, too. Takes
+   * none and returns false if that is not enough for all: who leaves then is for the ranks to say.
+   */
+  #prepareNeighbours(members: readonly Spillable[], moves: Map<Move, Spillable>): boolean {
+    try {
+      for (const member of members.toSorted((a, b) => a.devicePointer - b.devicePointer)) {
+        if (!member.isIdle) continue;
+        const move = member.prepareToLeave(true);
+        if (move === undefined) break;
+        moves.set(move, member);
+      }
+      if (moves.size === members.length) return true;
+    } catch {
+      // It is thrown again, if it still is one.
+    }
+    for (const move of moves.keys()) move.moves.abandon(move);
+    moves.clear();
+    return false;
+  }
+
+  #prepareByRank(members: readonly Spillable[], moves: Map<Move, Spillable>): void {
+    for (const member of members) {
+      if (member.bytes >= this.tooLarge || !member.isIdle) continue;
+      const move = member.prepareToLeave(false);
+      if (move !== undefined) moves.set(move, member);
+      else this.tooLarge = member.bytes;
+    }
   }
 }
 

@@ -17,6 +17,7 @@ import { tentatively } from '../../observing/failed-allocations.js';
 import { markCopy } from '../../package/copy.js';
 import { assertWait, type WaitOptions, waitOptionNames } from '../waiting/wait-options.js';
 import { AddressUses } from './address-uses.js';
+import { followOnce } from './moves.js';
 import { type PinState, SpillableMemory } from './spillable-memory.js';
 import { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
 
@@ -279,17 +280,20 @@ export class SpillableBuffer implements Disposable {
     this.#standIn = undefined;
   }
 
-  /** Pins all, or none if one of them fails; first those on the device, so that they do not leave for the others. */
+  /** Pins all, or none if one of them fails. None of them leaves for another. */
   static #pinEach(buffers: readonly SpillableBuffer[], stream: Stream | undefined): PinState[] {
     const states: PinState[] = [];
-    const away = new Set(buffers.filter((buffer) => !buffer.isOnDevice));
+    let finished = 0;
     try {
-      for (const isAway of [false, true]) {
-        for (const [i, buffer] of buffers.entries()) {
-          if (away.has(buffer) === isAway) states[i] = buffer.#memory.pin(stream ?? buffer.#stream);
-        }
+      for (const buffer of buffers) states.push(buffer.#memory.beginPin(stream ?? buffer.#stream));
+      SpillableMemory.returnAll(buffers.map((buffer) => buffer.#memory));
+      const order = followOnce();
+      for (const state of states) {
+        state.memory.finishPin(state, order);
+        finished++;
       }
     } catch (error) {
+      for (const state of states.splice(finished)) state.memory.cancelPin(state);
       SpillableBuffer.#undoEach(buffers, states);
       throw error;
     }

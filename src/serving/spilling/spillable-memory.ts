@@ -25,7 +25,6 @@ import { follow } from '../../buffers/transfers/ordered-copy.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../../collector/free-unreachable-buffers.js';
 import { captureStatusOf } from '../../driver/graphs/capture.js';
 import { isAsleepAt } from '../../driver/memory/guarded-addresses.js';
-import { copy } from '../../driver/memory/transfer.js';
 import { assertNotCaptured, assertStream, assertStreamOf, type Stream } from '../../driver/streams/stream.js';
 import { atCaptureEnds, atCaptureJoins } from '../../driver/streams/stream-identity.js';
 import type { DevicePointer, MemoryResource } from '../../memory-resource.js';
@@ -33,6 +32,7 @@ import { lastingStream, type StreamFor } from '../../ownership/bulk-frees.js';
 import { innermostFrame, runInFrame, type ScopeFrame } from '../../scopes/resource-scope.js';
 import { type Account, currentAccount } from '../accounts/account.js';
 import type { AddressUses } from './address-uses.js';
+import { followLasting, type Move, type Moves, moveTogether, type Order } from './moves.js';
 import type { Lane } from './spill-files.js';
 import type { Spillable } from './spill-members.js';
 import type { SpillingResourceAdaptor } from './spilling-resource-adaptor.js';
@@ -64,7 +64,7 @@ atCaptureEnds(() => {
   for (const memory of unsettled) memory.settle();
 });
 
-export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
+export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory {
   readonly bytes: number;
   uses = 0;
   lastUse = 0;
@@ -155,11 +155,16 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   get canLeave(): boolean {
-    const { pointer, bytes, stream } = this.#device;
+    if (!this.isIdle) return false;
+    const { stream } = this.#device;
+    return stream.isDisposed || captureStatusOf(stream.handle) === 'none';
+  }
+
+  get isIdle(): boolean {
+    const { pointer, bytes } = this.#device;
     if (pointer === 0 || this.isPinned || this.#isMoving || this.#endReason !== undefined) return false;
     if (!this.#graphs.isEmpty || this.#unsettled.length > 0) return false;
-    if (this.#device.isUsedByOthers || this.#device.isBeingFreed || isAsleepAt(pointer, bytes)) return false;
-    return stream.isDisposed || captureStatusOf(stream.handle) === 'none';
+    return !(this.#device.isUsedByOthers || this.#device.isBeingFreed || isAsleepAt(pointer, bytes));
   }
 
   assertLive(operation: string): void {
@@ -168,31 +173,59 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     this.#assertSettled(operation);
   }
 
-  leave(): boolean {
-    const device = this.#device;
-    const { bytes } = this;
-    return this.#moving(() => {
+  prepareToLeave(isTentative: boolean): Move | undefined {
+    return this.#prepareToMove(() => {
       const { outward, host: resource } = this.#adaptor;
-      const pointer = this.#adaptor.allocateHost(bytes);
-      if (pointer === 0) return false;
-      const host = newMemory(resource, outward, device);
-      host.hold(pointer, bytes);
-      host.byteLength = bytes;
-      try {
-        follow(outward, lastingStream(device.stream));
-        copy(pointer, device.pointer, bytes, outward);
-        device.stream = outward;
-        device.freeNow();
-      } catch (error) {
-        // A resource that lost the memory cannot give it back, but the contents are here.
-        if (device.pointer === 0 && device.endReason === undefined) this.#host = host;
-        else freeSoonerOrLater(host);
-        throw error;
-      }
-      this.#host = host;
-      this.#account?.noteSpill(bytes);
-      return true;
+      const pointer = this.#adaptor.allocateHost(this.bytes, isTentative);
+      if (pointer === 0) return undefined;
+      const host = newMemory(resource, outward, this.#device);
+      host.hold(pointer, this.bytes);
+      host.byteLength = this.bytes;
+      return { moves: this, from: this.#device, to: host, bytes: this.bytes };
     });
+  }
+
+  end({ from, to }: Move): void {
+    try {
+      if (from === this.#device) this.#leave(to);
+      else this.#arrive(to);
+    } finally {
+      this.#isMoving = false;
+    }
+  }
+
+  abandon({ to }: Move): void {
+    this.#isMoving = false;
+    freeSoonerOrLater(to);
+  }
+
+  assertHasContents(): void {
+    const { endReason } = this;
+    if (endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot move a buffer: ${endReason}`);
+  }
+
+  #leave(host: BufferMemory): void {
+    const device = this.#device;
+    try {
+      device.stream = host.stream;
+      device.freeNow();
+    } catch (error) {
+      // A resource that lost the memory cannot give it back, but the contents are here.
+      if (device.pointer === 0 && device.endReason === undefined) this.#host = host;
+      else freeSoonerOrLater(host);
+      throw error;
+    }
+    this.#host = host;
+    this.#account?.noteSpill(this.bytes);
+  }
+
+  #arrive(device: BufferMemory): void {
+    const host = this.#host as BufferMemory;
+    this.#device = device;
+    this.#host = undefined;
+    host.stream = device.stream;
+    freeSoonerOrLater(host);
+    this.#adaptor.members.cameBack(this);
   }
 
   async goToFile(lane: Lane): Promise<boolean> {
@@ -224,29 +257,47 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     }
   }
 
-  /** Brings it back, if it is on the host, or begins to, if it is in a file. Does not count as a use. */
-  return(): void {
+  /**
+   * Brings back those that are on the host, or none, and begins to read those that are in files. Does not count as a use.
+   * @throws OutOfMemoryError and others; those before a copy that the driver refuses have come back even so.
+   */
+  static returnAll(memories: readonly SpillableMemory[]): void {
+    const moves: Move[] = [];
+    // In this order, the neighbours of the host are likely to be neighbours on the device, too.
+    const away = memories.filter((memory) => !memory.isOnDevice).sort((a, b) => a.pointer - b.pointer);
+    try {
+      for (const memory of away) {
+        const move = memory.#prepareToReturn();
+        if (move !== undefined) moves.push(move);
+      }
+    } catch (error) {
+      for (const move of moves) move.moves.abandon(move);
+      throw error;
+    }
+    moveTogether(moves);
+  }
+
+  #prepareToReturn(): Move | undefined {
     if (this.#file !== undefined && this.#reading === undefined) this.#beginToRead(this.#file);
     const host = this.#host;
-    if (host === undefined) return;
-    this.#moving(() => {
-      const { homeward } = this.#adaptor;
-      const device = runInFrame(this.#scope, () => this.#newDeviceMemory(homeward));
-      try {
-        // The allocation may have run foreign code.
-        if (this.endReason !== undefined) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot bring a buffer back: ${this.endReason}`);
-        follow(homeward, lastingStream(host.stream));
-        copy(device.pointer, host.pointer, this.bytes, homeward);
-      } catch (error) {
-        freeSoonerOrLater(device);
-        throw error;
-      }
-      this.#device = device;
-      this.#host = undefined;
-      host.stream = homeward;
-      freeSoonerOrLater(host);
-      this.#adaptor.members.cameBack(this);
+    // It may be in the list twice.
+    if (host === undefined || this.#isMoving) return undefined;
+    return this.#prepareToMove(() => {
+      const device = runInFrame(this.#scope, () => this.#newDeviceMemory(this.#adaptor.homeward));
+      return { moves: this, from: host, to: device, bytes: this.bytes };
     });
+  }
+
+  /** From here on it moves, if this returns a move: until that has ended, or is abandoned. */
+  #prepareToMove(prepare: () => Move | undefined): Move | undefined {
+    this.#isMoving = true;
+    let move: Move | undefined;
+    try {
+      move = prepare();
+    } finally {
+      this.#isMoving = move !== undefined;
+    }
+    return move;
   }
 
   #beginToRead(file: UnnamedFile): void {
@@ -279,12 +330,25 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
 
   prefetch(): void {
     this.assertLive('prefetch a buffer');
-    this.return();
+    SpillableMemory.returnAll([this]);
     this.noteUse();
   }
 
   /** Begins a use on a stream, and brings the memory back if need be. */
   pin(stream: Stream): PinState {
+    const state = this.beginPin(stream);
+    try {
+      SpillableMemory.returnAll([this]);
+      this.finishPin(state);
+    } catch (error) {
+      this.cancelPin(state);
+      throw error;
+    }
+    return state;
+  }
+
+  /** The memory stays from here on. `finishPin` must follow once it is on the device, or on the way there, or `cancelPin`. */
+  beginPin(stream: Stream): PinState {
     const operation = 'pin a buffer';
     this.assertLive(operation);
     assertStream(stream, operation);
@@ -306,21 +370,23 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
     state.end = this.#adaptor.pinHolds.begin();
     this.#pins.add(state);
     openPins.add(state);
-    try {
-      this.return();
-      if (state.isCaptured) this.noteCapture(state);
-      if (this.#reading !== undefined) {
-        state.ready = this.#reading.then(() => {
-          if (this.#pins.has(state)) this.#follow(state);
-        });
-        // Nobody may wait for a pin that is undone.
-        state.ready.catch(() => {});
-      } else if (!state.isCaptured) this.#follow(state);
-    } catch (error) {
-      this.#removePin(state);
-      throw error;
-    }
     return state;
+  }
+
+  finishPin(state: PinState, order: Order = followLasting): void {
+    if (state.isCaptured) this.noteCapture(state);
+    if (this.#reading !== undefined) {
+      state.ready = this.#reading.then(() => {
+        if (this.#pins.has(state)) this.#follow(state, followLasting);
+      });
+      // Nobody may wait for a pin that is undone.
+      state.ready.catch(() => {});
+    } else if (!state.isCaptured) this.#follow(state, order);
+  }
+
+  /** Nobody has used it. */
+  cancelPin(state: PinState): void {
+    this.#removePin(state);
   }
 
   #removePin(state: PinState): void {
@@ -348,24 +414,24 @@ export class SpillableMemory implements OwnedMemory, Spillable, HasMemory {
   }
 
   /** Orders the stream of a pin after every use so far, and whatever uses the memory next after it. */
-  use(state: PinState): BufferMemory {
+  use(state: PinState, order: Order = followLasting): BufferMemory {
     const device = this.#device;
     if (state.isCaptured) {
       throw new CisternError('ERR_CISTERN_CAPTURING', 'cannot use a pin in a capture by its methods; capture copies to and from its ptr');
     }
     this.noteCapture(state);
     if (device.stream.identity !== state.stream.identity || device.stream.isDisposed) {
-      follow(state.stream, lastingStream(device.stream));
+      order(state.stream, device.stream);
       device.stream = state.stream;
     }
     return device;
   }
 
   /** Orders a new pin after what has been queued for the others, too. */
-  #follow(state: PinState): void {
-    this.use(state);
+  #follow(state: PinState, order: Order): void {
+    this.use(state, order);
     for (const { stream, isCaptured } of [...this.#pins, ...this.#unsettled]) {
-      if (!isCaptured && stream.identity !== state.stream.identity) follow(state.stream, lastingStream(stream));
+      if (!isCaptured && stream.identity !== state.stream.identity) order(state.stream, stream);
     }
   }
 

@@ -240,7 +240,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
    * @defaultValue bytes all that can be spilled
    * @returns the bytes of the spilled buffers
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid number; LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed; DriverError if the
-   * driver refuses a copy: that buffer stays, with its contents.
+   * driver refuses a copy: that buffer stays, with its contents, and so do others that were to leave together with it.
    */
   spill(bytes: number = Number.MAX_SAFE_INTEGER): number {
     assertBytes(bytes);
@@ -357,14 +357,15 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
     for (const admitting of this.#admitting) admitting.admitBySpilling();
   }
 
-  /** @internal Memory of the host for a member; 0 if there is none. */
-  allocateHost(bytes: number): DevicePointer {
+  /** @internal Memory of the host for a member; 0 if there is none, which counts for nothing if it is tentative. */
+  allocateHost(bytes: number, isTentative: boolean): DevicePointer {
     try {
       const allocate = () => withoutCaching(() => this.host.allocate(bytes, this.outward));
       return this.served(tentatively(allocate), bytes, this.outward, this.host);
     } catch (error) {
       // A driver that refuses pinned memory is a host without memory, too.
       if (!(error instanceof OutOfMemoryError || error instanceof DriverError)) throw error;
+      if (isTentative) return 0;
       this.#refusedByHost++;
       this.#hostRefusal = error;
       this.#filing?.moveInBackground(bytes);
