@@ -41,8 +41,11 @@ Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t
 }
 
 // In one registration: a copy must not cross from one to another.
-Status AllocateRegistered(Environment& environment, std::uint64_t bytes, unsigned threads, std::uint64_t* address) {
-  void* pointer = MapPopulatedPages(bytes, threads);
+Status AllocateRegistered(Environment& environment, int device, std::uint64_t bytes, unsigned threads, std::uint64_t* address) {
+  // The node that is closest to the device; -1 if there are none to tell apart.
+  int node = -1;
+  if (environment.driver->DeviceGetAttribute(&node, kAttributeHostNumaId, environment.DriverDevice(device)) != kSuccess) node = -1;
+  void* pointer = MapPopulatedPages(bytes, threads, node);
   if (pointer == nullptr) return kErrorOutOfMemory;
   const unsigned flags = kHostRegisterPortable | kHostRegisterDeviceMap;
   const Status status = environment.Counted<Call::kMemHostRegister>(pointer, static_cast<std::size_t>(bytes), flags);
@@ -111,7 +114,7 @@ Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std:
   const RelaxedContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   return environment.WithReclaim([&] {
-    if (kind == MemoryKind::kRegisteredHost) return AllocateRegistered(environment, bytes, threads, address);
+    if (kind == MemoryKind::kRegisteredHost) return AllocateRegistered(environment, device, bytes, threads, address);
     if (kind == MemoryKind::kPinnedHost) {
       void* pointer = nullptr;
       const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;

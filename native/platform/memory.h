@@ -36,13 +36,16 @@ bool DenyAccess(std::uint64_t address, std::uint64_t bytes);
 bool ResetPages(std::uint64_t address, std::uint64_t bytes);
 
 // New pages of zeros that have their memory already: up to this many threads clear them side by side, since that is most
-// of the time that pinning takes. Null if the machine has no such memory left.
-void* MapPopulatedPages(std::uint64_t bytes, unsigned threads);
+// of the time that pinning takes. Null if the machine has no such memory left. The memory is that of a NUMA node, if it is not -1 and
+// has enough, unless the process has said where its memory should be.
+void* MapPopulatedPages(std::uint64_t bytes, unsigned threads, int node = -1);
 // What each of its threads takes at a time: no thread is without work if there are 4 MiB for each.
 std::uint64_t PopulatedPieceBytes(std::uint64_t bytes, unsigned threads);
 // Its parts: addresses for whole pages, of a large size if there are enough, that no child process shares; and memory
-// for some of them, which is not touched elsewhere meanwhile. False if there is none.
+// for some of them, which is not touched elsewhere meanwhile. False if there is none. In between, the node that the memory comes from is
+// a wish, which nothing fails for.
 void* MapPagesToPin(std::uint64_t bytes);
+void PreferNode(std::uint64_t address, std::uint64_t bytes, int node);
 bool PopulatePages(std::uint64_t address, std::uint64_t bytes);
 inline void TouchPages(std::uint64_t address, std::uint64_t bytes) {
   for (std::uint64_t page = address; page < address + bytes; page += PageBytes()) *reinterpret_cast<volatile char*>(page) = 0;

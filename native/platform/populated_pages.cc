@@ -58,12 +58,13 @@ std::uint64_t PopulatedPieceBytes(std::uint64_t bytes, unsigned threads) {
   return std::clamp(share, kLeastPieceBytes, kMostPieceBytes);
 }
 
-void* MapPopulatedPages(std::uint64_t bytes, unsigned threads) {
+void* MapPopulatedPages(std::uint64_t bytes, unsigned threads, int node) {
   const std::uint64_t page = PageBytes();
   if (bytes > ~std::uint64_t{0} - page) return nullptr;
   bytes = (bytes + page - 1) / page * page;
   void* mapped = MapPagesToPin(bytes);
   if (mapped == nullptr) return nullptr;
+  if (node >= 0) PreferNode(reinterpret_cast<std::uintptr_t>(mapped), bytes, node);
   const auto population = std::make_shared<Population>();
   population->next = reinterpret_cast<std::uintptr_t>(mapped);
   population->end = population->next + bytes;

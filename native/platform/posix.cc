@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cerrno>
@@ -73,6 +76,24 @@ void* MapPagesToPin(std::uint64_t bytes) {
   madvise(mapped, bytes, MADV_DONTFORK);
 #endif
   return mapped;
+}
+
+void PreferNode(std::uint64_t address, std::uint64_t bytes, int node) {
+#ifdef __linux__
+  // By number, since libnuma, which declares these, may not be there.
+  constexpr int kDefaultPolicy = 0;
+  constexpr int kPreferred = 1;  // MPOL_PREFERRED: another node, if that one is full
+  constexpr int kWordBits = 8 * sizeof(unsigned long);
+  constexpr int kMostNodes = 1024;
+  int policy = kDefaultPolicy;
+  if (node >= kMostNodes || syscall(SYS_get_mempolicy, &policy, nullptr, 0UL, nullptr, 0UL) != 0 || policy != kDefaultPolicy) return;
+  unsigned long nodes[kMostNodes / kWordBits] = {};
+  nodes[node / kWordBits] = 1UL << (node % kWordBits);
+  // The kernel takes one bit less than it is told.
+  syscall(SYS_mbind, address, bytes, kPreferred, nodes, static_cast<unsigned long>(kMostNodes) + 1, 0U);
+#else
+  (void)address, (void)bytes, (void)node;
+#endif
 }
 
 bool PopulatePages(std::uint64_t address, std::uint64_t bytes) {

@@ -107,6 +107,8 @@ void* MapPages(std::uint64_t bytes) { return VirtualAlloc(nullptr, bytes, MEM_RE
 // What is committed has been promised memory.
 void* MapPagesToPin(std::uint64_t bytes) { return MapPages(bytes); }
 
+void PreferNode(std::uint64_t, std::uint64_t, int) {}
+
 bool PopulatePages(std::uint64_t address, std::uint64_t bytes) {
   TouchPages(address, bytes);
   return true;

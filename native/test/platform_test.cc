@@ -1,6 +1,7 @@
 // The layer over the operating system.
 #ifdef __linux__
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -100,6 +101,37 @@ TEST("more pages than the machine has are not populated") {
 }
 
 #ifdef __linux__
+TEST("populated pages come from the node that is asked for, unless the process has said where its memory should be") {
+  constexpr int kDefault = 0;
+  constexpr int kPreferred = 1;
+  constexpr int kInterleaved = 3;
+  constexpr unsigned long kOfAddress = 2;
+  const auto policy_of = [](void* mapped, unsigned long* nodes) {
+    int policy = -1;
+    CHECK(syscall(SYS_get_mempolicy, &policy, nodes, 1024UL, mapped, kOfAddress) == 0);
+    return policy;
+  };
+  unsigned long nodes[16] = {};
+  int ignored;
+  if (syscall(SYS_get_mempolicy, &ignored, nullptr, 0UL, nullptr, 0UL) != 0) return;  // not compiled in, or not allowed here
+  const auto map = [&](int node, int expected) {
+    void* mapped = MapPopulatedPages(kPopulatedBytes, 2, node);
+    CHECK(mapped != nullptr);
+    CHECK(policy_of(mapped, nodes) == expected);
+    CHECK(static_cast<unsigned char*>(mapped)[kPopulatedBytes - 1] == 0);
+    UnmapPages(mapped, kPopulatedBytes);
+  };
+  map(-1, kDefault);
+  map(0, kPreferred);
+  CHECK(nodes[0] == 1);
+  // There are no such nodes.
+  for (int node : {1023, 1024, 1 << 30}) map(node, kDefault);
+  unsigned long first = 1;
+  if (syscall(SYS_set_mempolicy, kInterleaved, &first, 65UL) != 0) return;
+  map(0, kDefault);
+  CHECK(syscall(SYS_set_mempolicy, kDefault, nullptr, 0UL) == 0);
+}
+
 TEST("a child process does not share populated pages") {
   void* mapped = MapPopulatedPages(kPopulatedBytes, 2);
   CHECK(mapped != nullptr);

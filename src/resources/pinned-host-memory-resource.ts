@@ -13,7 +13,8 @@ export interface PinnedHostMemoryResourceOptions extends PlainMemoryResourceOpti
    * time that pinning takes is the clearing, which the driver does on one thread. As many as the machine has processors
    * to spare; with one, large pages may still make it faster.
    *
-   * The memory is then mapped by cistern and registered with the driver (`cuMemHostRegister`), as with PyTorch's
+   * The memory comes from the NUMA node that is closest to the device, as long as that has some, unless the process has a memory
+   * policy of its own (`numactl`). It is then mapped by cistern and registered with the driver (`cuMemHostRegister`), as with PyTorch's
    * `pinned_use_cuda_host_register`. Each allocation is a mapping of its own, in whole pages, so use it below a pool.
    * @defaultValue the driver allocates and clears the memory itself (`cuMemHostAlloc`)
    */

@@ -1,3 +1,4 @@
+import { existsSync, readFileSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   ArgumentRangeError,
@@ -20,6 +21,7 @@ import {
 import { driverCallCounts, failCall } from '../../src/tools/testing/index.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { forbidsRegistration } from '../support/direct-faults.mjs';
+import { isGpu } from '../support/real-gpu.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
@@ -40,6 +42,17 @@ function callsOf(use: () => void): Record<string, number> {
 }
 
 describe('PinnedHostMemoryResource with populateThreads', () => {
+  test('has memory of the node that is closest to its device', () => {
+    const maps = '/proc/self/numa_maps';
+    if (!existsSync(maps)) skipTest('the system does not tell where memory is');
+    if (isGpu) skipTest('a machine with a GPU may have one node, or its process a policy');
+    using resource = new PinnedHostMemoryResource({ populateThreads: 2 });
+    const pointer = resource.allocate(8 * MiB, stream);
+    const lines = readFileSync(maps, 'utf8').split('\n');
+    resource.deallocate(pointer, 8 * MiB, stream);
+    expect(lines.find((line) => line.startsWith(`${pointer.toString(16)} `))).toMatch(/ prefer:0 .*N0=/);
+  });
+
   test.each([1, 2, 128])('has pinned host memory of zeros, with %d threads', async (populateThreads) => {
     using resource = new PinnedHostMemoryResource({ populateThreads });
     const bytes = 70 * MiB + 5;
