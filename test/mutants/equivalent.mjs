@@ -416,6 +416,9 @@ export const equivalent = {
     'AddressesOfGraphs.isHeld: this.#owned.size > 0 -> true': 'then nothing is found',
     'AddressesOfGraphs.isHeld: > -> >=': 'then nothing is found',
   },
+  'src/graphs/capture-order.ts': {
+    'CaptureOrder.eventAwaited: < -> <=': 'what is not there counts as 0',
+  },
   'src/graphs/learnt-captures.ts': {
     'LearntCaptures.#remember: once only { if (this.#learnt.size <= mostNames) break; this.#learnt.delete(oldest); }':
       'there is one name too many at most',
@@ -576,6 +579,10 @@ export const equivalent = {
     'Sleeper.#unlessStalled: 1 -> 2': looksOnly,
     'Sleeper.#unlessStalled: 1 -> 0': looksOnly,
     'Sleeper.#keepContents: < -> <=': emptyPiece,
+    'Sleeper.freed: 0 -> 1': 'no memory is at address 0',
+    'Sleeper.freed: 0 -> 1 (2)': 'no memory is at address 0',
+    'Sleeper.#unlessStalled: removed await setTimeout(1);': looksOnly,
+    'Sleeper.#takeOnHost: a.hostBytes - b.hostBytes -> (a.hostBytes - b.hostBytes) + 1': 'of pieces of the same size, any will do',
   },
   'src/serving/admission/admission-queue.ts': {
     "AdmissionQueue.validate: removed check('validate a queue for memory');": onlyOpen,

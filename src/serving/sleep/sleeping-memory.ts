@@ -128,7 +128,7 @@ export class Sleeper implements MemorySleep {
     for (const resource of this.#above.fromTheTop()) resource.trim(this.#stream);
     // What they have is older than what is now on the device.
     if (!(keepsContents && isUnchanged)) this.#changed(0, Number.POSITIVE_INFINITY);
-    if (keepsContents) await this.#copying(() => this.#keepContents(isUnchanged));
+    if (keepsContents) await this.#copying(() => this.#keepContents());
   }
 
   /** `prepare` or `fallAsleep` has failed, and nothing was unmapped: the memory is as it was before `begin`. */
@@ -302,7 +302,7 @@ export class Sleeper implements MemorySleep {
     }
   }
 
-  async #keepContents(isUnchanged: boolean): Promise<void> {
+  async #keepContents(): Promise<void> {
     // Registered memory is pinned several times as fast as the driver's own.
     const isRegistered = lackForRegisteredMemory() === undefined;
     if (this.#staging.length === 0) this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
@@ -310,7 +310,7 @@ export class Sleeper implements MemorySleep {
       for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
         const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
         if (this.#liveWithin(piece.address, piece.bytes).length === 0) continue;
-        const known = isUnchanged ? this.#takeKnown(piece) : undefined;
+        const known = this.#takeKnown(piece);
         const { host, hostBytes } = known ?? this.#takeOnHost(piece.bytes);
         this.#kept.push({ ...piece, host, hostBytes });
         if (known !== undefined) continue;

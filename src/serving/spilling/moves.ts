@@ -10,7 +10,7 @@
  */
 import type { BufferMemory } from '../../buffers/buffer-memory.js';
 import { follow } from '../../buffers/transfers/ordered-copy.js';
-import { assertAwake, assertWritable } from '../../driver/memory/guarded-addresses.js';
+import { assertAwake, beforeWrite } from '../../driver/memory/guarded-addresses.js';
 import { transferError } from '../../driver/memory/transfer.js';
 import { mailbox, NativeStatus, native } from '../../driver/native.js';
 import { repeatWhileStopped } from '../../driver/status.js';
@@ -95,7 +95,7 @@ function queueCopies(moves: readonly Move[], fail: (error: unknown) => void): nu
       mover.assertHasContents();
       order(stream, from.stream);
       assertAwake(to.pointer, bytes, 'copy');
-      assertWritable(to.pointer, bytes, 'copy');
+      beforeWrite(to.pointer, bytes, 'copy');
       assertAwake(from.pointer, bytes, 'copy');
       list.set([to.pointer, from.pointer, bytes], 3 * ready);
       ready++;

@@ -1,7 +1,12 @@
 import { expect, test } from 'vitest';
-import type { MemoryResource } from '../../../src/index.js';
+import type { BufferMemory } from '../../../src/buffers/buffer-memory.js';
+import { HostMemoryResource, type MemoryResource, Stream } from '../../../src/index.js';
+import type { Move } from '../../../src/serving/spilling/moves.js';
 import { type Spillable, SpillMembers } from '../../../src/serving/spilling/spill-members.js';
 
+const host = new HostMemoryResource();
+const stream = new Stream();
+const [contents, copies] = [host.allocate(2048, stream), host.allocate(2048, stream)];
 const stack = {} as MemoryResource;
 const all = () => true;
 const byLastUse = { rank: ({ lastUse }: { lastUse: number }) => lastUse };
@@ -36,15 +41,32 @@ class Member {
 
   get canLeave(): boolean {
     this.questions++;
+    return this.isIdle;
+  }
+
+  get isIdle(): boolean {
     return !this.isKept && !this.isPinned && this.devicePointer !== 0;
   }
 
-  leave(): boolean {
-    this.asked++;
-    if (this.hostIsFull) return false;
-    this.devicePointer = 0;
-    return true;
+  /** The contents of all lie at the same place, since nobody looks at them. */
+  prepareToLeave(isTentative: boolean): Move | undefined {
+    if (!isTentative) this.asked++;
+    if (this.hostIsFull) return undefined;
+    return {
+      moves: this,
+      from: { pointer: contents, stream } as BufferMemory,
+      to: { pointer: copies, stream } as BufferMemory,
+      bytes: this.bytes,
+    };
   }
+
+  assertHasContents(): void {}
+
+  end(): void {
+    this.devicePointer = 0;
+  }
+
+  abandon(): void {}
 
   goToFile(): Promise<boolean> {
     return Promise.resolve(false);
