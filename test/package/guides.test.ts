@@ -27,7 +27,7 @@ test('what the guide on out of memory reads of a pool, a pool has', () => {
   using upstream = new CudaMemoryResource();
   using pool = new PoolMemoryResource(upstream, { initialBytes: 1024 });
   const [, causes = ''] = /## What is the cause\?(.*?)\n## /s.exec(text('docs/guides/out-of-memory.md')) ?? [];
-  const options = ['initialBytes', 'keepBytes', 'maximumBytes'];
+  const options = ['idleMilliseconds', 'initialBytes', 'keepBytes', 'maximumBytes'];
   const names = namesIn(causes).filter((name) => !options.includes(name));
   expect(names.length).toBeGreaterThan(3);
   expect(names.filter((name) => !(name in pool) && !(name in pool.statistics()))).toEqual([]);
