@@ -136,6 +136,7 @@ export class Sleeper implements MemorySleep {
     this.#phase = this.#wasAsleep ? 'asleep' : 'awake';
     if (this.#wasAsleep) return;
     this.#memory.isAsleep = false;
+    this.#guardContents();
     this.#tryRelease();
   }
 

@@ -187,6 +187,20 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     deallocate([second], 1);
   });
 
+  test('is known to be older if something writes after a sleep that failed', async () => {
+    needFaults();
+    const [first = 0, second = 0] = allocateApart(2, 1);
+    await sleepAndWake(GiB);
+    // Only the first has to be copied, which fails; the second is not reached, and its place on the host is too small for the first.
+    set(first, 3, 1, 2 * page, stream);
+    failCall('cuMemcpyAsync', 1, 999);
+    await expect(sleepResource(memory, { keep: 'host', unchanged: true })).rejects.toThrow(/cannot copy/);
+    set(second, 9, 1, page, stream);
+    await sleepAndWake(GiB, true);
+    expect([valuesOf(first, 2 * page, stream), valuesOf(second, page, stream)]).toEqual([[3], [9]]);
+    deallocate([first, second], 2, 1);
+  });
+
   test('is not taken for that of a buffer that had left, and came back only to be read', async () => {
     using pool = new PoolMemoryResource(memory, { initialBytes: 4 * page, maximumBytes: 4 * page });
     using spilling = new SpillingResourceAdaptor(pool, new PinnedHostMemoryResource());
