@@ -197,6 +197,40 @@ describe('a pool', () => {
   });
 });
 
+describe.each([
+  ['a pool', () => new PoolMemoryResource(upstream, { initialBytes: 8 * MiB, maximumBytes: 8 * MiB })],
+  ['fixed-size', () => new FixedSizeMemoryResource(upstream, { blockBytes: 4096, blocksToPreallocate: 512, maximumBytes: 2 * MiB })],
+] as const)('streams that allocate in turns from %s', (_, make) => {
+  const rounds = (resource: MemoryResource, count: number) => {
+    for (let i = 0; i < count; i++) {
+      for (const stream of streams) resource.deallocate(resource.allocate(4096, stream), 4096, stream);
+    }
+  };
+
+  test('soon have a block each, instead of one that wanders, if there is much free memory', () => {
+    const resource = disposedAtEnd(make());
+    rounds(resource, 4);
+    const { reuses } = resource.statistics();
+    expect(reuses).toBeGreaterThan(0);
+    rounds(resource, 8);
+    expect(resource.statistics().reuses).toBe(reuses);
+  });
+
+  test('get a block that is ready, although a busy stream has much free memory', () => {
+    const resource = disposedAtEnd(make());
+    const [busy, idle, ...others] = streams as [Stream, Stream, Stream];
+    resource.deallocate(resource.allocate(4096, busy), 4096, busy);
+    resource.deallocate(resource.allocate(4096, idle), 4096, idle);
+    holds.push(busy.hold());
+    resource.deallocate(resource.allocate(4096, busy), 4096, busy);
+    streams = others;
+    rounds(resource, 4);
+    for (const stream of others) expect(stream.query()).toBe(true);
+    expect(resource.statistics()).toMatchObject({ growths: 1 });
+    streams = [busy, idle, ...others];
+  });
+});
+
 describe('other resources that keep memory', () => {
   test.each<[string, (growth: Growth) => MemoryResource & Disposable]>([
     [

@@ -12,12 +12,12 @@ const steps = 400;
 
 /** By kind: for each policy, the beginnings of the digests of the seeds. */
 const expected: Readonly<Record<string, readonly string[]>> = {
-  pool: ['c302 35c3 0264 81c2', '388b 0d64 2873 9ce8', '5db8 3bbc 625a b97c'],
-  'pool with an initial block': ['5ee1 c2b6 d9d0 ce90', 'f8d8 ad33 8361 0852', 'dcea 351a 2b09 9aa2'],
-  'pool with a maximum': ['51f1 3519 3829 cfe5', '328f e639 f630 0a8b', 'ed95 3eea abef bd57'],
-  'pool in pages': ['86a0 0db4 5047 f561', '4a70 5c25 25c4 e058', '1cf5 2b5f 45ad 8e38'],
-  'pool in pages with a maximum': ['9e87 9d4c 9655 5320', 'e21e 6ddc 3169 f3c6', '090c 5161 9ae1 6858'],
-  'pool on a pool': ['5458 511c 5cdc a516', '6270 2a15 8e37 deb1', 'e22c d504 ab0b fa85'],
+  pool: ['520b 35c3 0264 81c2', 'e299 0d64 2873 9ce8', '5db8 3bbc 625a b97c'],
+  'pool with an initial block': ['5ee1 c2b6 d9d0 19b0', 'f8d8 ad33 8361 0852', 'dcea 351a 2b09 9aa2'],
+  'pool with a maximum': ['51f1 3519 3829 c854', '328f e639 f630 81e4', 'ed95 3eea abef bd57'],
+  'pool in pages': ['d77f 0db4 5047 9602', '4a70 5c25 25c4 e058', '1cf5 2b5f 45ad ec28'],
+  'pool in pages with a maximum': ['a92e 9d4c 9655 2648', 'e21e 6ddc 3169 f3c6', '090c 5161 9ae1 6858'],
+  'pool on a pool': ['78fa 511c 5cdc a516', 'aa81 2a15 8e37 9a9e', 'a776 d504 ab0b fa85'],
   arena: ['3b38 fd87 dcbc 3293', '5501 8105 6b6f 37d0', '1d4e 18d2 dce5 ed46'],
   'fixed-size': ['d14d a5d3 9115 4b52', '68d3 e452 e8e9 bae1', '4b22 1af9 9e9a b085'],
   'fixed-size with a maximum': ['d407 6e09 9955 a26e', '1f9b d34b 4d09 aab6', 'f3f4 8ddc 117e 8040'],

@@ -72,6 +72,8 @@ export interface CutMemory extends KeptMemory {
   /** Takes a block for an allocation from a lane. Returns its address, or -1. */
   cut(bytes: number, alignment: number, lane: number, owner: number): number;
   free(block: number, lane: number): void;
+  /** If it cuts: whether a lane has a block of `units` units, or only slightly more. */
+  hasClose?(units: number, lane: number): boolean;
 }
 
 /** An option of resources that keep memory. */
@@ -102,6 +104,13 @@ export const growthOption = {
   summary: 'whether it takes more memory before its streams wait for each other',
   default: 'before-waits',
 } as const;
+
+/**
+ * One close fit in two that needs no wait gives way to a lane with a block 64 times as large. Otherwise a single block wanders among streams that
+ * allocate in turns, so that each of their allocations is a miss, although there is free memory for all of them.
+ */
+const roomyEvery = 2;
+const roomyShare = 64;
 
 /** A try: returns an address, or -1. */
 type Try = (bytes: number, stream: Stream, alignment: number) => number;
@@ -141,6 +150,8 @@ export interface Strategy {
 export class Tries {
   /** How often all of another stream's free memory was merged with the requesting stream's. */
   merges = 0;
+  /** How often others had a close fit that needed no wait. */
+  #closeFits = 0;
   readonly #keeper: Keeper;
   readonly #index: CutMemory;
   readonly #strategy: Strategy;
@@ -262,6 +273,10 @@ export class Tries {
         const address = this.#mergeAll(bytes, stream, alignment, isReady);
         if (address !== none) return address;
         other = isReady ? ordering.readyLaneWith(stream, units) : ordering.laneWith(stream, units);
+      }
+      if (isReady && other !== none && this.#index.hasClose?.(units, other) && ++this.#closeFits % roomyEvery === 0) {
+        const roomy = ordering.readyLaneWith(stream, Math.min(units * roomyShare, maximumUnits));
+        if (roomy !== none) other = roomy;
       }
       return other === none ? none : this.reuse(other, bytes, stream, alignment);
     }
