@@ -1,9 +1,9 @@
 import { describe, expect, test, vi } from 'vitest';
 import { LaunchOrder } from '../../src/graphs/launch-order.js';
-import { Stream } from '../../src/index.js';
+import { Device, Stream } from '../../src/index.js';
 import { failCall } from '../../src/tools/testing/index.js';
 import { callsOf } from '../support/driver-calls.js';
-import { eventCalls, expectWaiting, policies } from '../support/stream-order.js';
+import { eventCalls, expectWaiting, madeElsewhere, policies } from '../support/stream-order.js';
 
 const none = { records: 0, waits: 0 };
 const synchronizations = callsOf('cuStreamSynchronize');
@@ -35,6 +35,45 @@ describe('uses of memory, one after the other', () => {
     // The last use comes after the one before it.
     expect(eventCalls(() => order.order(other))).toEqual(none);
     hold.release();
+  });
+
+  test('are recorded in one event, however often the stream uses the memory again', () => {
+    using order = new LaunchOrder('eager');
+    using stream = new Stream({ nonBlocking: true });
+    const created = callsOf('cuEventCreate');
+    const before = created();
+    for (let i = 0; i < 3; i++) order.used(stream);
+    expect(created() - before).toBe(1);
+  });
+
+  test('on another device than the current one are waited for by a stream of any', () => {
+    using order = new LaunchOrder('eager');
+    using stream = new Stream({ device: Device.get(1), nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using hold = stream.hold();
+    expect(eventCalls(() => order.used(stream))).toEqual({ records: 1, waits: 0 });
+    order.order(other);
+    expectWaiting(other);
+    hold.release();
+  });
+
+  test('on a stream whose end nobody tells record an event at once, whatever the policy says', () => {
+    using order = new LaunchOrder('deferred');
+    const foreign = madeElsewhere();
+    using stream = Stream.fromHandle(foreign.address);
+    expect(eventCalls(() => order.used(stream))).toEqual({ records: 1, waits: 0 });
+    foreign.destroy();
+  });
+
+  test('are waited for by the host under off, which needs no event', () => {
+    using order = new LaunchOrder('off');
+    using stream = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    const ran = vi.fn();
+    stream.launchHostFunction(ran);
+    order.used(stream);
+    expect(eventCalls(() => order.order(other))).toEqual(none);
+    expect(ran).toHaveBeenCalledOnce();
   });
 
   test('are waited for by the host under off, unless their stream is idle', () => {

@@ -532,6 +532,9 @@ export const equivalent = {
   'src/driver/memory/guarded-addresses.ts': {
     'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',
   },
+  'src/graphs/launch-order.ts': {
+    'LaunchOrder.#follow: 0 -> 1': 'nobody reads the number of a lane that is in no list',
+  },
   'src/serving/spilling/address-uses.ts': {
     'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
   },
