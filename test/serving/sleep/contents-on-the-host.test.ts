@@ -175,6 +175,20 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     await expect(sleepResource(memory, wrong)).rejects.toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
+  test('is not taken for the contents of memory that has grown since, at either end', async () => {
+    const pointers = allocateApart(2, 1);
+    const [first = 0, second = 0] = pointers;
+    await sleepAndWake(GiB);
+    const beside = [memory.allocate(page, stream), memory.allocate(page, stream)];
+    expect(beside).toEqual([first + 2 * page, second + page]);
+    set(first + 2 * page, 8, 1, page, stream);
+    set(second + page, 9, 1, page, stream);
+    await sleepAndWake(GiB, true);
+    const all = [first, first + page, first + 2 * page, second, second + page];
+    expect(all.map((at) => valuesOf(at, page, stream))).toEqual([[1], [1], [8], [2], [9]]);
+    deallocate([first, second], 3, 2);
+  });
+
   test('is not taken for what a later sleep has kept', async () => {
     const [first = 0, second = 0] = allocateApart(1, 1);
     await sleepAndWake(GiB);
@@ -279,6 +293,11 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     expect(valuesOf(pointer + 104 * MiB, 24 * MiB, stream)).toEqual([3]);
     free(92, 100);
     free(104, 128);
+    // The last piece is as large as what is left.
+    const other = memory.allocate(68 * MiB, stream);
+    expect(await sleepResource(memory, { keep: 'host' })).toMatchObject({ keptBytes: 68 * MiB });
+    memory.deallocate(other, 68 * MiB, stream);
+    await wakeResource(memory);
     expect(checker.violations).toEqual([]);
   });
 });

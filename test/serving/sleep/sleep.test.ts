@@ -1,6 +1,7 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { layersOf } from '../../../src/adaptors/layers.js';
 import { checkOrder } from '../../../src/checking/index.js';
+import { StreamIdentity } from '../../../src/driver/streams/stream-identity.js';
 import { GraphMemoryResource } from '../../../src/graphs/index.js';
 import {
   ArenaMemoryResource,
@@ -30,6 +31,7 @@ import {
 import { toDLPack } from '../../../src/interchange/index.js';
 import { PlannedMemoryResource } from '../../../src/plans/index.js';
 import { sleepResource, wakeResource } from '../../../src/serving/index.js';
+import { Sleeper } from '../../../src/serving/sleep/sleeping-memory.js';
 import { planAllocations } from '../../../src/tools/planning/index.js';
 import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { detachBuffer, shareBuffer } from '../../../src/workers/index.js';
@@ -227,14 +229,24 @@ describe('memory that sleeps', () => {
     for (const { reason } of (await Promise.allSettled(others)) as PromiseRejectedResult[]) expect(reason).toEqual(invalidState);
     await waking;
     expect([first.isAsleep, second.isAsleep]).toEqual([false, false]);
+    // The wake has to wait for the sleep, which it need not.
+    let sleeping: Promise<unknown> | undefined;
+    const { wake } = Sleeper.prototype;
+    using _spy = vi.spyOn(Sleeper.prototype, 'wake').mockImplementation(async function (this: Sleeper) {
+      await wake.call(this);
+      await sleeping;
+    });
     for (const [sleeper, waker] of [
       ['first', 'second'],
       ['second', 'first'],
     ] as const) {
       await sleepResource(stack, { keep: 'host', tag: waker });
-      await Promise.all([wakeResource(stack), sleepResource(stack, { keep: 'host', tag: sleeper })]);
+      const waking = wakeResource(stack, { stagingBytes: GiB });
+      sleeping = sleepResource(stack, { keep: 'host', tag: sleeper });
+      await waking;
       expect([first.isAsleep, second.isAsleep]).toEqual([sleeper === 'first', sleeper === 'second']);
-      expect(pinnedBytes()).toBe(sleeper === 'first' ? 2 * page : page);
+      // Of one the contents, of the other what stays for the next sleep.
+      expect(pinnedBytes()).toBe(3 * page);
       await wakeResource(stack);
       expect([valuesOf(large, 2 * page, stream), valuesOf(small, page, stream)]).toEqual([[1], [2]]);
     }
@@ -267,6 +279,20 @@ describe('memory that sleeps', () => {
     await sleepResource(upstream, { keep: 'host' });
     upstream.deallocate(pointer, page, stream);
     await wakeResource(upstream);
+  });
+
+  test('uses streams of its own device only', async () => {
+    needSecondDevice();
+    const [first, second] = [Device.get(0), Device.get(1)];
+    using far = new Stream({ device: second, nonBlocking: true });
+    using resource = new VirtualMemoryResource({ device: second });
+    const pointer = resource.allocate(page, far);
+    const count = () => [first, second].map(({ index }) => StreamIdentity.ofDevice(index).length);
+    const [ofFirst = 0, ofSecond = 0] = count();
+    await sleepResource(resource, { keep: 'host' });
+    expect(count()).toEqual([ofFirst, ofSecond + 1]);
+    await wakeResource(resource);
+    resource.deallocate(pointer, page, far);
   });
 
   test('keeps the access that other devices have', async () => {
