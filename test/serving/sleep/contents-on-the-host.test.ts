@@ -415,6 +415,22 @@ describe('the copies of contents', () => {
     expect(checker.violations).toEqual([]);
   });
 
+  test('of a wake that fails are done before any memory is freed', async () => {
+    needFaults();
+    using checker = checkOrder();
+    const pointers = allocateApart(8, 1);
+    await sleepResource(memory, { keep: 'host' });
+    failCall('cuMemcpyAsync', 2, 999);
+    const waking = wakeResource(memory);
+    // It has failed, and not yet unmapped what it mapped.
+    memory.deallocate(pointers[0] as number, 8 * page, stream);
+    expect(checker.violations).toEqual([]);
+    await expect(waking).rejects.toThrow(/cannot copy/);
+    await wakeResource(memory);
+    expect(valuesOf(pointers[1] as number, page, stream)).toEqual([2]);
+    memory.deallocate(pointers[1] as number, page, stream);
+  });
+
   test.skipIf(forbidsRegistration)('leave host memory that the driver refuses to free to the next call, whatever it is', async () => {
     needFaults();
     const pointer = memory.allocate(page, stream);
