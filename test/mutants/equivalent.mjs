@@ -537,6 +537,8 @@ export const equivalent = {
   },
   'src/serving/spilling/address-uses.ts': {
     'AddressUses.note: isAnythingCaptured -> true': 'then no stream is captured',
+    'AddressUses.#noteCapture: this.#captures.has(id) -> false': 'all notes of one graph end with it',
+    'AddressUses.#noteCapture: this.isEmpty -> true': looksOnly,
   },
   'src/graphs/captured-requests.ts': {
     'leastCapacity: 64 -> 65': moreRoom,
@@ -557,9 +559,12 @@ export const equivalent = {
     'CapturedRequests.streamOf: + -> -': placeZero,
     'CapturedRequests.#resize: 2 -> 3 (2)': moreRoom,
   },
+  'src/serving/spilling/moves.ts': {
+    'queueCopies: 0 -> 1': 'without moves nobody asks how many are queued',
+    'queueCopies: 3 -> 4': moreRoom,
+    'queueCopies: without 3 * ready (2)': 'what follows is zeros, and a copy of 0 bytes is none',
+  },
   'src/serving/spilling/spill-files.ts': {
-    'mostAttempts: 3 -> 4': 'how often is a choice',
-    'mostAttempts: 3 -> 2': 'how often is a choice',
     'pieceBytes: 4 -> 5': 'how much is a choice',
     'pieceBytes: 4 -> 3': 'how much is a choice',
     'Lane.#view: without 0': 'no length is 0',
@@ -567,6 +572,9 @@ export const equivalent = {
     'Lane.constructor: true -> false': waitsForMore,
     'Lane.write: < -> <=': emptyPiece,
     'Lane.read: < -> <=': emptyPiece,
+    'Lane.read: false -> true': 'whoever reads asks again whether it is wanted',
+    'Lane.#view: 0 -> 1': 'nobody reads it before it is replaced',
+    'Lane.#free: removed endView(this.#view);': 'nobody reads the view any more',
   },
   'src/serving/sleep/sleep.ts': {
     'wakeResource: 0 -> 1': 'nothing that is kept has one byte',

@@ -1,4 +1,4 @@
-import { captureIdOf, captureStatusOf } from '../../driver/graphs/capture.js';
+import { captureIdOf } from '../../driver/graphs/capture.js';
 import { GraphUse, retainInCapture } from '../../driver/graphs/user-objects.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import { capturedHandles, isAnythingCaptured } from '../../driver/streams/stream-identity.js';
@@ -43,7 +43,7 @@ export class AddressUses {
 
   #noteCapture(handle: number): void {
     // An invalid capture has no graph.
-    const id = captureStatusOf(handle) === 'active' ? captureIdOf(handle) : 0;
+    const id = captureIdOf(handle);
     if (id === 0 || this.#captures.has(id)) return;
     const use = new GraphUse(() => {
       this.#captures.delete(id);

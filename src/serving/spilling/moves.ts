@@ -11,9 +11,8 @@
 import type { BufferMemory } from '../../buffers/buffer-memory.js';
 import { follow } from '../../buffers/transfers/ordered-copy.js';
 import { assertAwake, beforeWrite } from '../../driver/memory/guarded-addresses.js';
-import { transferError } from '../../driver/memory/transfer.js';
 import { mailbox, NativeStatus, native } from '../../driver/native.js';
-import { repeatWhileStopped } from '../../driver/status.js';
+import { repeatWhileStopped, statusError } from '../../driver/status.js';
 import type { Stream } from '../../driver/streams/stream.js';
 import type { StreamIdentity } from '../../driver/streams/stream-identity.js';
 import { DeviceWaits, lastingStream } from '../../ownership/bulk-frees.js';
@@ -103,12 +102,10 @@ function queueCopies(moves: readonly Move[], fail: (error: unknown) => void): nu
   } catch (error) {
     fail(error);
   }
-  if (ready === 0) return 0;
   const { handle } = stream;
   repeatWhileStopped(() => native().copyTogether(list.subarray(0, 3 * ready), handle));
   if (mailbox[0] === NativeStatus.success) return ready;
-  const [status, queued] = [mailbox[0] as number, mailbox[1] as number];
-  const [to, from, bytes] = list.subarray(3 * queued);
-  fail(transferError(status, `copy ${bytes} bytes`, stream, to as number, from as number));
+  const queued = mailbox[1] as number;
+  fail(statusError(`copy ${moves[queued]?.bytes} bytes`, mailbox[0] as number));
   return queued;
 }

@@ -147,7 +147,7 @@ class Lane {
 
   /** Can be called again after it has thrown. */
   #free(): void {
-    if (this.#view.byteLength > 0) endView(this.#view);
+    endView(this.#view);
     if (this.#pointer !== 0) this.#memory.deallocate(this.#pointer, pieceBytes, this.stream);
     this.#pointer = 0;
     this.stream.dispose();

@@ -121,3 +121,26 @@ describe.each(moments)('while its move %s, a buffer', (_moment, during) => {
     expect([await contents(first), await contents(second)]).toEqual([[1], [2]]);
   });
 });
+
+test.each(['leaves', 'comes back'])('a buffer whose contents are taken back while it %s is not moved', (way) => {
+  const hostPool = new PoolMemoryResource(host);
+  using above = new SpillingResourceAdaptor(device, hostPool);
+  using buffer = new SpillableBuffer(MiB, { stream, resource: above });
+  if (way === 'leaves') {
+    host.onAllocate = () => pool.dispose();
+    expect(caught(() => above.spill())).toEqual(code('ERR_CISTERN_DISPOSED'));
+  } else {
+    above.spill();
+    device.onAllocate = () => hostPool.dispose();
+    expect(caught(() => buffer.prefetch())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  }
+  expect([buffer.isDisposed, buffer.isOnDevice, above.statistics().returns, above.statistics().spills]).toEqual([
+    true,
+    false,
+    0,
+    way === 'leaves' ? 0 : 1,
+  ]);
+  if (way === 'leaves') expect(hostPool.statistics().allocatedBytes).toBe(0);
+  hostPool.dispose();
+});

@@ -1,6 +1,7 @@
 /** A graph has the addresses that were used in its capture: spillable buffers stay there for as long as it can run. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { GraphUse, retainInCapture } from '../../../src/driver/graphs/user-objects.js';
 import { native } from '../../../src/driver/native.js';
 import {
   CudaMemoryResource,
@@ -124,17 +125,36 @@ describe('a buffer whose address a graph has', () => {
     using inner = new Stream({ nonBlocking: true });
     await stream.synchronize();
     const graphs: Partial<Record<'outer' | 'inner', Graph>> = {};
+    const ended = new Set<string>();
+    const note = (name: string, { handle }: Stream) => retainInCapture(handle, new GraphUse(() => ended.add(name)));
     graphs.outer = outer.capture(() => {
       let address = 0;
+      note('outer', outer);
       graphs.inner = inner.capture(() => {
+        note('inner', inner);
         address = pin.ptr;
         set(address, 9, 1, 2, inner);
       });
       set(address, 9, 1, 2, outer);
     });
     pin.dispose();
-    graphs[kept === 'outer' ? 'inner' : 'outer']?.dispose();
+    const other = kept === 'outer' ? 'inner' : 'outer';
+    graphs[other]?.dispose();
+    // The driver tells some time later.
+    await vi.waitFor(() => expect([...ended]).toEqual([other]), { interval: 1, timeout: 30_000 });
     await expectToStay(buffer, graphs[kept] as Graph);
+  });
+
+  test('stays when another stream is captured, although that of its pin has ended', async () => {
+    using buffer = made(1);
+    using ended = new Stream({ nonBlocking: true });
+    using pin = await buffer.pin(ended);
+    await ended.synchronize();
+    ended.dispose();
+    expect(pin.ptr).toBeGreaterThan(0);
+    const graph = stream.capture(() => set(pin.ptr, 9, 1, 2, stream));
+    pin.dispose();
+    await expectToStay(buffer, graph);
   });
 
   test('stays when its stream joins the capture of another one', async () => {

@@ -5,9 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { memoryBudget } from '../../../src/budget/memory-budget.js';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
+import { PlainMemory } from '../../../src/driver/memory/plain-memory.js';
 import { mailbox, native } from '../../../src/driver/native.js';
 import {
   CudaMemoryResource,
@@ -31,6 +32,7 @@ import {
 } from '../../../src/serving/index.js';
 import { SpillFiles } from '../../../src/serving/spilling/spill-files.js';
 import type { Spillable } from '../../../src/serving/spilling/spill-members.js';
+import { UnnamedFile } from '../../../src/serving/spilling/unnamed-file.js';
 import { failCall } from '../../../src/tools/testing/index.js';
 import { allocationsMayWait } from '../../support/direct-faults.mjs';
 import { callsOf } from '../../support/driver-calls.js';
@@ -96,6 +98,11 @@ function openFiles(): string[] {
 }
 
 checkOrderInEachTest();
+
+function liveStreams(): number {
+  native().liveStreams();
+  return mailbox[1] as number;
+}
 
 const driverCalls = ['cuMemcpyAsync', 'cuEventRecord', 'cuStreamWaitEvent', 'cuMemAlloc'];
 
@@ -176,11 +183,19 @@ describe('a buffer on the host', () => {
   test('goes in pieces, in both directions', async () => {
     using above = roomy();
     using buffer = made(large, 2, { resource: above });
+    using written = vi.spyOn(UnnamedFile.prototype, 'write');
     for (let round = 0; round < 2; round++) {
       above.spill();
       expect(await above.spillToFiles()).toBe(large);
       expect(await holds(buffer, 2)).toBe(true);
     }
+    // The file is as long as its contents.
+    expect(written.mock.calls.map(([data, position]) => [data.length, position])).toEqual([
+      [4 * MiB, 0],
+      [MiB, 4 * MiB],
+      [4 * MiB, 0],
+      [MiB, 4 * MiB],
+    ]);
   });
 
   test('goes when the host is full, the least recently used first, and a pin waits for that', async () => {
@@ -478,6 +493,24 @@ describe('a buffer in a file', () => {
     for (const pin of pins) pin?.dispose();
   });
 
+  test('comes back after those before it, whatever has come meanwhile', async () => {
+    using above = roomy();
+    const buffers = await Promise.all([1, 2, 3].map((value) => inFile(value, MiB, above)));
+    const [first, second, third] = buffers as [SpillableBuffer, SpillableBuffer, SpillableBuffer];
+    const coming = first.pin();
+    second.prefetch();
+    (await coming).dispose();
+    // The second is on its way, and has the staging memory, until its copy has run.
+    const hold = above.fromFiles.stream.hold();
+    third.prefetch();
+    await sleep(20);
+    hold.release();
+    for (const [i, buffer] of buffers.entries()) {
+      expect(await holds(buffer, i + 1)).toBe(true);
+      buffer.dispose();
+    }
+  });
+
   test('comes back with others, all or none', async () => {
     using one = await inFile(1);
     using two = await inFile(2);
@@ -573,6 +606,17 @@ describe('a buffer in a file', () => {
     expect(await holds(buffer, 1)).toBe(true);
   });
 
+  test('stays there if it cannot be read, and the error says so', async () => {
+    using buffer = await inFile(1);
+    const wrong = new Error('EIO');
+    using _read = vi.spyOn(UnnamedFile.prototype, 'read').mockRejectedValueOnce(wrong);
+    const error = await buffer.pin().catch((reason: Error) => reason);
+    expect(error).toEqual(fileError);
+    expect(error).toMatchObject({ message: 'cannot read 1 MiB back from a file: EIO', cause: wrong });
+    expect(resource.statistics()).toMatchObject({ fileBytes: MiB, pinnedBytes: 0, liveBytes: 0 });
+    expect(await holds(buffer, 1)).toBe(true);
+  });
+
   test('waits for memory on the device like others', async () => {
     using buffer = await inFile(1);
     const pointer = resource.allocate(most, stream);
@@ -585,21 +629,19 @@ describe('a buffer in a file', () => {
     await expect(buffer.pin(stream, { signal: AbortSignal.abort(new Error('no')) })).rejects.toThrow('no');
   });
 
-  test('does not come back to a resource that is disposed', async () => {
+  test.each(['before', 'meanwhile'])('does not come back to a resource that is disposed %s', async (when) => {
     const above = roomy();
     using buffer = await inFile(1, MiB, above);
+    if (when === 'before') above.dispose();
+    const refused = expect(buffer.pin()).rejects.toEqual(disposedError);
     above.dispose();
-    await expect(buffer.pin()).rejects.toEqual(disposedError);
-    expect(above.statistics().fileBytes).toBe(MiB);
+    await refused;
+    expect(above.statistics()).toMatchObject({ fileBytes: MiB, pinnedBytes: 0, liveBytes: 0 });
   });
 });
 
 describe('a SpillingResourceAdaptor', () => {
   test('leaves no stream behind', async () => {
-    const liveStreams = () => {
-      native().liveStreams();
-      return mailbox[1] as number;
-    };
     const before = liveStreams();
     const above = roomy();
     const buffer = made(MiB, 1, { resource: above });
@@ -631,13 +673,46 @@ describe('a SpillingResourceAdaptor', () => {
     const warnings: Error[] = [];
     const note = (warning: Error) => warnings.push(warning);
     process.on('warning', note);
-    const before = pinned.reservedBytes;
+    const before = [pinned.reservedBytes, liveStreams()];
     failCall('cuMemHostAlloc', nth, 2);
     expect(caught(() => new SpillingResourceAdaptor(pool, host, { folder }))).toEqual(outOfMemory);
     failCall('cuMemHostAlloc', 0);
     for (let turn = 0; turn < 10; turn++) await nextTurn();
     process.off('warning', note);
-    expect([warnings, pinned.reservedBytes]).toEqual([[], before]);
+    expect([warnings, pinned.reservedBytes, liveStreams()]).toEqual([[], ...before]);
+  });
+
+  test.each<[string, number, boolean]>([
+    ['memory twice', 2, false],
+    ['memory as often as it tries', 3, true],
+    // That of both lanes, once each.
+    ['the end of its streams', 2, false],
+  ])('that is not made is freed later if the driver refuses %s, or says that it is not', async (what, refusals, stays) => {
+    if (currentBackend() !== 'software') skipTest('only the software device fails on demand');
+    const warnings: Error[] = [];
+    const note = (warning: Error) => warnings.push(warning);
+    process.on('warning', note);
+    const before = [pinned.reservedBytes, liveStreams()] as const;
+    using freed = vi.spyOn(PlainMemory.prototype, 'deallocate');
+    using ended = vi.spyOn(Stream.prototype, 'dispose');
+    const refused = what.startsWith('memory') ? freed : ended;
+    for (let i = 0; i < refusals; i++) {
+      refused.mockImplementationOnce(() => {
+        throw new Error('not now');
+      });
+    }
+    failCall('cuMemHostAlloc', 2, 2);
+    expect(caught(() => new SpillingResourceAdaptor(pool, host, { folder }))).toEqual(outOfMemory);
+    expect(refused).toHaveBeenCalledTimes(what.startsWith('memory') ? 1 : 2);
+    for (let turn = 0; turn < 10; turn++) await nextTurn();
+    process.off('warning', note);
+    const warning = { code: 'CISTERN_SPILL_FILE', message: 'memory to stage files could not be freed: not now' };
+    expect(warnings).toMatchObject(stays ? [expect.objectContaining(warning)] : []);
+    expect([pinned.reservedBytes, liveStreams()]).toEqual(stays ? [before[0] + 4 * MiB, before[1] + 1] : before);
+    if (!stays) return;
+    const call = freed.mock.calls[0] as Parameters<PlainMemory['deallocate']>;
+    (freed.mock.contexts[0] as PlainMemory).deallocate(...call);
+    (call[2] as Stream).dispose();
   });
 
   test('without a folder moves nothing to files', async () => {
