@@ -2,6 +2,7 @@
 
 /** A buffer as a {@link SpillPolicy} sees it. */
 export interface SpillCandidate {
+  /** At least 1: an empty buffer has nothing to spill. */
   readonly bytes: number;
   /** How often it was pinned, or prefetched. */
   readonly uses: number;
@@ -34,6 +35,6 @@ export const spillPolicies: Readonly<Record<(typeof spillPolicyWords)[number], S
   // GreedyDual-Size with frequency: the cost of a byte of room, if its buffer is used as often as
   // before.
   'cost-of-return': Object.freeze({
-    rank: ({ bytes, uses }: SpillCandidate, leftRank: number) => leftRank + uses * (1 + copyOverheadBytes / Math.max(bytes, 1)),
+    rank: ({ bytes, uses }: SpillCandidate, leftRank: number) => leftRank + uses * (1 + copyOverheadBytes / bytes),
   }),
 });

@@ -454,6 +454,20 @@ describe('a soft limit', () => {
   });
 });
 
+test('what was spilled, and how long calls have waited, count for an account and those around it', () => {
+  const outer = new Account({ name: 'outer' });
+  const inner = new Account({ name: 'inner', parent: outer });
+  expect([inner.spilledBytes, inner.waitedMilliseconds, inner.refusals]).toEqual([0, 0, 0]);
+  inner.noteSpill(256);
+  inner.noteWait(3);
+  outer.noteSpill(512);
+  outer.noteWait(4);
+  expect([inner, outer].map((each) => [each.spilledBytes, each.waitedMilliseconds])).toEqual([
+    [256, 3],
+    [768, 7],
+  ]);
+});
+
 test('thousands of nested accounts have a path, are charged and refuse', () => {
   const resource = accounting();
   const root = new Account({ name: 'root', limitBytes: 512 });

@@ -25,6 +25,15 @@ class Bed {
   }
 }
 
+test.each([true, false])('a queue of which nothing was asked is valid, and has all of its bytes: shared %s', (isShared) => {
+  const queue = new AdmissionQueue(isShared ? 'admission-queue.test' : '', 1024, 16, () => {});
+  queue.validate();
+  expect(queue.takeOutside(1025)).toBe(false);
+  expect(queue.takeOutside(1024)).toBe(true);
+  queue.giveOutside(1024);
+  queue.validate();
+});
+
 describe('what is allocated outside of grants counts', () => {
   const calls: [string, (bed: Bed, hold: number) => unknown][] = [
     ['something is in use', ({ queue }) => queue.hold([])],
