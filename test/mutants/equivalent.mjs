@@ -593,6 +593,7 @@ export const equivalent = {
     'Sleeper.freed: 0 -> 1': 'no memory is at address 0',
     'Sleeper.freed: 0 -> 1 (2)': 'no memory is at address 0',
     'Sleeper.#unlessStalled: removed await setTimeout(1);': looksOnly,
+    'Sleeper.#unlessStalled: removed await this.#awaitDevices();': 'the call itself waits then',
     'Sleeper.#takeOnHost: a.hostBytes - b.hostBytes -> (a.hostBytes - b.hostBytes) + 1': 'of pieces of the same size, any will do',
   },
   'src/serving/admission/admission-queue.ts': {

@@ -251,6 +251,20 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     deallocate(pointers, 1, 1);
   });
 
+  test('is of the driver where a device cannot use memory that cistern registers', async () => {
+    const pointers = allocateApart(1);
+    const { attribute } = Device.prototype;
+    const spy = vi.spyOn(Device.prototype, 'attribute').mockImplementation(function (this: Device, name) {
+      return name === 'hostRegisterSupported' ? 0 : attribute.call(this, name);
+    });
+    await sleepResource(memory, { keep: 'host' });
+    spy.mockRestore();
+    expect([true, false].map((isRegistered) => bytesOnHost({ isRegistered }))).toEqual([0, page]);
+    await wakeResource(memory);
+    expect(valuesOf(pointers[0] as number, page, stream)).toEqual([1]);
+    deallocate(pointers, 1);
+  });
+
   test.each([0, 1])('must not be of two kinds: with %i that are too small, all is awake as before', async (tooSmall) => {
     needFaults();
     deallocate(await keptOf(), 1);
