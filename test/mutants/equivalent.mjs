@@ -528,6 +528,8 @@ export const equivalent = {
     'Account.#chargeFrom: && -> ||': passedAgain,
     'Account.#chargeFrom: > -> >= (2)': passedAgain,
     'Account.end: > -> >=': 'it notes the same peak again',
+    'Account.#numbers: 8 -> 9': moreRoom,
+    'Account.place: 0 -> 1': 'its first charge sets it before anything reads it',
   },
   'src/driver/memory/guarded-addresses.ts': {
     'isAsleepAt: !isAnythingAsleep -> false': 'then there are no ranges to look through',

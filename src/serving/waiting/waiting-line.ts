@@ -122,7 +122,6 @@ export class WaitingLine {
         return await this.#wait(attempt, options, rules, tries, shortageOf(error, rules));
       }
     } catch (error) {
-      tries.end();
       throw seen(error, rules.resource);
     } finally {
       tries.end();

@@ -13,6 +13,7 @@ import {
   Stream,
   withResource,
 } from '../../../src/index.js';
+import { formatHolders } from '../../../src/serving/accounts/account.js';
 import { Account, AccountingResourceAdaptor, currentAccount, withQuota } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
 import { printed, runModule } from '../../support/run-module.js';
@@ -317,6 +318,12 @@ describe('a limit', () => {
     });
   });
 
+  test('names three holders, and says how many more there are', () => {
+    const holders = [4, 3, 2, 1].map((bytes) => ({ account: `a${bytes}`, bytes }));
+    const three = '; the largest holders are "a4" 4 B, "a3" 3 B, "a2" 2 B';
+    expect([0, 3, 4].map((count) => formatHolders(holders.slice(0, count)))).toEqual(['', three, `${three} and 1 more`]);
+  });
+
   test('is named with the accounts of the same path as one, and with no others', () => {
     const resource = accounting();
     const tenant = new Account({ name: 'tenant', limitBytes: 1024 });
@@ -342,7 +349,7 @@ describe('a limit', () => {
     expect(account.limitBytes).toBeUndefined();
     expect(() => {
       account.limitBytes = -1;
-    }).toThrow(RangeError);
+    }).toThrow(/^limitBytes must/);
     expect(account.limitBytes).toBeUndefined();
   });
 

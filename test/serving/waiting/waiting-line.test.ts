@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test, vi } from 'vitest';
 import { OutOfMemoryError } from '../../../src/basics/errors.js';
+import { Account } from '../../../src/serving/accounts/account.js';
 import { MemoryWait, WaitingLine, type WaitRules, WaitTimes } from '../../../src/serving/waiting/waiting-line.js';
 
 const shortage = () => new OutOfMemoryError('none is left', { requestedBytes: 1, path: [] });
@@ -129,6 +130,28 @@ describe('a line in order', () => {
     free(7);
     expect(await Promise.all(waiting)).toEqual(['first', 'second']);
     expect(asked).toHaveLength(3);
+  });
+
+  test('tells the rules of who is woken whether it was its turn', async () => {
+    const { line, take, free } = bed(true);
+    const asked: [string, boolean][] = [];
+    const noting = (name: string): Partial<WaitRules> => ({
+      beforeWaiting: (_, isTurn) => {
+        asked.push([name, isTurn]);
+        return 'wait';
+      },
+    });
+    const calls = [take('first', 1, noting('first')), take('second', 1, noting('second'))];
+    await nextTurn();
+    asked.splice(0);
+    line.wakeAll();
+    await nextTurn();
+    expect(asked).toEqual([
+      ['first', true],
+      ['second', false],
+    ]);
+    free(2);
+    expect(await Promise.all(calls)).toEqual(['first', 'second']);
   });
 
   test('makes no attempt for what it waited for has ended', async () => {
@@ -335,6 +358,27 @@ describe('a line in no order', () => {
     expect(await run).toBe('served');
   });
 
+  test('is not woken while another attempt of the same payer goes on, but as that ends', async () => {
+    const { line, rules, take, log, free } = bed(false);
+    const payer = { usedBytes: 2 };
+    const waiting = take('waiting', 4);
+    await nextTurn();
+    const ends: (() => void)[] = [];
+    const runs = [1, 2].map(() => line.run(() => new Promise<void>((resolve) => ends.push(resolve)), {}, { ...rules, payer }));
+    const before = log.length;
+    payer.usedBytes = 1;
+    const tries: string[][] = [];
+    for (const end of ends) {
+      end();
+      await nextTurn();
+      tries.push(log.slice(before));
+    }
+    expect(tries).toEqual([[], ['waiting tries']]);
+    await Promise.all(runs);
+    free(4);
+    await waiting;
+  });
+
   test('passes errors that are no shortage', async () => {
     const { line, take } = bed(false);
     await expect(take('waiting', 1, { isShortage: () => false })).rejects.toThrow('none is left');
@@ -348,6 +392,15 @@ describe('a line in no order', () => {
     ).rejects.toThrow('disposed');
     expect(line.length).toBe(0);
   });
+});
+
+test('the time of waits is added up, and counts for the account whose calls have waited', () => {
+  const times = new WaitTimes();
+  const account = new Account({ name: 'waiting' });
+  times.note(3, account);
+  times.note(5, account);
+  times.note(1, undefined);
+  expect([times.waits, times.milliseconds, times.longestMilliseconds, account.waitedMilliseconds]).toEqual([3, 9, 5, 8]);
 });
 
 test('a wait is not woken before somebody wakes it', async () => {
