@@ -529,6 +529,8 @@ export const equivalent = {
     'Account.#chargeFrom: > -> >= (2)': passedAgain,
     'Account.end: > -> >=': 'it notes the same peak again',
     'Account.#numbers: 8 -> 9': moreRoom,
+    'currentAccount: frame === lastFrame -> false': costsOnly,
+    'holdersWithin: 0 -> 1': 'bytes are multiples of 256',
     'Account.place: 0 -> 1': 'its first charge sets it before anything reads it',
   },
   'src/driver/memory/guarded-addresses.ts': {

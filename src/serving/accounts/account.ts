@@ -464,10 +464,10 @@ export function liveAccounts(): Account[] {
 /** @internal The paths that hold most bytes of their own, among an account and those within it, or among all; the largest first. */
 export function holdersWithin(outermost?: Account): readonly MemoryHolder[] {
   const own = new Map<Account, number>();
+  // Those around an account were made before it.
   for (const account of liveAccounts()) {
-    if (account.liveBytes === 0 || !account.isWithin(outermost)) continue;
-    own.set(account, (own.get(account) ?? 0) + account.liveBytes);
-    if (account.parent !== undefined) own.set(account.parent, (own.get(account.parent) ?? 0) - account.liveBytes);
+    own.set(account, account.liveBytes);
+    if (account.parent !== undefined) own.set(account.parent, (own.get(account.parent) as number) - account.liveBytes);
   }
   const byPath = new Map<string, number>();
   for (const [account, bytes] of own) {

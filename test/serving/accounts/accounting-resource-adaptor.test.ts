@@ -13,7 +13,7 @@ import {
   Stream,
   withResource,
 } from '../../../src/index.js';
-import { formatHolders } from '../../../src/serving/accounts/account.js';
+import { accountRefusals, formatHolders } from '../../../src/serving/accounts/account.js';
 import { Account, AccountingResourceAdaptor, currentAccount, withQuota } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
 import { printed, runModule } from '../../support/run-module.js';
@@ -24,6 +24,9 @@ import { runWithWorkers } from '../../support/workers.js';
 function accounting(): AccountingResourceAdaptor {
   return new AccountingResourceAdaptor(new SpyResource());
 }
+
+/** Nothing was refused before the first test. */
+const refusalsBefore = accountRefusals();
 
 describe('charges', () => {
   test('go to the account in whose scope memory is allocated, and to those around it', () => {
@@ -259,6 +262,7 @@ describe('a limit', () => {
   });
 
   test('that refuses is named, not one that would be reached exactly, and what is left is told', () => {
+    const refusalsHere = accountRefusals();
     const resource = accounting();
     const outer = new Account({ name: 'outer', limitBytes: 512 });
     const inner = new Account({ name: 'inner', parent: outer, limitBytes: 1024 });
@@ -270,9 +274,13 @@ describe('a limit', () => {
     expect(around.message).toContain('were asked for by "outer/inner", 256 B are left');
     const own = refused(outer, 512);
     expect(own.message).toContain('(512 bytes) were asked for, 256 B are left');
+    expect(refused(new Account({ name: 'none', parent: outer, limitBytes: 0 }), 256)).toMatchObject({ account: 'outer/none' });
     outer.limitBytes = 0;
     expect(refused(inner, 256)).toMatchObject({ account: 'outer', availableBytes: 0 });
     expect([outer.refusals, inner.refusals]).toEqual([3, 0]);
+    expect([refusalsBefore, accountRefusals() - refusalsHere]).toEqual([0, 4]);
+    outer.limitBytes = 640;
+    expect(inner.refusing(512)).toEqual({ account: outer, missingBytes: 128 });
   });
 
   test('of an account around holds for all within, and nothing is charged if it refuses', () => {
@@ -513,7 +521,7 @@ describe('arguments', () => {
     [{ name: 'a/b' }, 'name must not contain "/", which separates names in a path, got "a/b"'],
     [{ name: 'a', onSoftLimit: 1 }, 'onSoftLimit must be a function, got 1'],
     [{ name: 'a', parent: {} }, 'parent must be an Account, got an instance of Object'],
-    [{ name: 'a', labels: { user: 1 } }, 'labels must have strings, got 1 for "user"'],
+    [{ name: 'a', labels: { team: 'b', user: 1 } }, 'labels must have strings, got 1 for "user"'],
     [{ name: 'a', labels: null }, 'labels must be an object, got null'],
     [{ name: 'a', limit: 1 }, 'options must not have "limit"'],
   ])('%j are refused', (options, message) => {
