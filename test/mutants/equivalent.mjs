@@ -563,6 +563,10 @@ export const equivalent = {
     'CapturedRequests.streamOf: + -> -': placeZero,
     'CapturedRequests.#resize: 2 -> 3 (2)': moreRoom,
   },
+  'src/serving/spilling/filing.ts': {
+    'Filing.#wantedBytes: 0 -> 1': 'at least a byte is asked for',
+    'Filing.#moveWhileWanted: 0 -> 1 (3)': 'at least a byte is asked for',
+  },
   'src/serving/spilling/moves.ts': {
     'queueCopies: 0 -> 1': 'without moves nobody asks how many are queued',
     'queueCopies: 3 -> 4': moreRoom,

@@ -90,11 +90,12 @@ export class Filing {
   async #moveWhileWanted(): Promise<void> {
     this.#isGoingOn = true;
     try {
-      while (this.#wantedBytes > 0 && !this.#isEnded) {
+      let gone: number;
+      do {
         const wanted = this.#wantedBytes;
         this.#wantedBytes = 0;
-        if ((await this.move(wanted)) === 0) break;
-      }
+        gone = await this.move(wanted);
+      } while (gone > 0);
     } catch {
       // Noted; whoever waits is told.
     } finally {
