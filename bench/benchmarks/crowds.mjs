@@ -5,7 +5,7 @@ import { formatTable } from '../support/table.mjs';
 
 /** @typedef {import('../support/figures.mjs').Figures} Figures */
 /** @typedef {import('../support/context.mjs').Context} Context */
-/** @typedef {'admission' | 'statistics' | 'graphs' | 'spilling' | 'warm-up'} Crowd */
+/** @typedef {'admission' | 'statistics' | 'graphs' | 'spilling' | 'warm-up' | 'turns'} Crowd */
 
 /**
  * @typedef {object} CrowdRow
@@ -25,6 +25,7 @@ const calls = {
   graphs: 'a pair outside captures; others belong to graphs',
   spilling: 'a spillable buffer leaves and comes back; others are spillable',
   'warm-up': 'a pair in a warm-up; others are live in it',
+  turns: 'a pair on the next stream; others are streams that have their turns',
 };
 
 /** @param {Context} context @returns {Promise<CrowdRow[]>} */

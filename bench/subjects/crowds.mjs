@@ -13,7 +13,14 @@ const stream = new cistern.Stream({ nonBlocking: true });
 const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: cistern.GiB, deallocationEvents: 'deferred' });
 const calls = 5000;
 
-const crowds = { admission: waitForAdmission, statistics: waitForAdmission, graphs: keepForGraphs, spilling: spill, 'warm-up': warmUp };
+const crowds = {
+  admission: waitForAdmission,
+  statistics: waitForAdmission,
+  graphs: keepForGraphs,
+  spilling: spill,
+  'warm-up': warmUp,
+  turns: takeTurns,
+};
 await crowds[crowd]();
 process.exit(0);
 
@@ -58,9 +65,15 @@ function warmUp() {
   });
 }
 
+function takeTurns() {
+  const streams = [stream, ...Array.from({ length: others }, () => new cistern.Stream({ nonBlocking: true }))];
+  let next = 0;
+  measure(() => pair(pool, streams[next++ % streams.length]), 2 * Math.max(calls, others));
+}
+
 /** @param {import('../../src/index.js').MemoryResource} resource */
-function pair(resource) {
-  resource.deallocate(resource.allocate(bytes, stream), bytes, stream);
+function pair(resource, on = stream) {
+  resource.deallocate(resource.allocate(bytes, on), bytes, on);
 }
 
 /** @param {() => void} call @param {number} [count] */
