@@ -248,6 +248,18 @@ describe('other resources that keep memory', () => {
     }
   });
 
+  test.each([
+    [3, true],
+    [5, false],
+  ])('pass over the memory of a few busy streams, too: with %s, the run of a cache %s that of an idle one', (count, isFound) => {
+    const options = { maximumBytes: (count + 1) * bytes, growth: 'after-waits', deallocationEvents: 'deferred' } as const;
+    const resource = disposedAtEnd(new InRunResource(disposedAtEnd(new CachingMemoryResource(upstream, options))));
+    const idle = streams[7] as Stream;
+    const busy = streams.slice(0, count);
+    const pointers = freedOn(resource, [...busy, idle], busy);
+    expect(resource.allocate(bytes, streams[6] as Stream) === pointers.at(-1)).toBe(isFound);
+  });
+
   test('grow in this order, too: a monotonic resource', () => {
     for (const growth of ['before-waits', 'after-waits'] as const) {
       const scratch = disposedAtEnd(new MonotonicMemoryResource(upstream, { initialBytes: bytes, growth, deallocationEvents: 'deferred' }));

@@ -272,7 +272,6 @@ export class Tries {
       if (other !== none && this.#strategy.mergesFirst?.(units, stream, other) === true) {
         const address = this.#mergeAll(bytes, stream, alignment, isReady);
         if (address !== none) return address;
-        other = isReady ? ordering.readyLaneWith(stream, units) : ordering.laneWith(stream, units);
       }
       if (isReady && other !== none && this.#index.hasClose?.(units, other) && ++this.#closeFits % roomyEvery === 0) {
         const roomy = ordering.readyLaneWith(stream, Math.min(units * roomyShare, maximumUnits));
