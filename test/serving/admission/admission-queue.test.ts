@@ -68,6 +68,20 @@ describe('what is allocated outside of grants counts', () => {
     }
   });
 
+  test('after what an ended grant used is freed', () => {
+    const bed = new Bed();
+    const { queue } = bed;
+    bed.ask('a', 512);
+    expect(queue.use(bed.holder('a'), 256)).toBe(true);
+    queue.end(bed.holder('a'));
+    expect(queue.takeOutside(512)).toBe(true);
+    queue.unuse(bed.holder('a'), 256);
+    queue.validate();
+    expect(queue.takeOutside(513)).toBe(false);
+    expect(queue.takeOutside(512)).toBe(true);
+    queue.giveOutside(1024);
+  });
+
   test('after a wait that ends', () => {
     const bed = new Bed();
     const { queue } = bed;
@@ -90,6 +104,21 @@ describe('requests that wait for each other', () => {
     bed.ask('a', 1024);
     bed.ask('b', 256, { waiters: () => [bed.party('a')] });
     expect(bed.outcomes).toEqual(['a admitted', 'b refused']);
+  });
+
+  test('are found over several queues, and what still waits in the one is known there', () => {
+    const [x, y] = [new Bed(), new Bed()];
+    y.ask('older', 1024);
+    x.ask('younger', 1024);
+    y.ask('refused', 256, { waiters: () => [x.party('younger')] });
+    y.ask('waiting', 256);
+    x.ask('left', 256, { waiters: () => [y.party('older')] });
+    expect([x.outcomes, y.outcomes]).toEqual([['younger admitted'], ['older admitted', 'refused refused']]);
+    y.queue.validate();
+    // Whoever waits is served as soon as something is freed.
+    y.queue.end(y.holder('older'));
+    expect(y.outcomes.slice(2)).toEqual(['waiting admitted']);
+    for (const { queue } of [x, y]) queue.stop();
   });
 
   test('are found as the last use ends that could have given back something', () => {
