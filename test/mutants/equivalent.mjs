@@ -51,6 +51,7 @@ const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const noneDecided = 'a queue that has decided nothing more says so';
 const allIsWell = 'nothing is wrong with the queues of the tests';
+const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
 const blockGone = 'a pass in which others have had the block is irregular then, and each request waits for all';
@@ -676,8 +677,13 @@ export const equivalent = {
   },
   'src/serving/spilling/spill-members.ts': {
     'SpillMembers.#joined: 0 -> 1': 'only the order of serials counts',
-    'SpillMembers.used: this.#candidates.has(member) -> true': 'a candidate that cannot leave is passed over',
     'SpillMembers.canGive: sum >= bytes -> false': 'the same is asked at the end',
+    'SpillMembers.canGive: >= -> >': 'the same is asked at the end',
+    'SpillMembers.canGive: sum >= bytes -> false (2)': 'with enough it has returned before, and without a member there is nothing to give',
+    'SpillMembers.spill: member.bytes >= group.tooLarge -> false': largeLater,
+    'SpillMembers.spill: >= -> >': largeLater,
+    'LeavingGroup.#prepareNeighbours: a.devicePointer - b.devicePointer -> (a.devicePointer - b.devicePointer) + 1': apart,
+    'LeavingGroup.leave: removed this.members = [];': 'those that have left are passed over',
     'SpillMembers.canGive: >= -> > (2)': 'with as many bytes it has returned before, unless none are asked for',
   },
   'src/serving/admission/grant.ts': {

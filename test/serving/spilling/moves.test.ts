@@ -100,6 +100,13 @@ describe('neighbours', () => {
     await expectContents(buffers);
   });
 
+  test.each([2, 8])('that were used in the reverse order do, too, if they are %i', async (count) => {
+    const buffers = made(count);
+    for (const buffer of buffers.toReversed()) buffer.prefetch();
+    expect(await callsOf(() => resource.spill())).toEqual([1, 0, 1]);
+    await expectContents(buffers);
+  });
+
   test('whose sizes leave a gap are several copies, and so are those of several allocations of the driver', async () => {
     const odd = made(3, { each: size - 8 });
     expect(await callsOf(() => resource.spill())).toEqual([0, 1, 1]);

@@ -23,6 +23,11 @@ class Member {
   isKept = false;
   questions = 0;
   hostIsFull = false;
+  /** What the host says to each that asks. */
+  error: Error | undefined;
+  onPrepare = () => {};
+  /** Moves that have neither ended nor been abandoned. */
+  moves = 0;
   asked = 0;
   uses = 0;
   lastUse = 0;
@@ -51,7 +56,10 @@ class Member {
   /** The contents of all lie at the same place, since nobody looks at them. */
   prepareToLeave(isTentative: boolean): Move | undefined {
     if (!isTentative) this.asked++;
+    this.onPrepare();
+    if (this.error !== undefined) throw this.error;
     if (this.hostIsFull) return undefined;
+    this.moves++;
     return {
       moves: this,
       from: { pointer: contents, stream } as BufferMemory,
@@ -63,10 +71,13 @@ class Member {
   assertHasContents(): void {}
 
   end(): void {
+    this.moves--;
     this.devicePointer = 0;
   }
 
-  abandon(): void {}
+  abandon(): void {
+    this.moves--;
+  }
 
   goToFile(): Promise<boolean> {
     return Promise.resolve(false);
@@ -106,6 +117,36 @@ test('those of the least rank leave first, of equal ranks the first that joined,
   expect([members.returns, members.returnedBytes]).toEqual([2, 400]);
   expect([members.spill(10_000, all), areAway(list)]).toEqual([1024, [true, true, true]]);
   expect(members.spill(1, all)).toBe(0);
+});
+
+test('as many leave as are needed, and no more', () => {
+  const members = new SpillMembers(byLastUse);
+  const list = joined(members, 256, 256, 256, 256);
+  expect([members.spill(512, all), areAway(list)]).toEqual([512, [true, true, false, false]]);
+});
+
+test('an error keeps who causes it, and those behind it, and those before have left', () => {
+  const members = new SpillMembers(byLastUse);
+  const list = joined(members, 256, 256, 256) as [Member, Member, Member];
+  list[1].error = new Error('broken');
+  expect(() => members.spill(10_000, all)).toThrow('broken');
+  expect([areAway(list), list.map(({ moves }) => moves), members.spills]).toEqual([[true, false, false], [0, 0, 0], 1]);
+  list[1].error = undefined;
+  expect([members.spill(10_000, all), areAway(list)]).toEqual([512, [true, true, true]]);
+});
+
+test('what cannot leave any more, since code of a program has run, stays', () => {
+  const members = new SpillMembers(byLastUse);
+  const list = joined(members, 256, 256, 256) as [Member, Member, Member];
+  const [first, second, third] = list;
+  let wasPrepared = false;
+  second.onPrepare = () => {
+    wasPrepared = true;
+  };
+  first.onPrepare = () => {
+    second.isKept = true;
+  };
+  expect([members.spill(10_000, all), areAway(list), third.moves, wasPrepared]).toEqual([512, [true, false, true], 0, false]);
 });
 
 test('what does not help stays, and so does what cannot leave, until it can', () => {
