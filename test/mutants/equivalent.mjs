@@ -51,6 +51,7 @@ const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const noneDecided = 'a queue that has decided nothing more says so';
 const allIsWell = 'nothing is wrong with the queues of the tests';
+const fileGivenUp = 'the way to a file is then given up as it begins';
 const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
@@ -440,6 +441,8 @@ export const equivalent = {
   },
   'src/serving/spilling/spillable-memory.ts': {
     'SpillableMemory.lastUse: 0 -> 1': joinSets,
+    'SpillableMemory.isOnHost: !this.#isMoving -> true': fileGivenUp,
+    'SpillableMemory.isOnHost: this.endReason === undefined -> true': fileGivenUp,
     'SpillableMemory.rank: 0 -> 1': joinSets,
     'SpillableMemory.serial: 0 -> 1': joinSets,
     'SpillableMemory.heapPlace: 1 -> 2': onlyNegative,
@@ -636,8 +639,8 @@ export const equivalent = {
     'AdmissionQueue.#giveUnpromised: 0 -> 1 (2)': onlyOpen,
     'AdmissionQueue.#giveUnpromised: !== -> ===': onlyOpen,
     'AdmissionQueue.#giveUnpromised: 0 -> 1 (3)': onlyOpen,
+    'AdmissionQueue.wake: > -> >=': looksOnly,
     "AdmissionQueue.settle: removed check('free what ended workers left');": onlyOpen,
-    'AdmissionQueue.#tell: 0 -> 1': costsOnly,
     'AdmissionQueue.deliver: >= -> >': 'it finds out again what is free',
     'AdmissionQueue.#gaveBack: > -> >= (2)': looksOnly,
     'nobody: without 0': 'no length is 0',

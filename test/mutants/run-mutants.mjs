@@ -285,6 +285,9 @@ async function makePackage(name, changedTexts, banner) {
   if (!existsSync(folder)) {
     mkdirSync(folder, { recursive: true });
     for (const each of readdirSync(root)) if (each !== 'dist') symlinkSync(join(root, each), join(folder, each));
+    // Behind the link to the tests is the package itself.
+    const whole = readFileSync(join(root, 'test/support/whole-package.mjs'), 'utf8');
+    writeFileSync(join(folder, 'whole-package.mjs'), whole.replaceAll('../../dist/', './dist/'));
   }
   await buildEntries(join(folder, 'dist'), changedTexts, banner);
   packageFolders.add(folder);

@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { needMemoryPools, needSecondDevice } from './device-memory.js';
 import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
 import { isGpu } from './real-gpu.js';
@@ -54,5 +55,8 @@ export function printed(...lines: readonly string[]): unknown {
   return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
 }
 
-/** Everything that the built package exports, as a module that programs of tests import. */
-export const wholePackage: string = new URL('whole-package.mjs', import.meta.url).href;
+/** Everything that the built package exports, as a module that programs of tests import. A copy of the package has its own. */
+export const wholePackage: string =
+  packageFolder() === root
+    ? new URL('whole-package.mjs', import.meta.url).href
+    : pathToFileURL(join(packageFolder(), 'whole-package.mjs')).href;

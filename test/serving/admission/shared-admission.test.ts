@@ -3,7 +3,6 @@ import { describe, expect, test } from 'vitest';
 import { KiB } from '../../../src/index.js';
 import { AdmittingResourceAdaptor } from '../../../src/serving/index.js';
 import { caught } from '../../support/errors.js';
-
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
 import { runWithWorkers } from '../../support/workers.js';
@@ -18,6 +17,8 @@ function run(body: string): string[] {
       const { AdmittingResourceAdaptor, PinnedHostMemoryResource, SpillableBuffer, SpillingResourceAdaptor } = cistern;
       const stream = new Stream();
       const device = new CudaMemoryResource();
+      // Another one before it, which must not be the only one that is told.
+      const other = new AdmittingResourceAdaptor(device, { limitBytes: 64 * KiB });
       const resource = new AdmittingResourceAdaptor(device, { limitBytes: 64 * KiB, shared: 'all' });
       const until = async (isSo) => { while (!isSo()) await new Promise((done) => globalThis.setTimeout(done, 5)); };`,
   });

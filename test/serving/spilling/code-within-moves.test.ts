@@ -112,12 +112,14 @@ describe.each(moments)('while its move %s, a buffer', (_moment, during) => {
     using first = made(1);
     using second = made(2);
     let spilled = 0;
+    let canLeave: boolean[] = [];
     calledOnce(() => {
+      canLeave = Array.from(resource.members, (member) => member.canLeave);
       spilled = resource.spill(2 * MiB);
     });
     resource.spill(MiB);
     first.prefetch();
-    expect(spilled).toBe(MiB);
+    expect([spilled, canLeave]).toEqual([MiB, [false, true]]);
     expect([await contents(first), await contents(second)]).toEqual([[1], [2]]);
   });
 });

@@ -29,6 +29,7 @@ import {
   type Grant,
   SpillableBuffer,
   type SpillableBufferOptions,
+  type SpillCandidate,
   SpillingResourceAdaptor,
   sleepResource,
   wakeResource,
@@ -118,6 +119,15 @@ describe('a buffer that nobody pins', () => {
     expect([first.isOnDevice, second.isOnDevice]).toEqual([true, false]);
   });
 
+  test('leaves although the stream of its last use has ended', async () => {
+    const ended = new Stream({ nonBlocking: true });
+    using buffer = made(MiB, 1, { stream: ended });
+    ended.dispose();
+    expect(resource.spill()).toBe(MiB);
+    using pin = await buffer.pin(stream);
+    expect([...new Set(await pin.toHost())]).toEqual([1]);
+  });
+
   test('leaves as far as the soft limit demands, and by call', () => {
     using above = new SpillingResourceAdaptor(pool, host, { softBytes: 2 * MiB });
     using first = made(MiB, 1, { resource: above });
@@ -185,6 +195,26 @@ describe('a buffer that nobody pins', () => {
     expect(above.spill()).toBe(MiB);
     using _third = made(MiB, 3, { resource: above });
     expect(left).toEqual([0, 0, 0, 0, 4, 5, 5]);
+  });
+
+  test('leaves by a rank that is made of its size, its uses and its label, even if it has a single byte', () => {
+    const ranked: SpillCandidate[] = [];
+    const policy = {
+      rank: ({ bytes, uses, lastUse, label }: SpillCandidate) => {
+        ranked.push({ bytes, uses, lastUse, label });
+        return lastUse;
+      },
+    };
+    using above = new SpillingResourceAdaptor(pool, host, { policy });
+    using buffer = new SpillableBuffer(1, { stream, resource: above, label: 'small' });
+    using _empty = new SpillableBuffer(0, { stream, resource: above });
+    buffer.prefetch();
+    const same = { bytes: 1, label: 'small' };
+    expect(ranked).toEqual([
+      { ...same, uses: 1, lastUse: 1 },
+      { ...same, uses: 2, lastUse: 2 },
+    ]);
+    expect([above.statistics().buffers, above.spill(), buffer.isOnDevice]).toEqual([1, 1, false]);
   });
 
   test('is pinned and made although the policy throws', async () => {
@@ -408,6 +438,24 @@ describe('a pin', () => {
       leaf.deallocate(pointer, MiB, each);
       each.dispose();
     }
+  });
+
+  test('outside all grants is known as one, whatever others the buffer has', async () => {
+    using admitting = new AdmittingResourceAdaptor(pool, { limitBytes: most });
+    using above = new SpillingResourceAdaptor(admitting, host);
+    using grant = await admitting.reserve(MiB);
+    using buffer = new SpillableBuffer(MiB, { stream, resource: above });
+    const [member] = [...above.members];
+    const isPinned = () => [member?.isPinned, member?.isPinnedOutsideGrants, member?.canLeave];
+    expect(isPinned()).toEqual([false, false, true]);
+    using within = grant.run(() => buffer.pinSync());
+    expect(isPinned()).toEqual([true, false, false]);
+    const outside = buffer.pinSync();
+    expect(isPinned()).toEqual([true, true, false]);
+    outside.dispose();
+    expect(isPinned()).toEqual([true, false, false]);
+    within.dispose();
+    expect(isPinned()).toEqual([false, false, true]);
   });
 
   test('that is refused does not wait for those that came before', async () => {
