@@ -30,8 +30,7 @@ export async function run(context) {
   for (const bytes of [MiB, 256 * MiB]) for (const resource of [...stacks, 'pinned-host']) await measure('pairs', resource, bytes);
   for (const resource of stacks) await measure('busy', resource, 64 * MiB);
   await measure('sleep', 'virtual', Math.min(most, 2 ** Math.floor(Math.log2(freeBytes / 2))));
-  for (const threads of [0, 1, 4, 16]) {
-    const options = threads === 0 ? '' : `(populateThreads=${threads})`;
+  for (const options of ['', ...[0, 1, 4, 16].map((threads) => `(populateThreads=${threads})`)]) {
     await measure('pinned', `pinned-host${options}`, most);
   }
   return rows;

@@ -285,6 +285,9 @@ class Environment {
   // Whether an array over memory of the driver was ever made here; see host_views.cc.
   bool has_host_views = false;
 
+  // Whether the driver has said that host memory must not be registered.
+  bool refuses_registration = false;
+
   // True if a driver call that waits for a stream might wait for this very thread.
   bool MayStall() const { return outstanding_host_functions > 0 || unreleased_holds > 0; }
 

@@ -50,12 +50,56 @@ Status AllocateRegistered(Environment& environment, int device, std::uint64_t by
   const unsigned flags = kHostRegisterPortable | kHostRegisterDeviceMap;
   const Status status = environment.Counted<Call::kMemHostRegister>(pointer, static_cast<std::size_t>(bytes), flags);
   if (status != kSuccess) UnmapPages(pointer, bytes);
+  // As with confidential computing, which no attribute tells of.
+  if (status == kErrorNotPermitted || status == kErrorNotSupported) environment.refuses_registration = true;
   *address = reinterpret_cast<std::uintptr_t>(pointer);
   return status;
 }
 
-Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocation* allocation) {
-  const Status status = Free(environment, kind, device, allocation->address, allocation->bytes);
+// In a context of the device.
+Status AllocateOfDriver(Environment& environment, MemoryKind kind, std::uint64_t bytes, std::uint64_t* address) {
+  if (kind == MemoryKind::kPinnedHost) {
+    void* pointer = nullptr;
+    const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
+    const Status status = environment.Counted<Call::kMemHostAlloc>(&pointer, static_cast<std::size_t>(bytes), flags);
+    *address = reinterpret_cast<std::uintptr_t>(pointer);
+    return status;
+  }
+  DevicePointer pointer = 0;
+  const Status status = kind == MemoryKind::kManaged ? environment.Counted<Call::kMemAllocManaged>(
+                                                           &pointer, static_cast<std::size_t>(bytes), unsigned{kMemAttachGlobal})
+                                                     : environment.Counted<Call::kMemAlloc>(&pointer, static_cast<std::size_t>(bytes));
+  *address = pointer;
+  return status;
+}
+
+// Runs `allocate` in a context of the device, and again once something that ended environments have left is freed.
+template <typename Allocating>
+Status WithContext(Environment& environment, int device, Allocating allocate) {
+  const Status ready = BeforeAllocating(environment);
+  if (ready != kSuccess) return ready;
+  const RelaxedContextScope context(environment, device);
+  return context.status() == kSuccess ? environment.WithReclaim(allocate) : context.status();
+}
+
+// Pinned memory that up to `threads` threads clear before it is registered; or, if that fails and `or_of_driver`, memory that the driver
+// allocates and clears itself. Sets the kind.
+Status AllocatePinned(Environment& environment, int device, std::uint64_t bytes, unsigned threads, bool or_of_driver, MemoryKind* kind,
+                      std::uint64_t* address) {
+  return WithContext(environment, device, [&] {
+    if (!or_of_driver || !environment.refuses_registration) {
+      *kind = MemoryKind::kRegisteredHost;
+      const Status status = AllocateRegistered(environment, device, bytes, threads, address);
+      if (status == kSuccess || !or_of_driver) return status;
+    }
+    *kind = MemoryKind::kPinnedHost;
+    return AllocateOfDriver(environment, *kind, bytes, address);
+  });
+}
+
+// In a RelaxedModeScope.
+Status FreeLive(Environment& environment, int device, Allocation* allocation) {
+  const Status status = Free(environment, KindOf(*allocation), device, allocation->address, allocation->bytes);
   if (status == kSuccess) Forget(environment, allocation);
   return status;
 }
@@ -108,27 +152,8 @@ Status FreeRegistered(Environment& environment, bool is_own, std::uint64_t addre
   return status;
 }
 
-Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address, unsigned threads) {
-  const Status ready = BeforeAllocating(environment);
-  if (ready != kSuccess) return ready;
-  const RelaxedContextScope context(environment, device);
-  if (context.status() != kSuccess) return context.status();
-  return environment.WithReclaim([&] {
-    if (kind == MemoryKind::kRegisteredHost) return AllocateRegistered(environment, device, bytes, threads, address);
-    if (kind == MemoryKind::kPinnedHost) {
-      void* pointer = nullptr;
-      const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
-      const Status status = environment.Counted<Call::kMemHostAlloc>(&pointer, static_cast<std::size_t>(bytes), flags);
-      *address = reinterpret_cast<std::uintptr_t>(pointer);
-      return status;
-    }
-    DevicePointer pointer = 0;
-    const Status status = kind == MemoryKind::kManaged ? environment.Counted<Call::kMemAllocManaged>(
-                                                             &pointer, static_cast<std::size_t>(bytes), unsigned{kMemAttachGlobal})
-                                                       : environment.Counted<Call::kMemAlloc>(&pointer, static_cast<std::size_t>(bytes));
-    *address = pointer;
-    return status;
-  });
+Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
+  return WithContext(environment, device, [&] { return AllocateOfDriver(environment, kind, bytes, address); });
 }
 
 Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes) {
@@ -159,17 +184,22 @@ Status Allocate(Environment& environment) {
   if (environment.driver == nullptr) return kNoBackend;
   int device;
   if (!ToInt(environment.In(2), &device) || !environment.HasDevice(device)) return kInvalidArgument;
-  const MemoryKind kind = static_cast<MemoryKind>(kind_number);
+  MemoryKind kind = static_cast<MemoryKind>(kind_number);
   std::uint64_t alignment = 0;
   if (kind == MemoryKind::kHost && !environment.In(3, &alignment)) return kInvalidArgument;
-  int threads = 1;
-  if (kind == MemoryKind::kRegisteredHost && (!ToInt(environment.In(4), &threads) || threads < 1)) return kInvalidArgument;
+  int threads = 0;
+  if (kind == MemoryKind::kPinnedHost && (!ToInt(environment.In(4), &threads) || threads < 0)) return kInvalidArgument;
   if (!environment.allocations.Reserve()) return kHostOutOfMemory;
 
   std::uint64_t address = 0;
-  const Status status = kind == MemoryKind::kHost
-                            ? AllocateHost(environment, bytes, alignment, &address)
-                            : AllocatePlain(environment, kind, device, bytes, &address, static_cast<unsigned>(threads));
+  Status status;
+  if (kind == MemoryKind::kHost) {
+    status = AllocateHost(environment, bytes, alignment, &address);
+  } else if (threads > 0) {
+    status = AllocatePinned(environment, device, bytes, static_cast<unsigned>(threads), environment.In(5) != 0, &kind, &address);
+  } else {
+    status = AllocatePlain(environment, kind, device, bytes, &address);
+  }
   if (status != kSuccess) return status;
   if (address > kMaxSafeInteger) {
     const RelaxedModeScope relaxed(environment.driver);
@@ -192,8 +222,11 @@ Status Deallocate(Environment& environment) {
   const double stream = environment.In(4);
   Allocation* allocation;
   Status status = FindAllocation(environment, address, bytes, PlainOwner(kind, device), &allocation);
+  if (status == kForeignPointer && kind == MemoryKind::kPinnedHost) {
+    status = FindAllocation(environment, address, bytes, PlainOwner(MemoryKind::kRegisteredHost, device), &allocation);
+  }
   if (status != kSuccess) return status;
-  if (kind == MemoryKind::kHost) return FreeLive(environment, kind, device, allocation);
+  if (kind == MemoryKind::kHost) return FreeLive(environment, device, allocation);
   if (environment.running_host_functions > 0 || environment.unreleased_holds == 0) {
     status = BeforeWaitingForDevice(environment);
     if (status != kSuccess) return status;
@@ -205,7 +238,7 @@ Status Deallocate(Environment& environment) {
   if (no_stalls.owns_lock()) {
     const RelaxedModeScope relaxed(environment.driver);
     status = WaitBeforeFree(environment, stream);
-    return status == kSuccess ? FreeLive(environment, kind, device, allocation) : status;
+    return status == kSuccess ? FreeLive(environment, device, allocation) : status;
   }
   LeaveOrphans(environment, {OrphanOf(environment, *allocation)});
   Forget(environment, allocation);

@@ -10,10 +10,10 @@
 
 namespace cistern {
 
-// NativeMemoryKind of src/driver/native.ts, and its registeredHostKind: pinned host memory that is mapped here, and
-// registered with the driver.
+// NativeMemoryKind of src/driver/native.ts; and, which only the addon tells apart from pinned host memory of the driver, such memory that
+// is mapped here, and registered with the driver.
 enum class MemoryKind : std::uint64_t { kDevice = 0, kManaged = 1, kPinnedHost = 2, kHost = 3, kRegisteredHost = 4 };
-inline constexpr std::uint64_t kMemoryKindCount = 5;
+inline constexpr std::uint64_t kMemoryKindCount = 4;
 
 // The owner of an allocation: a kind and a device, or the handle of a pool, which has the top bit clear.
 inline constexpr std::uint64_t kPlainOwnerFlag = std::uint64_t{1} << 63;
@@ -42,10 +42,8 @@ inline Status FindAllocation(Environment& environment, std::uint64_t address, st
   return kSuccess;
 }
 
-// Allocates memory of a kind other than host. May stop with kHostFunctionReady. Up to `threads` threads clear registered
-// memory before the driver pins it.
-Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address,
-                     unsigned threads = 1);
+// Allocates memory of a kind other than host. May stop with kHostFunctionReady.
+Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address);
 // Gives memory that this has registered back to the system, if the driver lets go of it. In a context of its device.
 Status FreeRegistered(Environment& environment, bool is_own, std::uint64_t address, std::uint64_t bytes);
 

@@ -96,9 +96,6 @@ export const HandOverContent = { buffer: 0, stream: 1, event: 2 } as const;
 /** Kinds of plain memory, as the addon numbers them. */
 export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host: 3 } as const;
 
-/** Besides those, for plain memory: pinned host memory that the addon maps, and registers with the driver. */
-export const registeredHostKind = 4;
-
 /** When an arena for native threads records events for frees, as the addon numbers it. */
 export const NativeDeallocationEvents = { eager: 0, deferred: 1, off: 2 } as const;
 
@@ -381,8 +378,9 @@ export interface NativeBinding {
   elapsedMilliseconds(start: number, end: number): void;
 
   /**
-   * Hot. In: bytes, kind (`NativeMemoryKind` or `registeredHostKind`), device, alignment (for kind host only), threads
-   * that populate (for registered memory only). `[1]`: address. May stop with `hostFunctionReady`, except for kind host.
+   * Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (for kind host only). For pinned host memory also how many threads
+   * clear what the addon then registers, 0 for memory that the driver allocates; and whether that will do if registering fails.
+   * `[1]`: address. May stop with `hostFunctionReady`, except for kind host.
    */
   allocate(): void;
   /**

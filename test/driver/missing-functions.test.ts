@@ -51,6 +51,11 @@ const program = `
   for (const [what, kind] of Object.entries(kinds)) {
     attempt(what, () => useOnce(new c[kind]()));
   }
+  // The driver clears it, if it has no function to register it.
+  attempt('large', () => {
+    const resource = new c.PinnedHostMemoryResource();
+    resource.deallocate(resource.allocate(16 * c.MiB, stream), 16 * c.MiB, stream);
+  });
   attempt('populated', () => useOnce(new c.PinnedHostMemoryResource({ populateThreads: 2 })));
   attempt('current pool', () => new c.CudaAsyncMemoryResource({ pool: 'current' }).dispose());
   attempt('making a pool current', () => {

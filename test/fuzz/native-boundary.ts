@@ -153,7 +153,13 @@ const callArguments: {
   synchronizeEvent: (run) => [run.handle('event')],
   eventCompletion: (run) => [run.handle('event')],
   elapsedMilliseconds: (run) => [run.handle('event'), run.handle('event')],
-  allocate: (run) => [run.size(), run.reader.byte() % 4, run.device(), 256 << (run.reader.byte() % 6)],
+  allocate: (run) => {
+    const size = run.size();
+    const byte = run.reader.byte();
+    // Clearing more would take long.
+    const threads = size < 2 ** 21 ? (byte >> 2) % 3 : 0;
+    return [size, byte % 4, run.device(), 256 << (run.reader.byte() % 6), threads, (byte >> 4) % 2];
+  },
   // On no stream: a free then waits for all of them.
   deallocate: (run) => [...run.plainAllocation(), 0],
   allocateAsync: (run) => [run.size(), run.handle('pool'), run.handle('stream')],
@@ -404,7 +410,7 @@ class Run {
     this.#succeed('createEvent', 0, true);
     this.#succeed('createPool', 0, 0, 0, false, Infinity, undefined);
     this.#succeed('allocateAsync', firstBytes, this.#live.pool[0], this.#live.stream[0]);
-    for (let kind = 0; kind <= hostKind; kind++) this.#succeed('allocate', firstBytes, kind, 0, 256);
+    for (let kind = 0; kind <= hostKind; kind++) this.#succeed('allocate', firstBytes, kind, 0, 256, 0, 0);
     while (!this.reader.isAtEnd) this.#callOne();
     await this.#giveEverythingBack();
     assert.deepEqual(this.#memory(), before, 'memory is not conserved');

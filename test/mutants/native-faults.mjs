@@ -588,12 +588,43 @@ export const nativeFaults = {
 };
 
 const arena = 'test/workers/global-arena-memory-resource.test.ts';
+const pinnedByDefault = 'test/resources/pinned-by-default.test.ts';
 const arenaOfWorkers = 'test/workers/global-arena-between-workers.test.ts';
 const arenaOfThreads = 'test/workers/thread-safe-arena-memory-resource.test.ts';
 const arenaOfEndedWorkers = 'test/workers/thread-safe-arena-ended-workers.test.ts';
 
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {
+  'native/addon/memory.cc': [
+    {
+      fault: 'registered memory is not found as pinned memory',
+      from: '  if (status == kForeignPointer && kind == MemoryKind::kPinnedHost) {\n',
+      to: '  if (false) {\n',
+      file: pinnedByDefault,
+      test: 'is freed in the way in which it was allocated',
+    },
+    {
+      fault: 'a refused registration is the end, also where the driver itself would do',
+      from: 'if (status == kSuccess || !or_of_driver) return status;',
+      to: 'return status;',
+      file: pinnedByDefault,
+      test: "is the driver's own if that refuses",
+    },
+    {
+      fault: 'the driver is asked again to register what it has forbidden',
+      from: 'environment.refuses_registration = true;',
+      to: 'environment.refuses_registration = false;',
+      file: pinnedByDefault,
+      test: 'is not registered again',
+    },
+    {
+      fault: 'what was cleared for a refused registration stays',
+      from: '  if (status != kSuccess) UnmapPages(pointer, bytes);\n',
+      to: '',
+      file: pinnedByDefault,
+      test: "is the driver's own if that refuses",
+    },
+  ],
   'native/arenas/global_arena.cc': [
     {
       fault: 'the most that was used is not noted',

@@ -30,7 +30,7 @@ describe.each(types)('%o', (type) => {
   });
   afterEach(() => stream.dispose());
 
-  test('is equal only to others of its class and device', () => {
+  test('is equal only to others of its kind of memory and device', () => {
     using first = new type();
     using second = new type();
     using far = new type({ device: Device.get(1) });
@@ -38,7 +38,7 @@ describe.each(types)('%o', (type) => {
     expect(first.isEqual(far)).toBe(false);
     for (const other of types) {
       using resource = new other();
-      expect(first.isEqual(resource)).toBe(other === type);
+      expect(first.isEqual(resource)).toBe(resource.memoryKind === first.memoryKind);
     }
     second.deallocate(first.allocate(100, stream), 100, stream);
   });

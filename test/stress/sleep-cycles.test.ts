@@ -25,6 +25,8 @@ const functions = [
   'cuMemMap',
   'cuMemSetAccess',
   'cuMemRelease',
+  'cuMemHostAlloc',
+  'cuMemFreeHost',
   'cuMemHostRegister',
   'cuMemHostUnregister',
   'cuMemcpyAsync',

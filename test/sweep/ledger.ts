@@ -16,7 +16,6 @@ const plainResources: Readonly<Record<string, (device: Device) => ReservingMemor
   device: (device) => new CudaMemoryResource({ device }),
   managed: (device) => new ManagedMemoryResource({ device }),
   'pinned-host': (device) => new PinnedHostMemoryResource({ device }),
-  'registered host': (device) => new PinnedHostMemoryResource({ device, populateThreads: 2 }),
   host: (device) => new HostMemoryResource({ device }),
 };
 

@@ -45,6 +45,7 @@ import {
   wakeResource,
 } from '../../src/serving/index.js';
 import { replayLog } from '../../src/tools/replay/index.js';
+import { slowlyCleared } from '../support/slowly-cleared.js';
 import { logText, readText, row } from '../tools/formats/logs.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
@@ -68,6 +69,7 @@ const bufferStacks = [
 export function operationScenarios(): Scenario[] {
   return [
     ...bufferStacks.map((text) => ({ name: `buffers of ${text}`, play: (run: ScenarioRun) => playBuffers(run, text) })),
+    { name: 'large pinned memory', play: playLargePinned },
     { name: 'copies, events and streams', play: playTransfers },
     { name: 'two devices', play: playTwoDevices },
     { name: 'advice and prefetch', play: playManaged },
@@ -89,6 +91,24 @@ export function operationScenarios(): Scenario[] {
       play: (run: ScenarioRun) => playReplay(run, text),
     })),
   ];
+}
+
+/** Pinned memory that threads clear, and, if the driver does not take that, memory that it clears itself. */
+function playLargePinned(run: ScenarioRun): void {
+  using _slow = slowlyCleared();
+  const resource = run.make('a leaf', () => new PinnedHostMemoryResource());
+  const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+  const sizes = [16 * MiB, MiB, 17 * MiB];
+  const pointers = sizes.map((bytes) => run.do(`allocate ${bytes} bytes`, () => resource.allocate(bytes, stream)));
+  for (const [i, bytes] of sizes.entries()) {
+    const pointer = pointers[i] as number;
+    run.do('fill', () => setSync(pointer, i + 1, 1, bytes, stream));
+    const last = new Uint8Array(1);
+    run.do('read', () => copyToHostSync(last, pointer + bytes - 1, stream));
+    run.check(last[0] === i + 1, 'pinned memory has what was written there');
+    run.do('free', () => resource.deallocate(pointer, bytes, stream));
+  }
+  run.checkGivenBack(resource.reservedBytes === 0, 'pinned memory is given back');
 }
 
 /** Memory that sleeps twice, once without its contents. */

@@ -1,11 +1,18 @@
+import { availableParallelism } from 'node:os';
+import { MiB } from '../../basics/units.js';
 import { Device, type MemoryKind } from '../device.js';
-import { mailbox, NativeMemoryKind, NativeStatus, native, registeredHostKind } from '../native.js';
+import { mailbox, NativeMemoryKind, NativeStatus, native } from '../native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from '../status.js';
+
+/** What each thread that clears pinned memory has to clear, at least. */
+const leastBytesOfThread = 16 * MiB;
+/** No more were tried on a GPU. */
+const mostThreads = 16;
 
 /**
  * Memory of one kind on one device, straight from the driver and without stream order: any stream
  * can use an allocation immediately, and a free waits for its stream (for host memory, its resource
- * waits instead). One object per kind and device counts the memory; registered memory has its own.
+ * waits instead). One object per kind and device counts the memory.
  *
  * The driver may wait for the whole device, in a free and in an allocation. So allocations and frees first run
  * outstanding host functions, and neither is permitted inside a host function, except for memory of kind `host`. If
@@ -21,21 +28,20 @@ export class PlainMemory {
   readonly #name: string;
   readonly #number: number;
 
-  private constructor(kind: MemoryKind, device: Device, isRegistered: boolean) {
+  private constructor(kind: MemoryKind, device: Device) {
     this.kind = kind;
     this.device = device;
     this.#name = `${kind} memory of device ${device.index}`;
-    this.#number = isRegistered ? registeredHostKind : NativeMemoryKind[kind];
+    this.#number = NativeMemoryKind[kind];
   }
 
   static readonly #known = new Map<string, PlainMemory>();
 
-  /** @param isRegistered of kind `pinned-host`: cistern maps the memory, and registers it with the driver */
-  static of(kind: MemoryKind, device: Device, isRegistered = false): PlainMemory {
-    const key = `${kind}:${device.index}:${isRegistered}`;
+  static of(kind: MemoryKind, device: Device): PlainMemory {
+    const key = `${kind}:${device.index}`;
     let memory = PlainMemory.#known.get(key);
     if (memory === undefined) {
-      memory = new PlainMemory(kind, device, isRegistered);
+      memory = new PlainMemory(kind, device);
       PlainMemory.#known.set(key, memory);
     }
     return memory;
@@ -44,16 +50,19 @@ export class PlainMemory {
   /**
    * @param bytes at least 1
    * @param alignment a power of two of at least 256; kinds other than `host` guarantee 256 only
-   * @param populateThreads of registered memory: how many threads clear it before the driver pins it
+   * @param populateThreads of pinned memory: how many threads clear it before it is registered with the driver; 0: the driver
+   * clears it itself. By default as many as it takes, or the driver, if it refuses
    * @throws OutOfMemoryError, DriverError
    */
-  allocate(bytes: number, alignment: number, populateThreads = 1): number {
+  allocate(bytes: number, alignment: number, populateThreads?: number): number {
+    const threads = populateThreads ?? (bytes < leastBytesOfThread ? 0 : this.#threadsFor(bytes));
     for (;;) {
       mailbox[0] = bytes;
       mailbox[1] = this.#number;
       mailbox[2] = this.device.index;
       mailbox[3] = alignment;
-      mailbox[4] = populateThreads;
+      mailbox[4] = threads;
+      mailbox[5] = populateThreads === undefined ? 1 : 0;
       native().allocate();
       const status = mailbox[0] as number;
       if (status === NativeStatus.success) break;
@@ -88,6 +97,19 @@ export class PlainMemory {
   /** Resets `peakBytes` to the bytes that are live now. */
   resetPeak(): void {
     this.peakBytes = this.liveBytes;
+  }
+
+  /**
+   * As many as have something to do and a processor. None where the driver's own memory costs nothing before it is touched, where registered memory
+   * is not locked (the device uses the host's page tables), and where nobody has tried: on devices that share the host's memory, and other
+   * systems.
+   */
+  #threadsFor(bytes: number): number {
+    const { kind, device } = this;
+    if (kind !== 'pinned-host' || device.backend === 'software' || process.platform !== 'linux') return 0;
+    if (device.attribute('integrated') !== 0 || device.attribute('pageableMemoryAccessUsesHostPageTables') !== 0) return 0;
+    if (lackForRegisteredMemory() !== undefined) return 0;
+    return Math.min(Math.floor(bytes / leastBytesOfThread), mostThreads, availableParallelism());
   }
 
   #allocationError(bytes: number, status: number): Error {

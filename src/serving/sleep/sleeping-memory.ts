@@ -14,11 +14,11 @@
  */
 
 import { setImmediate, setTimeout } from 'node:timers/promises';
-import { CisternError, DriverError } from '../../basics/errors.js';
+import { CisternError } from '../../basics/errors.js';
 import { ALLOCATION_ALIGNMENT, MiB } from '../../basics/units.js';
 import { devicesUsing } from '../../driver/device.js';
 import { endWriteGuard, guardWrites, type WriteGuard } from '../../driver/memory/guarded-addresses.js';
-import { lackForRegisteredMemory, PlainMemory } from '../../driver/memory/plain-memory.js';
+import { PlainMemory } from '../../driver/memory/plain-memory.js';
 import { queueCopy } from '../../driver/memory/transfer.js';
 import type { Extent, VirtualMemory } from '../../driver/memory/virtual-memory.js';
 import { Stream } from '../../driver/streams/stream.js';
@@ -46,9 +46,6 @@ interface KeptPiece extends Extent, HostPiece {}
 
 /** Pinning memory takes long, so the event loop gets a turn after so many bytes. */
 const mostPieceBytes = 64 * MiB;
-/** They clear a piece before the driver pins it. */
-const populateThreads = 4;
-const forbidden: ReadonlySet<string> = new Set(['CUDA_ERROR_NOT_PERMITTED', 'CUDA_ERROR_NOT_SUPPORTED']);
 
 export class Sleeper implements MemorySleep {
   #phase: 'awake' | 'falling asleep' | 'asleep' | 'waking' = 'awake';
@@ -63,7 +60,7 @@ export class Sleeper implements MemorySleep {
   #guard: WriteGuard | undefined;
   #copiedBytes = 0;
   /** What both are pieces of. */
-  #pinned: PlainMemory;
+  readonly #pinned: PlainMemory;
   /** For copies, and for what goes back meanwhile: no stream of the program waits for it. */
   #ownStream: Stream | undefined;
   #isCopying = false;
@@ -304,9 +301,6 @@ export class Sleeper implements MemorySleep {
   }
 
   async #keepContents(): Promise<void> {
-    // Registered memory is pinned several times as fast as the driver's own.
-    const isRegistered = lackForRegisteredMemory() === undefined;
-    if (this.#staging.length === 0) this.#pinned = PlainMemory.of('pinned-host', this.#memory.device, isRegistered);
     for (const { address, bytes } of this.#memory.liveExtents()) {
       for (let offset = 0; offset < bytes; offset += mostPieceBytes) {
         const piece = { address: address + offset, bytes: Math.min(mostPieceBytes, bytes - offset) };
@@ -340,21 +334,9 @@ export class Sleeper implements MemorySleep {
   #takeOnHost(bytes: number): HostPiece {
     const fitting = this.#staging.filter(({ hostBytes }) => hostBytes >= bytes).sort((a, b) => a.hostBytes - b.hostBytes);
     const [smallest] = fitting;
-    if (smallest === undefined) return { host: this.#allocateOnHost(bytes), hostBytes: bytes };
+    if (smallest === undefined) return { host: this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT), hostBytes: bytes };
     this.#staging.splice(this.#staging.indexOf(smallest), 1);
     return smallest;
-  }
-
-  /** The devices' attributes do not say that a driver forbids registration, as it does with confidential computing. */
-  #allocateOnHost(bytes: number): number {
-    try {
-      return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT, populateThreads);
-    } catch (error) {
-      const isForbidden = error instanceof DriverError && forbidden.has(error.driverName);
-      if (!isForbidden || this.#kept.length + this.#staging.length > 0) throw error;
-      this.#pinned = PlainMemory.of('pinned-host', this.#memory.device);
-      return this.#pinned.allocate(bytes, ALLOCATION_ALIGNMENT);
-    }
   }
 
   #liveWithin(address: number, bytes: number): Extent[] {

@@ -16,24 +16,22 @@ import {
 import { SpillableBuffer, SpillingResourceAdaptor, type SpillPin, sleepResource, wakeResource } from '../../../src/serving/index.js';
 import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { settledFreeBytes } from '../../support/device-memory.js';
-import { forbidsRegistration } from '../../support/direct-faults.mjs';
 import { code } from '../../support/errors.js';
 import { needFaults } from '../../support/real-gpu.js';
 import { skipTest } from '../../support/skip-test.js';
 import { valuesOf } from '../../support/stream-order.js';
 
-const faulty = ['cuMemcpyAsync', 'cuMemHostRegister', 'cuMemHostUnregister', 'cuStreamSynchronize'];
+const faulty = ['cuMemcpyAsync', 'cuMemHostAlloc', 'cuMemFreeHost', 'cuStreamSynchronize'];
 
 let stream: Stream;
 let memory: VirtualMemoryResource;
 let page: number;
 let freeBefore: number;
 
-function bytesOnHost({ isRegistered }: { isRegistered: boolean }): number {
-  using pinned = new PinnedHostMemoryResource(isRegistered ? { populateThreads: 1 } : {});
+const pinnedBytes = () => {
+  using pinned = new PinnedHostMemoryResource();
   return pinned.reservedBytes;
-}
-const pinnedBytes = () => bytesOnHost({ isRegistered: true }) + bytesOnHost({ isRegistered: false });
+};
 const pinnedPages = () => pinnedBytes() / page;
 const callsOf = (name: string) => driverCallCounts().byFunction[name] as number;
 
@@ -56,9 +54,9 @@ function deallocate(pointers: readonly number[], ...pages: number[]): void {
 
 /** Sleeps and wakes: the pages kept and copied, how often the driver pinned memory, and the pages that are pinned afterwards. */
 async function sleepAndWake(stagingBytes: number, unchanged = false): Promise<number[]> {
-  const before = callsOf('cuMemHostRegister');
+  const before = callsOf('cuMemHostAlloc');
   const { keptBytes, copiedBytes } = await sleepResource(memory, { keep: 'host', unchanged });
-  const registered = callsOf('cuMemHostRegister') - before;
+  const registered = callsOf('cuMemHostAlloc') - before;
   await wakeResource(memory, { stagingBytes });
   return [keptBytes / page, copiedBytes / page, registered, pinnedPages()];
 }
@@ -78,7 +76,7 @@ afterEach(() => {
   expect([settledFreeBytes(), pinnedBytes()]).toEqual([freeBefore, 0]);
 });
 
-describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
+describe('host memory that a wake leaves', () => {
   test('is so much as it asks for, in whole pieces', async () => {
     const pointers = allocateApart(1, 1, 1);
     expect(await sleepAndWake(3 * page)).toEqual([3, 3, 3, 3]);
@@ -235,54 +233,6 @@ describe.skipIf(forbidsRegistration)('host memory that a wake leaves', () => {
     await wakeResource(spilling, { stagingBytes: GiB });
     expect(await use(({ ptr }) => valuesOf(ptr, 2 * page, stream))).toEqual([7]);
     spilling.deallocate(rest, page, stream);
-  });
-
-  test('is of the kind that the driver permits, until it is gone', async () => {
-    needFaults();
-    const pointers = allocateApart(1, 1);
-    failCall('cuMemHostRegister', 1, 800);
-    await sleepResource(memory, { keep: 'host' });
-    expect([true, false].map((isRegistered) => bytesOnHost({ isRegistered }))).toEqual([0, 2 * page]);
-    await wakeResource(memory, { stagingBytes: page });
-    expect(await sleepAndWake(GiB)).toEqual([2, 2, 0, 2]);
-    await wakeResource(memory);
-    expect(pinnedPages()).toBe(0);
-    expect(pointers.map((pointer) => valuesOf(pointer, page, stream))).toEqual([[1], [2]]);
-    deallocate(pointers, 1, 1);
-  });
-
-  test('is of the driver where a device cannot use memory that cistern registers', async () => {
-    const pointers = allocateApart(1);
-    const { attribute } = Device.prototype;
-    const spy = vi.spyOn(Device.prototype, 'attribute').mockImplementation(function (this: Device, name) {
-      return name === 'hostRegisterSupported' ? 0 : attribute.call(this, name);
-    });
-    await sleepResource(memory, { keep: 'host' });
-    spy.mockRestore();
-    expect([true, false].map((isRegistered) => bytesOnHost({ isRegistered }))).toEqual([0, page]);
-    await wakeResource(memory);
-    expect(valuesOf(pointers[0] as number, page, stream)).toEqual([1]);
-    deallocate(pointers, 1);
-  });
-
-  test.each([0, 1])('must not be of two kinds: with %i that are too small, all is awake as before', async (tooSmall) => {
-    needFaults();
-    deallocate(await keptOf(), 1);
-    const pointers = allocateApart(2, 2);
-    failCall('cuMemHostRegister', 2, 801);
-    await expect(sleepResource(memory, { keep: 'host' })).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
-    expect([memory.isAsleep, pinnedPages()]).toEqual([false, tooSmall]);
-    await sleepResource(memory, { keep: 'host' });
-    await wakeResource(memory);
-    expect(pinnedPages()).toBe(0);
-    expect(pointers.map((pointer) => valuesOf(pointer, 2 * page, stream))).toEqual([[1], [2]]);
-    deallocate(pointers, 2, 2);
-
-    async function keptOf(): Promise<number[]> {
-      const made = allocateApart(1);
-      if (tooSmall > 0) await sleepAndWake(GiB);
-      return made;
-    }
   });
 
   test('is in pieces of 64 MiB, between which the event loop turns; a free waits for the copies, and what is freed is not kept', async () => {
@@ -445,12 +395,12 @@ describe('the copies of contents', () => {
     memory.deallocate(pointers[1] as number, page, stream);
   });
 
-  test.skipIf(forbidsRegistration)('leave host memory that the driver refuses to free to the next call, whatever it is', async () => {
+  test('leave host memory that the driver refuses to free to the next call, whatever it is', async () => {
     needFaults();
     const pointer = memory.allocate(page, stream);
     set(pointer, 1, 1, page, stream);
     failCall('cuMemcpyAsync', 1, 999);
-    failCall('cuMemHostUnregister', 1, 999);
+    failCall('cuMemFreeHost', 1, 999);
     await expect(sleepResource(memory, { keep: 'host' })).rejects.toThrow(/cannot copy/);
     expect([memory.isAsleep, pinnedPages()]).toEqual([false, 1]);
     set(pointer, 2, 1, page, stream);

@@ -36,7 +36,6 @@ import { planAllocations } from '../../../src/tools/planning/index.js';
 import { driverCallCounts, failCall } from '../../../src/tools/testing/index.js';
 import { detachBuffer, shareBuffer } from '../../../src/workers/index.js';
 import { needSecondDevice, needSmallDevice, settledFreeBytes } from '../../support/device-memory.js';
-import { forbidsRegistration } from '../../support/direct-faults.mjs';
 import { caught, code } from '../../support/errors.js';
 import { planOf } from '../../support/plans.js';
 import { needFaults } from '../../support/real-gpu.js';
@@ -55,8 +54,7 @@ let freeBefore: number;
 
 const pinnedBytes = () => {
   using pinned = new PinnedHostMemoryResource();
-  using registered = new PinnedHostMemoryResource({ populateThreads: 1 });
-  return pinned.reservedBytes + registered.reservedBytes;
+  return pinned.reservedBytes;
 };
 
 /** Lets the event loop turn until something holds. */
@@ -73,15 +71,7 @@ beforeEach(() => {
 });
 
 afterEach(() => {
-  for (const name of [
-    'cuMemUnmap',
-    'cuMemCreate',
-    'cuMemMap',
-    'cuMemSetAccess',
-    'cuMemHostRegister',
-    'cuMemHostUnregister',
-    'cuMemcpyAsync',
-  ])
+  for (const name of ['cuMemUnmap', 'cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemHostAlloc', 'cuMemFreeHost', 'cuMemcpyAsync'])
     failCall(name, 0);
   upstream.dispose();
   expect(upstream.reservedBytes).toBe(0);
@@ -659,7 +649,7 @@ describe('when a call fails', () => {
   });
 
   test.each([
-    ['cuMemHostRegister', 1],
+    ['cuMemHostAlloc', 1],
     ['cuMemcpyAsync', 1],
     ['cuMemUnmap', 1],
   ])('while it falls asleep, at %s, it is awake as before', async (name, nth) => {
@@ -672,16 +662,6 @@ describe('when a call fails', () => {
     upstream.deallocate(pointer, 3 * page, stream);
   });
 
-  test.each([800, 801])('while it falls asleep, as memory must not be registered (%i), other memory keeps the contents', async (status) => {
-    const pointer = upstream.allocate(3 * page, stream);
-    set(pointer, 5, 1, 3 * page, stream);
-    failCall('cuMemHostRegister', 1, status);
-    await sleepResource(upstream, { keep: 'host' });
-    await wakeResource(upstream);
-    expect(valuesOf(pointer, 3 * page, stream)).toEqual([5]);
-    upstream.deallocate(pointer, 3 * page, stream);
-  });
-
   test.each([1, 2])('while several fall asleep, for want of host memory for number %i, all are awake as before', async (nth) => {
     using weights = new VirtualMemoryResource();
     using cache = new VirtualMemoryResource();
@@ -689,7 +669,7 @@ describe('when a call fails', () => {
     const [first, second] = [stack.allocate(2 * page, stream), stack.allocate(page, stream)];
     set(first, 1, 1, 2 * page, stream);
     set(second, 2, 1, page, stream);
-    failCall('cuMemHostRegister', nth, 999);
+    failCall('cuMemHostAlloc', nth, 999);
     await expect(sleepResource(stack, { keep: 'host' })).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
     expect([weights.isAsleep, cache.isAsleep, pinnedBytes()]).toEqual([false, false, 0]);
     expect([valuesOf(first, 2 * page, stream), valuesOf(second, page, stream)]).toEqual([[1], [2]]);
@@ -775,11 +755,11 @@ describe('when a call fails', () => {
     upstream.deallocate(pointer, 2 * page, stream);
   });
 
-  test.skipIf(forbidsRegistration)('at the end, only the host memory is left to free: the next call does', async () => {
+  test('at the end, only the host memory is left to free: the next call does', async () => {
     const pointer = upstream.allocate(page, stream);
     set(pointer, 5, 1, page, stream);
     await sleepResource(upstream, { keep: 'host' });
-    failCall('cuMemHostUnregister', 1, 999);
+    failCall('cuMemFreeHost', 1, 999);
     await expect(wakeResource(upstream)).rejects.toThrow(code('ERR_CISTERN_DRIVER'));
     expect([upstream.isAsleep, pinnedBytes()]).toEqual([false, page]);
     expect(valuesOf(pointer, page, stream)).toEqual([5]);
