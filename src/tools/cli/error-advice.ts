@@ -30,6 +30,7 @@ export function adviceFor(error: unknown): string | undefined {
 }
 
 function adviceOnPath(path: string): string {
+  if (/^[a-z][a-z\d+.-]+:\/\//i.test(path)) return 'this takes the path of a file, not a URL: download the file first';
   const folder = dirname(path);
   try {
     // A dangling link exists, so this lists it.

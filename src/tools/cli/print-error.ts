@@ -47,6 +47,8 @@ function describeFileError({ code, syscall, path: named, message }: NodeJS.Errno
       return `${path} does not exist: part of the path is a file, not a folder`;
     case 'EISDIR':
       return `${path} is a folder`;
+    case 'ELOOP':
+      return `${path} cannot be followed: symbolic links there lead to one another, or are too many`;
     case 'EACCES':
     case 'EPERM':
       return `permission denied: ${path}`;

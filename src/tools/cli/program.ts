@@ -158,7 +158,11 @@ export async function createProgram(terminal: Terminal, exitWith: (code: number)
       .configureOutput({
         writeOut: (text) => terminal.stdout.write(text),
         writeErr: (text) => terminal.stderr.write(text),
-        outputError: (text, write) => write(text.replace('command-argument value ', '')),
+        outputError: (text, write) => {
+          write(text.replace('command-argument value ', ''));
+          const [, word] = /^error: unknown option '(.+)'$/m.exec(text) ?? [];
+          if (word !== undefined && existsSync(word)) hint(terminal, `write ./${word} if you mean the file of that name`);
+        },
       });
   }
   return program;

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
@@ -186,11 +186,32 @@ describe('cistern replay', () => {
     expect((await runCistern(['replay', copy, '--resource', 'host'])).code).toBe(0);
   });
 
+  test('a file whose name is like an option has a way to be named', async () => {
+    file('-name.cistern', '');
+    const before = process.cwd();
+    process.chdir(folder);
+    try {
+      const { stderr } = await runCistern(['replay', '-name.cistern']);
+      expect(stderr).toContain('hint: write ./-name.cistern if you mean the file of that name\n');
+      expect((await runCistern(['replay', '-nobody.cistern'])).stderr).not.toContain('hint:');
+    } finally {
+      process.chdir(before);
+    }
+  });
+
+  const loop = join(folder, 'loop.cistern');
+  symlinkSync(loop, loop);
+
   test.each([
     [['replay', file('typo.csv', logText(row('alocate', 1, 1)))], /^error: .*typo\.csv, line 2: the action must be/],
     [['replay', file('empty.csv', '')], /^error: .*empty\.csv: is empty$/m],
     [['replay', file('header.csv', logText())], /^error: .*header\.csv: has no events to replay$/m],
     [['replay', join(folder, 'missing.csv')], /^error: .*missing\.csv does not exist$/m],
+    [
+      ['replay', 'https://example.org/run.cistern'],
+      /^error: https:.* does not exist\nhint: this takes the path of a file, not a URL: download the file first\n$/,
+    ],
+    [['replay', loop], /^error: .*loop\.cistern cannot be followed: symbolic links there lead to one another, or are too many\n$/],
     [['replay', folder], /^error: .*: is a directory$/m],
     [
       ['replay', small, '--resource', 'poool(cuda)'],
