@@ -60,6 +60,7 @@ const benchmarks = [
   device,
   peers,
 ];
+let lastProgress = 0;
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
@@ -179,9 +180,13 @@ function fileNameOf({ device: deviceName, backend }) {
   return backend === 'software' ? backend : deviceName.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
 }
 
-/** Shows the current measurement on a terminal. @param {string} step */
+/** Shows the current measurement on a terminal; elsewhere a line now and then, since some take minutes. @param {string} step */
 function progress(step) {
   if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${step}`);
+  else if (step !== '' && performance.now() - lastProgress > 10_000) {
+    process.stderr.write(`${step}\n`);
+    lastProgress = performance.now();
+  }
 }
 
 /** @param {string} file @param {string} text */
