@@ -592,9 +592,6 @@ export const equivalent = {
     'wakeResource: 0 -> 1': 'nothing that is kept has one byte',
   },
   'src/serving/sleep/sleeping-memory.ts': {
-    'populateThreads: 4 -> 5': 'how many is a choice',
-    'populateThreads: 4 -> 3': 'how many is a choice',
-    'Sleeper.#allocateOnHost: without populateThreads': 'how many is a choice',
     'Sleeper.#wasAsleep: false -> true': 'begin sets it before anything reads it',
     'Sleeper.#copiedBytes: 0 -> 1': 'prepare sets it before anything reads it',
     'Sleeper.beforeFree: this.#isCopying -> true': 'the stream has nothing to wait for',
