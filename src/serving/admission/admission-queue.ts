@@ -138,7 +138,6 @@ function close(handle: number): void {
 
 const unreachable = finalizationRegistry<number>('admission queue', 'CISTERN_UNREACHABLE_ADMISSION', close);
 const queues = new LiveInstances<AdmissionQueue>();
-let isListening = false;
 
 /**
  * Shares the bytes of a limit among holders and waiting requests, in the order that `native/addon/admission.h`
@@ -411,13 +410,11 @@ function admit({ bytes, priority, holder, grows = false }: AdmissionRequest, num
   return growing;
 }
 
-/** From now on, a queue is notified of calls by other environments. */
+/** From now on, a queue is notified of calls by other environments, by a function that replaces the one before. */
 function listen(queue: AdmissionQueue): void {
   queues.add(queue);
-  if (isListening) return;
   native().onAdmissions(() => {
     for (const each of queues.all()) each.wake();
   });
   check('wait for memory');
-  isListening = true;
 }
