@@ -103,7 +103,7 @@ describe('cistern report', () => {
     const log = join(folder, 'graphs.pickle');
     const segment = (pool: number, bytes: number) =>
       `{'device': 0, 'address': ${pool * 2 ** 30}, 'total_size': ${bytes}, 'stream': 0, 'segment_pool_id': (${pool}, 0), 'frames': [], 'blocks': [{'size': ${bytes}, 'state': 'active_allocated', 'frames': []}]}`;
-    pickleWithPython(log, `{'segments': [${segment(1, 12 * 2 ** 20)}, ${segment(2, 24 * 2 ** 20)}], 'device_traces': [[]]}`, 4);
+    await pickleWithPython(log, `{'segments': [${segment(1, 12 * 2 ** 20)}, ${segment(2, 24 * 2 ** 20)}], 'device_traces': [[]]}`, 4);
     const output = join(folder, 'graphs.html');
     const { code, stderr } = await runCistern(['report', log, '-o', output, '--time-limit', '200ms']);
     expect([code, stderr]).toEqual([0, '']);

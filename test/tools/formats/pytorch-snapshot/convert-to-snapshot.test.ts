@@ -25,7 +25,7 @@ async function write(run: RecordedRun, name = 'run.pickle'): Promise<string> {
 }
 
 async function writeAndLoad(run: RecordedRun): Promise<Snapshot> {
-  const snapshot = loadWithPython(await write(run));
+  const snapshot = await loadWithPython(await write(run));
   checkSnapshot(snapshot);
   return snapshot;
 }
@@ -70,7 +70,7 @@ describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_00
   test.each([arrowEtl, ...shared.filter((file) => existsSync(file))])('loads in Python and gives the same live ranges: %s', async (log) => {
     const file = path('trace.pickle');
     const { omissions } = await convertLog(log, file);
-    checkSnapshot(loadWithPython(file));
+    checkSnapshot(await loadWithPython(file));
     const before = liveRangeSteps(await readRecordedRun(log));
     const after = liveRangeSteps(await readRecordedRun(file));
     expect(after.length).toBe(before.length);
@@ -83,7 +83,7 @@ describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_00
     recordProgram(recorded);
     const file = path('program.pickle');
     await convertLog(recorded, file);
-    const snapshot = loadWithPython(file);
+    const snapshot = await loadWithPython(file);
     checkSnapshot(snapshot);
     const run = await readRecordedRun(recorded);
     const again = await readRecordedRun(file);
@@ -163,7 +163,7 @@ describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_00
       'blocks that a layer took from its upstream or returned: 1',
       'event records and waits: 1',
     ]);
-    const snapshot = loadWithPython(path('left.pickle'));
+    const snapshot = await loadWithPython(path('left.pickle'));
     checkSnapshot(snapshot);
     expect(snapshot.device_traces[0]).toHaveLength(1);
   });
@@ -238,7 +238,7 @@ describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_00
         }
         const run = runOf(events, { streams: ['0', '0x5'] });
         const file = await write(run, 'random.pickle');
-        checkSnapshot(loadWithPython(file));
+        checkSnapshot(await loadWithPython(file));
         expect(liveRangeSteps(await readRecordedRun(file))).toEqual(liveRangeSteps(run));
       }),
       { numRuns: 20 },
@@ -290,7 +290,7 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
       `[${trace.join(', ')}], []`,
       `, 'external_annotations': [{'device': 0, 'time_us': ${start + 2}, 'name': 'step', 'stage': 'START'}, {'device': 0, 'time_us': ${start + 4}, 'name': 'step', 'stage': 'END'}]`,
     );
-    pickleWithPython(file, text, protocol);
+    await pickleWithPython(file, text, protocol);
     const run = await readRecordedRun(file);
     const happened = Array.from({ length: run.eventCount }, (_, i) => [
       ...[run.kinds, run.times, run.firsts, run.seconds, run.phaseOf, run.stackOf].map((column) => column[i] as number),
@@ -328,7 +328,7 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
       entry('segment_free', 0x900000, 0x1000, 4),
     ];
     const expandable = `[${segment(0x100000, [[0x200000, 'inactive']])}, ${segment(0x500000, [[0x100000, 'inactive']])}]`;
-    pickleWithPython(file, snapshot(expandable, `[${trace.join(', ')}]`), 4);
+    await pickleWithPython(file, snapshot(expandable, `[${trace.join(', ')}]`), 4);
     const run = await readRecordedRun(file);
     const happened = Array.from({ length: run.eventCount }, (_, i) => [run.kinds[i], run.times[i], run.firsts[i], run.seconds[i]]);
     const { growth, release } = EventKind;
@@ -348,7 +348,7 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
 
   test('has one layer per device', async () => {
     const other = segment(4096, [[512, 'active_allocated']]).replace("'device': 0", "'device': 2");
-    pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}, ${other}]`, '[], [], []'), 4);
+    await pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}, ${other}]`, '[], [], []'), 4);
     const run = await readRecordedRun(file);
     expect(run.layers.map(({ name }) => name)).toEqual(['pytorch on device 0', 'pytorch on device 2']);
     expect([...run.layerOf]).toEqual([0, 0, 1, 1]);
@@ -390,7 +390,7 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
       entry('free_completed', 0x300000, 1000, 9),
       entry('alloc', 0x200000, 500, 10),
     ];
-    pickleWithPython(file, snapshot(`[${segments.join(', ')}]`, `[${trace.join(', ')}]`), 4);
+    await pickleWithPython(file, snapshot(`[${segments.join(', ')}]`, `[${trace.join(', ')}]`), 4);
     const recording = path('pools.cistern');
     await convertLog(file, recording);
     for (const log of [file, recording]) {
@@ -423,14 +423,14 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
   test('has layers for the pools of each device', async () => {
     const of = (device: number) =>
       segment(4096, [[512, 'active_allocated']], `, 'segment_pool_id': (1, 0)`).replace("'device': 0", `'device': ${device}`);
-    pickleWithPython(file, snapshot(`[${of(0)}, ${of(1)}]`, '[], []'), 4);
+    await pickleWithPython(file, snapshot(`[${of(0)}, ${of(1)}]`, '[], []'), 4);
     const graphs = await readGraphLogs(file);
     expect(graphs.map(({ source }) => source)).toEqual([0, 1].map((device) => `${file}: private pool 1,0 on device ${device}`));
   });
 
   test('is refused if it has more pools than a log can have layers', async () => {
     const pools = Array.from({ length: 256 }, (_, i) => segment(4096 * (i + 1), [[512, 'inactive']], `, 'segment_pool_id': (${i + 1}, 0)`));
-    pickleWithPython(file, snapshot(`[${pools.join(', ')}]`, '[]'), 4);
+    await pickleWithPython(file, snapshot(`[${pools.join(', ')}]`, '[]'), 4);
     await expect(readRecordedRun(file)).rejects.toThrow(/names more than 256 devices and pools$/);
   });
 
@@ -449,13 +449,13 @@ describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { ti
       ["{'segments': 1 << 400}", /an integer has 51 bytes$/],
     ];
     for (const [expression, message] of cases) {
-      pickleWithPython(file, expression, 4);
+      await pickleWithPython(file, expression, 4);
       await expect(readRecordedRun(file)).rejects.toThrow(message);
     }
   });
 
   test('is an error or a snapshot, whichever byte changes and wherever it ends', async () => {
-    pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}]`, `[${entry('alloc', 4096, 500, start)}]`), 4);
+    await pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}]`, `[${entry('alloc', 4096, 500, start)}]`), 4);
     const run = await readRecordedRun(file);
     const whole = readFileSync(file);
     expect(run.eventCount).toBe(2);

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { EventKind, type RecordedRun, readRecordedRun } from '../../../../src/tools/formats/index.js';
 import { pieces } from '../logs.js';
-import { hasPython, pythonNote } from './snapshots.js';
+import { hasPython, pickleWithPython, pythonNote } from './snapshots.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-snapshots-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -24,12 +24,9 @@ function snapshot(parts: Record<string, string> = {}): string {
 }
 
 let files = 0;
-function write(python: string, protocol = 4): string {
+async function write(python: string, protocol = 4): Promise<string> {
   const file = join(folder, `${files++}.pickle`);
-  const script = `import pickle, sys\npickle.dump(${python}, open(sys.argv[1], 'wb'), protocol=${protocol})`;
-  const { status, stderr } = spawnSync('python3', ['-c', script, file], { encoding: 'utf8' });
-  expect(stderr).toBe('');
-  expect(status).toBe(0);
+  await pickleWithPython(file, python, protocol);
   return file;
 }
 
@@ -50,12 +47,12 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
     ['pool', { segment: "'segment_pool_id': (-1, 'x')" }],
     ['pool of an entry', { entry: ", 'pool_id': None" }],
   ])('a %s that cannot be understood does not end the reading: %j', async (_, parts) => {
-    expect(allocations(await readRecordedRun(write(snapshot(parts))))).toEqual(['pytorch: 4000']);
+    expect(allocations(await readRecordedRun(await write(snapshot(parts))))).toEqual(['pytorch: 4000']);
   });
 
   test.each([0, 1, 2, 3, 4, 5])('are read in protocol %i', async (protocol) => {
     const run = await readRecordedRun(
-      write(snapshot({ entry: ", 'user_metadata': 'caf\\u00e9 \\\\n', 'compiled': True, 'x': 1.5" }), protocol),
+      await write(snapshot({ entry: ", 'user_metadata': 'caf\\u00e9 \\\\n', 'compiled': True, 'x': 1.5" }), protocol),
     );
     expect(allocations(run)).toEqual(['pytorch: 4000']);
     expect(run.stacks[1]).toBe('forward (/m/net.py:3)');
@@ -63,10 +60,10 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
   });
 
   test('name a pool of the program, and the graph that a pool belongs to', async () => {
-    const own = await readRecordedRun(write(snapshot({ segment: "'segment_pool_id': (0, 1)" })));
+    const own = await readRecordedRun(await write(snapshot({ segment: "'segment_pool_id': (0, 1)" })));
     expect(own.layers.find(({ name }) => name === 'pool 0,1')?.isGraph).toBeUndefined();
     expect(own.layers.map(({ name }) => name)).toContain('pool 0,1');
-    const graph = await readRecordedRun(write(snapshot({ segment: "'segment_pool_id': (3, 0)" })));
+    const graph = await readRecordedRun(await write(snapshot({ segment: "'segment_pool_id': (3, 0)" })));
     expect(graph.layers.find(({ name }) => name === 'private pool 3,0')?.isGraph).toBe(true);
   });
 
@@ -76,20 +73,20 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
       {'action': 'alloc', 'addr': 4096, 'size': 100, 'stream': 0, 'time_us': 2, 'pool_id': (0, 2), 'frames': []},
       {'action': 'free_completed', 'addr': 4096, 'size': 100, 'stream': 0, 'time_us': 3, 'pool_id': (0, 2), 'frames': []},
       {'action': 'segment_free', 'addr': 4096, 'size': 4096, 'stream': 0, 'time_us': 4, 'pool_id': (0, 2), 'frames': []}]]}`;
-    expect(allocations(await readRecordedRun(write(gone))).sort()).toEqual(['pool 0,2: 100', 'pytorch: 100']);
+    expect(allocations(await readRecordedRun(await write(gone))).sort()).toEqual(['pool 0,2: 100', 'pytorch: 100']);
   });
 
   test('are read as a list of segments, and as snapshots by rank', async () => {
-    expect(allocations(await readRecordedRun(write(`${snapshot()}['segments']`)))).toEqual(['pytorch: 4000']);
-    const ranks = await readRecordedRun(write(`{0: ${snapshot()}, 1: ${snapshot({ segment: "'segment_pool_id': (0, 1)" })}}`));
+    expect(allocations(await readRecordedRun(await write(`${snapshot()}['segments']`)))).toEqual(['pytorch: 4000']);
+    const ranks = await readRecordedRun(await write(`{0: ${snapshot()}, 1: ${snapshot({ segment: "'segment_pool_id': (0, 1)" })}}`));
     expect(allocations(ranks).sort()).toEqual(['pool 0,1 of rank 1: 4000', 'pytorch of rank 0: 4000', 'pytorch of rank 1: 4000']);
-    const list = await readRecordedRun(write(`[${snapshot()}, ${snapshot()}]`));
+    const list = await readRecordedRun(await write(`[${snapshot()}, ${snapshot()}]`));
     expect(allocations(list).sort()).toEqual(['pytorch of rank 0: 4000', 'pytorch of rank 1: 4000']);
   });
 
   test('are the same in pieces of any size', async () => {
     for (const protocol of [0, 4]) {
-      const bytes = readFileSync(write(snapshot({ entry: ", 'pool_id': (0, 1), 'user_metadata': 'a'" }), protocol));
+      const bytes = readFileSync(await write(snapshot({ entry: ", 'pool_id': (0, 1), 'user_metadata': 'a'" }), protocol));
       const whole = await readRecordedRun(pieces(bytes), { name: 'a' });
       expect(whole.eventCount).toBe(6);
       for (const size of [1, 2, 3, 7, 64]) expect(await readRecordedRun(pieces(bytes, size), { name: 'a' })).toEqual(whole);
@@ -99,8 +96,8 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
   test('have the same stacks and pools whether their entries share objects or have copies', async () => {
     const entries = (stack: string, pool: string) => `(lambda stack, pool: {'segments': [], 'device_traces': [[{'action': 'alloc',
       'addr': i * 4096, 'size': 8, 'stream': 0, 'time_us': i, 'frames': ${stack}, 'pool_id': ${pool}} for i in range(5000)]]})(${frames('3')}, (0, int('2')))`;
-    const shared = await readRecordedRun(write(entries('stack', 'pool')), { name: 'a' });
-    const copied = await readRecordedRun(write(entries('[dict(stack[0])]', '(0, int(str(2 + i * 0)))')), { name: 'a' });
+    const shared = await readRecordedRun(await write(entries('stack', 'pool')), { name: 'a' });
+    const copied = await readRecordedRun(await write(entries('[dict(stack[0])]', '(0, int(str(2 + i * 0)))')), { name: 'a' });
     expect(shared.eventCount).toBe(10_000);
     expect(shared.stacks).toEqual(['', 'forward (/m/net.py:3)']);
     expect(copied).toEqual(shared);
@@ -108,9 +105,9 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
 
   test('may refer to an entry from outside of its trace, but not from another trace', async () => {
     const with2 = (result: string) => `(lambda snapshot: ${result})(${snapshot()})`;
-    const apart = write(with2("{**snapshot, 'last': [snapshot['device_traces'][0][-1]]}"));
+    const apart = await write(with2("{**snapshot, 'last': [snapshot['device_traces'][0][-1]]}"));
     expect(allocations(await readRecordedRun(apart))).toEqual(['pytorch: 4000']);
-    const twice = write(with2("{**snapshot, 'device_traces': snapshot['device_traces'] + [[snapshot['device_traces'][0][-1]]]}"));
+    const twice = await write(with2("{**snapshot, 'device_traces': snapshot['device_traces'] + [[snapshot['device_traces'][0][-1]]]}"));
     await expect(readRecordedRun(twice)).rejects.toThrow('has the same entry of a trace in two places');
   });
 
@@ -126,8 +123,8 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
     return stdout;
   }
 
-  test('have traces that need not fit into memory as objects', { timeout: 60_000 }, () => {
-    const file = write(
+  test('have traces that need not fit into memory as objects', { timeout: 60_000 }, async () => {
+    const file = await write(
       "{'segments': [], 'device_traces': [[{'action': action, 'addr': 4096, 'size': 1, 'stream': 0, 'time_us': i, 'a': 1, 'b': 2, 'c': 3} for i in range(150000) for action in ('alloc', 'free_completed')]]}",
     );
     expect(readInSmallHeap(file)).toBe('300000\n');
@@ -139,8 +136,8 @@ describe.skipIf(!hasPython)(`snapshots of PyTorch${pythonNote}`, () => {
       'live blocks',
       "{'segments': [], 'device_traces': [[{'action': 'alloc', 'addr': i, 'size': 1, 'stream': 0, 'time_us': i} for i in range(600000)]]}",
     ],
-  ])('that need more memory than Node has are refused with a sentence: %s', { timeout: 60_000 }, (_, python) => {
-    const file = write(python);
+  ])('that need more memory than Node has are refused with a sentence: %s', { timeout: 60_000 }, async (_, python) => {
+    const file = await write(python);
     expect(readInSmallHeap(file)).toMatch(
       /^ERR_CISTERN_INVALID_LOG .* is too large: its \d+(\.\d)? MiB need more memory than Node may use here \(.*--max-old-space-size/,
     );

@@ -1,4 +1,7 @@
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { afterAll } from 'vitest';
 import { EventKind, type RecordedRun } from '../../../../src/tools/formats/index.js';
 
 /** A snapshot, as Python loads it. */
@@ -49,7 +52,33 @@ interface TraceEntry {
   readonly user_metadata?: string;
 }
 
-export const hasPython = spawnSync('python3', ['--version']).status === 0;
+/** Runs scripts, which come as lines of JSON with a path, and answers each with a line: what it left in `answer`, or its error. */
+const loop = `
+import json, sys, traceback
+print('ready', flush=True)
+for line in sys.stdin:
+    script, path = json.loads(line)
+    names = {'path': path}
+    try:
+        exec(script, names)
+        answer = {'answer': names.get('answer')}
+    except BaseException:
+        answer = {'error': traceback.format_exc()}
+    print(json.dumps(answer), flush=True)
+`;
+
+/** One Python for all scripts of a file of tests: its start takes longer than any of them. */
+const interpreter = spawn('python3', ['-c', loop], { stdio: ['pipe', 'pipe', 'inherit'] });
+const answers = createInterface(interpreter.stdout)[Symbol.asyncIterator]();
+afterAll(async () => {
+  interpreter.stdin.end();
+  if (interpreter.exitCode === null && interpreter.pid !== undefined) await once(interpreter, 'exit');
+});
+
+export const hasPython = await Promise.race([
+  answers.next().then(({ value }) => value === 'ready'),
+  once(interpreter, 'error').then(() => false),
+]);
 
 /** The note in the names of tests that are skipped without Python. */
 export const pythonNote = hasPython ? '' : ' (skipped: there is no python3)';
@@ -61,29 +90,31 @@ const viewerOpcodes = [
   ...['SHORT_BINUNICODE', 'BINUNICODE', 'BINPUT', 'LONG_BINPUT', 'BINGET', 'LONG_BINGET', 'MEMOIZE'],
 ];
 
-function python(script: string, path: string): string {
-  const { status, stdout, stderr } = spawnSync('python3', ['-c', script, path], { encoding: 'utf8', maxBuffer: 2 ** 30 });
-  if (status !== 0) throw new Error(`python3 failed: ${stderr}`);
-  return stdout;
+async function python(script: string, path: string): Promise<unknown> {
+  interpreter.stdin.write(`${JSON.stringify([script, path])}\n`);
+  const { value } = await answers.next();
+  const { answer, error } = JSON.parse(value);
+  if (error !== undefined) throw new Error(`python3 failed: ${error}`);
+  return answer;
 }
 
 /**
  * Loads a snapshot with Python's pickle module, and checks its opcodes against those that PyTorch's
  * viewer understands.
  */
-export function loadWithPython(path: string): Snapshot {
+export async function loadWithPython(path: string): Promise<Snapshot> {
   const script = `
-import json, pickle, pickletools, sys
-data = open(sys.argv[1], 'rb').read()
+import pickle, pickletools
+data = open(path, 'rb').read()
 unknown = {opcode.name for opcode, _, _ in pickletools.genops(data)} - set(${JSON.stringify(viewerOpcodes)})
 assert not unknown, unknown
-print(json.dumps(pickle.loads(data)))`;
-  return JSON.parse(python(script, path)) as Snapshot;
+answer = pickle.loads(data)`;
+  return (await python(script, path)) as Snapshot;
 }
 
 /** Pickles the value of a Python expression into a file. */
-export function pickleWithPython(path: string, expression: string, protocol: number): void {
-  python(`import pickle, sys\npickle.dump(${expression}, open(sys.argv[1], 'wb'), ${protocol})`, path);
+export async function pickleWithPython(path: string, expression: string, protocol: number): Promise<void> {
+  await python(`import pickle\nwith open(path, 'wb') as file: pickle.dump(${expression}, file, ${protocol})`, path);
 }
 
 /**
