@@ -673,6 +673,13 @@ export const equivalent = {
     'AdmittingResourceAdaptor.#isSpillRefused: false -> true': 'admitBySpilling sets it before anything reads it',
     'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().waiting > 0 -> true': 'whoever waits no longer is noticed within a second',
     'AdmittingResourceAdaptor.#waitingCalls: > -> >=': 'whoever waits no longer is noticed within a second',
+    'AdmittingResourceAdaptor.deallocate: number !== none -> true': 'what is kept with that number counts as not kept',
+    'AdmittingResourceAdaptor.deallocate: pointer === 0 -> false': 'it gives back 0 bytes',
+    'AdmittingResourceAdaptor.deallocate: 0 -> 1': 'it gives back 0 bytes',
+    'AdmittingResourceAdaptor.deallocate: this.#retryLine.length > 0 -> true': longWay,
+    'AdmittingResourceAdaptor.deallocate: > -> >=': longWay,
+    'AdmittingResourceAdaptor.#returnAwaited: number === none -> false': 'nobody has that number',
+    'AdmittingResourceAdaptor.#undo: holder.unserved++ -> holder.unserved--': 'only a change counts',
     'AdmittingResourceAdaptor.#waitingCalls: isStalled -> true': 'settling finds nothing while requests are admitted',
   },
   'src/serving/spilling/spill-members.ts': {

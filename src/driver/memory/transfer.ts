@@ -150,7 +150,7 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
 }
 
 /** The error of a copy or a fill, including the case that the stream's device has no access. */
-export function transferError(status: number, operation: string, { device }: Stream, ...pointers: number[]): Error {
+function transferError(status: number, operation: string, { device }: Stream, ...pointers: number[]): Error {
   if (status !== NativeStatus.noAccess) return statusError(operation, status);
   const owners = pointers.map((pointer) => pointerInfo(pointer)).filter(({ memoryKind }) => memoryKind === 'device');
   const owner = owners.find((each) => each.device !== device.index);

@@ -297,6 +297,8 @@ test('memory that its resource does not take back stays with its contents, and t
   // The first error counts.
   expect(() => above.spill()).toThrow('not number 0');
   expect(where(buffers)).toEqual([false, true, true, false]);
+  // Those that have stayed have nothing on the host.
+  expect(host.statistics().allocatedBytes).toBe(2 * size);
   refusing.refused = [];
   await expectContents(buffers);
 });
