@@ -14,6 +14,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { buildKernels } from '../../scripts/build-for-tests.mjs';
+import { togetherOnVisits } from '../support/together.mjs';
 import { figures } from './figures.mjs';
 import { failureLines, fileItself, linesOf, runTestsInto } from './run-suite.mjs';
 import { hashOfDriverCode, hashOfFile, hashOfRow, isCurrent, readSeen, rowsOf } from './seen.mjs';
@@ -69,7 +70,14 @@ const environment = {
 const keeper = await keepDevice();
 write({ visit: { ...keeper.machine, commit: commit(), driverCode, day: new Date().toISOString().slice(0, 10) } });
 if (values.probes !== undefined) probe(values.probes.split(','));
-for (const [suite, files] of turns()) await runFiles(suite, files);
+for (const [suite, files] of turns()) {
+  const apart = files.filter((file) => !togetherOnVisits.includes(file));
+  const again = await runTogether(
+    suite,
+    files.filter((file) => togetherOnVisits.includes(file)),
+  );
+  await runFiles(suite, [...apart, ...again]);
+}
 for (const name of wantedFigures) measure(name);
 keeper.process.kill('SIGKILL');
 process.exit(tell() ? 0 : 1);
@@ -83,7 +91,13 @@ function chosenFiles() {
     console.error(`there is no suite or test file ${unknown.join(', ')}; the suites are ${Object.keys(gpuSuites).join(', ')}`);
     process.exit(2);
   }
-  return wanted.map((name) => (suites[name] === undefined ? [byFile.get(name), [name]] : [name, filesOf(suites[name])]));
+  const filesOfSuites = new Map();
+  for (const name of wanted) {
+    const suite = suites[name] === undefined ? byFile.get(name) : name;
+    const files = suite === name ? filesOf(suites[name]) : [name];
+    filesOfSuites.set(suite, [...new Set([...(filesOfSuites.get(suite) ?? []), ...files])]);
+  }
+  return [...filesOfSuites];
 }
 
 /** The files that are left, in runs: vitest sorts the files of a run by itself, so each rank of a suite is a run of its own. */
@@ -106,17 +120,44 @@ function current(rows) {
   return Object.fromEntries(Object.entries(rows).filter(([name, row]) => isCurrent(name, row, driverCode)));
 }
 
+/** Runs files of a project, until a test hangs or crashes. */
+async function run(project, files) {
+  const longest = 1000 * Number(values.longest);
+  const which = ['--project', project, ...files, `--testTimeout=${longest}`];
+  const result = await runTestsInto(results, which, environment, log, longest, end);
+  const progressOf = (what) =>
+    new Set(result.lines.filter(({ name, progress }) => name === fileItself && progress === what).map(({ file }) => file));
+  return { ...result, begun: progressOf('began'), ended: progressOf('ended') };
+}
+
+/**
+ * Runs files one after another in a process that they share, which ends with the first that fails; the next ones share a new one.
+ * @returns those that failed, which may be due to what an earlier one has left: they count only once they have run by themselves
+ */
+async function runTogether(suite, files) {
+  const again = [];
+  let left = files;
+  while (left.length > 0 && performance.now() < end) {
+    const { begun, ended, lines, passed, seconds, stopped } = await run(`gpu-${suite}-together`, left);
+    const hasFailed = new Set(lines.filter(({ state, sofar }) => state === 'failed' || sofar === 'failed').map(({ file }) => file));
+    const failed = [...begun].filter((file) => hasFailed.has(file) || !ended.has(file));
+    console.log(`${suite}: ${passed} passed in a process that ${begun.size} of ${left.length} files shared, ${seconds.toFixed(0)} s`);
+    if (failed.length > 0) console.log(`  by itself again: ${failed.join(', ')}`);
+    if (stopped === 'out of time') return [];
+    again.push(...failed);
+    // If none has begun, each is tried by itself.
+    if (begun.size === 0) return [...again, ...left];
+    left = left.filter((file) => !begun.has(file));
+  }
+  return again;
+}
+
 /** Runs files until none is left; a run ends early if a test hangs or crashes. */
 async function runFiles(suite, files) {
   let left = files;
   while (left.length > 0 && performance.now() < end) {
-    const longest = 1000 * Number(values.longest);
-    const which = ['--project', `gpu-${suite}`, ...left, `--testTimeout=${longest}`];
-    const result = await runTestsInto(results, which, environment, log, longest, end);
-    const progressOf = (what) =>
-      new Set(result.lines.filter(({ name, progress }) => name === fileItself && progress === what).map(({ file }) => file));
-    const begun = progressOf('began');
-    const ended = progressOf('ended');
+    const result = await run(`gpu-${suite}`, left);
+    const { begun, ended } = result;
     if (result.stopped !== 'out of time') {
       const written = new Set(result.lines.map(({ file, name }) => `${file} > ${name}`));
       for (const file of begun) {

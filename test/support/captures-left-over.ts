@@ -9,33 +9,45 @@ interface Begun {
   readonly at: string;
 }
 
-const binding = native();
-const { beginCapture, createStream, wrapStream } = binding;
 /** Streams that cistern has created or wrapped here, and those on which it has begun a capture. */
-const streams = new Set<number>();
-const begun = new Map<number, Begun>();
+interface Followed {
+  readonly streams: Set<number>;
+  readonly begun: Map<number, Begun>;
+}
 
-binding.createStream = (...args) => {
-  createStream(...args);
-  if (mailbox[0] === 0) streams.add(mailbox[1] as number);
-};
+const binding = native();
+const inProcess = globalThis as { cisternCapturesOfTests?: Followed };
+// Once in a process that runs several files.
+inProcess.cisternCapturesOfTests ??= follow();
+const { streams, begun } = inProcess.cisternCapturesOfTests;
 
-binding.wrapStream = (...args) => {
-  wrapStream(...args);
-  if (mailbox[0] === 0) streams.add(mailbox[1] as number);
-};
+function follow(): Followed {
+  const { beginCapture, createStream, wrapStream } = binding;
+  const followed: Followed = { streams: new Set(), begun: new Map() };
 
-binding.beginCapture = (stream, mode) => {
-  beginCapture(stream, mode);
-  if (mailbox[0] !== 0) return;
-  streams.add(stream);
-  const at = new Error().stack?.split('\n').find((line) => line.includes('/test/') && !line.includes('captures-left-over'));
-  begun.set(stream, {
-    test: expect.getState().currentTestName ?? 'outside any test',
-    milliseconds: performance.now(),
-    at: (at ?? '').trim(),
-  });
-};
+  binding.createStream = (...args) => {
+    createStream(...args);
+    if (mailbox[0] === 0) followed.streams.add(mailbox[1] as number);
+  };
+
+  binding.wrapStream = (...args) => {
+    wrapStream(...args);
+    if (mailbox[0] === 0) followed.streams.add(mailbox[1] as number);
+  };
+
+  binding.beginCapture = (stream, mode) => {
+    beginCapture(stream, mode);
+    if (mailbox[0] !== 0) return;
+    followed.streams.add(stream);
+    const at = new Error().stack?.split('\n').find((line) => line.includes('/test/') && !line.includes('captures-left-over'));
+    followed.begun.set(stream, {
+      test: expect.getState().currentTestName ?? 'outside any test',
+      milliseconds: performance.now(),
+      at: (at ?? '').trim(),
+    });
+  };
+  return followed;
+}
 
 beforeEach(({ onTestFailed }) =>
   onTestFailed(({ task }) => {

@@ -7,13 +7,18 @@ import { isGpu } from './real-gpu.js';
 import { skipTest } from './skip-test.js';
 import { warmUp } from './warm-up.mjs';
 
-directFaults(native(), mailbox, skipTest);
-if (isGpu) warmUp(await import('../../src/index.js'));
+/** A process that runs several files replaces functions once. */
+const replaced = globalThis as { cisternDeviceOfTests?: typeof Device };
 
-if (process.env['CISTERN_DEVICE'] === 'cuda') {
-  const { get } = Device;
-  Device.get = (index) => {
-    if (index === 1) needSecondDevice();
-    return get(index);
-  };
+if (replaced.cisternDeviceOfTests !== Device) {
+  replaced.cisternDeviceOfTests = Device;
+  directFaults(native(), mailbox, skipTest);
+  if (isGpu) warmUp(await import('../../src/index.js'));
+  if (process.env['CISTERN_DEVICE'] === 'cuda') {
+    const { get } = Device;
+    Device.get = (index) => {
+      if (index === 1) needSecondDevice();
+      return get(index);
+    };
+  }
 }

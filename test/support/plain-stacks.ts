@@ -3,7 +3,9 @@
 // takes of its callers say where Vitest's code of the same file is.
 const mapped = Error.prepareStackTrace;
 
-if (mapped !== undefined) {
-  Error.prepareStackTrace = (error, frames) =>
-    error instanceof Error ? mapped(error, frames) : ['Error', ...frames.map((frame) => `    at ${frame}`)].join('\n');
+// Not a second time in a process that runs several files.
+if (mapped !== undefined && mapped.name !== 'plainStackTrace') {
+  Error.prepareStackTrace = function plainStackTrace(error, frames) {
+    return error instanceof Error ? mapped(error, frames) : ['Error', ...frames.map((frame) => `    at ${frame}`)].join('\n');
+  };
 }

@@ -1,0 +1,2 @@
+export const together: readonly string[];
+export const togetherOnVisits: readonly string[];
