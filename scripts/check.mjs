@@ -147,7 +147,7 @@ const steps = {
     run('node', ['scripts/site-pages.mjs']);
   },
   api: () => run('node', ['scripts/api-report.mjs', '--check']),
-  tests: () => run(runSuite[0], runSuite.slice(1)),
+  tests: () => run('vitest', ['run', ...['apart', 'together', 'gc', 'browser'].flatMap((name) => ['--project', name])]),
   'cuda-header': cudaHeader,
   'strict-driver-suite': () => overStrictDriver('--settings', 'usual', '--suites', 'driver'),
   // What runs on a machine with a GPU, which is there for minutes: it must not fail for a reason that shows here.
