@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { Output } from '../../src/tools/cli/output.js';
@@ -37,3 +38,15 @@ test.each(pages.filter((page) => page.endsWith('.md') && commandsOf(page).length
     expect(faults).toEqual([]);
   },
 );
+
+test.each([
+  ['test/sweep/run-sweep.mjs', ['from']],
+  ['test/property/run-prove.mjs', []],
+])('%s --help has every option', (file, own) => {
+  const options = [...readFileSync(file, 'utf8').matchAll(/^ {4}(\w+): \{ type: /gm)].map(([, name]) => name as string);
+  const { status, stdout } = spawnSync(process.execPath, [file, '--help'], { encoding: 'utf8' });
+  expect(status).toBe(0);
+  expect(options.length).toBeGreaterThan(2);
+  const missing = options.filter((name) => !new RegExp(`--${name}\\b`).test(stdout));
+  expect(missing).toEqual([...own, 'help']);
+});

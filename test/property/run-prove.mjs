@@ -35,8 +35,31 @@ const { values } = parseArgs({
     path: { type: 'string' },
     save: { type: 'boolean', default: false },
     workers: { type: 'string', default: String(availableParallelism()) },
+    help: { type: 'boolean', default: false },
   },
 });
+if (values.help) {
+  console.log(
+    `usage: npm run prove -- [options]
+
+Runs random programs under the order checker, and compares them with a model.
+
+  --programs N   how many (10000)
+  --graphs       they capture graphs with memory
+  --arenas       native threads share memory with pools
+  --admission    they wait for promises of memory
+  --rings        they wait for promises of several resources
+  --spill        buffers leave the device
+  --crossings    several features have the same memory
+  --neighbours   several stacks share a device
+  --seed S       instead of one by chance
+  --path P       with the seed of a violation: its program again
+  --workers N    processes (one for each processor)
+  --save         enters the figures in docs/proof.md
+  --model        visits every state of the models of docs/*-protocol.md instead`,
+  );
+  process.exit();
+}
 if (values.model) {
   await import('../model/run-model.mjs');
   process.exit();

@@ -22,8 +22,20 @@ const { values } = parseArgs({
     scenario: { type: 'string', multiple: true, default: [''] },
     from: { type: 'string' },
     save: { type: 'boolean', default: false },
+    help: { type: 'boolean', default: false },
   },
 });
+if (values.help) {
+  console.log(
+    `usage: npm run sweep -- [options]
+
+Makes each call of the driver fail in turn, in every scenario.
+
+  --scenario TEXT  only scenarios with this in their names (may be repeated)
+  --save           enters the sums in docs/proof.md`,
+  );
+  process.exit();
+}
 if (values.from === undefined) await main(values.scenario, values.save);
 else await makeTrials(Number(values.from), values.scenario);
 
