@@ -588,6 +588,7 @@ export const nativeFaults = {
 };
 
 const arena = 'test/workers/global-arena-memory-resource.test.ts';
+const otherWorkers = 'test/kept-memory/other-workers.test.ts';
 const pinnedByDefault = 'test/resources/pinned-by-default.test.ts';
 const arenaOfWorkers = 'test/workers/global-arena-between-workers.test.ts';
 const arenaOfThreads = 'test/workers/thread-safe-arena-memory-resource.test.ts';
@@ -595,6 +596,29 @@ const arenaOfEndedWorkers = 'test/workers/thread-safe-arena-ended-workers.test.t
 
 /** Faults of the addon, each with a file of test/ and the name of a test in it. */
 export const addonFaults = {
+  'native/addon/kept_memory.cc': [
+    {
+      fault: 'a worker that has not answered is waited for again in full',
+      from: '    if (is_first) requests.unanswered_since = start;\n',
+      to: '    requests.unanswered_since = start;\n',
+      file: otherWorkers,
+      test: 'a worker that does not answer is waited for once',
+    },
+    {
+      fault: 'an error does not say who did not answer',
+      from: '(is_silent ? ", and did not answer" : "")',
+      to: '""',
+      file: otherWorkers,
+      test: 'a worker that does not answer is waited for once',
+    },
+    {
+      fault: 'more is taken than is missing',
+      from: 'CallForBytes(environment, request, request.bytes - returned)',
+      to: 'CallForBytes(environment, request, 1e15)',
+      file: otherWorkers,
+      test: 'a pool is served with what a pool of a worker keeps',
+    },
+  ],
   'native/addon/memory.cc': [
     {
       fault: 'registered memory is not found as pinned memory',
