@@ -27,6 +27,8 @@ const apart = [
   // They look at what is observed, or is left for the collector, in the whole process.
   'buffers/host-functions-meanwhile',
   'plans/pass-recorder',
+  // It puts other modules of Node in place.
+  'resources/pinned-by-default',
   // They register kinds of resources, for which there is one name in a process.
   'specification/lists-and-branches',
   'specification/resource-kinds',
