@@ -397,6 +397,8 @@ describe('VirtualMemoryResource', () => {
     using pool = new PoolMemoryResource(resource, { deallocationEvents: 'deferred' });
     const early = resource.allocate(2 * page, stream);
     set(early, 1, 1, 2 * page, stream);
+    // It is freed on another stream below, which does not wait for this one.
+    stream.synchronizeSync();
     using checker = checkOrder();
     using other = new Stream({ nonBlocking: true });
     for (let i = 0; i < 20; i++) {
