@@ -284,7 +284,7 @@ export class SpillingResourceAdaptor extends PassThroughAdaptor {
         if (!this.#makeRoom(bytes, stream)) throw this.#withHostRefusal(error);
         continue;
       }
-      if (pointer !== 0) this.#liveBytes[0] = (this.#liveBytes[0] as number) + bytes;
+      this.#liveBytes[0] = (this.#liveBytes[0] as number) + bytes;
       return pointer;
     }
   }

@@ -687,6 +687,31 @@ describe('a pin', () => {
 });
 
 describe('whatever happens', () => {
+  test('nothing moves any more once the resource is disposed, and what is on the device can be used', async () => {
+    using away = made(MiB, 1);
+    resource.spill();
+    using kept = made(MiB, 2);
+    resource.dispose();
+    await expect(away.pin()).rejects.toThrow(disposedError);
+    expect(() => resource.spill()).toThrow(disposedError);
+    await expect(resource.spillToFiles(-1)).rejects.toThrow(code('ERR_OUT_OF_RANGE'));
+    expect([away.isOnDevice, kept.isOnDevice, await contents(kept)]).toEqual([false, true, [2]]);
+    expect([() => resource.outward, () => resource.homeward].map((stream) => caught(stream))).toEqual([
+      expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }),
+      expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }),
+    ]);
+  });
+
+  test('a null pointer that is freed is not subtracted from what is live', () => {
+    const pointer = resource.allocate(MiB, stream);
+    expect(resource.allocate(0, stream)).toBe(0);
+    resource.deallocate(0, 0, stream);
+    resource.deallocate(0, 4096, stream);
+    expect(resource.statistics().liveBytes).toBe(MiB);
+    resource.deallocate(pointer, MiB, stream);
+    expect(resource.statistics().liveBytes).toBe(0);
+  });
+
   test('a disposed buffer frees its memory wherever it is, and its pins end', async () => {
     const buffer = made(MiB, 1);
     const pin = await buffer.pin();
