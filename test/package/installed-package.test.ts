@@ -1,8 +1,6 @@
 import { execFile, spawnSync } from 'node:child_process';
-import { createHash } from 'node:crypto';
 import {
   cpSync,
-  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -14,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { basename, delimiter, dirname, join, relative } from 'node:path';
+import { delimiter, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import ts from 'typescript';
@@ -39,32 +37,6 @@ const quickModules = [
 ];
 
 /**
- * A script that runs a compiler. Of two builds that compile the same source, the second takes the object of the first, once
- * that is complete: compiling twice what is the same would only take time.
- */
-function compileOnce(objects: string): string {
-  return `#!/bin/sh
-    object=
-    before=
-    for each; do [ "$before" = -o ] && object=$each; before=$each; done
-    case $object in *.o) ;; *) exec "$@" ;; esac
-    kept=${objects}/$(echo "$object" | tr / _)
-    if mkdir "$kept.begun" 2>/dev/null; then
-      "$@"; status=$?
-      [ $status -eq 0 ] && cp "$object" "$kept.part" && mv "$kept.part" "$kept"
-      echo $status > "$kept.status.part" && mv "$kept.status.part" "$kept.status"
-      exit $status
-    fi
-    while [ ! -e "$kept.status" ]; do sleep 0.1; done
-    [ -e "$kept" ] && cp "$kept" "$object" && touch "$object.d"
-    exit $(cat "$kept.status")
-  `;
-}
-
-/** Where the objects of earlier runs are that were compiled from the same files by the same compiler. */
-const compiled = join(root, 'node_modules/.cache/cistern-installed-package');
-
-/**
  * The package as `npm run package` makes it, installed with npm from a registry on this machine:
  * without scripts, without a network, and with nothing on PATH that compiles.
  */
@@ -81,18 +53,6 @@ describe('the package, once installed', () => {
     expect(error).toBeUndefined();
     expect(status, `${command} ${args.join(' ')}\n${stdout}${stderr}`).toBe(0);
     return stdout;
-  }
-
-  /** Stands for all that the objects depend on: the package's native files, the compiler, and what it is told. */
-  function compilation(): string {
-    const hash = createHash('sha256');
-    const { CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS } = process.env;
-    hash.update(
-      JSON.stringify([process.version, CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS, run('sh', ['-c', `${CXX ?? 'c++'} --version`], root)]),
-    );
-    for (const file of packedFiles.filter((each) => each.startsWith('native/') || each === 'CMakeLists.txt').sort())
-      hash.update(file).update(readFileSync(join(installed, file)));
-    return hash.digest('hex').slice(0, 16);
   }
 
   beforeAll(async () => {
@@ -279,18 +239,9 @@ describe('the package, once installed', () => {
     const built = join(installed, 'build', 'Release', 'cistern.node');
     const broken = mkdtempSync(join(tools, 'broken-'));
     writeFileSync(join(broken, 'ccache'), '#!/bin/sh\necho "the cache cannot be written" >&2\nexit 1\n', { mode: 0o755 });
-    const launcher = join(tools, 'compile-once');
-    const known = join(compiled, compilation());
-    const objects = existsSync(known) ? known : mkdtempSync(join(tools, 'objects-'));
-    writeFileSync(launcher, compileOnce(objects), { mode: 0o755 });
     const build = async () => {
-      // It is not about how fast the addon is.
-      const env = {
-        ...process.env,
-        PATH: `${broken}${delimiter}${process.env['PATH']}`,
-        CMAKE_BUILD_TYPE: 'Debug',
-        CMAKE_CXX_COMPILER_LAUNCHER: launcher,
-      };
+      const launcher = fileURLToPath(new URL('take-object.mjs', import.meta.url));
+      const env = { ...process.env, PATH: `${broken}${delimiter}${process.env['PATH']}`, CMAKE_CXX_COMPILER_LAUNCHER: launcher };
       const options = { cwd: application, env };
       return (await promisify(execFile)(process.execPath, [main, 'build'], options)).stdout;
     };
@@ -299,11 +250,6 @@ describe('the package, once installed', () => {
     }
     expect(JSON.parse(run(process.execPath, [main, 'doctor', '--json'], application))).toMatchObject({ addon: built, backend: 'software' });
     rmSync(join(installed, 'build'), { recursive: true });
-    if (objects === known) return;
-    rmSync(compiled, { recursive: true, force: true });
-    const part = join(compiled, `${basename(known)}.part`);
-    cpSync(objects, part, { recursive: true });
-    renameSync(part, known);
   });
 
   test.each([
