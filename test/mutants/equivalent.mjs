@@ -51,7 +51,8 @@ const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const noneDecided = 'a queue that has decided nothing more says so';
 const allIsWell = 'nothing is wrong with the queues of the tests';
-const fileGivenUp = 'the way to a file is then given up as it begins';
+const leftBytes = 'what has left counts as a multiple of 256 bytes';
+const pinEnded = 'a pin that has ended does not end again';
 const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
@@ -441,11 +442,23 @@ export const equivalent = {
   },
   'src/serving/spilling/spillable-memory.ts': {
     'SpillableMemory.lastUse: 0 -> 1': joinSets,
-    'SpillableMemory.isOnHost: !this.#isMoving -> true': fileGivenUp,
-    'SpillableMemory.isOnHost: this.endReason === undefined -> true': fileGivenUp,
+    'SpillableMemory.returnAll: a.pointer - b.pointer -> (a.pointer - b.pointer) + 1':
+      'equal ones, such as those in files, keep their order even so, and others are at least 256 apart',
     'SpillableMemory.rank: 0 -> 1': joinSets,
     'SpillableMemory.serial: 0 -> 1': joinSets,
     'SpillableMemory.heapPlace: 1 -> 2': onlyNegative,
+  },
+  'src/serving/spilling/spilling-resource-adaptor.ts': {
+    'SpillingResourceAdaptor.#liveBytes: 1 -> 2': moreRoom,
+    'SpillingResourceAdaptor.#waitingCalls: this.#line.times.waits -> (this.#line.times.waits) + 1': 'only a change counts',
+    'SpillingResourceAdaptor.#keepBelow: excess > 0 -> true': costsOnly,
+    'SpillingResourceAdaptor.#keepBelow: > -> >=': costsOnly,
+    'SpillingResourceAdaptor.#makeRoom: 0 -> 1 (2)': leftBytes,
+    'SpillingResourceAdaptor.#spill: 0 -> 1': leftBytes,
+  },
+  'src/serving/spilling/spillable-buffer.ts': {
+    'SpillPin.constructor: without this': pinEnded,
+    'SpillPin.[Symbol.dispose]: removed unreachable.unregister(this);': pinEnded,
   },
   'src/plans/planned-block.ts': {
     'PlannedBlock.setPlan: a - b -> (a - b) + 1': apart,

@@ -138,11 +138,9 @@ export class SpillableBuffer implements Disposable {
   static async create(source: number | HostData | DeviceMemory, options: SpillableBufferCreateOptions): Promise<SpillableBuffer> {
     assertOptions(options, createOptions);
     const { signal, timeoutMilliseconds, ...rest } = options;
-    const waits = waitOf(signal, timeoutMilliseconds);
-    assertWait(waits);
     assertStream(rest.stream, 'create a buffer');
     const adaptor = spillingAdaptorOf(rest.resource ?? currentResource(rest.stream.device));
-    return adaptor.inTurn(() => new SpillableBuffer(source, rest), waits);
+    return adaptor.inTurn(() => new SpillableBuffer(source, rest), { signal, timeoutMilliseconds });
   }
 
   /**
@@ -381,7 +379,6 @@ export class SpillPin implements Disposable, ExportableBuffer {
     this.#state = state;
     this.stream = state.stream;
     unreachable.register(this, { memory, state }, this);
-    refuseCloning(this);
   }
 
   /**
@@ -474,8 +471,4 @@ function commonAdaptor(buffers: readonly SpillableBuffer[]): SpillingResourceAda
   const [first, ...others] = buffers.map(SpillableBuffer.adaptorOf);
   if (others.every((each) => each === first)) return first;
   throw invalidValue('buffers must be of one SpillingResourceAdaptor');
-}
-
-function waitOf(signal: AbortSignal | undefined, timeoutMilliseconds: number | undefined): WaitOptions {
-  return { signal, timeoutMilliseconds };
 }

@@ -164,7 +164,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
     const { pointer, bytes } = this.#device;
     if (pointer === 0 || this.isPinned || this.#isMoving || this.#endReason !== undefined) return false;
     if (!this.#graphs.isEmpty || this.#unsettled.length > 0) return false;
-    return !(this.#device.isUsedByOthers || this.#device.isBeingFreed || isAsleepAt(pointer, bytes));
+    return !(this.#device.isUsedByOthers || isAsleepAt(pointer, bytes));
   }
 
   assertLive(operation: string): void {
@@ -180,7 +180,6 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
       if (pointer === 0) return undefined;
       const host = newMemory(resource, outward, this.#device);
       host.hold(pointer, this.bytes);
-      host.byteLength = this.bytes;
       return { moves: this, from: this.#device, to: host, bytes: this.bytes };
     });
   }
@@ -232,7 +231,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
     const host = this.#host;
     if (host === undefined || !this.isOnHost) return false;
     this.#isGoingToFile = true;
-    const isStillThere = () => this.#host === host && host.pointer !== 0 && this.endReason === undefined && !this.#isMoving;
+    // Nothing moves between the steps of the lane.
+    const isStillThere = () => this.#host === host && host.pointer !== 0;
     try {
       const file = await lane.inTurn(() =>
         lane.write(host.pointer, this.bytes, () => {
@@ -264,9 +264,9 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
   static returnAll(memories: readonly SpillableMemory[]): void {
     const moves: Move[] = [];
     // In this order, the neighbours of the host are likely to be neighbours on the device, too.
-    const away = memories.filter((memory) => !memory.isOnDevice).sort((a, b) => a.pointer - b.pointer);
+    const sorted = memories.toSorted((a, b) => a.pointer - b.pointer);
     try {
-      for (const memory of away) {
+      for (const memory of sorted) {
         const move = memory.#prepareToReturn();
         if (move !== undefined) moves.push(move);
       }
@@ -309,14 +309,14 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
         const isComplete = await lane.inTurn(() => lane.read(file, device.pointer, this.bytes, isWanted));
         if (!isComplete || !isWanted()) {
           this.#adaptor.assertMoves();
-          throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot bring a buffer back: ${this.endReason ?? device.endReason ?? disposed}`);
+          throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot bring a buffer back: ${device.endReason ?? disposed}`);
         }
         this.#device = device;
         this.#file = undefined;
         void file.close();
         this.#adaptor.members.cameBack(this);
       } catch (error) {
-        if (device.pointer !== 0) freeSoonerOrLater(device);
+        freeSoonerOrLater(device);
         throw error;
       } finally {
         this.#reading = undefined;

@@ -77,3 +77,18 @@ test('a pin that does not wait is told once, after all that it tries', async () 
   expect(told).toEqual([resource, resource]);
   resource.deallocate(pointer, 2 * MiB, stream);
 });
+
+test('a wait for room that ends before it has tried is told with its adaptor', async () => {
+  using leaf = new CudaMemoryResource();
+  using pinned = new PinnedHostMemoryResource();
+  using resource = new SpillingResourceAdaptor(leaf, pinned);
+  const pointer = resource.allocate(256, stream);
+  const controller = new AbortController();
+  const first = resource.inTurn(failBelow, { signal: controller.signal });
+  const never = () => expect.unreachable();
+  await expect(resource.inTurn(never, { timeoutMilliseconds: 1 })).rejects.toEqual(code('ERR_CISTERN_OUT_OF_MEMORY'));
+  expect(told).toEqual([resource]);
+  controller.abort(new Error('no more'));
+  await expect(first).rejects.toThrow('no more');
+  resource.deallocate(pointer, 256, stream);
+});
