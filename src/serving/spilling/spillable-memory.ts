@@ -120,7 +120,7 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
     return this.#device.createdAt;
   }
 
-  /** The address, wherever it is: 0 only if it is empty, or freed. */
+  /** The address, wherever it is: 0 only if it is empty, in a file, or freed. */
   get pointer(): DevicePointer {
     return this.#device.pointer || (this.#host?.pointer ?? 0);
   }
@@ -205,16 +205,19 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
 
   #leave(host: BufferMemory): void {
     const device = this.#device;
+    // From here on: whoever finds the buffer unreachable meanwhile must see that it has memory.
+    this.#host = host;
     try {
       device.stream = host.stream;
       device.freeNow();
     } catch (error) {
       // A resource that lost the memory cannot give it back, but the contents are here.
-      if (device.pointer === 0 && device.endReason === undefined) this.#host = host;
-      else freeSoonerOrLater(host);
+      if (device.pointer !== 0 || device.endReason !== undefined) {
+        this.#host = undefined;
+        freeSoonerOrLater(host);
+      }
       throw error;
     }
-    this.#host = host;
     this.#account?.noteSpill(this.bytes);
   }
 
@@ -463,7 +466,8 @@ export class SpillableMemory implements OwnedMemory, Spillable, Moves, HasMemory
 
   /** The buffer is gone. */
   free(streamFor?: StreamFor): void {
-    this.#assertSettled('free a buffer');
+    // What is in a file has no address, by which it would be kept for another try, and its way back ends by itself.
+    if (this.#file === undefined) this.#assertSettled('free a buffer');
     this.#settleAll();
     this.#free((memory) => memory.free(streamFor));
   }

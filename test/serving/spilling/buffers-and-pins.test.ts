@@ -1,6 +1,9 @@
 /** What calls of buffers and pins refuse, and what they ask their adaptor for: none of these waits. */
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
+import { beginSleep, endSleep } from '../../../src/driver/memory/guarded-addresses.js';
 import {
   CudaMemoryResource,
   Device,
@@ -12,13 +15,14 @@ import {
   withResource,
 } from '../../../src/index.js';
 import { endOwnersOf } from '../../../src/ownership/bulk-frees.js';
-import { SpillableBuffer, type SpillableBufferOptions, SpillingResourceAdaptor } from '../../../src/serving/index.js';
+import { SpillableBuffer, type SpillableBufferOptions, SpillingResourceAdaptor, type SpillPin } from '../../../src/serving/index.js';
 import { SpillableMemory } from '../../../src/serving/spilling/spillable-memory.js';
 import { failCall } from '../../../src/tools/testing/index.js';
 import { callsOf } from '../../support/driver-calls.js';
 import { caught, code } from '../../support/errors.js';
 import { needCaptures } from '../../support/need-captures.js';
 import { skipTest } from '../../support/skip-test.js';
+import { valuesOf } from '../../support/stream-order.js';
 
 const disposedError = code('ERR_CISTERN_DISPOSED');
 const typeError = code('ERR_INVALID_ARG_TYPE');
@@ -129,6 +133,26 @@ describe('a buffer', () => {
     buffer.dispose();
     expect(inspect(buffer)).toBe("SpillableBuffer { isDisposed: true, label: 'weights' }");
   });
+
+  test('has bytes, and is watched, until it is disposed', () => {
+    const { count } = watchedBuffers();
+    const buffer = made();
+    expect([buffer.byteLength, watchedBuffers().count - count]).toEqual([size, 1]);
+    buffer.dispose();
+    expect([buffer.byteLength, watchedBuffers().count - count]).toEqual([0, 0]);
+  });
+
+  test('makes the adaptor try again when no graph has its address any more', async () => {
+    needCaptures(stream);
+    const told = vi.spyOn(resource, 'isIdle');
+    const graph = other.capture(() => {
+      made();
+    });
+    expect(told).not.toHaveBeenCalled();
+    graph.dispose();
+    // The driver tells some time later.
+    await vi.waitFor(() => expect(told).toHaveBeenCalled(), { interval: 1, timeout: 30_000 });
+  });
 });
 
 describe('the line of the adaptor', () => {
@@ -155,6 +179,8 @@ describe('the line of the adaptor', () => {
   test('is not asked for a pin of what is on the device', async () => {
     const inTurn = asked();
     const [buffer, away] = [made(), made()];
+    expect(await rejection(buffer.pin(stream, { timeout: 1 } as never))).toEqual(valueError);
+    expect(await rejection(buffer.pin(stream, { timeoutMilliseconds: -1 }))).toEqual(code('ERR_OUT_OF_RANGE'));
     (await buffer.pin()).dispose();
     expect(inTurn).not.toHaveBeenCalled();
     resource.spill();
@@ -175,6 +201,9 @@ describe('the line of the adaptor', () => {
     vi.spyOn(SpillableMemory.prototype, 'isInFile', 'get').mockReturnValue(true);
     expect(messageOf(() => buffer.pinSync(noStream))).toMatch(/^stream must be a Stream/);
     expect(messageOf(() => gone.pinSync())).toBe('cannot pin a buffer: the buffer is already disposed');
+    expect(messageOf(() => buffer.pinSync())).toBe(
+      'cannot pin a buffer at once: its contents are in a file; await pin, or prefetch before',
+    );
   });
 
   test('is not asked for nothing, however that is asked for', async () => {
@@ -185,6 +214,10 @@ describe('the line of the adaptor', () => {
     expect(await rejection(SpillableBuffer.pinAll([{}] as never))).toMatchObject({
       message: 'buffers must be SpillableBuffers, got an instance of Object',
     });
+    using above = new SpillingResourceAdaptor(leaf, pinned);
+    const apart = [made(), made(size, { resource: above })];
+    expect(await rejection(SpillableBuffer.pinAll(apart))).toMatchObject({ message: 'buffers must be of one SpillingResourceAdaptor' });
+    apart[1]?.dispose();
     expect(await rejection(SpillableBuffer.pinAll('all' as never))).toMatchObject({ message: 'buffers must be an array, got "all"' });
     expect(inTurn).not.toHaveBeenCalled();
   });
@@ -239,7 +272,68 @@ describe('pins of several buffers', () => {
   });
 });
 
+describe('a pin of what comes from a file', () => {
+  /** What the pin waits for. */
+  function coming() {
+    let end: (error?: Error) => void = () => {};
+    const ready = new Promise<void>((resolve, reject) => {
+      end = (error) => (error === undefined ? resolve() : reject(error));
+    });
+    vi.spyOn(SpillableMemory.prototype, 'finishPin').mockImplementationOnce((state) => {
+      state.ready = ready;
+    });
+    return { end };
+  }
+
+  test('is there when that has come, and the others with it', async () => {
+    const both = [made(), made()];
+    const { end } = coming();
+    let pins: readonly SpillPin[] | undefined;
+    const waiting = SpillableBuffer.pinAll(both).then((all) => {
+      pins = all;
+    });
+    await nextTurn();
+    expect(pins).toBeUndefined();
+    end();
+    await waiting;
+    expect(pins?.map((pin) => pin.isDisposed)).toEqual([false, false]);
+  });
+
+  test.each(['fails', 'is aborted'])('ends, and the others with it, if that %s', async (how) => {
+    const both = [made(), made()];
+    const { end } = coming();
+    const controller = new AbortController();
+    const refused = rejection(SpillableBuffer.pinAll(both, stream, { signal: controller.signal }));
+    await nextTurn();
+    expect(both.map(({ isPinned }) => isPinned)).toEqual([true, true]);
+    const reason = new Error('over');
+    if (how === 'fails') end(reason);
+    else controller.abort(reason);
+    end();
+    expect([await refused, both.map(({ isPinned }) => isPinned)]).toEqual([reason, [false, false]]);
+  });
+});
+
 describe('a pin', () => {
+  test('counts as a use, has the address and the contents, and asks for it', async () => {
+    needCaptures(stream);
+    const buffer = made();
+    const used = vi.spyOn(SpillableMemory.prototype, 'noteUse');
+    using pin = buffer.pinSync();
+    expect(used).toHaveBeenCalledTimes(1);
+    pin.copyFrom(new Uint8Array(size).fill(7));
+    expect([...new Set(await pin.toHost())]).toEqual([7]);
+    expect(valuesOf(pin.ptr, size, stream)).toEqual([7]);
+    const captured = vi.spyOn(SpillableMemory.prototype, 'noteCapture');
+    const { ptr } = pin;
+    expect([captured.mock.calls.length, ptr % 256]).toEqual([1, 0]);
+    const range = { begin: ptr, end: ptr + size };
+    beginSleep(range);
+    expect(caught(() => pin.ptr)).toEqual(code('ERR_CISTERN_ASLEEP'));
+    endSleep(range);
+    expect([buffer.prefetch(), used.mock.calls.length]).toEqual([true, 2]);
+  });
+
   test('is made by a buffer, and watched', async () => {
     const watched = vi.spyOn(FinalizationRegistry.prototype, 'register');
     using pin = await made().pin();

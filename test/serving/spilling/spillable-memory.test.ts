@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { BufferMemory, memoryOf } from '../../../src/buffers/buffer-memory.js';
 import type { OutsideUse } from '../../../src/buffers/memory-uses.js';
 import { allocated } from '../../../src/buffers/origin.js';
+import { freeSoonerOrLater } from '../../../src/collector/free-unreachable-buffers.js';
 import { beginSleep, endSleep } from '../../../src/driver/memory/guarded-addresses.js';
 import { mailbox, native } from '../../../src/driver/native.js';
 import {
@@ -40,6 +41,7 @@ class Below implements MemoryResource {
   readonly device: Device;
   readonly frees: Stream[] = [];
   readonly freed: number[] = [];
+  allocations = 0;
   onAllocate: (() => void) | undefined;
   onFree: (() => void) | undefined;
   readonly #upstream: MemoryResource;
@@ -54,6 +56,7 @@ class Below implements MemoryResource {
     const { onAllocate } = this;
     this.onAllocate = undefined;
     onAllocate?.();
+    this.allocations++;
     return this.#upstream.allocate(bytes, on);
   }
 
@@ -839,6 +842,58 @@ describe('a memory that is disposed', () => {
     leave(memory);
     expect([errors, memory.isOnHost]).toEqual([[stateError, stateError, stateError], true]);
   });
+});
+
+test.each<[string, (found: () => void, memory: SpillableMemory) => unknown]>([
+  [
+    'takes memory of the host',
+    (found, memory) => {
+      host.onAllocate = found;
+      leave(memory);
+    },
+  ],
+  [
+    'frees memory of the device',
+    (found, memory) => {
+      device.onFree = found;
+      leave(memory);
+    },
+  ],
+  [
+    'takes memory of the device',
+    (found, memory) => {
+      leave(memory);
+      device.onAllocate = found;
+      memory.prefetch();
+    },
+  ],
+  [
+    'frees memory of the host',
+    (found, memory) => {
+      leave(memory);
+      host.onFree = found;
+      memory.prefetch();
+    },
+  ],
+  [
+    'takes memory of the device for what is in a file',
+    async (found, memory) => {
+      await intoFile(memory);
+      device.onAllocate = found;
+      memory.prefetch();
+    },
+  ],
+])('a buffer that the collector finds unreachable while its move %s is freed in the end', async (_, during) => {
+  const memory = made();
+  let isFound = false;
+  await during(() => {
+    isFound = true;
+    freeSoonerOrLater(memory);
+  }, memory);
+  for (const gates of [before, after]) gates.open();
+  for (let turn = 0; turn < 3; turn++) await nextTurn();
+  expect([isFound, memory.pointer, openFiles, told.filter((what) => what === 'removed')]).toEqual([true, 0, 0, ['removed']]);
+  expect([device.frees.length, host.frees.length]).toEqual([device.allocations, host.allocations]);
 });
 
 test('memory that the collector frees is freed on the stream that it says', () => {

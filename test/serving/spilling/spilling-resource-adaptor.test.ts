@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import type { BufferMemory } from '../../../src/buffers/buffer-memory.js';
 import { freeSoonerOrLater } from '../../../src/collector/free-unreachable-buffers.js';
 import { Device, HostMemoryResource, type MemoryKind, type MemoryResource, OutOfMemoryError, Stream } from '../../../src/index.js';
@@ -13,12 +13,16 @@ import type { Move } from '../../../src/serving/spilling/moves.js';
 import type { Spillable } from '../../../src/serving/spilling/spill-members.js';
 import { liveSpillingAdaptors } from '../../../src/serving/spilling/spilling-resource-adaptor.js';
 import { caught, code } from '../../support/errors.js';
+import { needCaptures } from '../../support/need-captures.js';
+import { skipTest } from '../../support/skip-test.js';
 
 const disposedError = code('ERR_CISTERN_DISPOSED');
 const page = 4096;
 const plain = new HostMemoryResource();
 const stream = new Stream({ nonBlocking: true });
 const [contents, copies] = [plain.allocate(page, stream), plain.allocate(page, stream)];
+const folder = mkdtempSync(join(tmpdir(), 'cistern-spill-test-'));
+afterAll(() => rmSync(folder, { recursive: true }));
 
 const none = (requestedBytes = 7) => new OutOfMemoryError('none is left', { requestedBytes, path: [] });
 
@@ -26,22 +30,24 @@ const none = (requestedBytes = 7) => new OutOfMemoryError('none is left', { requ
 class Below implements MemoryResource {
   readonly device = Device.get();
   readonly shortages: (() => void)[] = [];
-  calls = 0;
+  readonly calls: unknown[][] = [];
 
   constructor(
     readonly memoryKind: MemoryKind = 'device',
     readonly pointer = page,
   ) {}
 
-  allocate(bytes: number): number {
-    this.calls++;
+  allocate(bytes: number, ...rest: unknown[]): number {
+    this.calls.push([bytes, ...rest]);
     const shortage = this.shortages.shift();
     shortage?.();
     if (shortage !== undefined) throw none(bytes);
     return bytes === 0 ? 0 : this.pointer;
   }
 
-  deallocate(): void {}
+  deallocate(...call: unknown[]): void {
+    this.calls.push(call);
+  }
 
   isEqual(other: MemoryResource): boolean {
     return other === this;
@@ -52,19 +58,22 @@ class Below implements MemoryResource {
 
 /** A member that leaves when it is asked to, if the host has memory. */
 class Member {
-  readonly bytes = 256;
   readonly label = undefined;
-  readonly isPinnedOutsideGrants = false;
-  readonly isOnHost = false;
-  readonly isInFile = false;
+  isPinnedOutsideGrants = false;
+  isOnHost = false;
+  isInFile = false;
   devicePointer = 256;
   isPinned = false;
+  /** Of the file. */
+  failure: Error | undefined;
   asked = 0;
   uses = 0;
   lastUse = 0;
   rank = 0;
   serial = 0;
   heapPlace = -1;
+
+  constructor(readonly bytes = 256) {}
 
   get canLeave(): boolean {
     return this.devicePointer !== 0;
@@ -89,12 +98,16 @@ class Member {
 
   end(): void {
     this.devicePointer = 0;
+    this.isOnHost = true;
   }
 
   abandon(): void {}
 
-  goToFile(): Promise<boolean> {
-    return Promise.resolve(false);
+  async goToFile(): Promise<boolean> {
+    if (this.failure !== undefined) throw this.failure;
+    this.isOnHost = false;
+    this.isInFile = true;
+    return true;
   }
 }
 
@@ -132,8 +145,8 @@ function made(options: SpillingResourceAdaptorOptions = {}, upstream: MemoryReso
   return one;
 }
 
-function joined(): Member {
-  const member = new Member();
+function joined(bytes?: number): Member {
+  const member = new Member(bytes);
   adaptor.members.join(member);
   return member;
 }
@@ -157,7 +170,6 @@ const settled = async () => {
 };
 
 test('an adaptor is live until it is disposed, and has streams that wait for no other', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'cistern-spill-test-'));
   const one = made({ folder });
   expect(liveSpillingAdaptors()).toContain(one);
   const { outward, homeward, fromFiles } = one;
@@ -168,7 +180,6 @@ test('an adaptor is live until it is disposed, and has streams that wait for no 
   expect([one.isLive, outward.isDisposed, homeward.isDisposed]).toEqual([false, true, true]);
   for (const read of [() => one.outward, () => one.homeward, () => one.fromFiles, () => one.assertMoves()])
     expect(caught(read)).toMatchObject({ message: 'cannot move a buffer: the SpillingResourceAdaptor is already disposed' });
-  rmSync(folder, { recursive: true });
 });
 
 test('what is wrong is refused before anything else is', async () => {
@@ -178,7 +189,158 @@ test('what is wrong is refused before anything else is', async () => {
   adaptor = made({ softBytes: 0 });
   const member = joined();
   expect(caught(() => adaptor.allocate(2 ** 53, stream))).toEqual(code('ERR_OUT_OF_RANGE'));
-  expect([member.asked, below.calls]).toEqual([0, 0]);
+  expect([member.asked, below.calls]).toEqual([0, []]);
+});
+
+test.each<[string, () => unknown, string | RegExp]>([
+  ['a host that is none', () => new SpillingResourceAdaptor(below, {} as MemoryResource), /^host must be a MemoryResource/],
+  [
+    'a host on the device',
+    () => new SpillingResourceAdaptor(below, below),
+    'host must be a resource of pinned host memory, got one of kind "device"',
+  ],
+  ['a soft limit', () => made({ softBytes: -1 }), /^softBytes must be an integer/],
+  ['a limit of the host', () => made({ folder, hostBytes: -1 }), /^hostBytes must be an integer/],
+  ['a limit that is no size', () => made({ folder, hostBytes: 'much' }), /^hostBytes must be /],
+  ['a limit without a folder', () => made({ hostBytes: 1 }), 'hostBytes must not be given without a folder, got 1'],
+  ['a folder', () => made({ folder: '' }), /^folder must be a non-empty string/],
+  ['bytes to spill', () => adaptor.spill(0.5), /^bytes must be an integer/],
+])('what is wrong is refused: %s', (_, call, message) => {
+  const error = caught<Error>(call);
+  if (typeof message === 'string') expect(error.message).toBe(message);
+  else expect(error.message).toMatch(message);
+});
+
+test('a disposed adaptor refuses what it would do', async () => {
+  const member = joined();
+  const message = (operation: string) => `cannot ${operation}: the SpillingResourceAdaptor is already disposed`;
+  const ended = vi.spyOn(Filing.prototype, 'end');
+  const withFolder = made({ folder });
+  for (const each of [withFolder, adaptor]) each.dispose();
+  expect(ended).toHaveBeenCalledTimes(1);
+  expect(caught(() => adaptor.spill())).toMatchObject({ message: message('spill') });
+  await expect(withFolder.spillToFiles()).rejects.toMatchObject({ message: message('move buffers to files') });
+  expect(caught(() => adaptor.allocate(page, stream))).toMatchObject({ message: message('allocate') });
+  expect([adaptor.giveIfEnough(256, () => true), member.asked, below.calls]).toEqual(['lacking', 0, []]);
+});
+
+test('a policy of the program ranks members', () => {
+  const ranked: unknown[] = [];
+  adaptor = made({ policy: { rank: (member) => ranked.push(member) } });
+  expect(ranked).toEqual([joined()]);
+});
+
+test('statistics begin at nothing, and add up what is where', async () => {
+  for (const one of [adaptor, made({ folder })]) expect(new Set(Object.values(one.statistics()))).toEqual(new Set([0]));
+  adaptor = made({ folder });
+  const [first, second] = [joined(1), joined(2)];
+  expect([adaptor.spill(), adaptor.spill()]).toEqual([3, 0]);
+  expect([await adaptor.spillToFiles(), first.isInFile, second.isInFile]).toEqual([3, true, true]);
+  for (const bytes of [4, 8]) joined(bytes);
+  adaptor.spill();
+  for (const bytes of [16, 32, 64, 128]) joined(bytes).isPinned = bytes > 32;
+  expect(adaptor.statistics()).toMatchObject({
+    buffers: 8,
+    fileBytes: 3,
+    hostBytes: 12,
+    deviceBytes: 240,
+    pinnedBytes: 192,
+    spills: 4,
+    spilledBytes: 15,
+    filed: 2,
+    filedBytes: 3,
+    refusedByFile: 0,
+  });
+  const failing = joined(256);
+  failing.isPinned = false;
+  failing.failure = new RangeError('EIO');
+  adaptor.spill();
+  for (const member of [...adaptor.members]) if (member !== (failing as Spillable)) adaptor.remove(member);
+  await expect(adaptor.spillToFiles()).rejects.toThrow('EIO');
+  expect(adaptor.statistics().refusedByFile).toBe(1);
+});
+
+test('without a folder nothing goes to files', async () => {
+  await expect(adaptor.spillToFiles()).rejects.toMatchObject({
+    message: 'cannot move buffers to files: the SpillingResourceAdaptor was given no folder',
+  });
+});
+
+test('members go on to files above a limit of the host, and whoever waits is told', async () => {
+  adaptor = made({ folder, hostBytes: 256 });
+  const members = [joined(), joined()];
+  const told = vi.spyOn(adaptor, 'isIdle');
+  adaptor.spill(256);
+  await settled();
+  expect([members.map(({ isInFile }) => isInFile), told.mock.calls.length]).toEqual([[false, false], 0]);
+  adaptor.spill();
+  await settled();
+  // After one of them, and in the end.
+  expect([members.map(({ isInFile }) => isInFile), told.mock.calls.length]).toEqual([[true, false], 2]);
+});
+
+test('calls reach the upstream as they are, with a fence of the resource', () => {
+  adaptor = made({ deallocationEvents: 'deferred' });
+  const pointer = adaptor.allocate(page, stream, 512);
+  adaptor.deallocate(pointer, page, stream, 'off');
+  adaptor.deallocate(pointer, 0, stream);
+  expect(below.calls).toEqual([
+    [page, stream, 512],
+    [pointer, page, stream, 'off'],
+    [pointer, 0, stream, 'deferred'],
+  ]);
+});
+
+test('streams are of the device of the upstream', () => {
+  if (Device.count() < 2) skipTest('needs two devices');
+  class There extends Below {
+    override readonly device = Device.get(1);
+  }
+  const one = new SpillingResourceAdaptor(new There(), new There('pinned-host'));
+  adaptors.push(one);
+  expect([one.outward.device, one.homeward.device]).toEqual([one.device, one.device]);
+});
+
+test('memory of the host is asked for, and a refusal is counted, unless it is tentative', () => {
+  adaptor = made({ folder });
+  const wanted = vi.spyOn(Filing.prototype, 'moveInBackground');
+  expect(adaptor.allocateHost(page, true)).toBe(host.pointer);
+  const refusedBy = (isTentative: boolean, refusal: () => void) => {
+    host.shortages.push(refusal);
+    return [adaptor.allocateHost(page, isTentative), adaptor.statistics().refusedByHost, adaptor.hostRefusal !== undefined];
+  };
+  expect(refusedBy(true, () => {})).toEqual([0, 0, false]);
+  expect(wanted).not.toHaveBeenCalled();
+  expect(refusedBy(false, () => {})).toEqual([0, 1, true]);
+  expect(wanted.mock.calls).toEqual([[page]]);
+  const broken = () => {
+    throw new RangeError('broken');
+  };
+  expect(caught(() => refusedBy(false, broken))).toMatchObject({ message: 'broken' });
+});
+
+test('what a limit asks for is given if it is enough, and an error of a copy is none of the limit', () => {
+  const member = joined();
+  const give = (bytes: number) => adaptor.giveIfEnough(bytes, (pointer, of) => pointer === member.devicePointer && of === adaptor);
+  expect([give(257), member.asked, give(256), member.asked]).toEqual(['lacking', 0, 'given', 1]);
+  joined().devicePointer = 512;
+  const other = joined();
+  host.shortages.push(() => {
+    throw new RangeError('broken');
+  });
+  expect([adaptor.giveIfEnough(256, () => true), adaptor.statistics().failedForAdmission, other.isOnHost]).toEqual(['refused', 1, false]);
+});
+
+test('no member leaves for an allocation on a captured stream', () => {
+  needCaptures(stream);
+  const member = joined();
+  const captured = new Stream({ nonBlocking: true });
+  below.shortages.push(() => {});
+  captured.beginCapture();
+  expect(caught(() => adaptor.allocate(page, captured))).toMatchObject({ message: 'none is left' });
+  captured.endCapture().dispose();
+  captured.dispose();
+  expect([member.asked, below.calls.length]).toEqual([0, 1]);
 });
 
 test('a host that answers with what is no address is named', () => {
@@ -244,21 +406,21 @@ test('what a limit above asks for names the host only if that has just refused m
 });
 
 test('what has left makes the host be looked at, and nothing else does', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'cistern-spill-test-'));
   adaptor = made({ folder });
   const looks = vi.spyOn(Filing.prototype, 'keepHostBelow');
   expect([adaptor.spill(), looks.mock.calls.length]).toEqual([0, 0]);
   joined();
   expect([adaptor.spill(), looks.mock.calls.length]).toEqual([256, 1]);
-  adaptor.dispose();
-  rmSync(folder, { recursive: true });
 });
 
 test('each admission below is told that a member can leave', () => {
   const admissions = [new AdmittingResourceAdaptor(below, { limitBytes: page })];
   admissions.push(new AdmittingResourceAdaptor(admissions[0] as MemoryResource, { limitBytes: page }));
   const told = vi.spyOn(AdmittingResourceAdaptor.prototype, 'admitBySpilling');
-  made({}, admissions[1]).isIdle();
+  const above = vi.spyOn(AdmittingResourceAdaptor.prototype, 'takeFrom');
+  const one = made({}, admissions[1]);
+  expect([new Set(above.mock.contexts), above.mock.calls]).toEqual([new Set(admissions), [[one], [one]]]);
+  one.isIdle();
   expect(new Set(told.mock.contexts)).toEqual(new Set(admissions));
   for (const each of admissions.toReversed()) each.dispose();
 });
@@ -289,6 +451,75 @@ describe('a call that needs memory', () => {
     });
     await expect(adaptor.inTurn(attempt, {})).rejects.toBe(shortage);
     expect(attempt).toHaveBeenCalledTimes(2);
+  });
+
+  test('tells what a file would have prevented', async () => {
+    adaptor = made({ folder });
+    const member = joined();
+    member.failure = new RangeError('EIO');
+    adaptor.spill();
+    await expect(adaptor.spillToFiles()).rejects.toThrow('EIO');
+    const attempt = () => {
+      throw none();
+    };
+    await expect(adaptor.inTurn(attempt, {})).rejects.toMatchObject({
+      message: 'none is left; buffers could not go on to files: EIO',
+      requestedBytes: 7,
+      path: ['SpillingResourceAdaptor'],
+      cause: member.failure,
+    });
+  });
+});
+
+describe('a call that needs memory of somebody', () => {
+  /** Whether it waits, and whether somebody of whom no grant is known may give memory back. */
+  async function waits(): Promise<[waits: boolean, others: unknown[]]> {
+    const others = vi.spyOn(adaptor.pinHolds, 'noteOthers').mockClear();
+    const withdrawn = vi.fn();
+    const begun = vi.spyOn(adaptor.pinHolds, 'wait').mockClear().mockReturnValue(withdrawn);
+    const controller = new AbortController();
+    const attempt = vi.fn(() => {
+      throw none();
+    });
+    let isOver = false;
+    const waiting = adaptor
+      .inTurn(attempt, { signal: controller.signal })
+      .catch(() => {})
+      .finally(() => {
+        isOver = true;
+      });
+    await settled();
+    const result = !isOver;
+    if (result) {
+      adaptor.isIdle();
+      await settled();
+      expect([attempt.mock.calls.length, begun.mock.calls.length, withdrawn.mock.calls.length]).toEqual([3, 1, 0]);
+    }
+    controller.abort();
+    await waiting;
+    expect(withdrawn).toHaveBeenCalledTimes(result ? 1 : 0);
+    return [result, [...new Set(others.mock.calls.flat())]];
+  }
+
+  test('waits while somebody has it who may give it back', async () => {
+    const member = joined();
+    adaptor.allocate(member.bytes, stream);
+    expect(await waits()).toEqual([false, []]);
+    member.isPinned = true;
+    expect(await waits()).toEqual([true, [false]]);
+    member.isPinnedOutsideGrants = true;
+    expect(await waits()).toEqual([true, [true]]);
+    [member.isPinned, member.isPinnedOutsideGrants] = [false, false];
+    adaptor.allocate(1, stream);
+    expect(await waits()).toEqual([true, [true]]);
+  });
+
+  test('waits while members are on their way to files', async () => {
+    adaptor = made({ folder });
+    const going = vi.spyOn(Filing.prototype, 'isGoingOn', 'get').mockReturnValue(true);
+    expect(await waits()).toEqual([true, [true]]);
+    going.mockReturnValue(false);
+    expect(await waits()).toEqual([false, []]);
   });
 });
 
@@ -335,10 +566,18 @@ describe('a call that waits', () => {
     const waits = [adaptor.inTurn(attempt, {}), adaptor.inTurn(attempt, {})];
     expect(await attempts()).toBe(2);
     adaptor.dispose();
-    // Those are still in the line.
-    waits.push(adaptor.inTurn(attempt, {}));
     for (const wait of waits) await expect(wait).rejects.toMatchObject({ code: 'ERR_CISTERN_DISPOSED', message });
     expect(await attempts()).toBe(0);
+  });
+
+  test('is none of a resource that has just been disposed, with others in the line', async () => {
+    const first = adaptor.inTurn(attempt, {});
+    await settled();
+    adaptor.dispose();
+    const waits = vi.spyOn(adaptor.pinHolds, 'wait');
+    const refused = [first, adaptor.inTurn(attempt, {})].map((wait) => expect(wait).rejects.toEqual(disposedError));
+    expect(waits).not.toHaveBeenCalled();
+    await Promise.all(refused);
   });
 
   test('ends so if its own attempt disposes the resource', async () => {
@@ -413,13 +652,16 @@ describe('a call that waits', () => {
   });
 
   test('looks for garbage each second, and keeps the process alive, until nobody waits', async () => {
-    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval', 'performance'] });
     const began = vi.spyOn(globalThis, 'setInterval');
     const controllers = [new AbortController(), new AbortController()];
     const waits = controllers.map(({ signal }) => adaptor.inTurn(attempt, { signal }));
     await settled();
     const timer: NodeJS.Timeout = began.mock.results[0]?.value;
     expect([began.mock.calls.length, vi.getTimerCount(), timer.hasRef()]).toEqual([1, 1, true]);
+    expect(await attempts()).toBe(2);
+    vi.advanceTimersByTime(1000);
+    expect(await attempts()).toBe(1);
     for (const [i, wait] of waits.entries()) {
       controllers[i]?.abort(new Error('no more'));
       await expect(wait).rejects.toThrow('no more');
