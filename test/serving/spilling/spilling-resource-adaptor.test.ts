@@ -566,6 +566,10 @@ describe('a call that waits', () => {
     const waits = [adaptor.inTurn(attempt, {}), adaptor.inTurn(attempt, {})];
     expect(await attempts()).toBe(2);
     adaptor.dispose();
+    const ended = vi.fn();
+    for (const wait of waits) wait.catch(ended);
+    await settled();
+    expect(ended).toHaveBeenCalledTimes(2);
     for (const wait of waits) await expect(wait).rejects.toMatchObject({ code: 'ERR_CISTERN_DISPOSED', message });
     expect(await attempts()).toBe(0);
   });
