@@ -45,14 +45,13 @@ const firstResize = 'the first request, or begin, makes room';
 const moreRoom = 'it decides only how much room there is, and when more is made';
 const placeZero = 'the place of the stream is 0';
 const onlyDifferences = 'only differences of two results are used';
-const onlyOpen = 'the addon refuses only what is not open';
+const checksAgain = 'check throws nothing after a call that succeeded';
 const emptyPiece = 'a piece of 0 bytes changes nothing';
 const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
-const noneDecided = 'a queue that has decided nothing more says so';
-const allIsWell = 'nothing is wrong with the queues of the tests';
 const leftBytes = 'what has left counts as a multiple of 256 bytes';
 const pinEnded = 'a pin that has ended does not end again';
+const fileGivenUp = 'the way to a file is then given up as it begins';
 const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
@@ -619,81 +618,22 @@ export const equivalent = {
     'Sleeper.#takeOnHost: a.hostBytes - b.hostBytes -> (a.hostBytes - b.hostBytes) + 1': 'of pieces of the same size, any will do',
   },
   'src/serving/admission/admission-queue.ts': {
-    "AdmissionQueue.validate: removed check('validate a queue for memory');": onlyOpen,
-    'AdmissionQueue.validate: mailbox[1] !== 0 -> false': allIsWell,
-    'AdmissionQueue.validate: 1 -> 0': 'the first word is 0 as well after a call that succeeds',
-    'AdmissionQueue.validate: without `admission: invariant ${mailbox[1]} does not hold`': allIsWell,
-    'AdmissionQueue.validate: 1 -> 2 (2)': allIsWell,
-    'AdmissionQueue.validate: 1 -> 0 (2)': allIsWell,
-    'AdmissionQueue.validate: without `admission: ${free} bytes are free, not ${this.#freeBytes}`': allIsWell,
-    'AdmissionQueue.validate: free !== this.#freeBytes -> false': allIsWell,
-    'AdmissionQueue.#tell: bytes === 0 -> false': costsOnly,
-    "AdmissionQueue.#tell: removed check('tell a queue what is taken');": onlyOpen,
-    'AdmissionQueue.#noteState: queue !== this -> true': noneDecided,
-    'AdmissionQueue.#noteState: decided -> (decided) + 1': noneDecided,
-    'AdmissionQueue.#gaveBack: decided > 0 -> true': noneDecided,
-    'AdmissionQueue.#gaveBack: > -> >=': noneDecided,
-    'AdmissionQueue.#gaveBack: waiting > 0 -> true': looksOnly,
-    'AdmissionQueue.#deliver: left > 0 -> true': noneDecided,
-    'AdmissionQueue.#deliver: > -> >=': noneDecided,
-    'AdmissionQueue.#deliver: left-- -> left++': noneDecided,
-    "AdmissionQueue.#deliver: removed check('take what became of a request');": onlyOpen,
     'pairsOf: holders.length === 0 -> false': longWay,
-    "listen: removed check('wait for memory');": onlyFunctions,
-    'AdmissionQueue.wake: this.read().waiting > 0 -> true': looksOnly,
-    'AdmissionQueue.deliver: this.#freeBytes >= 0 -> false': 'it finds out again what is free',
-    'AdmissionQueue.deliver: 0 -> 1': 'it finds out again what is free',
     'AdmissionQueue.#tell: > -> >=': 'there are some',
-    'AdmissionQueue.#giveUnpromised: mailbox[0] !== 0 -> true': onlyOpen,
-    'AdmissionQueue.#giveUnpromised: mailbox[0] !== 0 -> false': onlyOpen,
-    'AdmissionQueue.#giveUnpromised: 0 -> 1 (2)': onlyOpen,
-    'AdmissionQueue.#giveUnpromised: !== -> ===': onlyOpen,
-    'AdmissionQueue.#giveUnpromised: 0 -> 1 (3)': onlyOpen,
-    'AdmissionQueue.wake: > -> >=': looksOnly,
-    "AdmissionQueue.settle: removed check('free what ended workers left');": onlyOpen,
-    'AdmissionQueue.deliver: >= -> >': 'it finds out again what is free',
-    'AdmissionQueue.#gaveBack: > -> >= (2)': looksOnly,
+    'AdmissionQueue.#giveUnpromised: mailbox[0] !== 0 -> true': checksAgain,
+    'AdmissionQueue.#takeOutside: mailbox[0] !== 0 -> true': checksAgain,
     'nobody: without 0': 'no length is 0',
-    'nobody: 0 -> 1': 'a holder takes two numbers',
-    "close: removed check('leave a queue for memory');": onlyOpen,
-    "AdmissionQueue.constructor: removed check('make a queue for memory');": onlyOpen,
-    "AdmissionQueue.constructor: name !== '' -> true": longWay,
-    "AdmissionQueue.read: removed check('read a queue for memory');": onlyOpen,
-    'AdmissionQueue.giveOutside: this.#freeBytes < 0 -> true': longWay,
-    'AdmissionQueue.giveOutside: < -> <=': longWay,
-    'AdmissionQueue.giveOutside: 0 -> 1': longWay,
-    'AdmissionQueue.#takeOutside: bytes > this.limitBytes -> false': 'the addon answers the same for all numbers up to 2 ** 53 - 1',
-    'AdmissionQueue.#takeOutside: mailbox[0] !== 0 -> true': onlyOpen,
-    'AdmissionQueue.#takeOutside: mailbox[0] !== 0 -> false': onlyOpen,
-    'AdmissionQueue.#takeOutside: 0 -> 1 (3)': onlyOpen,
-    'AdmissionQueue.#takeOutside: !== -> ===': onlyOpen,
-    'AdmissionQueue.#takeOutside: 0 -> 1 (4)': onlyOpen,
-    "AdmissionQueue.#request: removed check('ask for memory');": onlyOpen,
-    "AdmissionQueue.hold: removed check('note a use of memory');": onlyOpen,
-    'AdmissionQueue.hold: removed this.#deliver(this.#noteState());': 'a use that begins decides nothing, and takes nothing',
-    "AdmissionQueue.endHold: removed check('end a use of memory');": onlyOpen,
-    "AdmissionQueue.withdraw: removed check('withdraw a request for memory');": onlyOpen,
-    "AdmissionQueue.shrink: removed check('give promised memory back');": onlyOpen,
-    "AdmissionQueue.end: removed check('end a grant');": onlyOpen,
-    "AdmissionQueue.stop: removed check('end waits for memory');": onlyOpen,
+    "close: removed check('leave a queue for memory');": 'the collector closes each queue once, and the addon refuses only what is closed',
   },
   'src/serving/admission/admitting-resource-adaptor.ts': {
-    'AdmittingResourceAdaptor.#settled: settled === undefined -> true': costsOnly,
-    'AdmittingResourceAdaptor.#settled: settled === undefined -> true (2)': looksOnly,
     'AdmittingResourceAdaptor.#announce: !events.hasSubscribers -> false': costsOnly,
     'AdmittingResourceAdaptor.#refusal: 0 -> 1': 'whoever grows has a holder',
     'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().admitted -> (this.#queue.read().admitted) + 1': onlyDifferences,
-    'AdmittingResourceAdaptor.#isSpillRefused: false -> true': 'admitBySpilling sets it before anything reads it',
-    'AdmittingResourceAdaptor.#waitingCalls: this.#queue.read().waiting > 0 -> true': 'whoever waits no longer is noticed within a second',
-    'AdmittingResourceAdaptor.#waitingCalls: > -> >=': 'whoever waits no longer is noticed within a second',
-    'AdmittingResourceAdaptor.deallocate: number !== none -> true': 'what is kept with that number counts as not kept',
-    'AdmittingResourceAdaptor.deallocate: pointer === 0 -> false': 'it gives back 0 bytes',
-    'AdmittingResourceAdaptor.deallocate: 0 -> 1': 'it gives back 0 bytes',
     'AdmittingResourceAdaptor.deallocate: this.#retryLine.length > 0 -> true': longWay,
     'AdmittingResourceAdaptor.deallocate: > -> >=': longWay,
     'AdmittingResourceAdaptor.#returnAwaited: number === none -> false': 'nobody has that number',
     'AdmittingResourceAdaptor.#undo: holder.unserved++ -> holder.unserved--': 'only a change counts',
-    'AdmittingResourceAdaptor.#waitingCalls: isStalled -> true': 'settling finds nothing while requests are admitted',
+    'AdmittingResourceAdaptor.admitBySpilling: this.#above.isEmpty -> false': costsOnly,
   },
   'src/serving/spilling/spill-members.ts': {
     'SpillMembers.#joined: 0 -> 1': 'only the order of serials counts',
@@ -709,7 +649,6 @@ export const equivalent = {
   'src/serving/admission/grant.ts': {
     'Grant.constructor: without this (2)': endsOnce,
     'Grant.[Symbol.dispose]: removed unreachable.unregister(this);': endsOnce,
-    "Grant.retry: removed this.#assertLive('run a function');": 'run, which it calls, refuses too',
     'grantsInScope: !frame.holder.isEnded -> true': 'the addon leaves out grants that have ended',
     'CurrentHolder.find: frame !== this.#lastFrame -> true': 'it looks for the same again',
   },

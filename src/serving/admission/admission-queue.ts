@@ -378,8 +378,7 @@ export class AdmissionQueue {
   /** To be called after a native call that returned bytes. */
   #gaveBack(): void {
     const waiting = mailbox[2] as number;
-    const decided = this.#noteState();
-    if (decided > 0) this.#deliver(decided);
+    this.#deliver(this.#noteState());
     if (waiting > 0) this.#stillWaiting();
   }
 

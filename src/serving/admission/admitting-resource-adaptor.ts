@@ -318,7 +318,7 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** @internal Admits waiting requests, always the first one, as long as memory above can be freed for them. */
   admitBySpilling(): void {
     // Each free on the way calls this function again.
-    if (this.#isSpilling || (this.#above.isEmpty && !this.#isSpillRefused)) return;
+    if (this.#isSpilling || this.#above.isEmpty) return;
     this.#isSpilling = true;
     try {
       while (this.#admitsBySpilling());
@@ -331,7 +331,6 @@ export class AdmittingResourceAdaptor extends PassThroughAdaptor {
   /** Frees memory above for the first waiting request. Returns whether a request was admitted. */
   #admitsBySpilling(): boolean {
     this.#isSpillRefused = false;
-    if (this.#above.isEmpty) return false;
     const before = this.#queue.read();
     if (before.waiting === 0) return false;
     const missing = before.firstBytes - (this.limitBytes - before.committedBytes);

@@ -2,7 +2,8 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { getEventListeners } from 'node:events';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { inspect } from 'node:util';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
+import { freeAtSweeps } from '../../../src/collector/free-unreachable-buffers.js';
 import {
   CudaMemoryResource,
   type DeallocationFence,
@@ -11,7 +12,10 @@ import {
   MonotonicMemoryResource,
   OutOfMemoryError,
 } from '../../../src/index.js';
+import { AdmissionQueue, type Holder } from '../../../src/serving/admission/admission-queue.js';
+import { liveAdmittingAdaptors } from '../../../src/serving/admission/admitting-resource-adaptor.js';
 import { type AdmissionEvent, AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
+import { WaitTimes } from '../../../src/serving/waiting/waiting-line.js';
 import { caught, code } from '../../support/errors.js';
 import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
@@ -186,6 +190,39 @@ describe('a grant', () => {
     expect(grant.usedBytes).toBe(0);
   });
 
+  test('counts the allocations that it has, among which those of no bytes are not', async () => {
+    using uses = vi.spyOn(AdmissionQueue.prototype, 'use');
+    const resource = admitting(1024);
+    using grant = await resource.reserve(512);
+    const allocate = (bytes: number) => grant.run(() => resource.allocate(bytes, stream));
+    expect(allocate(0)).toBe(0);
+    const [[holder]] = uses.mock.calls as [[Holder, number]];
+    expect(holder.allocations).toBe(0);
+    const pointer = allocate(256);
+    expect(holder.allocations).toBe(1);
+    resource.deallocate(0, 0, stream);
+    resource.deallocate(pointer, 256, stream);
+    expect(holder.allocations).toBe(0);
+  });
+
+  test('and nobody else gets anything back for what is at no address', async () => {
+    const resource = admitting(1024);
+    using grant = await resource.reserve(256);
+    resource.allocate(512, stream);
+    for (const free of [() => resource.deallocate(0, 256, stream), () => grant.run(() => resource.deallocate(0, 256, stream))]) free();
+    expect(resource.statistics()).toMatchObject({ committedBytes: 768, outsideBytes: 512 });
+    resource.validate();
+  });
+
+  test('that has ended says so before anything else', async () => {
+    const resource = admitting(1024);
+    const grant = await resource.reserve(256);
+    grant.dispose();
+    const options = { signal: AbortSignal.abort(new Error('too late')) };
+    for (const call of [grant.retry(() => 1, options), grant.grow(256, options)])
+      await expect(call).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
+  });
+
   test('gets back what a bulk free takes', async () => {
     using upstream = new CudaMemoryResource();
     const monotonic = new MonotonicMemoryResource(upstream);
@@ -248,6 +285,25 @@ describe('a request', () => {
     expect(await waits.soFar()).toEqual(['a', 'b', 'large']);
     (await large).dispose();
     expect(await waits.soFar()).toEqual(['a', 'b', 'large', 'c']);
+  });
+
+  test('that was decided just before it was to end has what it was promised, and has waited once', async () => {
+    const resource = admitting(1024);
+    const holding = await resource.reserve(1024);
+    const controller = new AbortController();
+    const waiting = resource.reserve(512, { signal: controller.signal });
+    using notes = vi.spyOn(WaitTimes.prototype, 'note');
+    // As if another worker had returned memory, and this one not yet heard of it.
+    const { withdraw } = resource.queue;
+    const withdraws = vi.spyOn(resource.queue, 'withdraw').mockImplementation(function (this: AdmissionQueue, request) {
+      holding.dispose();
+      return withdraw.call(this, request);
+    });
+    controller.abort(new Error('too late'));
+    const grant = await waiting;
+    expect([grant.bytes, withdraws.mock.results[0]?.value, notes.mock.calls.length]).toEqual([512, false, 1]);
+    expect(resource.statistics()).toMatchObject({ aborted: 0, admittedAfterWait: 1 });
+    grant.dispose();
   });
 
   test('is passed by sixteen if nothing else is asked for', async () => {
@@ -385,6 +441,53 @@ describe('a request', () => {
     await expect(holding.grow(1)).rejects.toEqual(code('ERR_CISTERN_DISPOSED'));
     holding.dispose();
     expect(resource.statistics().committedBytes).toBe(0);
+  });
+
+  test('is told no more that its time is over, or of its signal, once it was decided', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    try {
+      const resource = admitting(1024);
+      const { signal } = new AbortController();
+      const kept = () => [vi.getTimerCount(), getEventListeners(signal, 'abort').length];
+      const holding = await resource.reserve(1024);
+      const waiting = resource.reserve(512, { signal, timeoutMilliseconds: 1000 });
+      expect(kept()).toEqual([1, 1]);
+      holding.dispose();
+      expect(kept()).toEqual([0, 0]);
+      (await waiting).dispose();
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test('that waits collects garbage if no grant can return memory, the first of all that wait then, and frees what was collected', async () => {
+    let sweeps = 0;
+    const free = () => {
+      sweeps++;
+      return 0;
+    };
+    freeAtSweeps({ mayBeWithWorkers: () => false, free });
+    const sweepsOf = (call: () => unknown) => {
+      const before = sweeps;
+      call();
+      return sweeps - before;
+    };
+    const resource = admitting(1024);
+    const waits: Promise<Grant>[] = [];
+    const reserve = () => waits.push(resource.reserve(1024));
+    const outside = resource.allocate(1024, stream);
+    // A collection is followed by a sweep, too.
+    expect([sweepsOf(reserve), sweepsOf(reserve)]).toEqual([2, 1]);
+    resource.deallocate(outside, 1024, stream);
+    const grant = (await waits[0]) as Grant;
+    expect(sweepsOf(reserve)).toBe(1);
+    grant.dispose();
+    const second = (await waits[1]) as Grant;
+    second.dispose();
+    const third = (await waits[2]) as Grant;
+    expect([sweepsOf(reserve), sweepsOf(() => waits.push(resource.reserve(0)))]).toEqual([1, 0]);
+    third.dispose();
+    for (const each of await Promise.all(waits.slice(3))) each.dispose();
   });
 
   test('that waits for garbage gets it', async () => {
@@ -576,6 +679,19 @@ test('alignment and fences reach the upstream, in and outside of grants', async 
   resource.validate();
 });
 
+test('it is known as long as it is neither disposed nor collected, and validates its queue', () => {
+  const [first, second] = [admitting(1024), admitting(1024)];
+  const known = () => [first, second].map((each) => liveAdmittingAdaptors().includes(each));
+  expect(known()).toEqual([true, true]);
+  first.dispose();
+  expect(known()).toEqual([false, true]);
+  vi.spyOn(second.queue, 'validate').mockImplementation(() => {
+    throw new Error('broken');
+  });
+  expect(() => second.validate()).toThrow('broken');
+  second.dispose();
+});
+
 describe('arguments', () => {
   test.each([
     [{ limitBytes: -1 }, 'limitBytes must be an integer'],
@@ -603,6 +719,14 @@ describe('arguments', () => {
     const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 1024 });
     expect(() => resource.allocate(bytes as number, stream)).toThrow('bytes must be');
     expect([upstream.alignments, resource.statistics().outsideBytes]).toEqual([[], 0]);
+  });
+
+  test.each([1n, '512', undefined, {}, Symbol('pointer')])('what is no pointer is refused, and nothing counts as freed: %s', (pointer) => {
+    using upstream = new CudaMemoryResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 1024 });
+    expect(caught(() => resource.deallocate(pointer as never, 256, stream))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    expect(resource.statistics()).toMatchObject({ committedBytes: 0, outsideBytes: 0 });
+    resource.validate();
   });
 
   test('a resource that is disposed allocates nothing, and frees', () => {

@@ -73,16 +73,18 @@ describe('a wait in the scope of another grant counts as one of that', () => {
   });
 
   test('if it tries again', async () => {
-    const upstream = new SpyResource();
-    using resource = new AdmittingResourceAdaptor(upstream, { limitBytes: 4 * KiB });
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { initialBytes: 4 * KiB, maximumBytes: 4 * KiB });
+    using resource = new AdmittingResourceAdaptor(pool, { limitBytes: 4 * KiB });
     using outer = await resource.reserve(2 * KiB);
-    await outer.run(async () => {
-      using inner = await resource.reserve(KiB);
-      const small = resource.allocate(KiB, stream);
-      const fails = () => inner.run(() => resource.allocate(2 * KiB, stream));
-      await expect(inner.retry(fails)).rejects.toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
-      resource.deallocate(small, KiB, stream);
-    });
+    using inner = await resource.reserve(2 * KiB);
+    // All that is free is in two pieces, and only the outer one could free what is between them.
+    const pieces = [1, 2, 3, 4].map((kibibyte) => (kibibyte % 2 === 0 ? outer : inner).run(() => resource.allocate(KiB, stream)));
+    for (const i of [0, 2]) resource.deallocate(pieces[i] as number, KiB, stream);
+    const retried = outer.run(() => inner.retry(() => resource.allocate(2 * KiB, stream)));
+    await expect(retried).rejects.toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    expect(resource.statistics().refusedInDeadlock).toBe(1);
+    for (const i of [1, 3]) resource.deallocate(pieces[i] as number, KiB, stream);
   });
 
   test('until the outer one is returned', async () => {

@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
+import { freeAtSweeps } from '../../../src/collector/free-unreachable-buffers.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
@@ -11,6 +12,7 @@ import {
 } from '../../../src/index.js';
 import { AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
 import { code } from '../../support/errors.js';
+import { SpyResource } from '../../support/spy-resource.js';
 import { stream } from '../../support/stream.js';
 
 const outOfMemory = code('ERR_CISTERN_OUT_OF_MEMORY');
@@ -113,6 +115,28 @@ describe('a grant that retries', () => {
     bed.free(bed.ofSixth, 1);
     bed.free(await retried, 4);
     expect(tries).toBe(4);
+  });
+
+  test('frees what was collected before it tries once more', async () => {
+    using bed = await inPieces();
+    let isCollected = false;
+    freeAtSweeps({
+      mayBeWithWorkers: () => false,
+      free: () => {
+        if (!isCollected) return 0;
+        isCollected = false;
+        bed.free(bed.ofSixth, 1);
+        return KiB;
+      },
+    });
+    let tries = 0;
+    const retried = bed.large.retry(() => {
+      isCollected = ++tries === 1;
+      return bed.resource.allocate(4 * KiB, stream);
+    });
+    expect(await stateOf(retried)).toBe('fulfilled');
+    expect(tries).toBe(2);
+    bed.free(await retried, 4);
   });
 
   test('keeps what it has used of all that it was promised before it tries again', async () => {
@@ -391,6 +415,31 @@ describe('a grant that retries', () => {
     ).rejects.toBe(error);
     await expect(large.retry(() => Promise.reject(new RangeError('foreign')))).rejects.toThrow(RangeError);
     expect(resource.statistics().waiting).toBe(0);
+  });
+
+  test('does not wait although another allocation in it failed, for another reason than that memory is short', async () => {
+    const upstream = new SpyResource();
+    const resource = new AdmittingResourceAdaptor(upstream, { limitBytes: KiB });
+    using grant = await resource.reserve(KiB);
+    const error = new OutOfMemoryError('of something else', { requestedBytes: 1, availableBytes: 0, path: [] });
+    let tries = 0;
+    const retried = grant.retry(() => {
+      tries++;
+      upstream.failure = new Error('fault');
+      expect(() => resource.allocate(256, stream)).toThrow('fault');
+      throw error;
+    });
+    await expect(retried).rejects.toBe(error);
+    expect([tries, resource.statistics().admitted]).toEqual([1, 1]);
+  });
+
+  test('runs nothing once its resource is disposed', async () => {
+    const resource = new AdmittingResourceAdaptor(new SpyResource(), { limitBytes: KiB });
+    using grant = await resource.reserve(KiB);
+    resource.dispose();
+    let tries = 0;
+    await expect(grant.retry(() => tries++)).rejects.toThrow(code('ERR_CISTERN_DISPOSED'));
+    expect(tries).toBe(0);
   });
 
   test('refuses wrong arguments, and runs nothing', async () => {
