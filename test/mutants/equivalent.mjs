@@ -649,7 +649,6 @@ export const equivalent = {
   'src/serving/admission/grant.ts': {
     'Grant.constructor: without this (2)': endsOnce,
     'Grant.[Symbol.dispose]: removed unreachable.unregister(this);': endsOnce,
-    'grantsInScope: !frame.holder.isEnded -> true': 'the addon leaves out grants that have ended',
     'CurrentHolder.find: frame !== this.#lastFrame -> true': 'it looks for the same again',
   },
   'src/graphs/captured-memory.ts': {

@@ -14,6 +14,7 @@ import {
 } from '../../../src/index.js';
 import { AdmissionQueue, type Holder } from '../../../src/serving/admission/admission-queue.js';
 import { liveAdmittingAdaptors } from '../../../src/serving/admission/admitting-resource-adaptor.js';
+import { grantsInScope } from '../../../src/serving/admission/grant.js';
 import { type AdmissionEvent, AdmittingResourceAdaptor, type Grant } from '../../../src/serving/index.js';
 import { WaitTimes } from '../../../src/serving/waiting/waiting-line.js';
 import { caught, code } from '../../support/errors.js';
@@ -145,11 +146,12 @@ describe('a grant', () => {
     expect(used()).toEqual([0, 0]);
   });
 
-  test('is shown with its numbers', async () => {
+  test('is shown with its numbers, and is not cloned', async () => {
     const resource = admitting(1024);
     using grant = await resource.reserve(512, { priority: 3 });
     const pointer = grant.run(() => resource.allocate(256, stream));
     expect(inspect(grant)).toBe('Grant { bytes: 512, usedBytes: 256, priority: 3 }');
+    expect(() => structuredClone(grant)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
     resource.deallocate(pointer, 256, stream);
   });
 
@@ -157,7 +159,9 @@ describe('a grant', () => {
     const resource = admitting(1024);
     const grant = await resource.reserve(512);
     grant.run(() => {
+      expect(grantsInScope()).toHaveLength(1);
       grant.dispose();
+      expect(grantsInScope()).toEqual([]);
       resource.allocate(1024, stream);
     });
     expect(resource.statistics()).toMatchObject({ committedBytes: 1024, outsideBytes: 1024 });

@@ -21,6 +21,8 @@ class Member {
   isInFile = false;
   /** Something else than a pin keeps it. */
   isKept = false;
+  /** The stream of its last use is captured. */
+  isCaptured = false;
   questions = 0;
   hostIsFull = false;
   /** What the host says to each that asks. */
@@ -46,7 +48,7 @@ class Member {
 
   get canLeave(): boolean {
     this.questions++;
-    return this.isIdle;
+    return this.isIdle && !this.isCaptured;
   }
 
   get isIdle(): boolean {
@@ -123,6 +125,28 @@ test('as many leave as are needed, and no more', () => {
   const members = new SpillMembers(byLastUse);
   const list = joined(members, 256, 256, 256, 256);
   expect([members.spill(512, all), areAway(list)]).toEqual([512, [true, true, false, false]]);
+});
+
+test('two that leave together take memory of the host in the order of their addresses, as more do', () => {
+  const members = new SpillMembers({ rank: ({ bytes }) => -bytes });
+  for (const sizes of [
+    [256, 512],
+    [256, 512, 1024],
+  ]) {
+    const list = joined(members, ...sizes);
+    const asked: number[] = [];
+    for (const member of list) member.onPrepare = () => asked.push(member.bytes);
+    members.spill(10_000, all);
+    expect(asked).toEqual(sizes);
+    for (const member of list) members.remove(member);
+  }
+});
+
+test('what a capture uses stays, as only the driver knows', () => {
+  const members = new SpillMembers(byLastUse);
+  const [captured, other] = joined(members, 256, 256) as [Member, Member];
+  captured.isCaptured = true;
+  expect([members.canGive(512, all), members.spill(10_000, all), areAway([captured, other])]).toEqual([false, 256, [false, true]]);
 });
 
 test('an error keeps who causes it, and those behind it, and those before have left', () => {
