@@ -51,7 +51,6 @@ const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const leftBytes = 'what has left counts as a multiple of 256 bytes';
 const pinEnded = 'a pin that has ended does not end again';
-const fileGivenUp = 'the way to a file is then given up as it begins';
 const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
