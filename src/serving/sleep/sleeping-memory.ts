@@ -54,8 +54,9 @@ export class Sleeper implements MemorySleep {
   readonly #memory: VirtualMemory;
   readonly #above: ResourcesAbove<SleepObserver>;
   #kept: KeptPiece[] = [];
+  /** Those that still have contents have them of different memory, in the order of its addresses. */
   #staging: StagingPiece[] = [];
-  /** Of the last wake, in the order of addresses. */
+  /** Of the last wake. */
   #known: KnownExtent[] = [];
   #guard: WriteGuard | undefined;
   #copiedBytes = 0;
@@ -108,7 +109,6 @@ export class Sleeper implements MemorySleep {
     this.#wasAsleep = this.#phase === 'asleep';
     this.#phase = 'falling asleep';
     this.#memory.isAsleep = true;
-    this.#endGuard();
     for (const resource of this.#above.fromTheTop()) resource.forgetLastStream();
   }
 
@@ -234,7 +234,6 @@ export class Sleeper implements MemorySleep {
   #guardContents(): void {
     this.#endGuard();
     this.#known = this.#staging.flatMap((piece) => (piece.contentsOf === undefined ? [] : [{ ...piece.contentsOf, piece }]));
-    this.#known.sort((a, b) => a.address - b.address);
     const [first, last] = [this.#known[0], this.#known.at(-1)];
     if (first === undefined || last === undefined || this.#isClosed) return;
     const beforeWrite = (pointer: number, bytes: number) => this.#changed(pointer, bytes);
@@ -244,7 +243,6 @@ export class Sleeper implements MemorySleep {
 
   #endGuard(): void {
     if (this.#guard !== undefined) endWriteGuard(this.#guard);
-    this.#guard = undefined;
   }
 
   /** What the host has of this memory may no longer be what it contains. */
@@ -317,6 +315,8 @@ export class Sleeper implements MemorySleep {
         await setImmediate();
       }
     }
+    // Now kept in other pieces, or freed.
+    for (const piece of this.#staging) piece.contentsOf = undefined;
   }
 
   /** The piece that still has the contents of this memory. */

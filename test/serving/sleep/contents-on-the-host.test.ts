@@ -164,6 +164,12 @@ describe('host memory that a wake leaves', () => {
       [8],
     ]);
     expect(await sleepAndWake(GiB, true)).toEqual([5, 0, 0, 5]);
+    // What is allocated anew at the same place is other memory, although nothing of cistern has written to it.
+    memory.deallocate(second, page, stream);
+    expect(memory.allocate(page, stream)).toBe(first + 2 * page);
+    expect(memory.allocate(page, stream)).toBe(second);
+    memory.deallocate(first + 2 * page, page, stream);
+    expect(await sleepAndWake(GiB, true)).toEqual([5, 1, 0, 5]);
     // What was discarded is not what the host has.
     await sleepResource(memory, { keep: 'nothing' });
     await wakeResource(memory, { stagingBytes: GiB });
@@ -185,6 +191,28 @@ describe('host memory that a wake leaves', () => {
     const all = [first, first + page, first + 2 * page, second, second + page];
     expect(all.map((at) => valuesOf(at, page, stream))).toEqual([[1], [1], [8], [2], [9]]);
     deallocate([first, second], 3, 2);
+  });
+
+  test('is known to be older after a write next to what was kept before for itself', async () => {
+    const places = [0, 1, 2, 3, 4];
+    const pages = places.map(() => memory.allocate(page, stream));
+    const values = () => pages.flatMap((at) => valuesOf(at, page, stream));
+    // Of five pages, the second and the fourth are kept first, each for itself, and then all as one.
+    for (const i of [0, 2, 4]) memory.deallocate(pages[i] as number, page, stream);
+    for (const i of [1, 3]) set(pages[i] as number, i, 1, page, stream);
+    expect(await sleepAndWake(GiB)).toEqual([2, 2, 2, 2]);
+    for (const i of [0, 2, 4]) {
+      expect(memory.allocate(page, stream)).toBe(pages[i]);
+      set(pages[i] as number, i, 1, page, stream);
+    }
+    expect(await sleepAndWake(GiB, true)).toEqual([5, 5, 1, 7]);
+    const expected = [...places];
+    for (const i of [4, 2, 0, 1, 3]) {
+      expected[i] = 10 + i;
+      set(pages[i] as number, 10 + i, 1, page, stream);
+      expect([await sleepAndWake(GiB, true), values()]).toEqual([[5, 5, 0, 7], expected]);
+    }
+    deallocate(pages, 1, 1, 1, 1, 1);
   });
 
   test('is not taken for what a later sleep has kept', async () => {
@@ -408,6 +436,29 @@ describe('the copies of contents', () => {
     expect(pinnedPages()).toBe(1);
     await wakeResource(memory);
     expect([valuesOf(pointer, page, stream), pinnedPages()]).toEqual([[2], 0]);
+    memory.deallocate(pointer, page, stream);
+  });
+
+  test.each(['awaitBeforeSleep', 'unmap'] as const)('go on, and memory sleeps, only when nothing stalls a stream: %s', async (name) => {
+    const pointer = memory.allocate(page, stream);
+    using calls = vi.spyOn(VirtualMemory.prototype, name);
+    calls.mockReturnValueOnce(false);
+    await sleepResource(memory, { keep: 'host' });
+    expect(calls.mock.results.map(({ value }) => value)).toEqual([false, true]);
+    await wakeResource(memory);
+    memory.deallocate(pointer, page, stream);
+  });
+
+  test('of a wake that fails go back only when nothing stalls a stream', async () => {
+    needFaults();
+    const pointer = memory.allocate(page, stream);
+    await sleepResource(memory, { keep: 'host' });
+    using calls = vi.spyOn(VirtualMemory.prototype, 'unmap');
+    calls.mockReturnValueOnce(false);
+    failCall('cuMemcpyAsync', 1, 999);
+    await expect(wakeResource(memory)).rejects.toThrow(/cannot copy/);
+    expect(calls.mock.results.map(({ value }) => value)).toEqual([false, true]);
+    await wakeResource(memory);
     memory.deallocate(pointer, page, stream);
   });
 
