@@ -605,7 +605,6 @@ export const equivalent = {
   'src/serving/sleep/sleeping-memory.ts': {
     'Sleeper.#wasAsleep: false -> true': 'begin sets it before anything reads it',
     'Sleeper.#copiedBytes: 0 -> 1': 'prepare sets it before anything reads it',
-    'Sleeper.beforeFree: this.#isCopying -> true': 'the stream has nothing to wait for',
     'Sleeper.#unlessStalled: without 1': looksOnly,
     'Sleeper.#unlessStalled: 1 -> 2': looksOnly,
     'Sleeper.#unlessStalled: 1 -> 0': looksOnly,

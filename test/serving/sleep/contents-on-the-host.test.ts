@@ -391,6 +391,14 @@ describe('the copies of contents', () => {
     expect(checker.violations).toEqual([]);
   });
 
+  test('are waited for by no free after them', async () => {
+    const [pointer = 0] = allocateApart(1);
+    await sleepAndWake(GiB);
+    const before = callsOf('cuStreamSynchronize');
+    memory.deallocate(pointer, page, stream);
+    expect(callsOf('cuStreamSynchronize')).toBe(before);
+  });
+
   test('are done when the promise rejects', async () => {
     needFaults();
     using checker = checkOrder();
