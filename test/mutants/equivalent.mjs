@@ -47,7 +47,6 @@ const placeZero = 'the place of the stream is 0';
 const onlyDifferences = 'only differences of two results are used';
 const checksAgain = 'check throws nothing after a call that succeeded';
 const emptyPiece = 'a piece of 0 bytes changes nothing';
-const waitsForMore = 'its stream then only waits for more';
 const endsOnce = 'a grant that has ended does not end again';
 const leftBytes = 'what has left counts as a multiple of 256 bytes';
 const pinEnded = 'a pin that has ended does not end again';
@@ -546,6 +545,8 @@ export const equivalent = {
     'Account.#numbers: 8 -> 9': moreRoom,
     'currentAccount: frame === lastFrame -> false': costsOnly,
     'holdersWithin: 0 -> 1': 'bytes are multiples of 256',
+    'holdersWithin: b.bytes - a.bytes -> (b.bytes - a.bytes) + 1':
+      'of differences that are multiples of 256, V8 only asks whether they are below 0',
     'Account.place: 0 -> 1': 'its first charge sets it before anything reads it',
   },
   'src/driver/memory/guarded-addresses.ts': {
@@ -588,11 +589,7 @@ export const equivalent = {
     'queueCopies: without 3 * ready (2)': 'what follows is zeros, and a copy of 0 bytes is none',
   },
   'src/serving/spilling/spill-files.ts': {
-    'pieceBytes: 4 -> 5': 'how much is a choice',
-    'pieceBytes: 4 -> 3': 'how much is a choice',
     'Lane.#view: without 0': 'no length is 0',
-    'Lane.constructor: without nonBlocking: true': waitsForMore,
-    'Lane.constructor: true -> false': waitsForMore,
     'Lane.write: < -> <=': emptyPiece,
     'Lane.read: < -> <=': emptyPiece,
     'Lane.read: false -> true': 'whoever reads asks again whether it is wanted',

@@ -259,6 +259,7 @@ describe('a limit', () => {
     expect(inspect(account)).toBe(
       "Account {\n  path: 'a',\n  limitBytes: 512,\n  liveBytes: 512,\n  peakBytes: 512,\n  labels: { user: 'ada' }\n}",
     );
+    expect(() => structuredClone(account)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
   });
 
   test('that refuses is named, not one that would be reached exactly, and what is left is told', () => {

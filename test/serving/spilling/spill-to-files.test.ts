@@ -198,6 +198,18 @@ describe('a buffer on the host', () => {
     ]);
   });
 
+  test('waits for nothing that the default stream has, in both directions', async () => {
+    using above = roomy();
+    using buffer = made(large, 2, { resource: above });
+    above.spill();
+    const hold = Stream.legacyDefault().hold();
+    expect(await above.spillToFiles()).toBe(large);
+    const isBack = buffer.pin(stream).then((pin) => pin.dispose());
+    await isBack;
+    hold.release();
+    expect(await holds(buffer, 2)).toBe(true);
+  });
+
   test('goes when the host is full, the least recently used first, and a pin waits for that', async () => {
     using one = made(MiB, 1);
     using two = made(MiB, 2);
