@@ -50,7 +50,6 @@ const emptyPiece = 'a piece of 0 bytes changes nothing';
 const endsOnce = 'a grant that has ended does not end again';
 const leftBytes = 'what has left counts as a multiple of 256 bytes';
 const pinEnded = 'a pin that has ended does not end again';
-const largeLater = 'the group passes over what is too large, too';
 const joinSets = 'its join sets it before anything reads it';
 const waitsOrRecordsMore = 'streams then wait for more, or events are recorded that nobody needs';
 const blockGone = 'a pass in which others have had the block is irregular then, and each request waits for all';
@@ -631,14 +630,7 @@ export const equivalent = {
   },
   'src/serving/spilling/spill-members.ts': {
     'SpillMembers.#joined: 0 -> 1': 'only the order of serials counts',
-    'SpillMembers.canGive: sum >= bytes -> false': 'the same is asked at the end',
-    'SpillMembers.canGive: >= -> >': 'the same is asked at the end',
-    'SpillMembers.canGive: sum >= bytes -> false (2)': 'with enough it has returned before, and without a member there is nothing to give',
-    'SpillMembers.spill: member.bytes >= group.tooLarge -> false': largeLater,
-    'SpillMembers.spill: >= -> >': largeLater,
     'LeavingGroup.#prepareNeighbours: a.devicePointer - b.devicePointer -> (a.devicePointer - b.devicePointer) + 1': apart,
-    'LeavingGroup.leave: removed this.members = [];': 'those that have left are passed over',
-    'SpillMembers.canGive: >= -> > (2)': 'with as many bytes it has returned before, unless none are asked for',
   },
   'src/serving/admission/grant.ts': {
     'Grant.constructor: without this (2)': endsOnce,

@@ -120,7 +120,7 @@ export class SpillMembers {
       if (member.canLeave && helps(member.devicePointer, member.stack)) sum += roundedBytes(member);
       if (sum >= bytes) return true;
     }
-    return sum >= bytes;
+    return false;
   }
 
   /** Lets members leave, those of the least rank first, until so many bytes are free. Returns the bytes that became free. */

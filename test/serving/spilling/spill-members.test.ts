@@ -142,6 +142,24 @@ test('two that leave together take memory of the host in the order of their addr
   }
 });
 
+test('the driver is asked only about as many as are needed, and about none that the host has no memory for', () => {
+  const members = new SpillMembers(byLastUse);
+  const list = joined(members, 512, 512, 1024, 256);
+  const questions = () => list.map((member) => member.questions);
+  expect([members.canGive(512, all), questions()]).toEqual([true, [1, 0, 0, 0]]);
+  for (const member of list.slice(0, 3)) member.hostIsFull = true;
+  expect([members.spill(256, all), questions()]).toEqual([256, [2, 0, 0, 1]]);
+});
+
+test('those that leave after one was refused take memory of the host in the order of their addresses, too', () => {
+  const members = new SpillMembers({ rank: ({ bytes }) => -bytes });
+  const list = joined(members, 256, 512, 1024);
+  const asked: number[] = [];
+  for (const member of list.slice(0, 2)) member.onPrepare = () => asked.push(member.bytes);
+  (list[2] as Member).hostIsFull = true;
+  expect([members.spill(768, all), asked]).toEqual([768, [256, 512]]);
+});
+
 test('what a capture uses stays, as only the driver knows', () => {
   const members = new SpillMembers(byLastUse);
   const [captured, other] = joined(members, 256, 256) as [Member, Member];
