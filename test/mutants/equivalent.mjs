@@ -534,7 +534,6 @@ export const equivalent = {
   'src/serving/accounts/account.ts': {
     'Account.charge: after > (numbers[plain] as number) -> true': longWay,
     'Account.charge: > -> >=': longWay,
-    'Account.#setLimit: removed numbers[plain] = Math.min(numbers[limit], numbers[soft] as number);': longWay,
     'Account.#chargeFrom: after > (numbers[soft] as number) -> true': passedAgain,
     'Account.#chargeFrom: after > (numbers[soft] as number) && before <= (numbers[soft] as number) -> true': passedAgain,
     'Account.#chargeFrom: before <= (numbers[soft] as number) -> true': passedAgain,
