@@ -2,7 +2,7 @@
 // that it leaves. So one that leaves memory behind fails, and not a later one that finds it.
 import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeEach, expect } from 'vitest';
-import { CudaMemoryResource, HostMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource } from '../../src/index.js';
+import { CudaMemoryResource, Device, HostMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource } from '../../src/index.js';
 
 const kinds = { CudaMemoryResource, HostMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource };
 
@@ -14,7 +14,8 @@ function left(): Record<string, unknown> {
     return [name, reservedBytes];
   });
   const variables = Object.entries(process.env).filter(([name]) => name.startsWith('CISTERN_') && name !== 'CISTERN_TEST_RESULTS');
-  return { ...Object.fromEntries(bytes), variables: variables.sort(), folder: process.cwd() };
+  const { totalBytes } = Device.get(0).memoryInfo();
+  return { ...Object.fromEntries(bytes), totalBytes, variables: variables.sort(), folder: process.cwd() };
 }
 
 const before = left();

@@ -1,14 +1,17 @@
 import { readdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-/** Tests that hardly use the device: what one leaves cannot matter to another. */
+/** Tests that hardly use the device, or start programs that do: what one leaves cannot matter to another. */
 const plainFolders = [
   'basics',
   'budget',
   'model',
+  'package',
   'specification',
   'suballocation',
-  ...['formats', 'planning', 'replay', 'report'].map((name) => `tools/${name}`),
+  'suites',
+  'types',
+  ...['cli', 'files', 'formats', 'planning', 'replay', 'report'].map((name) => `tools/${name}`),
 ];
 const deviceFolders = [
   ...['adaptors', 'buffers', 'graphs', 'interchange', 'plans', 'resources'],
@@ -27,8 +30,16 @@ const apart = [
   // They look at what is observed, or is left for the collector, in the whole process.
   'buffers/host-functions-meanwhile',
   'plans/pass-recorder',
-  // It puts other modules of Node in place.
+  // They put other modules of Node in place, or load addons that are not there everywhere.
+  'package/addons',
+  'package/onnxruntime',
   'resources/pinned-by-default',
+  // They give the software device another size.
+  'tools/cli/diff',
+  'tools/cli/plan',
+  'tools/cli/report',
+  // Its programs take the processors for a long time.
+  'package/installed-package',
   // They register kinds of resources, for which there is one name in a process.
   'specification/lists-and-branches',
   'specification/resource-kinds',
