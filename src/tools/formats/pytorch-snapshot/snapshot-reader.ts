@@ -362,6 +362,8 @@ class SnapshotReader implements ItemTaker {
   #annotations(snapshot: PickledDict): SnapshotEvent[] {
     const events: SnapshotEvent[] = [];
     const open: number[] = [];
+    /** Those of each name, the innermost last. */
+    const openOf = new Map<string, number[]>();
     const { phases } = this.#names;
     const numbers = new Map<string, number>();
     for (const item of this.#list(snapshot['external_annotations'] ?? [], 'external_annotations')) {
@@ -376,12 +378,16 @@ class SnapshotReader implements ItemTaker {
         numbers.set(key, phase);
         if (phases.length > maximumNames) this.#fail(`has more than ${maximumNames} named parts`);
         open.push(phase);
+        const ofName = openOf.get(name);
+        if (ofName === undefined) openOf.set(name, [phase]);
+        else ofName.push(phase);
         events.push({ ...common, kind: EventKind.phaseBegin, first: phase });
       } else if (stage === 'END') {
-        const at = open.findLastIndex((phase) => phases[phase]?.name === name);
+        const phase = openOf.get(name)?.pop();
+        if (phase === undefined) continue;
+        const at = open.lastIndexOf(phase);
         this.#passOver(open, at);
-        if (at < 0) continue;
-        events.push({ ...common, kind: EventKind.phaseEnd, first: open[at] as number });
+        events.push({ ...common, kind: EventKind.phaseEnd, first: phase });
         open.splice(at, 1);
       }
     }
