@@ -1,6 +1,7 @@
 /** Buffers that leave, or come back, in one call: one copy for neighbours, one batch for the rest, and nothing lost if some of that is refused. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../../src/collector/free-unreachable-buffers.js';
+import { type AddressRange, beginSleep, endSleep } from '../../../src/driver/memory/guarded-addresses.js';
 import {
   CudaMemoryResource,
   KiB,
@@ -300,5 +301,38 @@ test('memory that its resource does not take back stays with its contents, and t
   // Those that have stayed have nothing on the host.
   expect(host.statistics().allocatedBytes).toBe(2 * size);
   refusing.refused = [];
+  await expectContents(buffers);
+});
+
+/** The host, where memory falls asleep as it is asked for more. */
+class FallsAsleep extends PassThroughAdaptor {
+  /** What falls asleep: otherwise what it gives. */
+  from: number | undefined;
+  range: AddressRange | undefined;
+  constructor(upstream: MemoryResource) {
+    super(upstream, {}, new Map());
+  }
+  allocate(bytes: number, on: Stream): number {
+    const to = this.upstream.allocate(bytes, on);
+    const begin = this.from ?? to;
+    this.range = { begin, end: begin + bytes };
+    beginSleep(this.range);
+    return to;
+  }
+  deallocate(pointer: number, bytes: number, on: Stream): void {
+    this.upstream.deallocate(pointer, bytes, on);
+  }
+}
+
+test.each(['from', 'to'])('memory that falls asleep while a move is prepared is not copied %s', async (which) => {
+  using drowsy = new FallsAsleep(host);
+  using above = new SpillingResourceAdaptor(pool, drowsy);
+  const buffers = made(1, { on: above });
+  using pin = (buffers[0] as SpillableBuffer).pinSync();
+  if (which === 'from') drowsy.from = pin.ptr;
+  pin.dispose();
+  const copies = await callsOf(() => expect(caught(() => above.spill())).toMatchObject({ code: 'ERR_CISTERN_ASLEEP' }));
+  endSleep(drowsy.range as AddressRange);
+  expect([copies.slice(0, 2), where(buffers)]).toEqual([[0, 0], [true]]);
   await expectContents(buffers);
 });
