@@ -1,6 +1,6 @@
 import axeCore from 'axe-core';
-import { type Browser, chromium, type Page } from 'playwright-core';
-import { afterAll, describe } from 'vitest';
+import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import { afterAll, afterEach, describe } from 'vitest';
 import { chromiumOptions, noChromium } from '../../scripts/find-chromium.mjs';
 
 const options = chromiumOptions();
@@ -14,6 +14,7 @@ export function describeInBrowser(name: string, declare: () => void): void {
 }
 
 let browser: Promise<Browser> | undefined;
+const contexts: BrowserContext[] = [];
 const faults: string[] = [];
 
 /** How to open a page. */
@@ -24,12 +25,13 @@ export interface OpenPageOptions {
 
 /**
  * Opens a page at an address, which must be a file or on loopback. Any other request is refused and
- * counts as a fault. One browser serves a test file; each page has its own context. Check {@link
- * takeFaults} at the end of a test.
+ * counts as a fault. One browser serves a test file; each page has its own context, and is closed after
+ * the test. Check {@link takeFaults} at the end of a test.
  */
 export async function openPage(url: string, { colorScheme = 'light', viewport }: OpenPageOptions = {}): Promise<Page> {
   browser ??= chromium.launch(options);
   const context = await (await browser).newContext({ colorScheme, viewport: viewport ?? { width: 1280, height: 900 } });
+  contexts.push(context);
   await context.route(
     (address) => !['file:', 'data:', 'blob:'].includes(address.protocol) && address.hostname !== '127.0.0.1',
     (route) => {
@@ -62,6 +64,11 @@ export async function accessibilityFaults(page: Page): Promise<string[]> {
     return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' | ')}`);
   });
 }
+
+// A page goes on drawing, and asking its server, as long as it is open.
+afterEach(async () => {
+  await Promise.all(contexts.splice(0).map((context) => context.close()));
+});
 
 afterAll(async () => {
   await (await browser)?.close();
