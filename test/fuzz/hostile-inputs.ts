@@ -1,7 +1,7 @@
 /**
  * Inputs that somebody made to hurt. In an example of each format every value in turn is replaced by
  * values that cost far more than their bytes if they are treated carelessly: lists that are nested by
- * reference (2^60 items), lists nested a hundred thousand deep, objects whose members have the names
+ * reference (2^60 items), lists nested tens of thousands deep, objects whose members have the names
  * of methods, and long texts on which patterns go back again and again (the square of their length).
  * Nothing here looks at a clock: code whose work is in proportion to the input is through at once, and
  * other code does not end within hours.
@@ -27,7 +27,8 @@ const longestMessage = 1500;
 
 /** Enough that the square of it is hopeless for each of a few hundred inputs, and no more: most of the time goes into making and copying texts. */
 const textLength = 2 ** 18;
-const deep = 100_000;
+/** Far deeper than calls can be nested: about 14,000 of the smallest function. */
+const deep = 30_000;
 
 /** Texts on which a pattern can go back from each character to each other one. */
 export const longTexts: Readonly<Record<string, string>> = {
